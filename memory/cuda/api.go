@@ -1,6 +1,6 @@
 package cuda
 
-// copyKind is that of shim.h.
+// copyKind has the values of the enum in shim.h.
 type copyKind int32
 
 const (
@@ -9,7 +9,7 @@ const (
 	deviceToDevice
 )
 
-// eventKind is that of shim.h.
+// eventKind has the values of the enum in shim.h.
 type eventKind int32
 
 const (
@@ -18,7 +18,7 @@ const (
 	polledEvent
 )
 
-// result is what a call of the driver returned: 0, or what an Error says.
+// result is a CUresult, as a call of the driver returned it. 0 is success.
 type result int32
 
 const (
@@ -52,8 +52,8 @@ const (
 	mpsClientEnded     result = 810
 )
 
-// api is the driver, as the shim offers it. Contexts, streams, events and
-// pointers are numbers; 0 is none. Every method may be called from any goroutine.
+// api is the driver, as the shim offers it. Contexts, streams, events and pointers are numbers; 0
+// means none. Every method may be called from any goroutine.
 type api interface {
 	errorName(code result) string
 	errorText(code result) string
@@ -80,8 +80,8 @@ type api interface {
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result
-	// eventAwait sleeps for so long, then asks for so long, and says how often it asked and how
-	// late the sleep ended.
+	// eventAwait sleeps for nap, then polls the event for spin; both are in nanoseconds. It returns
+	// the number of polls and by how much the sleep was too long.
 	eventAwait(context, event uint64, nap, spin int64) (looks int, late int64, r result)
 	eventSync(context, event uint64) result
 	eventExport(context, event uint64) (Handle, result)
@@ -93,7 +93,7 @@ type api interface {
 	write(context, stream, to uint64, from []byte) result
 	register(context uint64, memory []byte, readOnly bool) result
 	unregister(context uint64, memory []byte) result
-	// hostPointer is where kernels find registered memory.
+	// hostPointer returns the address at which kernels find registered memory.
 	hostPointer(context uint64, memory []byte) (uint64, result)
 
 	moduleLoad(context uint64, image []byte) (uint64, result)

@@ -48,10 +48,10 @@ func loadLibrary(path string) (api, error) {
 	return shim{}, nil
 }
 
-// allocations is the number of the shim's allocations that were not freed.
+// allocations returns the number of the shim's allocations that were not freed.
 func allocations() int64 { return int64(C.mrc_allocations()) }
 
-// shim is the api of the one library that a process can load.
+// shim is the api of the one driver library that a process can load.
 type shim struct{}
 
 // errorName calls cuGetErrorName.

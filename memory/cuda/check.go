@@ -9,23 +9,24 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Check tests whether a device still copies bytes correctly: it writes bytes to the device, copies them there, and
-// reads them back. Its memory is taken at the start, so that a device without room passes.
+// Check tests whether a device still copies bytes correctly: it writes bytes to the device, copies
+// them there, and reads them back. Its memory is allocated at the start, so that a device without
+// free memory passes.
 type Check struct {
 	device  *Device
 	scratch *Scratch
 
 	mu     sync.Mutex
-	rounds byte // so that no two checks write the same; guarded by mu
+	rounds byte // makes the bytes of each check different; guarded by mu
 }
 
-// checkBytes is what a check copies.
+// checkBytes is the number of bytes that a check copies.
 const checkBytes = 256 << 10
 
 // ErrNoAnswer: the device did not finish a check in time.
 var ErrNoAnswer = errors.New("cuda: the device does not answer")
 
-// NewCheck takes the memory.
+// NewCheck allocates the memory for checks.
 func (d *Device) NewCheck() (*Check, error) {
 	s, err := d.NewScratch(2*checkBytes, 0)
 	if err != nil {
@@ -34,8 +35,9 @@ func (d *Device) NewCheck() (*Check, error) {
 	return &Check{device: d, scratch: s}, nil
 }
 
-// Run checks once. An error that is no *Error says that the bytes came back wrong, or that nothing came back
-// within the time: then its goroutine stays with the driver, and the process should end.
+// Run does one check. An error that is not an *Error means that the bytes came back wrong, or that
+// the check did not end within the time. In the second case its goroutine is blocked in the driver,
+// and the process should end.
 func (c *Check) Run(within time.Duration) error {
 	done := make(chan error, 1)
 	go func() { done <- c.run() }()
@@ -77,5 +79,6 @@ func (c *Check) run() error {
 	return nil
 }
 
-// Close gives the memory back. REQUIRES: no check runs.
+// Close frees the memory.
+// REQUIRES: no check is running.
 func (c *Check) Close() error { return c.scratch.Close() }

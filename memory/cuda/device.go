@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Device is one GPU with its primary context. Its methods may be called from any
-// goroutine.
+// Device is one GPU with its primary context. Its methods may be called from any goroutine.
 type Device struct {
 	driver  *Driver
 	api     api
@@ -17,33 +16,34 @@ type Device struct {
 	name    string
 	context uint64
 	streams [purposes]*Stream
-	// control carries the copies that are waited for: headers, proofs, small reads.
+	// control is the stream for copies with a waiting caller: headers, identity checks, small
+	// reads.
 	control uint64
 
 	// lost is the first sticky error.
 	lost   atomic.Pointer[Error]
-	failed chan struct{} // closed by whoever sets lost
+	failed chan struct{} // closed when lost is set
 
-	// opened: a library of this process opens memory of other processes on its own; see OpenedByOthers.
+	// opened: a library in this process also opens memory of other processes; see OpenedByOthers.
 	opened atomic.Bool
 
-	// leaves: a slab that others may have mapped is left to the end of the process, and with it the
-	// context, whose release would free it.
+	// leaves: an exported slab, which other processes may have mapped, was closed without freeing
+	// it. The context stays until the process ends, because its release would free the memory.
 	leaves atomic.Bool
 
-	mapping sync.Mutex // makes opening a slab, and the two closes of Retire, one step each
+	mapping sync.Mutex // serializes the opening of slabs with the two closes of Peer.unmap
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// peers are the mappings of other processes' slabs.
 	peers map[Handle]*Peer
-	// children are what was made and not closed, by kind.
+	// children is the number of objects that were created and not closed, by kind.
 	children map[string]int
-	// events are those of marks, idle the ones among them without a mark.
+	// events are the events of marks. idle are those of them that no mark uses.
 	events, idle []uint64
 	closed       bool
 }
 
-// Open retains the device's primary context and makes its streams.
+// Open retains the device's primary context and creates its streams.
 func (d *Driver) Open(ordinal int) (*Device, error) {
 	if ordinal < 0 || ordinal >= len(d.devices) {
 		return nil, fmt.Errorf("%w: no device %d: this process sees %d; look at CUDA_VISIBLE_DEVICES", ErrUnavailable, ordinal, len(d.devices))
@@ -86,8 +86,8 @@ func (d *Device) Info() Info { return d.info }
 // String names the device by UUID and model.
 func (d *Device) String() string { return d.name }
 
-// Memory returns how much of the device's memory is free and how much there is,
-// whoever uses it.
+// Memory returns the free and the total memory of the device. The memory in use includes that of
+// other processes.
 func (d *Device) Memory() (free, total uint64, err error) {
 	if err := d.Health(); err != nil {
 		return 0, 0, err
@@ -96,21 +96,21 @@ func (d *Device) Memory() (free, total uint64, err error) {
 	return free, total, d.check("cuMemGetInfo", r)
 }
 
-// MakeCurrent makes the primary context that of the calling thread, for other
-// libraries. REQUIRES: the goroutine is locked to its thread.
+// MakeCurrent makes the primary context current on the calling thread, for other libraries.
+// REQUIRES: the goroutine is locked to its thread.
 func (d *Device) MakeCurrent() error {
 	return d.check("cuCtxSetCurrent", d.api.makeCurrent(d.context))
 }
 
-// ContextHandle is the CUcontext, for other packages with C code of their own. It
-// is good until Close.
+// ContextHandle returns the CUcontext, for other packages with C code of their own. It is valid
+// until Close.
 func (d *Device) ContextHandle() uint64 { return d.context }
 
-// Stream is the device's own stream for a purpose.
+// Stream returns the device's own stream for a purpose.
 func (d *Device) Stream(p Purpose) *Stream { return d.streams[p] }
 
-// Health is the first error that the context did not survive, nil while there is
-// none. It matches ErrUnhealthy.
+// Health returns the first error that the context did not survive, nil if there is none. The error
+// matches ErrUnhealthy.
 func (d *Device) Health() error {
 	if e := d.lost.Load(); e != nil {
 		return e
@@ -118,17 +118,17 @@ func (d *Device) Health() error {
 	return nil
 }
 
-// Failed is closed when Health becomes an error. It is noticed by the next call
-// that the driver answers, so something must be asked now and then (Probe).
+// Failed returns a channel that is closed when Health becomes an error. Only a call of the driver
+// can detect the error, so call Probe from time to time.
 func (d *Device) Failed() <-chan struct{} { return d.failed }
 
-// Probe asks the driver for something cheap, so that a lost context shows.
+// Probe makes a cheap call of the driver, so that a lost context is detected.
 func (d *Device) Probe() error {
 	_, _, err := d.Memory()
 	return err
 }
 
-// check makes an error of a result and marks the device as lost by a sticky one.
+// check makes an error of a result. A sticky error marks the device as lost.
 func (d *Device) check(call string, r result) error {
 	if r == success {
 		return nil
@@ -140,7 +140,7 @@ func (d *Device) check(call string, r result) error {
 	return e
 }
 
-// adopt counts a new child, forget one that was closed.
+// adopt counts a new child object. forget uncounts a closed one.
 func (d *Device) adopt(kind string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,8 +157,8 @@ func (d *Device) forget(kind string) {
 	d.children[kind]--
 }
 
-// Close destroys the streams and releases the context. What was made from the
-// device must have been closed: it refuses otherwise, and names what is left.
+// Close destroys the streams and releases the context. All objects that were created from the
+// device must have been closed; otherwise Close returns an error that lists the remaining ones.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {
@@ -167,7 +167,7 @@ func (d *Device) Close() error {
 	}
 	var left []string
 	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindModule, kindScratch, kindFence} {
-		// The fences of a lost device are never done.
+		// The fences of a lost device never signal.
 		if n := d.children[kind]; n > 0 && (kind != kindFence || d.lost.Load() == nil) {
 			left = append(left, fmt.Sprintf("%d %s", n, kind))
 		}
@@ -181,8 +181,8 @@ func (d *Device) Close() error {
 	return d.release()
 }
 
-// release undoes Open. A lost context answers everything with its error, which
-// was told before.
+// release undoes Open. On a lost context every call fails with the sticky error, which was already
+// reported, so release does not return it.
 func (d *Device) release() error {
 	var errs []error
 	undo := func(call string, r result) {
@@ -207,7 +207,7 @@ func (d *Device) release() error {
 	return errors.Join(errs...)
 }
 
-// The kinds of what Close counts.
+// The kinds of objects that Close counts.
 const (
 	kindSlab    = "slab"
 	kindPinned  = "pinned region"

@@ -1,10 +1,10 @@
-// Package cuda is an Adapter: the memory of one GPU, its streams and events, and
-// host memory that the GPU reads at the speed of its link.
+// Package cuda is an Adapter: the memory of one GPU, its streams and events, and host memory that
+// the GPU reads at the speed of its link.
 //
-// libcuda.so.1 is loaded at run time, so that the same binary is built without
-// the toolkit and runs where there is no driver: Load then says ErrUnavailable
-// and why. Contexts, streams and addresses are numbers to Go; each call into the
-// shim makes the context current on the thread it is on.
+// libcuda.so.1 is loaded at run time. So the binary is built without the CUDA toolkit and also runs
+// on machines without a driver: there Load returns ErrUnavailable with the reason. In Go, contexts,
+// streams and addresses are numbers; each call into the C shim makes the context current on its
+// thread.
 //
 // # Wiring
 //
@@ -14,20 +14,19 @@
 //	pinned, err := device.Register(hostSlab, cuda.RegisterConfig{})  // the tier below
 //	... slab.Close(); pinned.Close(); device.Close()
 //
-// A peer on the same host gets what slab.Export returns over the control plane and calls
-// Device.OpenPeer, which reads the header page through the mapping and refuses a
-// slab that is not the one it was told of.
+// A peer on the same host receives the result of slab.Export over the control plane and calls
+// Device.OpenPeer. OpenPeer reads the header page through the mapping and refuses a slab with
+// another identity than the announced one.
 //
-// # What holds
+// # Invariants
 //
-// A device has the primary context only, because UCX and the libraries of users
-// use that one. Memory that a kernel, a copy, a peer or an executor may still
-// touch is freed by a Gate, when each of its fences has signalled. An error that
-// the context does not survive (an illegal address, an uncorrectable ECC error)
-// makes the Device unhealthy for good: Health names the call that first saw it,
-// every later call fails at once with it, and the process should be replaced.
+// A device has only the primary context, because UCX and the libraries of users use that one.
+// Memory that a kernel, a copy, a peer or an executor may still touch is freed by a Gate, when each
+// of its fences has signalled. An error that the context does not survive (an illegal address, an
+// uncorrectable ECC error) makes the Device unhealthy for good: Health names the call that first
+// returned it, every later call fails at once with it, and the process should be replaced.
 //
-// The memory of a process that died stays allocated as long as any process has
-// it mapped. Peer.Retire unmaps it when the last copy out of it is over; until
-// every peer has done that, Device.AwaitSlab of the next incarnation retries.
+// The memory of a dead process stays allocated as long as any process has it mapped. Peer.Retire
+// unmaps it when the last copy out of it has ended. Until every peer has done that,
+// Device.AwaitSlab of the next incarnation retries.
 package cuda

@@ -5,36 +5,34 @@ import (
 	"time"
 )
 
-// Handle is a CUipcMemHandle or CUipcEventHandle: what another process on the
-// same host opens.
+// Handle is a CUipcMemHandle or a CUipcEventHandle. Another process on the same host opens it.
 type Handle [64]byte
 
-// Event is a place in a stream that can be asked for. Before its first record it
-// counts as reached.
+// Event is a position in a stream that can be queried. Before its first Record it counts as
+// reached.
 type Event struct {
 	device *Device
 	handle uint64
 	closed atomic.Bool
 }
 
-// NewEvent makes an event of this process.
+// NewEvent creates an event of this process.
 func (d *Device) NewEvent() (*Event, error) { return d.newEvent(ownEvent) }
 
-// NewPolledEvent makes one that nobody sleeps for: it is asked, by Query or Await.
-// Others raise an interrupt when they are reached, and hold up the copies behind
-// them.
+// NewPolledEvent creates an event for polling with Query or Await, not for blocking. A blocking
+// event raises an interrupt when it is reached, which delays the copies behind it in the stream.
 func (d *Device) NewPolledEvent() (*Event, error) { return d.newEvent(polledEvent) }
 
-// NewSharedEvent makes one that other processes can open by its Export. To
-// destroy it while another process has it open is undefined: keep it for the
-// life of the process.
+// NewSharedEvent creates an event that other processes can open with the result of Export. To
+// destroy it while another process has it open is undefined behaviour: keep it for the life of the
+// process.
 func (d *Device) NewSharedEvent() (*Event, error) { return d.newEvent(sharedEvent) }
 
 func (d *Device) newEvent(kind eventKind) (*Event, error) {
 	return d.event("cuEventCreate", func() (uint64, result) { return d.api.eventCreate(d.context, kind) })
 }
 
-// OpenEvent opens another process's event, for Query and Stream.Wait.
+// OpenEvent opens an event of another process, for Query and Stream.Wait.
 func (d *Device) OpenEvent(h Handle) (*Event, error) {
 	return d.event("cuIpcOpenEventHandle", func() (uint64, result) { return d.api.eventOpen(d.context, h) })
 }
@@ -54,7 +52,7 @@ func (d *Device) event(call string, make func() (uint64, result)) (*Event, error
 	return &Event{device: d, handle: handle}, nil
 }
 
-// Record puts the event behind what was submitted to the stream.
+// Record puts the event behind the work that was submitted to the stream.
 func (e *Event) Record(s *Stream) error {
 	if err := e.device.Health(); err != nil {
 		return err
@@ -62,23 +60,23 @@ func (e *Event) Record(s *Stream) error {
 	return e.device.check("cuEventRecord", e.device.api.eventRecord(e.device.context, e.handle, s.handle))
 }
 
-// Query says whether the stream has passed the last record.
+// Query says whether the stream has passed the last Record.
 func (e *Event) Query() (bool, error) { return e.device.query(e.handle) }
 
-// Done is Query: an event is a Fence.
+// Done is Query. It makes an event a Fence.
 func (e *Event) Done() (bool, error) { return e.Query() }
 
-// Waited is what a wait came to.
+// Waited is the result of Await.
 type Waited struct {
-	// Done: the stream has passed the last record. Overslept: it had when the nap ended, and
-	// nobody knows for how long.
+	// Done: the stream has passed the last Record. Overslept: it had passed when the sleep ended,
+	// so it is unknown how long ago that was.
 	Done, Overslept bool
-	// Late is by how much the nap was longer than it should be.
+	// Late is by how much the sleep was longer than requested.
 	Late time.Duration
 }
 
-// Await sleeps for nap, if that is not 0, then asks again and again for spin whether the
-// stream has passed the last record; at least once. It blocks its thread for that long.
+// Await sleeps for nap, if nap is not 0, then polls for spin whether the stream has passed the last
+// Record, at least once. It blocks its thread for that time.
 func (e *Event) Await(nap, spin time.Duration) (w Waited, err error) {
 	if err := e.device.Health(); err != nil {
 		return w, err
@@ -92,7 +90,7 @@ func (e *Event) Await(nap, spin time.Duration) (w Waited, err error) {
 	return w, e.device.check("cuEventQuery", r)
 }
 
-// Sync blocks, with its thread, until the stream has passed the last record.
+// Sync blocks, with its thread, until the stream has passed the last Record.
 func (e *Event) Sync() error {
 	if err := e.device.Health(); err != nil {
 		return err
@@ -100,7 +98,8 @@ func (e *Event) Sync() error {
 	return e.device.check("cuEventSynchronize", e.device.api.eventSync(e.device.context, e.handle))
 }
 
-// Export gives what another process opens. REQUIRES: of NewSharedEvent.
+// Export returns a handle with which another process opens the event.
+// REQUIRES: the event was created by NewSharedEvent.
 func (e *Event) Export() (Handle, error) {
 	if err := e.device.Health(); err != nil {
 		return Handle{}, err

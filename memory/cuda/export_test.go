@@ -2,10 +2,10 @@
 
 package cuda
 
-// Allocations is what the shim has not freed.
+// Allocations returns the number of the shim's allocations that were not freed.
 func Allocations() int64 { return allocations() }
 
-// WithThrowaways makes a slab come after so many small allocations.
+// WithThrowaways sets the number of small allocations that precede a slab.
 func (c SlabConfig) WithThrowaways(n int) SlabConfig {
 	c.throwaways = n
 	return c

@@ -70,7 +70,7 @@ func TestDriverDescribesItsDevices(t *testing.T) {
 	}
 }
 
-// load loads a library in a process of its own, since one can have one only.
+// load loads a library in a new process, because a process can load only one.
 func load(t *testing.T, library, state string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -84,7 +84,7 @@ func load(t *testing.T, library, state string) string {
 
 func TestDriversThatCannotBeUsedSayWhy(t *testing.T) {
 	state := os.Getenv(cudatest.Environment)
-	t.Setenv(cudatest.Environment, state) // as it is put back after the other driver
+	t.Setenv(cudatest.Environment, state) // restores it later: Start below changes it
 	if got := load(t, "/nonexistent/libcuda.so.1", state); !strings.Contains(got, "cuda: unavailable: /nonexistent/libcuda.so.1: cannot open") || !strings.Contains(got, "install NVIDIA's driver") {
 		t.Errorf("no library: %s", got)
 	}
@@ -188,7 +188,7 @@ func TestAStickyErrorMakesTheDeviceUnhealthyForGood(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	<-d.Failed()
-	fake.Heal() // the driver may say what it likes: the device stays lost
+	fake.Heal() // whichever result the driver now returns, the device stays lost
 	health := d.Health()
 	if !errors.Is(health, cuda.ErrUnhealthy) || !strings.Contains(health.Error(), "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; the process must be replaced") {
 		t.Errorf("health %v", health)
@@ -270,7 +270,7 @@ func TestEventsAndFencesFollowTheirStreams(t *testing.T) {
 	if err := s.ReadInto(memory.HeaderBytes, page); err != nil || page[0] != 7 || page[8191] != 7 {
 		t.Errorf("read %d and %d, %v", page[0], page[8191], err)
 	}
-	// The mark's events are used again.
+	// The events of the mark are reused.
 	before := fake.Events.Load()
 	again, err := d.Mark(in, out)
 	if err != nil || fake.Events.Load() != before {
@@ -342,7 +342,7 @@ func TestStreamsHavePurposes(t *testing.T) {
 	}
 }
 
-// GPU- with the UUID of an instance names nothing: CUDA then sees no device, or another one.
+// GPU- with the UUID of an instance names no device, or another one, for CUDA.
 func TestInstancesAreNamedAsInstances(t *testing.T) {
 	const whole, part = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa01", "MIG-fafafafa-fafa-fafa-fafa-fafafafafa01"
 	text := func(s string) *string { return &s }
@@ -497,10 +497,11 @@ func TestASlabIsFreedWhenTheLastCopyOutOfItIsOver(t *testing.T) {
 	closing(t, p)
 }
 
-// TestASecondOpeningInTheProcessIsClosedToo stands for UCX, which keeps its own.
+// TestASecondOpeningInTheProcessIsClosedToo: the second opening stands for that of UCX, which UCX
+// never closes.
 func TestASecondOpeningInTheProcessIsClosedToo(t *testing.T) {
 	a := startChild(t).ask(t, order{Do: "slab", Device: 0, Size: cuda.Size{Bytes: 4 << 20}, Identity: identity})
-	// Two Devices of one GPU share the primary context, but not the table of peers.
+	// Several Devices of one GPU share the primary context, but not the table of peers.
 	ours, theirs, third := open(t, 0), open(t, 0), open(t, 0)
 	retire := func(openings ...*cuda.Device) (err error) {
 		var peers []*cuda.Peer
@@ -513,14 +514,14 @@ func TestASecondOpeningInTheProcessIsClosedToo(t *testing.T) {
 		}
 		peers[0].Retire(func(e error) { err = e })
 		for _, p := range peers[1:] {
-			_ = p.Close() // fails where Retire closed it
+			_ = p.Close() // fails if Retire closed it
 		}
 		return err
 	}
 	if err := retire(ours); err != nil {
 		t.Errorf("one opening: %v", err)
 	}
-	// The second opening is somebody else's of this process, who goes on using it.
+	// The second opening belongs to another library of this process, which still uses it.
 	if p, err := theirs.OpenPeer(a.Export); err != nil {
 		t.Error(err)
 	} else {
@@ -546,7 +547,8 @@ func TestASecondOpeningInTheProcessIsClosedToo(t *testing.T) {
 	}
 }
 
-// WSL, some virtual GPUs and Tegra cannot share a device's memory: one GPU must serve all the same.
+// WSL, some virtual GPUs and Tegra cannot share a device's memory. A slab must still work within
+// its process.
 func TestASlabThatCannotBeSharedServesItsProcess(t *testing.T) {
 	d := open(t, 0)
 	fake.NoSharing.Store(1)
@@ -563,8 +565,8 @@ func TestASlabThatCannotBeSharedServesItsProcess(t *testing.T) {
 	}
 }
 
-// To free memory that others have mapped is not defined: a worker that leaves properly must not do what one that
-// is killed does not.
+// To free memory that other processes have mapped is undefined behaviour. So a worker that exits
+// properly must not free it, just as a killed worker does not.
 func TestGPUASlabThatOthersReadOutlivesItsOwnersClose(t *testing.T) {
 	c := startChild(t)
 	a := c.ask(t, order{Do: "slab", Device: otherDevice(), Size: cuda.Size{Bytes: 4 << 20}, Identity: identity, Fill: 9})
@@ -575,7 +577,7 @@ func TestGPUASlabThatOthersReadOutlivesItsOwnersClose(t *testing.T) {
 	}
 	freed := func() uint64 {
 		if fake == nil {
-			return 0 // nobody tells
+			return 0 // a real driver does not report it
 		}
 		return fake.FreedInUse.Load()
 	}
@@ -599,7 +601,7 @@ func TestGPUASlabThatOthersReadOutlivesItsOwnersClose(t *testing.T) {
 	}
 }
 
-// A slab that was never exported is this process's alone.
+// A slab that was never exported is used only by this process.
 func TestASlabThatNobodyElseCanHaveIsFreed(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 4<<20)
@@ -608,7 +610,7 @@ func TestASlabThatNobodyElseCanHaveIsFreed(t *testing.T) {
 	if free, _, err := d.Memory(); err != nil || free != fakeMemory {
 		t.Errorf("%d bytes are free, %v", free, err)
 	}
-	// The driver gives the same addresses again: a reader that kept an old one would read another allocation.
+	// The driver reuses addresses: a reader with an old address would read another allocation.
 	if again := newSlab(t, d, 4<<20); again.Pointer(0, 1) != at {
 		t.Errorf("the next slab lies at %#x, the last one lay at %#x", again.Pointer(0, 1), at)
 	}
@@ -699,7 +701,7 @@ func TestPairsOfDevicesMayBeRefused(t *testing.T) {
 	closing(t, p)
 }
 
-// Where the slab was mapped another one may be by the time that ours is closed.
+// When our mapping is closed, another mapping may at once appear at the same address.
 func TestAnotherMappingAtTheSameAddressStays(t *testing.T) {
 	a := startChild(t).ask(t, order{Do: "slab", Device: 0, Size: cuda.Size{Bytes: 4 << 20}, Identity: identity})
 	d := open(t, 0)
@@ -709,7 +711,7 @@ func TestAnotherMappingAtTheSameAddressStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := p.Pointer(0, 1)
-	fake.TakeOver.Store(1) // the next close of a mapping leaves another one at its address
+	fake.TakeOver.Store(1) // the next close of a mapping creates another mapping at its address
 	p.Retire(func(err error) {
 		if err != nil {
 			t.Error(err)

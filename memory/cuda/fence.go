@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// Fence is something that must be over before memory is used again: an event, a
-// read lease, an executor's lease.
+// Fence is a condition for the reuse of memory: that an event is reached, or that a read lease or
+// an executor's lease has ended.
 type Fence interface {
-	// Done says whether it is over. It does not block, and stays true. An error
-	// means that it will never be known.
+	// Done says whether the condition is met. It does not block, and once true it stays true. An
+	// error means that this will never be known.
 	Done() (bool, error)
 }
 
-// Mark is a fence behind what was submitted to streams.
+// Mark is a fence behind the work that was submitted to streams.
 type Mark struct {
 	device *Device
 	mu     sync.Mutex // guards events
-	events []uint64   // those not yet seen reached; they are the device's
+	events []uint64   // those not yet seen reached; owned by the device
 }
 
-// Mark records a place in each of the streams. Its events go back to the device
-// when the mark is done, so it must be asked until then.
+// Mark records a position in each of the streams. Its events go back to the device when Done
+// returns true, so the caller must call Done until then.
 func (d *Device) Mark(streams ...*Stream) (*Mark, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func (d *Device) giveEvents(events []uint64) {
 	d.idle = append(d.idle, events...)
 }
 
-// Gate holds memory back until its fences are done. It has no goroutine: whoever
-// wants the memory, or has time, polls. The zero Gate is empty.
+// Gate holds memory back until its fences are done. It has no goroutine: a caller that needs the
+// memory, or has time, calls Poll. The zero Gate is empty.
 type Gate struct {
 	mu      sync.Mutex // guards waiting
 	waiting []held
@@ -105,8 +105,7 @@ type held struct {
 	fences  []Fence
 }
 
-// Hold calls release, from a later Poll, when all fences are done; nil fences
-// are.
+// Hold makes a later Poll call release when all fences are done. A nil fence counts as done.
 func (g *Gate) Hold(release func(), fences ...Fence) {
 	h := held{release: release}
 	for _, f := range fences {
@@ -119,9 +118,9 @@ func (g *Gate) Hold(release func(), fences ...Fence) {
 	g.waiting = append(g.waiting, h)
 }
 
-// Poll asks all fences and releases what they let go, in the order of Hold. What
-// has a fence with an error stays held: on a lost device nobody can say when the
-// memory is free.
+// Poll checks all fences and calls the release functions whose fences are done, in the order of
+// Hold. Memory with a fence that returned an error stays held, because on a lost device it is
+// unknown when the memory is free.
 func (g *Gate) Poll() (released int, err error) {
 	var free []func()
 	g.mu.Lock()
@@ -148,14 +147,14 @@ func (g *Gate) Poll() (released int, err error) {
 	clear(g.waiting[len(kept):])
 	g.waiting = kept
 	g.mu.Unlock()
-	// Outside of the lock: a release may hold something else back.
+	// Call release without the lock, because it may call Hold.
 	for _, f := range free {
 		f()
 	}
 	return len(free), errors.Join(errs...)
 }
 
-// Waiting is how much is held back.
+// Waiting returns the number of Holds that were not released.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/memory/host"
 )
 
-// The tests here run on any driver. On a real one they use sizes that show what
-// the hardware does, and tell rates.
+// The tests in this file run with any driver. With a real one they use sizes that show the
+// properties of the hardware, and report rates.
 
 func sized(onFake, onGPU uint64) uint64 {
 	if fake != nil {
@@ -28,7 +28,7 @@ func sized(onFake, onGPU uint64) uint64 {
 	return onGPU
 }
 
-// otherDevice is the one that a peer should use: another one if there is one.
+// otherDevice returns the device for a peer: another device if there is one.
 func otherDevice() int { return len(driver.Devices()) - 1 }
 
 func hostSlab(t *testing.T, bytes uint64) *host.Slab {
@@ -41,7 +41,7 @@ func hostSlab(t *testing.T, bytes uint64) *host.Slab {
 	return s
 }
 
-// tell notes a figure of a real GPU.
+// tell records a measurement on a real GPU.
 func tell(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
 	if fake != nil {
@@ -50,7 +50,7 @@ func tell(t *testing.T, name string, value float64, unit string) {
 	t.Logf("%-40s %10.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // nobody asked
+		return // no file is wanted
 	}
 	defer closing(t, file)
 	if _, err := fmt.Fprintf(file, "%-40s %10.2f %s\n", name, value, unit); err != nil {
@@ -77,7 +77,7 @@ func TestGPUSlabHoldsWhatIsWritten(t *testing.T) {
 	begin := time.Now()
 	d := open(t, 0)
 	tell(t, "primary context and streams", float64(time.Since(begin))/1e6, "ms")
-	size := cuda.Size{Bytes: sized(8<<20, 0)} // 0: the default
+	size := cuda.Size{Bytes: sized(8<<20, 0)} // 0 means the default
 	begin = time.Now()
 	s, err := d.NewSlab(cuda.SlabConfig{Size: size, Identity: identity})
 	if err != nil {
@@ -122,7 +122,7 @@ func TestGPUSlabHoldsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// Two slabs of one process differ in their buffer ids by a random number.
+// The buffer ids of two slabs of one process differ by a random number.
 func TestGPUSlabsDifferInTheirBufferIDs(t *testing.T) {
 	d := open(t, 0)
 	seen := map[uint64]bool{}
@@ -204,7 +204,7 @@ func TestGPUSlabOfAnotherProcess(t *testing.T) {
 	closing(t, p)
 }
 
-// rate runs something twice and tells the second time's GB/s.
+// rate runs f twice and reports the rate of the second run, in GB/s.
 func rate(t *testing.T, name string, bytes float64, f func() error) {
 	t.Helper()
 	var took time.Duration
@@ -218,8 +218,8 @@ func rate(t *testing.T, name string, bytes float64, f func() error) {
 	tell(t, name, bytes/float64(took), "GB/s")
 }
 
-// A worker with a slab of most of the device dies and is started again: there is
-// no room until the peer that mapped the slab has unmapped it.
+// A worker whose slab takes most of the device dies and is started again. There is no room until
+// the peer that mapped the old slab has unmapped it.
 func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
 	size := cuda.Size{Fraction: 0.6}
 	device := otherDevice()
@@ -239,7 +239,7 @@ func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
 	}
 	closing(t, filled)
 	first.kill()
-	// What was sealed can still be read.
+	// The bytes of the dead process can still be read.
 	s := newSlab(t, d, 4<<20)
 	in := d.Stream(cuda.In)
 	if !p.Acquire() {
@@ -279,9 +279,9 @@ func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
 	closing(t, p)
 }
 
-// A process is killed whose slab is mapped here, and another one has its pid, its
-// addresses and its buffer ids: what it announces is not taken for what is mapped, and
-// what is read is never the dead one's.
+// A process is killed while its slab is mapped here, and a new process gets the same pid, addresses
+// and buffer ids. The new slab must not be confused with the old mapping, and no read may return
+// bytes of the dead process.
 func TestGPUSlabOfTheDeadIsNotTakenForItsSuccessors(t *testing.T) {
 	d, size := open(t, 0), sized(4<<20, 1<<30)
 	s, in, got := newSlab(t, d, 4<<20), d.Stream(cuda.In), make([]byte, 4096)
@@ -398,8 +398,7 @@ func TestGPUPinnedCopies(t *testing.T) {
 	})
 }
 
-// What a peer keeps in host memory goes straight to our device, from a mapping
-// that can only be read.
+// A peer's host memory is copied directly to our device, from a mapping that is read-only.
 func TestGPUHostMemoryOfAPeer(t *testing.T) {
 	d := open(t, 0)
 	n := sized(4<<20, 1<<30)
@@ -435,7 +434,7 @@ func TestGPUHostMemoryOfAPeer(t *testing.T) {
 	}
 }
 
-// Everything at once, from several goroutines.
+// All operations run at the same time, from several goroutines.
 func TestGPUConcurrentUse(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 32<<20)
@@ -487,7 +486,7 @@ func TestGPUConcurrentUse(t *testing.T) {
 	}
 }
 
-// The costs of what is done for every object.
+// The costs of the calls that are made for every object.
 func TestGPUCallCosts(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 4<<20)

@@ -2,17 +2,16 @@ package cuda
 
 import "fmt"
 
-// Dim is the extent of a grid in blocks, or of a block in threads. Zero counts
-// as one.
+// Dim is the size of a grid in blocks, or of a block in threads. A zero counts as one.
 type Dim [3]uint32
 
-// Launch is one launch of a batch.
+// Launch is one kernel launch of a batch.
 type Launch struct {
 	Function    *Function
 	Grid, Block Dim
 	// SharedBytes is the dynamic shared memory of each block.
 	SharedBytes uint32
-	// Parameters are the kernel's, laid out as in a C structure of them.
+	// Parameters are the kernel's parameters, laid out like a C structure.
 	Parameters []byte
 }
 
@@ -25,11 +24,11 @@ type rawLaunch struct {
 	_                             uint32
 }
 
-// parameterAlignment is that of the strictest parameter, a vector of 16 bytes.
+// parameterAlignment is the alignment of the strictest parameter, a vector of 16 bytes.
 const parameterAlignment = 16
 
-// Batch is what is submitted together: copies, then launches. It keeps its memory for
-// the next ones. The zero Batch is empty.
+// Batch is a list of operations that are submitted together: copies, then launches. It keeps its
+// memory for reuse after Reset. The zero Batch is empty.
 type Batch struct {
 	copies     []Copy
 	functions  []*Function
@@ -43,10 +42,10 @@ func (b *Batch) Reset() {
 	b.copies, b.functions, b.launches, b.parameters = b.copies[:0], b.functions[:0], b.launches[:0], b.parameters[:0]
 }
 
-// Len is how many copies and launches it has.
+// Len returns the number of its copies and launches.
 func (b *Batch) Len() int { return len(b.copies) + len(b.launches) }
 
-// Copy adds a copy, in front of all launches.
+// Copy adds a copy, before all launches.
 func (b *Batch) Copy(c Copy) { b.copies = append(b.copies, c) }
 
 // Launch adds a launch. It keeps a copy of the parameters.
@@ -71,9 +70,9 @@ func (s *Stream) Launch(launches []Launch, after *Event) error {
 	return s.Submit(&b, after)
 }
 
-// Submit submits a batch and returns at once; one call of the shim for all of it. If
-// after is not nil it is recorded behind the last. On an error some may have been
-// submitted, and after was not recorded: fence the stream before the memory is used
+// Submit submits a batch and returns at once. It makes one call of the shim for the whole batch. If
+// after is not nil, it is recorded behind the last operation. If there is an error, some operations
+// may have been submitted, and after was not recorded: fence the stream before the memory is used
 // again.
 func (s *Stream) Submit(b *Batch, after *Event) error {
 	if err := s.device.Health(); err != nil {

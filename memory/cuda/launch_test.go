@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// image passes for a CUBIN with the fake driver.
+// image is accepted as a CUBIN by the fake driver.
 var image = append([]byte("\x7fELF"), make([]byte, 60)...)
 
 func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
@@ -58,7 +58,7 @@ func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 	}
 }
 
-// A batch is copies and then launches, and can be used again without what it had.
+// A batch runs its copies before its launches, and can be reused after Reset.
 func TestABatchCopiesBeforeItLaunchesAndIsUsedAgain(t *testing.T) {
 	if fake == nil {
 		t.Skip("a real driver wants real code")
@@ -149,7 +149,7 @@ func TestLaunchErrorsNameTheKernel(t *testing.T) {
 	if err := f.AllowShared(1 << 20); err == nil || !strings.Contains(err.Error(), "wide") {
 		t.Errorf("too much shared memory: %v", err)
 	}
-	// Two calls of a kernel allow what each needs before either is launched.
+	// Two callers of a kernel allow the memory that each needs before either launches it.
 	if err := errors.Join(f.AllowShared(100<<10), f.AllowShared(64<<10), d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f, SharedBytes: 100 << 10}}, nil)); err != nil {
 		t.Errorf("what was allowed has been taken away: %v", err)
 	}

@@ -8,32 +8,33 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Lent is host memory of another process, mapped here for reading, that the device
-// copies from. Where the device can pin what may only be read, each part is pinned
-// when a copy first needs it; else the driver copies by way of its own buffers. The
-// parts are those of a Tier, whose owner has pinned them as well: pinned pages stay
-// what they are, while others could be given back to the system under the device.
+// Lent is host memory of another process, mapped here for reading. The device copies from it. If
+// the device can pin read-only memory, each part is pinned when a copy first needs it. Otherwise
+// the driver copies through its own buffers. The parts are those of a Tier whose owner has pinned
+// them as well. That matters because pinned pages stay in place, while the system could take other
+// pages away from under the device.
 type Lent struct {
 	device *Device
 	data   []byte
 	parts  []lentPart
 
 	mu sync.Mutex
-	// pageable is why nothing more is pinned; nil: parts are. Guarded by mu.
+	// pageable is the reason why no more parts are pinned; nil means that parts are pinned. Guarded
+	// by mu.
 	pageable error
 }
 
-// lentTouchers is how many goroutines bring the pages of a part into this process: that
-// takes longer than to pin them.
+// lentTouchers is the number of goroutines that bring the pages of a part into this process, which
+// takes longer than pinning them.
 const lentTouchers = 4
 
-// lentPart is pinned as a whole.
+// lentPart is a part, which is pinned as a whole.
 type lentPart struct {
 	once   sync.Once
 	pinned bool
 }
 
-// NewLent takes memory, which must outlive what it returns.
+// NewLent uses memory that must stay mapped until the Lent is closed.
 func (d *Device) NewLent(data []byte) *Lent {
 	l := &Lent{device: d, data: data}
 	l.parts = make([]lentPart, 1+l.part(uint64(max(len(data), 1)-1)))
@@ -43,7 +44,7 @@ func (d *Device) NewLent(data []byte) *Lent {
 	return l
 }
 
-// part is which one a byte lies in: what is before a tier is the first.
+// part returns the index of the part that contains a byte. The bytes before the tier are part 0.
 func (l *Lent) part(at uint64) int {
 	if at < tierBase {
 		return 0
@@ -51,7 +52,7 @@ func (l *Lent) part(at uint64) int {
 	return 1 + int((at-tierBase)/registerBytes)
 }
 
-// within are the bounds of a part.
+// within returns the bounds of a part.
 func (l *Lent) within(part int) (from, to uint64) {
 	if part == 0 {
 		return 0, min(tierBase, uint64(len(l.data)))
@@ -60,8 +61,8 @@ func (l *Lent) within(part int) (from, to uint64) {
 	return from, min(from+registerBytes, uint64(len(l.data)))
 }
 
-// Copies appends what brings a frame to an address of the device. No copy reaches into
-// memory that was pinned separately.
+// Copies appends the copies that bring a frame to an address on the device. No copy crosses from
+// one pinned part to the next.
 func (l *Lent) Copies(list []Copy, to uint64, f memory.Frame) ([]Copy, error) {
 	if !f.Within(uint64(len(l.data))) {
 		return list, fmt.Errorf("cuda: [%d, +%d): outside of the %d bytes that were lent", f.Offset, f.Bytes, len(l.data))
@@ -78,7 +79,7 @@ func (l *Lent) Copies(list []Copy, to uint64, f memory.Frame) ([]Copy, error) {
 	return list, nil
 }
 
-// pin pins a part unless that cannot be.
+// pin pins a part if that is possible.
 func (l *Lent) pin(part int) {
 	p := &l.parts[part]
 	p.once.Do(func() {
@@ -86,7 +87,7 @@ func (l *Lent) pin(part int) {
 			return
 		}
 		from, to := l.within(part)
-		// Somebody waits for it.
+		// A copy waits for it.
 		config := RegisterConfig{Touchers: lentTouchers, ReadOnly: true}
 		err := touch(l.data[from:to], config)
 		if err == nil {
@@ -100,14 +101,15 @@ func (l *Lent) pin(part int) {
 	})
 }
 
-// Pageable is why copies go by way of the driver's buffers; nil if they do not.
+// Pageable returns the reason why copies use the driver's buffers; nil if they do not.
 func (l *Lent) Pageable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pageable
 }
 
-// Close gives the memory back. REQUIRES: no copy uses it.
+// Close unpins the memory.
+// REQUIRES: no copy uses it.
 func (l *Lent) Close() error {
 	var errs []error
 	for i := range l.parts {

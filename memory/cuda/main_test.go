@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// realEnv: use the machine's driver. Only the tests named TestGPU can.
+	// realEnv: use the machine's driver. Only the tests named TestGPU can do that.
 	realEnv = "MILLRACE_CUDA_REAL"
-	// ratesEnv is a file that measured rates are appended to.
+	// ratesEnv is the path of a file to which measured rates are appended.
 	ratesEnv = "MILLRACE_RATES"
-	// childEnv: serve orders instead of testing.
+	// childEnv: this process is a child. It serves orders instead of running tests.
 	childEnv = "MILLRACE_TEST_CHILD"
 )
 
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	leak := goleak.Find()
 	for limit := time.Now().Add(time.Minute); code == 0 && leak != nil && time.Now().Before(limit); {
-		leak = goleak.Find() // which waits for some of a second
+		leak = goleak.Find() // Find itself waits up to a second
 	}
 	if leak != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, leak)
@@ -92,7 +92,8 @@ func start() (err error) {
 
 var identity = memory.Identity{WorkerUUID: [16]byte{1, 2}, Incarnation: [16]byte{3}, Nonce: 1<<63 + 4}
 
-// open opens a device and closes it with the test, after what the test made.
+// open opens a device. The device is closed after the test, when the objects of the test are
+// closed.
 func open(t *testing.T, ordinal int) *cuda.Device {
 	t.Helper()
 	if fake != nil {
@@ -127,37 +128,37 @@ func closing(t *testing.T, c io.Closer) {
 	}
 }
 
-// order is what a child process does: "slab" makes one, "await" does so as soon
-// as there is room, "fill" writes the slab anew, "close" closes it and the device; "quit" ends it.
+// order is an order to a child process. "slab" makes a slab, "await" waits for room and makes one,
+// "fill" writes the slab again, "close" closes the slab and the device, "quit" ends the process.
 type order struct {
 	Do       string
 	Device   int
 	Size     cuda.Size
 	Identity memory.Identity
-	// Fill is put into all bytes but the header page.
+	// Fill is written to all bytes except the header page.
 	Fill byte
-	// Throwaways, if not 0, is how many small allocations come first.
+	// Throwaways, if not 0, is the number of small allocations before the slab.
 	Throwaways int
 }
 
-// answer is what came of it.
+// answer is the result of an order.
 type answer struct {
 	Error   string
 	NoRoom  bool
 	Export  cuda.Export
 	Event   cuda.Handle
 	Refused int
-	// Again: the child has been refused and goes on trying; another answer follows.
+	// Again: the slab was refused, and the child tries again; another answer follows.
 	Again bool
 }
 
-// serve carries orders out, one JSON value each, until there are no more.
+// serve carries out orders, one JSON value each, until the input ends.
 func serve(in io.Reader, out io.Writer) error {
 	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
 	for {
 		var o order
 		if err := orders.Decode(&o); err != nil {
-			return nil // the parent is gone, or done
+			return nil // the parent has exited or closed the pipe
 		}
 		if o.Do == "quit" {
 			return nil
@@ -172,7 +173,7 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// For the life of a child.
+// The objects of a child process, kept until it ends.
 var (
 	childDevice *cuda.Device
 	childSlab   *cuda.Slab
@@ -192,7 +193,7 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 	case "await":
 		childSlab, err = d.AwaitSlab(context.Background(), config, func(error) {
 			if a.Refused++; a.Refused == 1 {
-				_ = answers.Encode(answer{Again: true}) // a parent that is gone reads nothing more
+				_ = answers.Encode(answer{Again: true}) // if the parent has exited, the error does not matter
 			}
 		})
 	case "slab":
@@ -238,7 +239,8 @@ func startChild(t *testing.T) *child {
 	return c
 }
 
-// startChildAgain starts one like another that has ended, if not nil.
+// startChildAgain starts a child that resembles an ended one: it has the same pid if that is
+// possible, and addresses that are not random. ended may be nil.
 func startChildAgain(t *testing.T, ended *child) (c *child, same bool) {
 	t.Helper()
 	pid := 0
@@ -278,11 +280,10 @@ func prepareChild() (*child, error) {
 	return &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}, nil
 }
 
-// kill ends the child at once and returns when the system has taken back what it
-// held.
+// kill ends the child at once. It returns when the system has released the child's resources.
 func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // it may have ended
-	_ = c.cmd.Wait()         // by the signal
+	_ = c.cmd.Process.Kill() // it may have ended already
+	_ = c.cmd.Wait()         // the error is the signal
 }
 
 func (c *child) tell(t *testing.T, o order) {

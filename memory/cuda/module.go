@@ -14,25 +14,24 @@ type Module struct {
 	closed atomic.Bool
 }
 
-// Function is a kernel of a module, which outlives it.
+// Function is a kernel of a module. It must not be used after the module is closed.
 type Function struct {
 	device *Device
 	handle uint64
 	name   string
 
 	mu sync.Mutex
-	// shared is the most that AllowShared was asked for; guarded by mu.
+	// shared is the largest size that was passed to AllowShared; guarded by mu.
 	shared uint32
 }
 
-// Load loads a CUBIN that was made for the device's architecture, or PTX, which the
-// driver translates first: that takes 90 ms and more, so it is for devices that
-// there is no CUBIN for.
+// Load loads a CUBIN for the device's architecture, or PTX. The driver translates PTX first, which
+// takes at least 90 ms, so use it only on devices without a CUBIN.
 func (d *Device) Load(code []byte) (*Module, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
 	}
-	// The driver takes the length from the image itself: PTX ends with a zero.
+	// The driver takes the length from the image itself: PTX ends with a zero byte.
 	switch elf := len(code) >= 64 && string(code[:4]) == "\x7fELF"; {
 	case elf:
 	case bytes.Contains(code[:min(len(code), 4096)], []byte(".version")):
@@ -63,7 +62,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	return &Function{device: m.device, handle: handle, name: name}, nil
 }
 
-// Close unloads the code. REQUIRES: none of its kernels runs.
+// Close unloads the code.
+// REQUIRES: none of its kernels is running.
 func (m *Module) Close() error {
 	if !m.closed.CompareAndSwap(false, true) {
 		return nil
@@ -76,12 +76,12 @@ func (m *Module) Close() error {
 	return err
 }
 
-// Name is the kernel's.
+// Name returns the kernel's name.
 func (f *Function) Name() string { return f.name }
 
-// AllowShared lets launches have that much dynamic shared memory where it is more
-// than 48 KiB; Attributes.SharedBytes is the most that can be had. It never lowers
-// the limit: another launch may be about to use the memory that was allowed before.
+// AllowShared lets launches use so many bytes of dynamic shared memory, if that is more than 48
+// KiB. The limit of the device is Attributes.SharedBytes. AllowShared never lowers the limit,
+// because another launch may be about to use the memory that was allowed before.
 func (f *Function) AllowShared(bytes uint32) error {
 	if err := f.device.Health(); err != nil {
 		return err

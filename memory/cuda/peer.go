@@ -8,36 +8,35 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Export tells another process on the same host how to map a slab.
+// Export is the information with which another process on the same host maps a slab.
 type Export struct {
 	Handle Handle
-	// SizeBytes is the slab's, header page included.
+	// SizeBytes is the size of the slab, header page included.
 	SizeBytes uint64
-	// Device is the GPU that the slab lies on.
+	// Device is the GPU with the slab.
 	Device UUID
-	// Identity is what its header page must say.
+	// Identity is the expected content of the header page.
 	Identity memory.Identity
 }
 
-// Peer is the slab of another process, mapped for this device. It pins that
-// memory, even when the other process is dead, until it is closed or retired.
+// Peer is the slab of another process, mapped for this device. The mapping keeps the memory
+// allocated, even when the other process is dead, until the Peer is closed or retired.
 type Peer struct {
 	device  *Device
 	export  Export
 	pointer uint64
 
-	mu sync.Mutex // guards what follows
-	// uses are the Acquires without their Release.
+	mu sync.Mutex // guards the fields below
+	// uses is the number of Acquires without their Release.
 	uses int
-	// retired, once set, is called when the last use is over.
+	// retired, once set, is called with the result of the unmapping after the last use.
 	retired func(error)
 	ending  bool
 	closed  bool
 }
 
-// OpenPeer maps the slab, once per handle, and compares its header page with
-// what was announced: ErrIdentity means that the mapping is of another
-// incarnation and must not be used.
+// OpenPeer maps the slab, once per handle, and compares its header page with the export.
+// ErrIdentity means that the mapping is of another incarnation and must not be used.
 func (d *Device) OpenPeer(e Export) (*Peer, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
@@ -89,15 +88,15 @@ func (p *Peer) prove() error {
 	return nil
 }
 
-// Prove compares the header page of the mapped slab with what was announced, once
-// more. REQUIRES: the peer is acquired, or nobody else can end it.
+// Prove compares the header page of the mapped slab with the export once more.
+// REQUIRES: the peer is acquired, or no other goroutine can close or retire it.
 func (p *Peer) Prove() error { return p.prove() }
 
-// Export is what the peer was opened by.
+// Export returns the export with which the peer was opened.
 func (p *Peer) Export() Export { return p.export }
 
-// Pointer is the address of [off, off+n) of the peer's slab, for Stream.Copy.
-// REQUIRES: the range lies within it, and the peer is acquired.
+// Pointer returns the device address of [off, off+n) of the peer's slab, for Stream.Copy.
+// REQUIRES: the range lies within the slab, and the peer is acquired.
 func (p *Peer) Pointer(off, n uint64) uint64 {
 	if !(memory.Frame{Offset: off, Bytes: n}).Within(p.export.SizeBytes) {
 		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the peer's slab of %d bytes", off, n, p.export.SizeBytes))
@@ -105,7 +104,7 @@ func (p *Peer) Pointer(off, n uint64) uint64 {
 	return p.pointer + off
 }
 
-// ReadInto copies [off, off+len(p)) of the peer's slab to p, as Slab.ReadInto does.
+// ReadInto copies [off, off+len(into)) of the peer's slab to into, as Slab.ReadInto does.
 // REQUIRES: as for Pointer.
 func (p *Peer) ReadInto(off uint64, into []byte) error {
 	d := p.device
@@ -115,8 +114,8 @@ func (p *Peer) ReadInto(off uint64, into []byte) error {
 	return d.check("cuMemcpyDtoHAsync", d.api.read(d.context, d.control, into, p.Pointer(off, uint64(len(into)))))
 }
 
-// Acquire keeps the mapping for a copy out of it; false once it is being
-// unmapped. Each true needs a Release.
+// Acquire keeps the mapping for a copy out of it. It returns false once the slab is being unmapped.
+// Each true needs a Release.
 func (p *Peer) Acquire() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +126,7 @@ func (p *Peer) Acquire() bool {
 	return true
 }
 
-// Release ends an Acquire: what it was for is over on the device as well.
+// Release ends an Acquire. By then its copy must have ended on the device as well.
 func (p *Peer) Release() {
 	p.mu.Lock()
 	p.uses--
@@ -138,12 +137,11 @@ func (p *Peer) Release() {
 	p.finish()
 }
 
-// Retire unmaps the slab of a dead worker, so that the device gets its memory
-// back: at once if the mapping is not in use, else from the last Release. Then it
-// calls unmapped, once, whose error means that the memory is still held; the
-// supervisor of the dead worker waits for that. After OpenedByOthers the handle is
-// closed twice, since UCX keeps an opening of its own for ever: its copies out of
-// the slab must be over too, each by its own callback.
+// Retire unmaps the slab of a dead worker, so that the device gets its memory back: at once if the
+// mapping is not in use, otherwise in the last Release. Then it calls unmapped, once; an error
+// means that the memory is still allocated. The supervisor of the dead worker waits for that call.
+// After OpenedByOthers the handle is closed twice, because UCX never closes its own opening. So
+// UCX's copies out of the slab must have ended too; each has its own callback.
 func (p *Peer) Retire(unmapped func(error)) {
 	p.mu.Lock()
 	if p.ending {
@@ -155,8 +153,8 @@ func (p *Peer) Retire(unmapped func(error)) {
 	p.finish()
 }
 
-// finish unmaps what is retired and no longer used. It releases the lock that it
-// is called with.
+// finish unmaps the slab if it is retired and no longer used. It is called with the lock and
+// releases it.
 func (p *Peer) finish() {
 	unmapped := p.retired
 	if unmapped == nil || p.uses > 0 || p.closed {
@@ -168,8 +166,8 @@ func (p *Peer) finish() {
 	unmapped(p.unmap())
 }
 
-// OpenedByOthers says that a library in this process, UCX, opens memory of other processes on its own and never
-// closes it. Without it nobody has openings but Peers.
+// OpenedByOthers says that a library in this process, UCX, opens memory of other processes by
+// itself and never closes it. Without this call only Peers have openings.
 func (d *Device) OpenedByOthers() { d.opened.Store(true) }
 
 // unmap closes our opening of the memory, and then UCX's opening if the same memory is
@@ -180,8 +178,8 @@ func (d *Device) OpenedByOthers() { d.opened.Store(true) }
 func (p *Peer) unmap() error {
 	defer p.forget()
 	d := p.device
-	// Without it, a slab that is opened between the two closes could be mapped at
-	// the same address, and lose its mapping to the second.
+	// Without this lock, a slab that is opened between the two closes could be mapped at the same
+	// address, and the second close would unmap it.
 	d.mapping.Lock()
 	defer d.mapping.Unlock()
 	id, known := d.api.bufferID(d.context, p.pointer)
@@ -215,8 +213,8 @@ func (p *Peer) forget() {
 	d.children[kindPeer]--
 }
 
-// Close gives up this package's opening of a peer that lives. REQUIRES: it is not
-// acquired.
+// Close gives up this package's opening of a peer that is alive.
+// REQUIRES: the peer is not acquired.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	if p.ending {

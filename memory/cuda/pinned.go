@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Pinned is host memory that the device copies from and to at the speed of its
-// link, and without the processor.
+// Pinned is host memory that the device copies from and to at the speed of its link, without the
+// processor.
 type Pinned struct {
 	device *Device
 	space  memory.Space
@@ -22,22 +22,22 @@ type Pinned struct {
 	closed atomic.Bool
 }
 
-// RegisterConfig says how memory is registered.
+// RegisterConfig says how to register memory.
 type RegisterConfig struct {
-	// Touchers is how many goroutines bring the pages into being, which takes one
-	// alone half a second per GiB; 0 is one per processor.
+	// Touchers is the number of goroutines that make the pages exist; 0 means one per processor.
+	// One goroutine alone needs half a second per GiB.
 	Touchers int
-	// ReadOnly: this process may only read the memory, as it is with the space of
-	// a peer. The device must have Attributes.ReadOnlyRegistration.
+	// ReadOnly: this process may only read the memory, like the space of a peer. The device must
+	// have Attributes.ReadOnlyRegistration.
 	ReadOnly bool
 }
 
-// touchChunk is what one goroutine brings into being at a time.
+// touchChunk is the number of bytes that one goroutine makes exist at a time.
 const touchChunk = 64 << 20
 
-// Register pins all of a space in host memory, once; contents stay as they are.
-// It blocks for that long. The space must outlive the Pinned, and must not be
-// punched meanwhile: the device would keep the old pages.
+// Register pins a whole space in host memory. The contents stay unchanged. Register blocks until
+// that is done. The space must outlive the Pinned, and must not be punched meanwhile, because the
+// device would keep the old pages.
 func (d *Device) Register(space memory.Space, c RegisterConfig) (*Pinned, error) {
 	data := space.Bytes(0, space.Size())
 	if data == nil {
@@ -61,7 +61,7 @@ func (d *Device) Register(space memory.Space, c RegisterConfig) (*Pinned, error)
 	return &Pinned{device: d, space: space, data: data}, nil
 }
 
-// pin registers memory that exists.
+// pin registers memory whose pages exist.
 func (d *Device) pin(data []byte, readOnly bool) error {
 	if err := d.adopt(kindPinned); err != nil {
 		return err
@@ -83,11 +83,11 @@ func (d *Device) unpin(data []byte) error {
 	return err
 }
 
-// address is what the device calls memory of this process.
+// address returns the address by which the device knows memory of this process.
 func address(data []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(data)))) }
 
-// Address is that of [off, off+n), for Stream.Copy. REQUIRES: the range lies
-// within the space.
+// Address returns the address of [off, off+n), for Stream.Copy.
+// REQUIRES: the range lies within the space.
 func (p *Pinned) Address(off, n uint64) uint64 {
 	if !(memory.Frame{Offset: off, Bytes: n}).Within(uint64(len(p.data))) {
 		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the pinned %d bytes", off, n, len(p.data)))
@@ -95,10 +95,11 @@ func (p *Pinned) Address(off, n uint64) uint64 {
 	return address(p.data) + off
 }
 
-// Space is what was registered.
+// Space returns the registered space.
 func (p *Pinned) Space() memory.Space { return p.space }
 
-// Close ends the registration. REQUIRES: no copy uses it.
+// Close ends the registration.
+// REQUIRES: no copy uses it.
 func (p *Pinned) Close() error {
 	if !p.closed.CompareAndSwap(false, true) {
 		return nil
@@ -106,14 +107,14 @@ func (p *Pinned) Close() error {
 	return p.device.unpin(p.data)
 }
 
-// touch makes all pages exist, with their contents unchanged.
+// touch makes all pages exist. Their contents stay unchanged.
 func touch(data []byte, c RegisterConfig) error {
 	advice := unix.MADV_POPULATE_WRITE
 	if c.ReadOnly {
 		advice = unix.MADV_POPULATE_READ
 	}
 	start := unsafe.Pointer(unsafe.SliceData(data))
-	// Of no bytes, it fails only if the kernel does not know it (before 5.14).
+	// With 0 bytes, madvise fails only if the kernel does not know this advice (before Linux 5.14).
 	_, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), 0, uintptr(advice))
 	populate := func(chunk []byte) error { return madvise(chunk, advice) }
 	if errno != 0 {
@@ -145,15 +146,16 @@ func madvise(chunk []byte, advice int) error {
 	}
 }
 
-// touchEach is for kernels that cannot do it themselves. Writing to memory that
-// is mapped for reading would end the process: say ReadOnly of such.
+// touchEach makes the pages exist by accessing each one, for kernels that cannot populate a range.
+// A write to memory that is mapped read-only would kill the process, so set readOnly for such
+// memory.
 func touchEach(chunk []byte, readOnly bool) error {
 	for off := 0; off+4 <= len(chunk); off += 4096 {
 		at := (*uint32)(unsafe.Pointer(&chunk[off]))
 		if readOnly {
 			atomic.LoadUint32(at)
 		} else {
-			atomic.AddUint32(at, 0) // a write that loses nobody else's
+			atomic.AddUint32(at, 0) // a write that loses no concurrent write
 		}
 	}
 	return nil

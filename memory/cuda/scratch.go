@@ -9,19 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch is a little memory beside the slab, for tables and measurements: a part
-// on the device, and one in pinned host memory that the processor writes.
+// Scratch is a small amount of memory beside the slab, for tables and measurements. One part is on
+// the device, and one in pinned host memory that the processor writes.
 type Scratch struct {
 	device  *Device
 	pointer uint64
 	bytes   uint64
 	host    []byte
-	mapped  uint64 // where kernels find host
+	mapped  uint64 // the address of host for kernels
 	closed  atomic.Bool
 }
 
-// NewScratch allocates. Either size may be 0; that of the host is rounded up to
-// pages.
+// NewScratch allocates scratch memory. Each size may be 0. The host size is rounded up to pages.
 func (d *Device) NewScratch(deviceBytes, hostBytes uint64) (*Scratch, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func (s *Scratch) allocate(hostBytes uint64) error {
 	return d.check("cuMemHostGetDevicePointer", r)
 }
 
-// Size is that of the device part. A nil Scratch has none.
+// Size returns the size of the device part. It is 0 for a nil Scratch.
 func (s *Scratch) Size() uint64 {
 	if s == nil {
 		return 0
@@ -70,8 +69,8 @@ func (s *Scratch) Size() uint64 {
 	return s.bytes
 }
 
-// Pointer is the device address of [off, off+n). REQUIRES: the range lies within
-// the device part.
+// Pointer returns the device address of [off, off+n).
+// REQUIRES: the range lies within the device part.
 func (s *Scratch) Pointer(off, n uint64) uint64 {
 	if n > s.bytes || off > s.bytes-n {
 		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the scratch memory of %d bytes", off, n, s.bytes))
@@ -79,7 +78,7 @@ func (s *Scratch) Pointer(off, n uint64) uint64 {
 	return s.pointer + off
 }
 
-// ReadInto copies from the device part, and waits for it.
+// ReadInto copies from the device part, and waits until the copy is done.
 func (s *Scratch) ReadInto(off uint64, p []byte) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -88,19 +87,19 @@ func (s *Scratch) ReadInto(off uint64, p []byte) error {
 	return d.check("cuMemcpyDtoHAsync", d.api.read(d.context, d.control, p, s.Pointer(off, uint64(len(p)))))
 }
 
-// Host is the pinned part, nil if there is none.
+// Host returns the pinned part, nil if there is none.
 func (s *Scratch) Host() []byte { return s.host }
 
-// Address is that of the pinned part's byte at off, for Stream.Copy.
+// Address returns the address of the byte at off of the pinned part, for Stream.Copy.
 func (s *Scratch) Address(off uint64) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&s.host[off])))
 }
 
-// Mapped is where a kernel finds the pinned part's byte at off.
+// Mapped returns the address for kernels of the byte at off of the pinned part.
 func (s *Scratch) Mapped(off uint64) uint64 { return s.mapped + off }
 
-// Close frees the memory. A nil Scratch has nothing to free. REQUIRES: nothing that runs on the
-// device uses it.
+// Close frees the memory. A nil Scratch has nothing to free.
+// REQUIRES: nothing that runs on the device uses it.
 func (s *Scratch) Close() error {
 	if s == nil || !s.closed.CompareAndSwap(false, true) {
 		return nil

@@ -9,22 +9,22 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// DefaultFraction of a device's memory is what a slab takes: each context of a
-// child costs about 0.5 GiB, and libraries want room.
+// DefaultFraction is the default fraction of a device's memory for the slab. The rest is needed
+// because each context of a child process costs about 0.5 GiB, and libraries need room.
 const DefaultFraction = 0.7
 
-// slabGranule is what the sizes of slabs are multiples of: the driver's pages.
+// slabGranule is the unit of slab sizes: the size of the driver's pages.
 const slabGranule = 2 << 20
 
-// Size is an amount of a device's memory: in bytes, or as a fraction of all of
-// it. The zero Size is DefaultFraction.
+// Size is an amount of a device's memory, in bytes or as a fraction of the total. The zero Size
+// means DefaultFraction.
 type Size struct {
 	Bytes    uint64
 	Fraction float64
 }
 
-// ParseSize reads "80GiB", "0.7", "70%", "auto" or "". A number of at most 1
-// with a point or a percent sign is a fraction.
+// ParseSize reads "80GiB", "0.7", "70%", "auto" or "". A number of at most 1 with a point or a
+// percent sign is a fraction.
 func ParseSize(text string) (Size, error) {
 	t := strings.TrimSpace(text)
 	if t == "" || strings.EqualFold(t, "auto") {
@@ -47,7 +47,7 @@ func ParseSize(text string) (Size, error) {
 	return Size{Bytes: n}, nil
 }
 
-// String is the form that ParseSize reads.
+// String returns the form that ParseSize reads.
 func (s Size) String() string {
 	switch {
 	case s.Bytes != 0:
@@ -59,8 +59,7 @@ func (s Size) String() string {
 	}
 }
 
-// Of is the size on a device with so many bytes, rounded down to whole pages of
-// the driver.
+// Of returns the size on a device with total bytes, rounded down to whole pages of the driver.
 func (s Size) Of(total uint64) uint64 {
 	n := s.Bytes
 	if n == 0 {

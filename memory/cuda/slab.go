@@ -14,19 +14,20 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// maxThrowaways bounds the small allocations before a slab. Each moves the
-// driver's next buffer id by one, and the id is what UCX tells mappings apart by
-// when pid and address are those of a dead incarnation.
+// maxThrowaways is the largest number of small allocations before a slab. Each of them increases
+// the driver's next buffer id by one. UCX uses the buffer id to distinguish mappings that have the
+// pid and the address of a dead incarnation.
 const maxThrowaways = 1024
 
-// SlabConfig says what slab to make.
+// SlabConfig says which slab to make.
 type SlabConfig struct {
-	// Size is of all of the device's memory; zero is DefaultFraction of it.
+	// Size is the size of the slab. The zero Size means DefaultFraction of all of the device's
+	// memory.
 	Size Size
-	// Identity is what the header page will say.
+	// Identity is written to the header page.
 	Identity memory.Identity
-	// throwaways is how many small allocations come first, for tests that want buffer ids
-	// to be the same; 0 is a random number.
+	// throwaways is the number of small allocations before the slab, for tests that need equal
+	// buffer ids; 0 means a random number.
 	throwaways int
 }
 
@@ -40,16 +41,17 @@ type Slab struct {
 	closed   atomic.Bool
 
 	exporting sync.Mutex
-	// handle is what others map the slab by, once exported. Both are guarded by exporting.
+	// handle is the handle with which other processes map the slab, once exported is true. Both are
+	// guarded by exporting.
 	handle   Handle
 	exported bool
 }
 
 var _ memory.Staged = (*Slab)(nil)
 
-// NewSlab allocates, after a random number of small allocations that are freed
-// again, and writes the header page. What lies behind it is not cleared. An
-// error for want of room matches ErrOutOfMemory.
+// NewSlab allocates a slab and writes the header page. Before that it makes a random number of
+// small allocations and frees them again. The memory after the header page is not cleared. If there
+// is not enough free memory, the error matches ErrOutOfMemory.
 func (d *Device) NewSlab(c SlabConfig) (*Slab, error) {
 	free, total, err := d.Memory()
 	if err != nil {
@@ -89,17 +91,16 @@ func (s *Slab) prepare() error {
 	return nil
 }
 
-// The waits of AwaitSlab: an attempt that fails costs the driver 0.3 s with 100
-// GiB, so they need not be shorter.
+// The waits of AwaitSlab. They need not be shorter, because a failed attempt costs the driver 0.3 s
+// with 100 GiB.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
 )
 
-// AwaitSlab is NewSlab for a worker that is started again: while there is no
-// room, because peers have not yet unmapped the slab of the last incarnation, it
-// tries again until the context ends. refused, if not nil, is told of each
-// attempt that failed.
+// AwaitSlab is NewSlab for a restarted worker. While there is no room, because peers have not yet
+// unmapped the slab of the last incarnation, it tries again until the context ends. If refused is
+// not nil, it is called with the error of each failed attempt.
 func (d *Device) AwaitSlab(ctx context.Context, c SlabConfig, refused func(error)) (*Slab, error) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		s, err := d.NewSlab(c)
@@ -125,25 +126,26 @@ func (s *Slab) Size() uint64 { return s.size }
 // Identity is part of memory.Space.
 func (s *Slab) Identity() memory.Identity { return s.identity }
 
-// Bytes is part of memory.Space: nil, since the processor cannot address it.
+// Bytes is part of memory.Space. It returns nil, because the processor cannot address the memory.
 func (s *Slab) Bytes(off, n uint64) []byte {
 	s.mustContain(off, n)
 	return nil
 }
 
-// FD is part of memory.Space: another process maps it by Export.
+// FD is part of memory.Space. It returns -1, because another process maps the slab with Export.
 func (s *Slab) FD() int { return -1 }
 
-// Device is whose memory it is.
+// Device returns the device with the memory.
 func (s *Slab) Device() *Device { return s.device }
 
-// Pointer is the device address of [off, off+n). REQUIRES: as for Bytes.
+// Pointer returns the device address of [off, off+n).
+// REQUIRES: as for Bytes.
 func (s *Slab) Pointer(off, n uint64) uint64 {
 	s.mustContain(off, n)
 	return s.pointer + off
 }
 
-// Frame is what a pointer of this slab came from; false for others.
+// Frame returns the frame of n bytes at a device address, and false if it is not in this slab.
 func (s *Slab) Frame(pointer, n uint64) (memory.Frame, bool) {
 	f := memory.Frame{Offset: pointer - s.pointer, Bytes: n}
 	return f, pointer >= s.pointer && f.Within(s.size)
@@ -155,9 +157,9 @@ func (s *Slab) mustContain(off, n uint64) {
 	}
 }
 
-// ReadInto is part of memory.Reader. It blocks, with its thread, and is meant for
-// small reads: what is large goes by Stream.Copy to pinned memory. It is not
-// ordered with other streams: whoever wrote the bytes must be done.
+// ReadInto is part of memory.Reader. It blocks, with its thread, and is meant for small reads. Use
+// Stream.Copy to pinned memory for large ones. It is not ordered with other streams: the writer of
+// the bytes must be done.
 func (s *Slab) ReadInto(off uint64, p []byte) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -166,7 +168,7 @@ func (s *Slab) ReadInto(off uint64, p []byte) error {
 	return s.device.check("cuMemcpyDtoHAsync", s.device.api.read(s.device.context, s.device.control, p, from))
 }
 
-// WriteFrom writes p at off, as ReadInto reads.
+// WriteFrom writes p at off. The rules of ReadInto apply.
 func (s *Slab) WriteFrom(off uint64, p []byte) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -175,14 +177,15 @@ func (s *Slab) WriteFrom(off uint64, p []byte) error {
 	return s.device.check("cuMemcpyHtoDAsync", s.device.api.write(s.device.context, s.device.control, to, p))
 }
 
-// BufferID is the driver's number of the allocation, unique in this process.
+// BufferID returns the driver's number of the allocation, which is unique in this process.
 func (s *Slab) BufferID() (uint64, error) {
 	id, r := s.device.api.bufferID(s.device.context, s.pointer)
 	return id, s.device.check("cuPointerGetAttribute", r)
 }
 
-// Export is what a peer or an executor needs to map the slab. Some systems cannot share memory of a
-// device (WSL, some virtual GPUs, Tegra): ErrNotShared; the slab serves this process all the same.
+// Export returns the information that a peer or an executor needs to map the slab. On some systems
+// the memory of a device cannot be shared (WSL, some virtual GPUs, Tegra): then the error matches
+// ErrNotShared, and this process can still use the slab.
 func (s *Slab) Export() (Export, error) {
 	s.exporting.Lock()
 	defer s.exporting.Unlock()
@@ -199,10 +202,11 @@ func (s *Slab) Export() (Export, error) {
 	return Export{Handle: s.handle, SizeBytes: s.size, Device: s.device.info.UUID, Identity: s.identity}, nil
 }
 
-// Close frees the memory, unless it was exported: what happens to those who read memory that its owner
-// frees is not defined, and this process cannot know whether they are done. The end of the process gives
-// it back, which leaves them what they have mapped; until then the device's context stays, too.
-// REQUIRES: nothing that runs on the device uses it: wait for the Gate.
+// Close frees the memory, unless it was exported. If the owner frees memory while another process
+// reads it, the behaviour is undefined, and this process cannot know whether all readers are done.
+// So the memory of an exported slab is freed only when this process ends, which does not affect the
+// mappings of other processes. Until then the device's context stays, too.
+// REQUIRES: nothing that runs on the device uses the slab: wait for the Gate.
 func (s *Slab) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil

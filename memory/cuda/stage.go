@@ -13,44 +13,47 @@ import (
 )
 
 const (
-	// stagePinned is how many buffers of a slab are pinned at a time, when all others are lent: two for each stream
-	// of a peer or client, of which few are busy at once. stageMost bounds them.
+	// stagePinned is the number of buffers that a slab pins at a time, when no buffer is free. A
+	// stream of a peer or a client uses two of them, and few streams are busy at once. stageMost is
+	// the largest number of pinned buffers of a slab.
 	stagePinned = 16
 	stageMost   = 64
-	// stageWait is how long Buffer waits for a pinned buffer when all are lent: most are given back sooner, but a slow
-	// client could hold one for ever.
+	// stageWait is the time that Buffer waits for a pinned buffer when all are lent. Most are given
+	// back sooner, but a slow client could keep one for ever.
 	stageWait = 5 * time.Millisecond
-	// stageRetry is how long no more buffers are pinned after pinning has failed.
+	// stageRetry is the time after a failure to pin buffers in which no other attempt is made.
 	stageRetry = time.Second
 )
 
-// stage are a slab's buffers, made when they are asked for.
+// stage is the set of a slab's buffers. They are created on demand.
 type stage struct {
-	// free are the pinned buffers that nobody has: room for all.
+	// free has the pinned buffers that are not lent. It has room for all.
 	free chan *buffer
-	// pageable counts the buffers that were not pinned.
+	// pageable counts the lent buffers that were not pinned.
 	pageable atomic.Uint64
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// mu guards all fields below.
 	closed bool
 	arenas [][]byte
 	all    []*buffer
-	// err is why pinning failed the last time, retry when it is tried again.
+	// err is the result of the last attempt to pin buffers. After an error, retry is the time from
+	// which the next attempt is allowed.
 	err   error
 	retry time.Time
 }
 
-// Staging tells how copies through the processor's memory go.
+// Staging describes the buffers for copies through the host's memory.
 type Staging struct {
-	// Pinned is how many buffers are pinned, Pageable how often one was lent that is not: its copies take the
-	// processor's time, and a thread's. Err is why no more are pinned, nil if they are, or need not be.
+	// Pinned is the number of pinned buffers. Pageable is the number of times that a pageable
+	// buffer was lent: its copies take the processor's time, and block a thread. Err is the last
+	// error of pinning, nil if the last attempt succeeded or none was necessary.
 	Pinned   int
 	Pageable uint64
 	Err      error
 }
 
-// Staging may be called from any goroutine.
+// Staging returns the state of the slab's buffers. It may be called from any goroutine.
 func (s *Slab) Staging() Staging {
 	s.stage.mu.Lock()
 	defer s.stage.mu.Unlock()
@@ -61,7 +64,8 @@ func (s *Slab) Staging() Staging {
 type buffer struct {
 	slab *Slab
 	data []byte
-	// event is behind what was begun, nil for buffers that are not pinned.
+	// event is recorded behind the copies that were begun. It is nil for a buffer that is not
+	// pinned.
 	event *Event
 	begun bool
 	err   error
@@ -69,8 +73,9 @@ type buffer struct {
 
 var _ memory.Buffer = (*buffer)(nil)
 
-// Buffer is part of memory.Staged. When all pinned ones are lent, and no more can be pinned, it waits a little for one;
-// else the copies of what is lent are made by the processor and waited for at once.
+// Buffer is part of memory.Staged. If all pinned buffers are lent and no more can be pinned, it
+// waits a little for one. After that it lends a pageable buffer, whose copies are made by the
+// processor, and Load and Store wait for them.
 func (s *Slab) Buffer() (memory.Buffer, error) {
 	if err := s.device.Health(); err != nil {
 		return nil, err
@@ -97,7 +102,8 @@ func (s *Slab) Buffer() (memory.Buffer, error) {
 	return &buffer{slab: s, data: make([]byte, memory.StageBytes)}, nil
 }
 
-// moreStage pins more buffers unless some are free by now or there are enough, and says whether there are any.
+// moreStage pins more buffers, unless some are free by now or there are enough. It says whether
+// there are any pinned buffers.
 func (s *Slab) moreStage() (some bool, err error) {
 	st := &s.stage
 	st.mu.Lock()
@@ -116,7 +122,8 @@ func (s *Slab) moreStage() (some bool, err error) {
 	return len(st.all) > 0, nil
 }
 
-// makeStage pins buffers, all or none. REQUIRES: mu is held.
+// makeStage pins stagePinned buffers, all or none.
+// REQUIRES: mu is held.
 func (s *Slab) makeStage() (err error) {
 	const bytes = stagePinned * memory.StageBytes
 	arena, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -152,7 +159,8 @@ func (s *Slab) makeStage() (err error) {
 	return nil
 }
 
-// close gives all back. REQUIRES: no buffer is lent.
+// close frees all buffers.
+// REQUIRES: no buffer is lent.
 func (s *stage) close(d *Device) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +211,7 @@ func (b *buffer) begin(pieces []memory.Piece, stream *Stream, now func(uint64, [
 		list[i] = copies(address(b.data[p.At:p.At+p.Bytes]), b.slab.Pointer(p.Offset, p.Bytes), p.Bytes)
 	}
 	if b.err = stream.Copy(list, b.event); b.err != nil {
-		// Some may be on their way.
+		// Some copies may be in progress.
 		b.err = errors.Join(b.err, stream.Sync())
 		return
 	}
@@ -221,10 +229,9 @@ func (b *buffer) Wait() error {
 	return err
 }
 
-// Free is part of memory.Buffer. On a device that was lost nothing is copied any
-// more.
+// Free is part of memory.Buffer. On a lost device no copy is in progress any more.
 func (b *buffer) Free() {
-	_ = b.Wait() // who cares for what was copied has waited
+	_ = b.Wait() // a caller that needs the result has already called Wait
 	if b.event == nil {
 		return
 	}
@@ -232,6 +239,6 @@ func (b *buffer) Free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.free <- b // there is room for all
+		s.free <- b // the channel has room for all
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Purpose is what a stream is for: work of one purpose is in order, that of
-// different ones runs side by side.
+// Purpose is the purpose of a stream. Work of one purpose runs in order; work of different purposes
+// may run at the same time.
 type Purpose int
 
-// The purposes. In are copies to the device's slab from peers and from the host,
-// Out those from it, Spill those between the tiers in the background.
+// The purposes. In is for copies to the device's slab from peers and from the host, Out for copies
+// from the slab, Spill for copies between the tiers in the background.
 const (
 	Compute Purpose = iota
 	In
@@ -19,7 +19,7 @@ const (
 	purposes
 )
 
-// String is for people.
+// String returns the name for people.
 func (p Purpose) String() string {
 	if p < 0 || p >= purposes {
 		return fmt.Sprintf("purpose %d", int(p))
@@ -27,12 +27,12 @@ func (p Purpose) String() string {
 	return [purposes]string{"compute", "in", "out", "spill"}[p]
 }
 
-// urgent: somebody waits for inputs and outputs, nobody for kernels and spills
-// alone.
+// urgent says whether a task or a peer waits for the stream's work. That is so for inputs and
+// outputs, but not for kernels and spills alone.
 func (p Purpose) urgent() bool { return p == In || p == Out }
 
-// Stream is a queue of work on a device. Its methods may be called from any
-// goroutine; what two of them submit at once is in either order.
+// Stream is a queue of work on a device. Its methods may be called from any goroutine. If two
+// goroutines submit work at the same time, the order is not defined.
 type Stream struct {
 	device  *Device
 	handle  uint64
@@ -41,7 +41,7 @@ type Stream struct {
 	closed  atomic.Bool
 }
 
-// NewStream makes a stream beside the device's own ones: one per peer, say.
+// NewStream creates a stream in addition to the device's own streams, for example one per peer.
 func (d *Device) NewStream(p Purpose) (*Stream, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
@@ -57,13 +57,13 @@ func (d *Device) NewStream(p Purpose) (*Stream, error) {
 	return &Stream{device: d, handle: handle, purpose: p, own: true}, nil
 }
 
-// Purpose is what the stream was made for.
+// Purpose returns the purpose for which the stream was created.
 func (s *Stream) Purpose() Purpose { return s.purpose }
 
-// Handle is the CUstream, for other packages with C code of their own.
+// Handle returns the CUstream, for other packages with C code of their own.
 func (s *Stream) Handle() uint64 { return s.handle }
 
-// Close destroys a stream of NewStream; what was submitted still runs.
+// Close destroys a stream of NewStream. Work that was submitted still runs.
 func (s *Stream) Close() error {
 	if !s.own || !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -76,9 +76,8 @@ func (s *Stream) Close() error {
 	return err
 }
 
-// Copy is one copy of a batch. Addresses of the device are those of Slab.Pointer
-// and Peer.Pointer, of the host those of Pinned.Address. Its layout is that of
-// mrc_copy.
+// Copy is one copy of a batch. Device addresses come from Slab.Pointer and Peer.Pointer, host
+// addresses from Pinned.Address. The struct has the layout of mrc_copy.
 type Copy struct {
 	To, From, Bytes uint64
 	kind            copyKind
@@ -95,16 +94,15 @@ func ToHost(to, from, bytes uint64) Copy {
 	return Copy{To: to, From: from, Bytes: bytes, kind: deviceToHost}
 }
 
-// OnDevice copies between device memories: within the slab, or from or to the
-// slab of a peer.
+// OnDevice copies between device memories: within the slab, or from or to the slab of a peer.
 func OnDevice(to, from, bytes uint64) Copy {
 	return Copy{To: to, From: from, Bytes: bytes, kind: deviceToDevice}
 }
 
-// Copy submits copies, in order, and returns at once; one call of the shim for
-// all of them. If after is not nil it is recorded behind the last. On an error
-// some may have been submitted, and after was not recorded: fence the stream
-// before the memory is used again.
+// Copy submits copies, in order, and returns at once. It makes one call of the shim for all of
+// them. If after is not nil, it is recorded behind the last copy. If there is an error, some copies
+// may have been submitted, and after was not recorded: fence the stream before the memory is used
+// again.
 func (s *Stream) Copy(copies []Copy, after *Event) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -124,7 +122,7 @@ func (s *Stream) Copy(copies []Copy, after *Event) error {
 	return s.device.check(call, r)
 }
 
-// Memset fills device memory with a byte, in order with the stream.
+// Memset fills device memory with a byte, in the order of the stream.
 func (s *Stream) Memset(pointer uint64, value byte, bytes uint64) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -132,8 +130,8 @@ func (s *Stream) Memset(pointer uint64, value byte, bytes uint64) error {
 	return s.device.check("cuMemsetD8Async", s.device.api.memset(s.device.context, s.handle, pointer, value, bytes))
 }
 
-// Wait holds back what is submitted later until the event's last record is
-// reached. It does not block the caller.
+// Wait delays later work of the stream until the event's last Record is reached. It does not block
+// the caller.
 func (s *Stream) Wait(e *Event) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -141,7 +139,7 @@ func (s *Stream) Wait(e *Event) error {
 	return s.device.check("cuStreamWaitEvent", s.device.api.streamWait(s.device.context, s.handle, e.handle))
 }
 
-// Sync blocks, with its thread, until what was submitted is done.
+// Sync blocks, with its thread, until the submitted work is done.
 func (s *Stream) Sync() error {
 	if err := s.device.Health(); err != nil {
 		return err

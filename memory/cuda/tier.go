@@ -12,58 +12,61 @@ import (
 )
 
 const (
-	// tierUnit is what sizes are rounded to, so that a disk below can write the bytes
-	// without the page cache.
+	// tierUnit is the unit to which sizes are rounded, so that a disk tier below can write the
+	// bytes without the page cache.
 	tierUnit = 4096
-	// tierBase is where the tier begins in its memory, behind the header page, and so
-	// that large blocks lie on whole huge pages.
+	// tierBase is the offset of the tier in its host space. It lies behind the header page and is a
+	// multiple of the huge page size, so that large blocks lie on whole huge pages.
 	tierBase = 2 << 20
-	// registerBytes is how much is pinned at a time.
+	// registerBytes is the default number of bytes that are pinned at a time.
 	registerBytes = 256 << 20
-	// moveBytes is how much of a move is submitted at once; twice that is on its way,
-	// so that other copies, in either direction, never wait for long.
+	// moveBytes is the size of one part of a move. At most two parts are in progress, so that other
+	// copies, in either direction, never wait for long.
 	moveBytes = 64 << 20
-	// moveSpares is how many events are kept for the next moves.
+	// moveSpares is the largest number of events that are kept for later moves.
 	moveSpares = 32
 )
 
 // TierConfig is fixed for the life of a tier.
 type TierConfig struct {
-	// Touchers is how many goroutines pin the memory, in the background; 0 is one for
-	// each two processors, at most 8.
+	// Touchers is the number of goroutines that pin the memory in the background, and that unpin it
+	// in Close. 0 means one for each two processors, at most 8. With AheadBytes, only one goroutine
+	// pins.
 	Touchers int
-	// StageBytes at the end are not part of the tier's Size: whoever made it may Save
-	// and Load there as well.
+	// StageBytes at the end of the memory are not part of the tier's Size. The creator of the tier
+	// may use them with Save and Load as well.
 	StageBytes uint64
-	// RegisterBytes is how much is pinned at a time; 0 is 256 MiB. Tests want less.
+	// RegisterBytes is the number of bytes that are pinned at a time; 0 means 256 MiB. Tests use
+	// less.
 	RegisterBytes uint64
-	// AheadBytes is how much more than moves have used is pinned without much regard
-	// for others; the rest trickles. 0: all of it, at once. While memory is pinned, the
-	// driver lets few other calls of any process through.
+	// AheadBytes is the amount beyond the bytes used by moves that is pinned at half of the full
+	// speed. The rest is pinned slowly. 0 means to pin everything without pauses. The pauses are
+	// necessary because the driver lets few other calls of any process through while memory is
+	// pinned.
 	AheadBytes uint64
-	// Pinned, if set, is told when all of it is pinned, or why it could not be.
+	// Pinned, if set, is called when all of the memory is pinned, or with the reason why that
+	// failed.
 	Pinned func(error)
 }
 
-// Tier is a memory.DirectTier: host memory that the device copies to and from its
-// slabs. It is pinned piece by piece in the background; a move to what is not yet
-// pinned pins it first.
+// Tier is a memory.DirectTier: host memory that the device copies to and from its slabs. It is
+// pinned chunk by chunk in the background. A move to a chunk that is not yet pinned pins it first.
 type Tier struct {
 	device *Device
 	host   memory.Space
 	data   []byte
 	chunks []chunk
 	chunk  uint64
-	// touchers is how many goroutines pin.
+	// touchers is the number of goroutines that unpin the memory in Close.
 	touchers int
-	// size is the tier's, without what lies behind it.
+	// size is the size of the tier, without the StageBytes behind it.
 	size uint64
-	// out and in are streams of the tier alone, for Save and for Load.
+	// out and in are streams that only this tier uses, for Save and for Load.
 	out, in *Stream
-	// closing ends the pinning.
+	// closing is closed to end the pinning in the background.
 	closing chan struct{}
 	pinning sync.WaitGroup
-	// used is how many chunks moves have asked for; more tells that it has grown.
+	// used is the number of chunks that moves have used. more receives a value when used has grown.
 	used atomic.Int64
 	more chan struct{}
 
@@ -72,29 +75,31 @@ type Tier struct {
 	spares []*Event
 }
 
-// chunk is pinned as a whole.
+// chunk is a part of the memory that is pinned as a whole.
 type chunk struct {
 	used   atomic.Bool
 	pinned atomic.Bool
 
-	mu sync.Mutex // is held while it is being pinned, and guards what follows
-	// err is why it could not be pinned the last time, again when it is tried the next time, after a pause that doubles.
+	mu sync.Mutex // held while the chunk is being pinned; guards the fields below
+	// err is the error of the last attempt to pin it. again is the time of the next attempt. pause
+	// is the wait between the two, which doubles.
 	err   error
 	again time.Time
 	pause time.Duration
 }
 
 const (
-	// firstPinPause and lastPinPause are how long a chunk that could not be pinned is left alone: memory that others
-	// had for a moment must not be missing for good.
+	// firstPinPause and lastPinPause limit the time after a failed attempt to pin a chunk in which
+	// no other attempt is made. There are later attempts because the memory may have been in use
+	// for a moment only.
 	firstPinPause = 100 * time.Millisecond
 	lastPinPause  = 30 * time.Second
 )
 
 var _ memory.DirectTier = (*Tier)(nil)
 
-// NewTier makes a tier of all of a host space but its first 2 MiB. The space must
-// outlive the tier.
+// NewTier makes a tier of a host space, except for its first 2 MiB. The space must outlive the
+// tier.
 func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	data := host.Bytes(0, host.Size())
 	if data == nil {
@@ -115,7 +120,7 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	if t.out, err = d.NewStream(Spill); err != nil {
 		return nil, err
 	}
-	// Somebody waits for what comes back.
+	// Tasks wait for the bytes that Load brings back, so this stream is urgent.
 	if t.in, err = d.NewStream(In); err != nil {
 		return nil, errors.Join(err, t.out.Close())
 	}
@@ -125,7 +130,7 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 
 func (t *Tier) pinInBackground(c TierConfig) {
 	var next atomic.Int64
-	// What lies behind the tier is needed first.
+	// The StageBytes behind the tier are needed first.
 	first := int(t.size / t.chunk)
 	take := func() (i int, ok bool) {
 		n := int(next.Add(1)) - 1
@@ -164,9 +169,10 @@ func (t *Tier) pinInBackground(c TierConfig) {
 		for i := range t.chunks {
 			select {
 			case <-t.closing:
-				return // it does not matter any more
+				return // the result is not needed any more
 			default:
-				// Each was tried, unless an earlier one failed: then this tells why.
+				// Each chunk was tried, unless an earlier one failed. Then this call returns the
+				// reason.
 				errs = append(errs, t.pin(i))
 			}
 			if errs[len(errs)-1] != nil {
@@ -178,13 +184,14 @@ func (t *Tier) pinInBackground(c TierConfig) {
 }
 
 const (
-	// restNear and restFar are how long pinning rests, in times of what it took: before
-	// and behind what is wanted soon.
+	// restNear and restFar are the length of a rest, as a multiple of the time that the last chunk
+	// took: for chunks that are needed soon, and for chunks that are not.
 	restNear = 1
 	restFar  = 19
 )
 
-// pause lets others at the driver after so long a time of pinning.
+// pause rests after a chunk, so that other users of the driver get a turn. took is the time to pin
+// the chunk. soon says whether the next chunk is needed soon.
 func (t *Tier) pause(took time.Duration, soon func() bool) {
 	begin := time.Now()
 	for {
@@ -207,7 +214,7 @@ func (t *Tier) pause(took time.Duration, soon func() bool) {
 	}
 }
 
-// want is pin for a move.
+// want pins a chunk for a move.
 func (t *Tier) want(i int) error {
 	if !t.chunks[i].used.Swap(true) {
 		t.used.Add(1)
@@ -219,13 +226,14 @@ func (t *Tier) want(i int) error {
 	return t.pin(i)
 }
 
-// bytes are those of a chunk.
+// bytes returns the memory of a chunk.
 func (t *Tier) bytes(i int) []byte {
 	from := uint64(i) * t.chunk
 	return t.data[from:min(from+t.chunk, uint64(len(t.data)))]
 }
 
-// pin returns when a chunk is pinned. After a failure it returns the same error for some time, then tries again.
+// pin returns when a chunk is pinned. After a failure it returns the same error for some time, then
+// tries again.
 func (t *Tier) pin(i int) error {
 	c := &t.chunks[i]
 	if c.pinned.Load() {
@@ -263,7 +271,7 @@ func (t *Tier) Size() uint64 { return t.size }
 // UnitBytes is part of memory.Tier.
 func (t *Tier) UnitBytes() uint64 { return tierUnit }
 
-// DiscardBytes is part of memory.Tier: pinned pages are not given back.
+// DiscardBytes is part of memory.Tier. It returns 0, because pinned pages are not given back.
 func (t *Tier) DiscardBytes() uint64 { return 0 }
 
 // Discard is part of memory.Tier.
@@ -281,7 +289,7 @@ func (t *Tier) ReadInto(off uint64, p []byte) error {
 	return nil
 }
 
-// Write is part of memory.Tier, by the processor.
+// Write is part of memory.Tier. The processor copies the bytes.
 func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
 	if err := t.contains(off, uint64(len(p))); err != nil {
 		return 0, err
@@ -290,7 +298,7 @@ func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
 	return memory.Checksum(0, p), nil
 }
 
-// Read is part of memory.Tier, by the processor.
+// Read is part of memory.Tier. The processor copies the bytes.
 func (t *Tier) Read(off uint64, p []byte, sum uint32) error {
 	if err := t.ReadInto(off, p); err != nil {
 		return err
@@ -324,7 +332,7 @@ func (t *Tier) Load(off uint64, to memory.Space, f memory.Frame) error {
 	return t.move(t.in, off, to, f, func(host, device, n uint64) Copy { return ToDevice(device, host, n) })
 }
 
-// move copies in parts, of which two are on their way.
+// move copies in parts. At most two parts are in progress.
 func (t *Tier) move(stream *Stream, off uint64, space memory.Space, f memory.Frame, copies func(host, device, n uint64) Copy) (err error) {
 	if err := t.contains(off, f.Bytes); err != nil {
 		return err
@@ -336,7 +344,7 @@ func (t *Tier) move(stream *Stream, off uint64, space memory.Space, f memory.Fra
 	var begun []*Event
 	defer func() {
 		for _, e := range begun {
-			// After an error the bytes must be left alone as well.
+			// The bytes must not be used before the copies have ended, even after an error.
 			err = errors.Join(err, e.Sync())
 		}
 		t.giveBack(begun)
@@ -359,7 +367,7 @@ func (t *Tier) move(stream *Stream, off uint64, space memory.Space, f memory.Fra
 		}
 		if err := stream.Copy(part, event); err != nil {
 			t.giveBack([]*Event{event})
-			return errors.Join(err, stream.Sync()) // some may be on their way
+			return errors.Join(err, stream.Sync()) // some copies may be in progress
 		}
 		begun = append(begun, event)
 		done += n
@@ -367,8 +375,7 @@ func (t *Tier) move(stream *Stream, off uint64, space memory.Space, f memory.Fra
 	return nil
 }
 
-// part makes the copies of the next n bytes: one copy never reaches into memory that
-// was pinned separately.
+// part returns the copies of the next n bytes. No copy crosses from one pinned chunk to the next.
 func (t *Tier) part(off, device, left uint64, copies func(host, device, n uint64) Copy) (list []Copy, n uint64, err error) {
 	for left = min(left, moveBytes); n < left; {
 		at := off + n
@@ -401,11 +408,12 @@ func (t *Tier) giveBack(events []*Event) {
 	t.spares = append(t.spares, events[:keep]...)
 	t.mu.Unlock()
 	for _, e := range events[keep:] {
-		_ = e.Close() // it fails only with the device
+		_ = e.Close() // it fails only if the device is lost
 	}
 }
 
-// Close ends the pinning, also of what is pinned. REQUIRES: nothing is being moved.
+// Close stops the pinning and unpins the memory.
+// REQUIRES: no move is in progress.
 func (t *Tier) Close() error {
 	close(t.closing)
 	t.pinning.Wait()
@@ -415,7 +423,7 @@ func (t *Tier) Close() error {
 	}
 	t.spares = nil
 	errs = append(errs, t.out.Close(), t.in.Close())
-	// It takes as long as the pinning: the worker's successor waits for it.
+	// Unpin in parallel. It takes as long as the pinning, and the worker's successor waits for it.
 	unpinned := make([]error, len(t.chunks))
 	var group sync.WaitGroup
 	var next atomic.Int64

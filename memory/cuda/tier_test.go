@@ -40,8 +40,7 @@ func random(seed byte, n uint64) []byte {
 	return b
 }
 
-// A move crosses memory that was pinned in several pieces, and reaches offsets of
-// any alignment.
+// A move crosses chunks that were pinned separately, and uses offsets of any alignment.
 func TestGPUTierKeepsWhatIsSaved(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 32<<20)
@@ -81,8 +80,7 @@ func TestGPUTierKeepsWhatIsSaved(t *testing.T) {
 	}
 }
 
-// Objects of 512 MiB and of 1 MiB go out and in, several at a time, at the rate of
-// the link.
+// Objects of 512 MiB and of 1 MiB are saved and loaded, several at a time, at the rate of the link.
 func TestGPUTierMovesAtTheSpeedOfTheLink(t *testing.T) {
 	d := open(t, 0)
 	half := sized(16<<20, 4<<30)
@@ -150,7 +148,7 @@ func TestGPUStagingBuffersCarryPieces(t *testing.T) {
 	if !bytes.Equal(back, content) {
 		t.Error("other bytes came back")
 	}
-	// More buffers than are pinned: the rest is slow, and as right.
+	// More buffers than are pinned at one time: the slab pins more on demand.
 	var lent []memory.Buffer
 	for i := range 40 {
 		b, err := s.Buffer()
@@ -168,7 +166,8 @@ func TestGPUStagingBuffersCarryPieces(t *testing.T) {
 	}
 }
 
-// Three peers with four streams of two buffers each want more than there were: none goes by pageable memory.
+// Three peers with four streams of two buffers each use 24 buffers, more than the 16 that are
+// pinned first. None of them may be pageable.
 func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 8<<20)
@@ -187,7 +186,8 @@ func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 	if got := s.Staging(); got.Pinned < 24 || got.Pageable != 0 || got.Err != nil {
 		t.Errorf("24 buffers: %+v", got)
 	}
-	// More than there ever are: the last one is pageable, and the copies are made all the same.
+	// One buffer more than stageMost: the last one is pageable, and its copies are made all the
+	// same.
 	for range 41 {
 		take()
 	}
@@ -208,7 +208,7 @@ func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 	lent[65].Free()
 }
 
-// A moment without memory to pin must not make all later copies slow.
+// A short lack of memory to pin must not make all later copies slow.
 func TestBuffersArePinnedWhenThatCanBe(t *testing.T) {
 	if fake == nil {
 		t.Skip("faults are made by the driver without a GPU")
@@ -239,7 +239,7 @@ func TestBuffersArePinnedWhenThatCanBe(t *testing.T) {
 	}
 }
 
-// What fails is told, and leaves nothing behind.
+// A failure is reported, and leaves nothing behind.
 func TestTierSaysWhatFails(t *testing.T) {
 	if fake == nil {
 		t.Skip("faults are made by the driver without a GPU")
@@ -266,7 +266,7 @@ func TestTierSaysWhatFails(t *testing.T) {
 	if err := <-told; !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Errorf("told: %v", err)
 	}
-	// It fails at once for a while, and is to be had when memory is.
+	// For some time it fails at once. Then it succeeds, because memory can be pinned again.
 	for tries := 0; ; tries++ {
 		err := another.Save(0, s, memory.Frame{Offset: 4096, Bytes: 4096})
 		if err == nil {
@@ -290,7 +290,7 @@ func TestTierIsPinnedAheadOfItsUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSlab(t, d, 8<<20)
-	// What is used is pinned before its turn.
+	// A chunk that is used is pinned before its turn.
 	if err := tier.Save(14<<20, s, memory.Frame{Offset: 4096, Bytes: 4096}); err != nil {
 		t.Error(err)
 	}

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// lastPID is where the kernel takes what comes before the next pid.
+	// lastPID is the kernel's record of the last pid. The next process gets the pid after it.
 	lastPID = "/proc/sys/kernel/ns_last_pid"
-	// pidTries bounds the attempts to get a pid: others start processes, too.
+	// pidTries bounds the attempts to get a pid, because other programs start processes, too.
 	pidTries = 500
 	// fixedAddresses is the kernel's ADDR_NO_RANDOMIZE.
 	fixedAddresses = 0x0040000
 )
 
-// StartAgain starts a process that could be taken for an earlier one: its addresses are
-// not random and, where the system lets this process choose, it has that one's pid,
-// which must have ended; 0 is any. make returns a new command each time. It says
-// whether the pid is as wanted.
+// StartAgain starts a process that could be confused with an earlier one. Its addresses are not
+// random. If the system allows this process to choose a pid, the new process has the given pid,
+// whose process must have ended; 0 means any pid. make returns a new command for each attempt. same
+// says whether the pid is as requested.
 func StartAgain(pid int, make func() (*exec.Cmd, error)) (cmd *exec.Cmd, same bool, err error) {
-	// The child has the personality of the thread that starts it.
+	// The child inherits the personality of the thread that starts it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before, _, errno := unix.Syscall(unix.SYS_PERSONALITY, 0xffffffff, 0, 0)
@@ -51,7 +51,7 @@ func StartAgain(pid int, make func() (*exec.Cmd, error)) (cmd *exec.Cmd, same bo
 		if same := cmd.Process.Pid == pid; same || !may || try == pidTries {
 			return cmd, same, nil
 		}
-		_ = cmd.Process.Kill() // another was quicker
+		_ = cmd.Process.Kill() // another process got the pid
 		_ = cmd.Wait()
 	}
 }

@@ -1,7 +1,6 @@
-// Package cudatest is Test support: a CUDA driver without a GPU. Start builds a
-// libcuda.so.1 from C, with streams that are threads and memory that other
-// processes can map, and hands out the switches by which tests hold it up and
-// make it fail.
+// Package cudatest is Test support: a CUDA driver without a GPU. Start builds a libcuda.so.1 from
+// C, with streams that are threads and with memory that other processes can map. Tests use its
+// State to delay it and to make it fail.
 package cudatest
 
 import (
@@ -21,11 +20,11 @@ import (
 //go:embed driver/fake.c
 var source []byte
 
-// Environment names the file of the state to the library; child processes
+// Environment is the variable with the path of the state file, for the library. Child processes
 // inherit it.
 const Environment = "MILLRACE_FAKE_CUDA"
 
-// Codes of CUDA that tests make the driver return.
+// CUDA's codes that tests make the driver return.
 const (
 	OutOfMemory      = 2
 	ECCUncorrectable = 214
@@ -39,61 +38,65 @@ const (
 	stateBytes = 256 << 10
 )
 
-// State is what the driver looks at before it does anything, in every process
-// that uses it; its layout is that of fake.c. Everything but Devices and
-// MemoryBytes can be changed at any time.
+// State is shared memory that the driver reads before each operation, in every process that uses
+// it. Its layout is that of fake.c. Everything except Devices and MemoryBytes can be changed at any
+// time.
 type State struct {
 	magic uint64
-	// Devices is how many there are, MemoryBytes what each of them has.
+	// Devices is the number of devices. MemoryBytes is the memory of each.
 	Devices, MemoryBytes uint64
-	// Hold: streams begin nothing while it is not 0.
+	// Hold: while it is not 0, streams start no work.
 	Hold atomic.Uint64
-	// DelayMicros passes before each piece of work of a stream.
+	// DelayMicros is the delay in µs before each piece of work of a stream.
 	DelayMicros atomic.Uint64
-	// RefusePeer: no device reaches another one's memory.
+	// RefusePeer: no device can access the memory of another one.
 	RefusePeer                    atomic.Uint64
 	failCode, failSkip, failCount atomic.Uint64
 	failCall                      [64]byte
-	// StickyCode, once set, is what every call returns in the process StickyPID,
-	// or in all of them if that is 0.
+	// StickyCode, once set, is the result of every call in the process StickyPID, or in all
+	// processes if StickyPID is 0.
 	StickyCode, StickyPID atomic.Uint64
-	// LateCode, once set, becomes the sticky code of the process StickyPID, or of all, at the call behind
-	// LateCalls more: as an error of work that was submitted shows in some later call.
+	// LateCode, once set, becomes the sticky code of the process StickyPID, or of all processes,
+	// after LateCalls more calls. It simulates an error of submitted work, which a later call
+	// returns.
 	LateCode, LateCalls atomic.Uint64
-	// NoSharing: no memory is exported to other processes. NoRegistration: no host memory is pinned.
+	// NoSharing: no memory can be exported to other processes. NoRegistration: no host memory can
+	// be pinned.
 	NoSharing, NoRegistration atomic.Uint64
-	// RefusedPairs has the bits 8*i+j of the pairs in which device i does not reach device j.
+	// RefusedPairs has bit 8*i+j set if device i cannot access the memory of device j.
 	RefusedPairs atomic.Uint64
-	// MIG: the devices are instances of GPUs. CUDA_VISIBLE_DEVICES must name them, not their GPUs.
+	// MIG: the devices are MIG instances. CUDA_VISIBLE_DEVICES must name the instances, not their
+	// GPUs.
 	MIG atomic.Uint64
-	// Pageable, if not 0: the devices read the host's pageable memory themselves, when the stream executes the copy.
+	// Pageable, if not 0: the devices read the host's pageable memory themselves, when the stream
+	// executes the copy.
 	Pageable atomic.Uint64
-	// Capability is the compute capability, ten times the major one plus the minor; 0 is 90.
+	// Capability is the compute capability: ten times the major number plus the minor; 0 means 90.
 	Capability atomic.Uint64
 	// Corrupt: copies from device to device change a byte.
 	Corrupt atomic.Uint64
-	// TakeOver, if not 0: when the next mapping is closed, another mapping appears at the same address at once. Then
-	// TakeOver is 0 again, and TakenOver is that address as long as it is mapped.
+	// TakeOver, if not 0: when the next mapping is closed, another mapping appears at the same
+	// address at once. Then TakeOver becomes 0, and TakenOver is that address while it is mapped.
 	TakeOver, TakenOver atomic.Uint64
-	// FreedInUse is how many allocations were freed that another process had mapped.
+	// FreedInUse counts the allocations that were freed while another process had them mapped.
 	FreedInUse atomic.Uint64
 	watch      atomic.Uint64
-	// What this process made and has not given back.
+	// The objects that this process created and has not destroyed.
 	Contexts, Streams, Events, Registrations, Allocations, Mappings, Modules atomic.Int64
-	// Launches is how many kernels were launched.
+	// Launches is the number of kernel launches.
 	Launches atomic.Uint64
 	launched [keptLaunches]Launch
 	entries  [256]entry
 }
 
-// entry is an allocation of some process, and who has it mapped.
+// entry is an allocation of a process, with the processes that have it mapped.
 type entry struct {
 	taken, device, bytes, owner uint64
 	importers                   [16]uint64
 }
 
-// Taken is how much of a device's memory processes have, but for small allocations. It
-// is no more than a look: they go on meanwhile.
+// Taken returns the bytes of a device's memory that processes have allocated, without small
+// allocations. The value may be out of date at once, because processes continue.
 func (s *State) Taken(device int) (sum uint64) {
 	for i := range s.entries {
 		if e := &s.entries[i]; atomic.LoadUint64(&e.taken) != 0 && e.device == uint64(device) {
@@ -105,22 +108,22 @@ func (s *State) Taken(device int) (sum uint64) {
 
 const keptLaunches = 64
 
-// Launch is one of a kernel, which the driver only takes note of.
+// Launch is a kernel launch. The driver only records it.
 type Launch struct {
 	name        [128]byte
 	Grid, Block [3]uint32
 	SharedBytes uint32
-	// ParameterBytes is how long the parameters are; Parameters has no more of them
-	// than it can hold.
+	// ParameterBytes is the length of the parameters. Parameters has at most its own size of them.
 	ParameterBytes uint32
 	Parameters     [1024]byte
 }
 
-// Name is the kernel's.
+// Name returns the name of the kernel.
 func (l *Launch) Name() string { return strings.TrimRight(string(l.name[:]), "\x00") }
 
-// Launched are the launches from one on, by the count of Launches before it. Only
-// the last 64 are kept. REQUIRES: nobody launches meanwhile.
+// Launched returns the launches from number from on, counted as in Launches. Only the last 64 are
+// kept.
+// REQUIRES: no kernel is launched meanwhile.
 func (s *State) Launched(from uint64) []*Launch {
 	var out []*Launch
 	for i := max(from, max(s.Launches.Load(), keptLaunches)-keptLaunches); i < s.Launches.Load(); i++ {
@@ -138,9 +141,8 @@ type Fake struct {
 	data []byte
 }
 
-// Start builds the library with cc, which all that uses cgo needs anyway, and
-// names its state in the environment. defines are passed to the compiler:
-// "FAKE_OMIT_IPC" leaves a function out.
+// Start builds the library with cc, which cgo needs anyway, and sets Environment to the path of its
+// state. defines are passed to the compiler: "FAKE_OMIT_IPC" leaves a function out.
 func Start(devices int, memoryBytes uint64, defines ...string) (*Fake, error) {
 	dir, err := os.MkdirTemp("", "fake-cuda-")
 	if err != nil {
@@ -188,8 +190,8 @@ func (f *Fake) start(devices int, memoryBytes uint64, defines []string) error {
 	return os.Setenv(Environment, path)
 }
 
-// Fail makes a function, named as in the library, return a code count times,
-// after skip calls that go well.
+// Fail makes a function, with its name in the library, return code count times, after skip
+// successful calls.
 func (f *Fake) Fail(call string, code, skip, count int) {
 	f.failCount.Store(0)
 	clear(f.failCall[:])
@@ -199,10 +201,10 @@ func (f *Fake) Fail(call string, code, skip, count int) {
 	f.failCount.Store(uint64(count))
 }
 
-// Failing says whether there are calls left that are to fail.
+// Failing says whether any calls are left that will fail.
 func (f *Fake) Failing() bool { return f.failCount.Load() != 0 }
 
-// Heal ends all holding up and failing.
+// Heal ends all delays and failures.
 func (f *Fake) Heal() {
 	f.failCount.Store(0)
 	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID,
@@ -211,8 +213,9 @@ func (f *Fake) Heal() {
 	}
 }
 
-// Reap stands for the end of this process: it gives back the slabs that are left to that since they were
-// exported, and their contexts. REQUIRES: all devices are closed.
+// Reap simulates the end of this process: it gives back exported slabs, which are kept until then,
+// and their contexts.
+// REQUIRES: all devices are closed.
 func (f *Fake) Reap() {
 	for i := range f.entries {
 		if e := &f.entries[i]; atomic.LoadUint64(&e.taken) != 0 && atomic.LoadUint64(&e.owner) == uint64(os.Getpid()) {
@@ -223,7 +226,7 @@ func (f *Fake) Reap() {
 	f.Contexts.Store(0)
 }
 
-// Left names what this process has not given back, "" if there is nothing.
+// Left lists the objects that this process has not destroyed, "" if there are none.
 func (f *Fake) Left() string {
 	n := [7]int64{f.Contexts.Load(), f.Streams.Load(), f.Events.Load(), f.Registrations.Load(), f.Allocations.Load(), f.Mappings.Load(), f.Modules.Load()}
 	if n == [7]int64{} {
@@ -232,12 +235,12 @@ func (f *Fake) Left() string {
 	return fmt.Sprintf("%d contexts, %d streams, %d events, %d registrations, %d allocations, %d mappings, %d modules", n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 }
 
-// Close removes the files. A library that was loaded keeps working, but no
-// further process can load it.
+// Close removes the files. A library that was loaded keeps working, but no other process can load
+// it.
 func (f *Fake) Close() error {
 	var err error
 	if f.data != nil && f.Left() == "" {
-		// Streams of the driver may still look at its own mapping, never at this one.
+		// The driver's threads may still use the driver's own mapping, but never this one.
 		err = unix.Munmap(f.data)
 		f.data, f.State = nil, nil
 	}
