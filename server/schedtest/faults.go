@@ -41,7 +41,7 @@ func (w *World) loseWorker() {
 		return
 	}
 	f := w.anyWorker()
-	// Any task that was there may be blamed.
+	// Any task that was assigned there may be blamed.
 	blamed := make(map[ids.TaskID]bool)
 	for _, q := range f.queue {
 		blamed[q.a.Task] = true
@@ -57,7 +57,7 @@ func (w *World) loseWorker() {
 	delete(w.workers, f.id)
 	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50), Gone: w.chance(70)}
 	if !ev.Gone && w.chance(50) {
-		// It was only cut off, and comes back with what it has.
+		// The worker was only cut off. It will come back with its objects.
 		w.feed(ev)
 		f.id, f.inbox, f.assigned, f.outbox = w.nextWorker, nil, nil, nil
 		w.nextWorker++
@@ -79,7 +79,7 @@ func (w *World) loseWorker() {
 	w.feed(ev)
 }
 
-// loseData notes that data was lost with a worker or an object.
+// loseData notes that the scattered data on a worker was lost.
 func (w *World) loseData(f *fakeWorker) {
 	for id := range f.objects {
 		if t := w.tasks[id]; t != nil && t.data {
@@ -94,7 +94,8 @@ func (w *World) disconnect() {
 		return
 	}
 	f.connected = false
-	// What was under way is lost, in both directions; what the worker says now it keeps to itself.
+	// Messages under way are lost in both directions. The worker collects new ones until it is
+	// back.
 	f.inbox, f.assigned = nil, nil
 	f.outbox = nil
 	w.feed(sched.WorkerDisconnected{Worker: f.id})
@@ -114,7 +115,7 @@ func (w *World) reconnect() {
 			return
 		}
 	}
-	// A session may also be replaced by a new one without a word.
+	// A new session may also replace an old one without a disconnect before.
 	if f := w.anyWorker(); f != nil && w.chance(20) {
 		f.inbox, f.assigned = nil, nil
 		w.bringBack(f)
@@ -155,7 +156,7 @@ func (w *World) closeClient() {
 	w.feed(sched.ClientClosed{Client: c})
 }
 
-// someTasks picks a few tasks, known or forgotten.
+// someTasks picks up to four tasks that are not forgotten.
 func (w *World) someTasks() []ids.TaskID {
 	var out []ids.TaskID
 	for n := 1 + w.source.Intn(4); n > 0 && len(w.keys) > 0; n-- {
@@ -277,7 +278,8 @@ func (w *World) timePasses() {
 	}
 }
 
-// drain lets every message arrive and every attempt end, without new faults, and holds the outcomes against the model.
+// drain lets every message arrive and every attempt end, without new faults, and compares the
+// outcomes with the model.
 func (w *World) drain() {
 	w.calm = true
 	w.note("calm")
@@ -301,7 +303,7 @@ func (w *World) drain() {
 	}
 }
 
-// settle runs until nothing moves.
+// settle runs the world until no message, attempt or timer is left.
 func (w *World) settle() {
 	for round := 0; w.err == nil; round++ {
 		if round > 100_000 {
@@ -357,7 +359,7 @@ func (w *World) finishOne(f *fakeWorker) {
 	f.report(r)
 }
 
-// checkOutcome says whether the model explains what became of a task.
+// checkOutcome checks that the model explains the state of a task.
 func (w *World) checkOutcome(info *sched.TaskInfo) {
 	fails, cancels, lost := w.ancestry(info.Task, make(map[ids.TaskID]bool))
 	switch info.State {
@@ -401,7 +403,7 @@ func (w *World) waitsForData(id ids.TaskID) bool {
 	return false
 }
 
-// ancestry collects what may have happened to a task through itself or its inputs.
+// ancestry collects the faults that may have affected a task, directly or through its inputs.
 func (w *World) ancestry(id ids.TaskID, seen map[ids.TaskID]bool) (fails, cancels, lost bool) {
 	if seen[id] {
 		return false, false, false
@@ -416,7 +418,7 @@ func (w *World) ancestry(id ids.TaskID, seen map[ids.TaskID]bool) (fails, cancel
 	return fails, cancels, lost
 }
 
-// leave lets everybody go, and checks that nothing is left.
+// leave closes all clients, datasets and detached graphs, and checks that nothing is left.
 func (w *World) leave() {
 	w.note("everybody leaves")
 	for _, d := range w.datasets {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// FormatEffect writes an effect in words, with the task's key if it is still known.
+// FormatEffect formats an effect as text, with the task's key if the task is still known.
 func FormatEffect(m *sched.Machine, e sched.Effect) string {
 	return formatEffect(m, e, func(id ids.TaskID) string { return name(m, id) })
 }

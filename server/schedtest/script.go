@@ -14,21 +14,33 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// Script carries out the verbs of golden scripts on one machine. Each verb prints the effects, after which all invariants
-// are checked. Keys are in the namespace of client 1, or the default one.
+// Script executes the verbs of golden scripts on one machine. Each verb prints its effects; after
+// each verb all invariants are checked. Keys are in the namespace of the last client verb, or in
+// the default one.
 //
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
-//	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
-//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside killed gone fault] | ended incarnation=x [cause=... killed] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
+//	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
+//	    incarnation=x awaits relays]
+//	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
+//	disconnect|drain worker=1
+//	lose worker=1 [cause=... survivors=(2,3) outside killed gone fault]
+//	ended incarnation=x [cause=... killed]
+//	measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
-//	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1] [gpu=1] [slots=2] [bytes=9] [workers=a+b]
-//	    [others] [nowait] [timeout=1s] [< INPUT...]
-//	report worker=1 with lines "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY [attempt=1] [bytes=8] [run=1ms]
-//	    [inline=x] [reason=R] [missing=INPUT@1] [failing=INPUT@1]"
-//	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES] [written=1]" | rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
-//	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] | publish dataset=1 keys=(a) | unpublish dataset=1
-//	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY | explain KEY | story KEY | graph 1 |
-//	assignment KEY | worker-info 1 | list [state=5 limit=2 after=0 graph=0 prefix=f keys=a] | update KEY | held client=1
+//	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1]
+//	    [gpu=1] [slots=2] [bytes=9] [workers=a+b] [others] [nowait] [timeout=1s]
+//	    [backoff=1s] [< INPUT...]
+//	report worker=1 with lines
+//	    "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY
+//	    [attempt=1] [bytes=8] [run=1ms] [inline=x] [reason=R] [missing=INPUT@1]
+//	    [failing=INPUT@1]"
+//	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES] [written=1]"
+//	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
+//	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force]
+//	publish dataset=1 keys=(a) | unpublish dataset=1
+//	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY |
+//	explain KEY | story KEY | graph 1 | assignment KEY | worker-info 1 |
+//	list [state=5 limit=2 after=0 graph=0 prefix=f keys=a] | update KEY | held client=1
 type Script struct {
 	M         *sched.Machine
 	now       time.Time
@@ -36,12 +48,12 @@ type Script struct {
 	ids       map[string]ids.TaskID
 }
 
-// NewScript makes the machine of one script.
+// NewScript makes a script with a new machine.
 func NewScript(c sched.Config) *Script {
 	return &Script{M: sched.New(c), now: time.Unix(1_700_000_000, 0).UTC(), ids: make(map[string]ids.TaskID)}
 }
 
-// Run carries out one verb.
+// Run executes one verb.
 func (s *Script) Run(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	out := s.run(t, d)
@@ -176,7 +188,7 @@ func (s *Script) effects(effects []sched.Effect) string {
 	return b.String()
 }
 
-// nameOf is a task's key, even if the machine forgot it.
+// nameOf returns a task's key, even if the machine has forgotten the task.
 func (s *Script) nameOf(id ids.TaskID) string {
 	for _, key := range sortedNames(s.ids) {
 		if s.ids[key] == id {
@@ -279,7 +291,7 @@ func (a args) workers(name string) (out []ids.WorkerID) {
 	return out
 }
 
-// first is the first bare argument.
+// first returns the first bare argument.
 func (a args) first() string {
 	if len(a.d.CmdArgs) == 0 {
 		return ""
@@ -287,7 +299,7 @@ func (a args) first() string {
 	return a.d.CmdArgs[0].Key
 }
 
-// line is a line of a verb's input: words, and name=value pairs.
+// line is one line of a verb's input: words, name=value pairs, and the inputs after "<".
 type line struct {
 	words  []string
 	values map[string]string

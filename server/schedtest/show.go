@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// show carries out the verbs that only read.
+// show executes the verbs that only read.
 func (s *Script) show(a args) string {
 	var b strings.Builder
 	switch a.d.Cmd {

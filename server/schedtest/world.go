@@ -1,5 +1,6 @@
-// Package schedtest is Test support: verbs for golden scripts about the scheduler machine, and a random world of clients,
-// workers and unreliable messages that holds the machine against a naive model of what may become of each task.
+// Package schedtest is Test support: verbs for golden scripts about the scheduler machine, and a
+// random world of clients, workers and unreliable messages that compares the machine with a naive
+// model of each task's possible outcomes.
 package schedtest
 
 import (
@@ -13,11 +14,11 @@ import (
 
 // Source makes choices: a property test's generator or a fuzzer's bytes.
 type Source interface {
-	// Intn is at least 0 and less than n.
+	// Intn returns a number that is at least 0 and less than n.
 	Intn(n int) int
 }
 
-// World drives one machine.
+// World drives one machine with random events.
 type World struct {
 	M      *sched.Machine
 	source Source
@@ -25,9 +26,10 @@ type World struct {
 	out    []sched.Effect
 
 	workers map[ids.WorkerID]*fakeWorker
-	// absent are workers that are lost and will come back under another number.
+	// absent are workers that are lost and will come back with a new id.
 	absent []*fakeWorker
-	// graves are the objects of lost workers, as long as anybody has their memory mapped.
+	// graves are the objects of lost workers. A survivor that has the worker's memory mapped can
+	// copy them.
 	graves     map[ids.WorkerID]map[ids.TaskID]sched.Replica
 	nextWorker ids.WorkerID
 	clients    []ids.ClientID
@@ -35,18 +37,18 @@ type World struct {
 	datasets   []uint64
 	graphs     []ids.GraphID
 	nextKey    int
-	// tasks is the model: what was submitted, and what was done to it. By id.
+	// tasks is the model, by id: each submitted task and the faults and orders that affected it.
 	tasks map[ids.TaskID]*modelTask
 	keys  []string
 	byKey map[string]ids.TaskID
-	// calm: no faults any more; the world drains.
+	// calm means that no new faults happen; the world drains.
 	calm bool
 	err  error
-	// Trace has what happened, for failures.
+	// Trace lists all events and effects, for failure reports.
 	Trace []string
 }
 
-// modelTask is what the model knows about a task.
+// modelTask is the model's record of a task.
 type modelTask struct {
 	key     string
 	spec    sched.TaskSpec
@@ -56,11 +58,11 @@ type modelTask struct {
 	cancels bool // it was the target of a cancel
 	died    int  // deaths that may be blamed on it
 	data    bool
-	lost    bool // data whose bytes were lost somewhere, or never came
+	lost    bool // scattered data that was lost with a worker or by itself
 	attempt ids.Attempt
 }
 
-// fakeWorker is a worker that does what it is told, as well as a faulty world lets it.
+// fakeWorker is a worker that follows its orders as well as the faulty world allows.
 type fakeWorker struct {
 	id        ids.WorkerID
 	connected bool
@@ -70,9 +72,9 @@ type fakeWorker struct {
 	objects   map[ids.TaskID]sched.Replica
 	queue     []attempt
 	inbox     []sched.Effect
-	assigned  []sched.Assignment // beside the EffectAssigns in inbox
+	assigned  []sched.Assignment // the assignment for each effect in inbox; zero if it is not an EffectAssign
 	outbox    []sched.Event
-	// maps are the dead whose memory it has.
+	// maps are the dead workers whose memory it has mapped.
 	maps map[ids.WorkerID]bool
 }
 
@@ -102,7 +104,7 @@ func (w *World) note(format string, args ...any) {
 	w.Trace = append(w.Trace, fmt.Sprintf(format, args...))
 }
 
-// Run makes n random steps, then lets everything come to its end and everybody leave.
+// Run makes n random steps, then lets all work end and all clients leave.
 func (w *World) Run(n int) error {
 	w.addWorker()
 	w.openClient()
@@ -197,7 +199,7 @@ func (w *World) after(effects []sched.Effect) {
 		var a sched.Assignment
 		if e.Kind == sched.EffectAssign {
 			if !w.M.AssignmentOf(e.Task, &a) {
-				continue // ended within the same step
+				continue // the task ended within the same step
 			}
 			w.checkAssignment(f, &a)
 		}
@@ -229,7 +231,8 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		}
 		_, state, at := w.M.ReplicasOf(in.Task, nil)
 		if in.Pending {
-			// The attempt that makes it must have been sent to this worker before, or to the one that is named.
+			// The attempt that makes this input must have been sent earlier, to this worker or to
+			// the one in Holders.
 			from := f.id
 			if len(in.Holders) > 0 {
 				if from = in.Holders[0]; !f.awaits || w.workers[from] == nil || !w.workers[from].awaits {
@@ -337,7 +340,7 @@ func (w *World) submit() {
 	}
 }
 
-// learn enters a submission in the model.
+// learn adds a submission to the model.
 func (w *World) learn(ev *sched.GraphSubmitted, result *sched.SubmitResult) {
 	if !slices.Contains(w.graphs, result.Graph) {
 		w.graphs = append(w.graphs, result.Graph)
@@ -366,7 +369,8 @@ func (w *World) learn(ev *sched.GraphSubmitted, result *sched.SubmitResult) {
 	}
 }
 
-// scatter puts the bytes of a DATA task on a worker, or forgets to for a while.
+// scatter puts the bytes of a DATA task on the first connected worker. Without one, the bytes never
+// come.
 func (w *World) scatter(id ids.TaskID) {
 	for _, f := range w.sorted() {
 		if f.connected {
@@ -413,14 +417,15 @@ func (w *World) deliverOne() {
 	}
 	i := 0
 	if !w.calm && w.chance(5) {
-		// Objects stay in order: scattered data has the same generation each time, and only the order tells old from new.
+		// Reports about objects stay in order: scattered data always has the same generation, so
+		// only the order tells new from old.
 		if k := w.source.Intn(len(f.outbox)); isReport(f.outbox[k]) {
 			i = k
 		}
 	}
 	ev := f.outbox[i]
 	if !w.calm && w.chance(5) {
-		w.feed(clone(ev)) // and once more later
+		w.feed(clone(ev)) // delivered now and again later
 		return
 	}
 	f.outbox = slices.Delete(f.outbox, i, i+1)
@@ -432,7 +437,8 @@ func isReport(ev sched.Event) bool {
 	return ok
 }
 
-// clone keeps a message that may be sent again apart from what the machine got.
+// clone copies a message that may be delivered again, because the machine owns the slices of an
+// event.
 func clone(ev sched.Event) sched.Event {
 	switch ev := ev.(type) {
 	case sched.TasksReported:
@@ -448,7 +454,7 @@ func clone(ev sched.Event) sched.Event {
 	return ev
 }
 
-// receive is a worker that gets an order.
+// receive carries out an order at a worker.
 func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 	switch e.Kind {
 	case sched.EffectAssign:
@@ -477,11 +483,11 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained,
 		sched.EffectTaskForgotten:
-		// These are for clients and the catalogue.
+		// These effects are for clients and the catalogue.
 	}
 }
 
-// rescue copies an object of a dead worker, if its memory is mapped and nothing goes wrong.
+// rescue copies an object of a dead worker if its memory is mapped and no fault happens.
 func (w *World) rescue(f *fakeWorker, e sched.Effect) {
 	r, held := w.graves[e.Dead][e.Task]
 	if own, ok := f.objects[e.Task]; ok && own.Generation == e.Attempt {
@@ -494,7 +500,7 @@ func (w *World) rescue(f *fakeWorker, e sched.Effect) {
 	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: r}}})
 }
 
-// toCome says whether an input may still be made: here, or where it should be.
+// toCome reports whether a pending input may still be made, at this worker or at its maker.
 func (w *World) toCome(f *fakeWorker, in *sched.AssignedInput) bool {
 	if len(in.Holders) == 0 {
 		return slices.ContainsFunc(f.queue, func(q attempt) bool { return q.a.Task == in.Task && q.a.Attempt == in.Generation })
@@ -502,15 +508,16 @@ func (w *World) toCome(f *fakeWorker, in *sched.AssignedInput) bool {
 	h := w.workers[in.Holders[0]]
 	switch {
 	case !w.calm && w.chance(2):
-		return false // they have lost each other
+		return false // the connection between the two broke
 	case h == nil:
-		return true // it is about to be recalled
+		return true // the scheduler is about to recall the attempt
 	case h.objects[in.Task].Task != 0 && h.objects[in.Task].Generation == in.Generation:
 		return false
 	case slices.ContainsFunc(h.queue, func(q attempt) bool { return q.a.Task == in.Task && q.a.Attempt == in.Generation }):
 		return true
 	}
-	// It was not sent there yet, or has ended: the maker gives that a moment.
+	// The maker does not know the attempt: it was not sent there yet, or it has ended. The maker
+	// waits for some time.
 	return w.chance(70)
 }
 
@@ -525,7 +532,7 @@ func (f *fakeWorker) report(r sched.Report) {
 	f.outbox = append(f.outbox, sched.TasksReported{Worker: f.id, Reports: []sched.Report{r}})
 }
 
-// workOne lets a worker take one attempt further.
+// workOne lets a worker take one attempt one step further.
 func (w *World) workOne() {
 	f := w.anyWorker()
 	if f == nil || len(f.queue) == 0 {
@@ -547,7 +554,7 @@ func (w *World) workOne() {
 	r := sched.Report{Task: a.Task, Attempt: a.Attempt, Outcome: sched.OutcomeSucceeded, RunTime: time.Duration(w.source.Intn(20)) * time.Millisecond}
 	t := w.tasks[a.Task]
 	if t.op.Kind == sched.OpNative {
-		r.RunTime /= 1000 // short enough to be sent ahead of inputs that are made elsewhere
+		r.RunTime /= 1000 // short enough for cross-worker pre-assignment
 	}
 	switch {
 	case t.fails:
@@ -565,7 +572,8 @@ func (w *World) workOne() {
 	f.report(r)
 }
 
-// fetch copies the inputs that the worker lacks; if that fails the attempt ends.
+// fetch copies the inputs that the worker lacks. If that fails, it ends the attempt and returns
+// false.
 func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 	var missing []sched.Unreachable
 	for _, in := range q.a.Inputs {
@@ -580,7 +588,7 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 			return false
 		}
 		if in.Pending && len(in.Holders) == 0 {
-			// Whatever made it has ended, and not well.
+			// The attempt that should make it has ended without an object.
 			f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeCancelled})
 			f.queue = f.queue[1:]
 			return false
@@ -594,7 +602,7 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 				u.FailedAt = append(u.FailedAt, id)
 				continue
 			case in.Pending && h.objects[in.Task].Generation != in.Generation:
-				// It may be made yet.
+				// It may still be made.
 				u.FailedAt = append(u.FailedAt, id)
 				continue
 			case h.objects[in.Task].Generation != in.Generation || h.objects[in.Task].Task == 0:
@@ -608,7 +616,7 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 		}
 		if !found {
 			if len(in.Holders) == 0 {
-				// The assignment said that it is here.
+				// The assignment said that this worker holds it.
 				u.MissingAt = append(u.MissingAt, f.id)
 			}
 			missing = append(missing, u)
