@@ -7,16 +7,17 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// knownAfter is how long a maker lets a reader wait for an attempt that it does not know.
+// knownAfter is how long a maker keeps a reader of an attempt that the maker does not know.
 const knownAfter = 2 * time.Second
 
-// reader is a process that waits for an object of another one.
+// reader is a process that waits for a completion notification about an object of another process.
 type reader struct {
 	object  object
 	process *process
 }
 
-// early lists what an assignment is ahead of.
+// early lists the missing inputs of a pre-assigned attempt: those made here, and those made by
+// peers.
 func (p *process) early(a *assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
 	for _, in := range a.Inputs {
 		maker := lifecycle.Ref{Task: in.Task, Attempt: in.Generation}
@@ -32,7 +33,7 @@ func (p *process) early(a *assignment) (makers []lifecycle.Ref, awaited []lifecy
 	return makers, awaited
 }
 
-// await asks a peer to tell of an object.
+// await subscribes to a peer's completion notification about an object.
 func (p *process) await(o object, id ids.WorkerID) {
 	w := p.w
 	w.counts.awaits++
@@ -57,7 +58,7 @@ func (p *process) await(o object, id ids.WorkerID) {
 	})
 }
 
-// unlist says whether a reader was waiting for the object.
+// unlist removes a reader and reports whether it was waiting for the object.
 func (p *process) unlist(o object, q *process) bool {
 	for i, r := range p.readers {
 		if r.object == o && r.process == q {
@@ -68,7 +69,7 @@ func (p *process) unlist(o object, q *process) bool {
 	return false
 }
 
-// tell answers those that wait for a result.
+// tell notifies the readers of a result.
 func (p *process) tell(o object) {
 	v, _ := p.find(o)
 	var rest []reader
@@ -82,7 +83,7 @@ func (p *process) tell(o object) {
 	p.readers = rest
 }
 
-// word says that an object is here, unless the connection breaks.
+// word sends a completion notification about an object, unless the connection breaks.
 func (p *process) word(to *process, o object, v uint64) {
 	w := p.w
 	if w.trouble(w.plan.drop) {
@@ -93,7 +94,7 @@ func (p *process) word(to *process, o object, v uint64) {
 	bytes := p.size(o)
 	w.after(w.wordDelay(), func() {
 		to.run(func() {
-			// order-free: each gets the same.
+			// order-free: each job gets the same.
 			for _, j := range to.jobs {
 				for i := range j.assignment.Inputs {
 					if in := &j.assignment.Inputs[i]; in.Task == o.Task && in.Generation == o.Generation {
@@ -110,7 +111,7 @@ func (p *process) word(to *process, o object, v uint64) {
 	})
 }
 
-// never lets a process find out that nobody will tell it of an object.
+// never informs a process, after a delay, that no notification about an object will come.
 func (p *process) never(o object) {
 	w := p.w
 	d := w.wordDelay()
@@ -123,7 +124,7 @@ func (p *process) never(o object) {
 	})
 }
 
-// silenced breaks the connections of those that wait for results of a process that has ended.
+// silenced informs the readers of a process that has ended: their connections break.
 func (p *process) silenced() {
 	for _, r := range p.readers {
 		r.process.never(r.object)

@@ -11,26 +11,25 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// kind is how a task's function behaves.
+// kind is the behaviour of a task's function.
 type kind uint8
 
 const (
-	// works: it succeeds whenever it runs.
+	// works succeeds whenever it runs.
 	works kind = iota
-	// flaky: its first runs fail; it may be retried often enough.
+	// flaky fails in its first runs; the task has enough retries.
 	flaky
-	// fails: it never succeeds.
+	// fails never succeeds.
 	fails
-	// hangs: it never ends, and has a timeout.
+	// hangs never ends; the task has a timeout.
 	hangs
-	// kills: it takes its executor with it.
+	// kills kills its executor.
 	kills
-	// data: its bytes come from a client.
+	// data has no function: its bytes come from a client.
 	data
 )
 
-// spec is one task as the graph prescribes it: what the simulation knows, and the
-// machines do not.
+// spec is one task as the graph prescribes it. The simulation knows it; the machines do not.
 type spec struct {
 	index     int
 	namespace string
@@ -42,29 +41,29 @@ type spec struct {
 	run       time.Duration
 	// bytes is the size of the result in the slab; 0: it is small.
 	bytes uint64
-	// failures is how many runs of a flaky function fail; failed how many have.
+	// failures is the number of runs of a flaky function that fail; failed counts those so far.
 	failures, failed int
-	// value is its result.
+	// value is the task's result.
 	value uint64
-	// cancelledAt and retriedAt are when that was last done to it, as numbers of
-	// events; 0: never. cancelledBy are the clients that did.
+	// cancelledAt and retriedAt are the times of the last cancel and retry, as event numbers; 0:
+	// never. cancelledBy has the clients that cancelled it.
 	cancelledAt, retriedAt uint64
 	cancelledBy            map[ids.ClientID]bool
-	// letGo: somebody gave it up.
+	// letGo means that the task's object may be gone: a client cancelled or released the task, or a
+	// worker lost the object.
 	letGo bool
-	// judged: the mark of the last judgement that came here.
+	// mark is the number of the last walk that visited the task.
 	mark uint64
 }
 
-// book is everything that was ever submitted, by whoever.
+// book has every task that any client ever submitted.
 type book struct {
 	w      *world
 	specs  []*spec
 	byTask map[ids.TaskID]*spec
 	graphs map[ids.GraphID][]*spec
 	mark   uint64
-	// lostWorkers counts workers that were declared lost: scattered data may have
-	// gone with them.
+	// lostWorkers counts the workers that were declared lost. Scattered data may be lost with them.
 	lostWorkers int
 }
 
@@ -72,7 +71,7 @@ func newBook(w *world) *book {
 	return &book{w: w, byTask: map[ids.TaskID]*spec{}, graphs: map[ids.GraphID][]*spec{}}
 }
 
-// add enters a new task.
+// add adds a new task and computes its result.
 func (b *book) add(s *spec) *spec {
 	s.index = len(b.specs)
 	b.specs = append(b.specs, s)
@@ -86,12 +85,12 @@ func (b *book) add(s *spec) *spec {
 	return s
 }
 
-// arguments is what the worker gets to see of the task.
+// arguments are the bytes that the worker gets for the task: its key and its index in the book.
 func (s *spec) arguments() []byte {
 	return binary.LittleEndian.AppendUint64([]byte(s.key+"\x00"), uint64(s.index))
 }
 
-// ofArguments finds the task that a worker was given.
+// ofArguments finds the task from the arguments that a worker got; nil if they are wrong.
 func (b *book) ofArguments(arguments []byte) *spec {
 	if len(arguments) < 8 {
 		return nil
@@ -103,7 +102,7 @@ func (b *book) ofArguments(arguments []byte) *spec {
 	return b.specs[i]
 }
 
-// result is what every function computes.
+// result computes the value of any function from its arguments and inputs.
 func result(arguments []byte, inputs []uint64) uint64 {
 	h := xxhash.New()
 	_, _ = h.Write(arguments)
@@ -113,7 +112,7 @@ func result(arguments []byte, inputs []uint64) uint64 {
 	return h.Sum64()
 }
 
-// walk visits a task and all that it needs.
+// walk visits a task and all tasks that it needs.
 func (b *book) walk(s *spec, visit func(*spec)) {
 	b.mark++
 	stack := []*spec{s}
@@ -129,7 +128,7 @@ func (b *book) walk(s *spec, visit func(*spec)) {
 	}
 }
 
-// reasonOf is the error of a task that fails by itself.
+// reasonOf is the error reason of a task that fails by itself; empty if it does not.
 func (s *spec) reasonOf() string {
 	switch s.kind {
 	case fails:
@@ -145,7 +144,7 @@ func (s *spec) reasonOf() string {
 	return ""
 }
 
-// judge says what is wrong with an outcome, nil if nothing is.
+// judge returns an error if a task's outcome is wrong.
 func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error {
 	origins := map[string]*spec{}
 	doomed, cancelled := false, false
@@ -198,8 +197,8 @@ func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error
 	return nil
 }
 
-// ops are the kinds of ops that tasks are made of. The functions of the pickled
-// ones differ, so that they come and go.
+// randomOp makes an op for a task. There are several pickled functions, so that functions are added
+// and dropped.
 func (w *world) randomOp(k kind) sched.OpSpec {
 	if k == data {
 		return sched.OpSpec{Kind: sched.OpData, Name: "data"}
@@ -217,7 +216,7 @@ func (w *world) randomOp(k kind) sched.OpSpec {
 	return sched.OpSpec{Kind: sched.OpExec, Name: "simexec/run"}
 }
 
-// task makes a random task that needs the given ones.
+// task makes a random task with the given inputs.
 func (w *world) task(namespace, key string, inputs []*spec) *spec {
 	s := &spec{namespace: namespace, key: key, inputs: inputs}
 	r := w.rng.IntN(1000)
@@ -271,8 +270,8 @@ func (w *world) task(namespace, key string, inputs []*spec) *spec {
 	return w.book.add(s)
 }
 
-// graph makes a graph of a random shape, inputs before users. Some of its roots
-// may use existing tasks.
+// graph makes a graph of a random shape, inputs before their users. Some of its roots may use
+// existing tasks.
 func (w *world) graph(namespace, prefix string, n int, known []*spec) []*spec {
 	var out []*spec
 	next := func(inputs ...*spec) *spec {
@@ -280,7 +279,7 @@ func (w *world) graph(namespace, prefix string, n int, known []*spec) []*spec {
 		out = append(out, s)
 		return s
 	}
-	// root is a task without inputs in the graph.
+	// root makes a task without inputs from this graph.
 	root := func() *spec {
 		if len(known) > 0 && w.chance(0.5) {
 			return next(pick(w, known))
@@ -312,7 +311,7 @@ func (w *world) graph(namespace, prefix string, n int, known []*spec) []*spec {
 	case 3: // merge
 		var all []*spec
 		if w.plan.tight {
-			// All inputs must fit one slab.
+			// All inputs must fit into one slab.
 			n = min(n, 12)
 		}
 		for range max(n-1, 2) {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// client is one life of a client: it submits, joins, cancels and waits, and in
-// the end wants all that it holds to be right.
+// client is one life of a client. It submits, joins, cancels and waits. At the end all tasks that
+// it holds must have the right outcome.
 type client struct {
 	w         *world
 	index     int
@@ -21,19 +21,19 @@ type client struct {
 	requests  int
 
 	watch *link
-	// held are the tasks that it wants, latest what it was told about any.
+	// held are the tasks that the client holds. latest has the last update that it received about
+	// each.
 	held   map[ids.TaskID]*spec
 	latest map[ids.TaskID]sched.Update
 	graphs []ids.GraphID
-	// pending counts calls and scatters under way. Calls that change something are
-	// made one after the other: line has those that wait, busy says that one is
-	// under way.
+	// pending counts calls and scatters under way. Calls that change something are made one at a
+	// time: line has the waiting ones, busy means that one is under way.
 	pending int
 	line    []func()
 	busy    bool
-	// proved are the generations whose bytes were seen to be right.
+	// proved are the generations whose bytes were read and found right.
 	proved map[ids.TaskID]ids.Attempt
-	// proving: a read is under way.
+	// proving has the tasks whose result is being read.
 	proving  map[ids.TaskID]bool
 	datasets []uint64
 }
@@ -50,7 +50,7 @@ func newClient(w *world, index int) *client {
 	return c
 }
 
-// stage says what the client waits for.
+// stage describes the client's outstanding work, for failure reports.
 func (c *client) stage() string {
 	if c.gone {
 		return "gone"
@@ -65,7 +65,7 @@ func (c *client) stage() string {
 		c.pending, len(c.line), c.busy, len(c.proving), len(c.held), n)
 }
 
-// after does something unless the client has gone by then.
+// after runs do after a delay, unless the client has gone by then.
 func (c *client) after(d time.Duration, do func()) {
 	c.w.after(d, func() {
 		if !c.gone {
@@ -74,9 +74,8 @@ func (c *client) after(d time.Duration, do func()) {
 	})
 }
 
-// call is one unary RPC that changes something: it is made after those before it
-// are answered, so that a release does not overtake a hold. serve runs in the
-// scheduler, done in the client.
+// call makes a unary RPC that changes something. It waits for the answers to the earlier ones, so
+// that a release does not overtake a hold. serve runs in the scheduler, done in the client.
 func (c *client) call(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	c.pending++
 	c.line = append(c.line, func() {
@@ -100,7 +99,7 @@ func (c *client) nextCall() {
 	next()
 }
 
-// ask is one unary RPC that changes nothing, made at once.
+// ask makes a unary RPC that changes nothing. It does not wait for other calls.
 func (c *client) ask(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	c.pending++
 	c.try(what, serve, func(err *sched.Error) {
@@ -109,8 +108,7 @@ func (c *client) ask(what string, serve func() *sched.Error, done func(*sched.Er
 	})
 }
 
-// try makes a call until it is answered.
-
+// try repeats a call until it is answered.
 func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	w := c.w
 	lost, unanswered := w.trouble(2*w.plan.drop), w.trouble(2*w.plan.drop)
@@ -142,7 +140,7 @@ func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Er
 	})
 }
 
-// onBehalf makes serve renew the lease first.
+// onBehalf makes serve renew the client's lease first.
 func (c *client) onBehalf(serve func() *sched.Error) func() *sched.Error {
 	return func() *sched.Error {
 		if err := c.w.server.heardFrom(c.id); err != nil {
@@ -152,7 +150,7 @@ func (c *client) onBehalf(serve func() *sched.Error) func() *sched.Error {
 	}
 }
 
-// refused handles errors that every call may have; others are bugs.
+// refused handles the errors that a call may have. Any other error fails the run.
 func (c *client) refused(what string, err *sched.Error, fine ...sched.ErrorKind) {
 	if err == nil || slices.Contains(fine, err.Kind) {
 		return
@@ -189,7 +187,7 @@ func (c *client) renew() {
 	})
 }
 
-// reconnect opens a watch, which begins with everything that is held.
+// reconnect opens a watch, which begins with the state of all held tasks.
 func (c *client) reconnect() {
 	l := c.w.newLink()
 	c.watch = l
@@ -203,7 +201,7 @@ func (c *client) reconnect() {
 	l.send(true, func() { c.w.server.openWatch(c, l) }, nil)
 }
 
-// told takes in news.
+// told handles updates from the watch.
 func (c *client) told(l *link, updates []sched.Update) {
 	if c.gone || c.watch != l {
 		return
@@ -224,7 +222,7 @@ func (c *client) told(l *link, updates []sched.Update) {
 	}
 }
 
-// crash ends the client without a word; another one takes its place.
+// crash ends the client without closing its lease. Another client takes its place.
 func (c *client) crash() {
 	if c.gone {
 		return
@@ -245,7 +243,7 @@ func (c *client) crash() {
 	next.after(w.between(0, time.Second), next.open)
 }
 
-// close ends the client in order, or lets its lease run out.
+// close closes the client's lease or, if silently is set, lets the lease expire.
 func (c *client) close(silently bool) {
 	if silently {
 		c.gone = true
@@ -262,11 +260,11 @@ func (c *client) close(silently bool) {
 	}, func(*sched.Error) { c.gone = true })
 }
 
-// act does one thing of many.
+// act performs one random action.
 func (c *client) act() {
 	w := c.w
 	if c.busy {
-		// What a call brings decides what can be done next.
+		// The answer to the current call decides which actions are possible, so try later.
 		c.pending++
 		c.after(5*time.Millisecond, func() {
 			c.pending--
@@ -301,7 +299,7 @@ func (c *client) prefix() string {
 	return fmt.Sprintf("c%d.%d.%d", c.index, c.life, c.requests)
 }
 
-// some picks a few of the tasks that the client holds.
+// some picks up to n of the tasks that the client holds and want accepts.
 func (c *client) some(n int, want func(ids.TaskID) bool) []ids.TaskID {
 	var from []ids.TaskID
 	for _, id := range sortedKeys(c.held) {
@@ -313,7 +311,7 @@ func (c *client) some(n int, want func(ids.TaskID) bool) []ids.TaskID {
 	return from[:min(n, len(from))]
 }
 
-// submission makes the event of some specs.
+// submission makes the event for some specs.
 func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmitted {
 	ev := sched.GraphSubmitted{Client: c.id, Name: "sim", RequestID: c.prefix()}
 	ops := map[sched.OpSpec]uint32{}
@@ -334,7 +332,7 @@ func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmi
 	return ev
 }
 
-// cloned is an event that the machine may keep, as the network would make it.
+// cloned copies an event, as the network would, because the machine may keep its slices.
 func cloned(ev sched.GraphSubmitted) sched.GraphSubmitted {
 	ev.Ops, ev.Options, ev.Tasks = slices.Clone(ev.Ops), slices.Clone(ev.Options), slices.Clone(ev.Tasks)
 	for i := range ev.Tasks {
@@ -344,8 +342,8 @@ func cloned(ev sched.GraphSubmitted) sched.GraphSubmitted {
 	return ev
 }
 
-// submit sends a graph, holds some of it and scatters its data. The graph may
-// extend one that was submitted before.
+// submit sends a graph, holds some of its tasks and scatters its data. The tasks may be appended to
+// an earlier graph.
 func (c *client) submit(specs []*spec, graph ids.GraphID) {
 	w := c.w
 	used := map[*spec]bool{}
@@ -402,7 +400,7 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 	}
 }
 
-// submit is the loop's part of a submission.
+// submit does the loop's part of a submission.
 func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitResult, *sched.Error) {
 	var added []ids.FunctionHash
 	for _, op := range ev.Ops {
@@ -436,7 +434,7 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 	return result, nil
 }
 
-// extend appends tasks to an earlier graph, that use what the client holds.
+// extend appends tasks to an earlier graph. Some of them use tasks that the client holds.
 func (c *client) extend() {
 	w := c.w
 	if len(c.graphs) == 0 {
@@ -449,7 +447,7 @@ func (c *client) extend() {
 	c.submit(w.graph(c.namespace, c.prefix(), 1+w.rng.IntN(w.plan.tasks), known), pick(w, c.graphs))
 }
 
-// join submits what somebody has submitted before, all of it or a first part.
+// join submits an earlier graph again, all of it or a first part.
 func (c *client) join() {
 	w := c.w
 	var from []ids.GraphID
@@ -465,7 +463,7 @@ func (c *client) join() {
 	c.submit(slices.Clone(specs[:1+w.rng.IntN(len(specs))]), 0)
 }
 
-// closed: the tasks need nothing but one another, inputs first, each once.
+// closed reports whether the tasks need only one another, each once and inputs first.
 func (c *client) closed(specs []*spec) bool {
 	seen := map[*spec]bool{}
 	for _, s := range specs {
@@ -482,7 +480,7 @@ func (c *client) closed(specs []*spec) bool {
 	return true
 }
 
-// cancel gives some tasks or a graph up.
+// cancel cancels some tasks or a graph.
 func (c *client) cancel() {
 	w := c.w
 	ev := sched.TasksCancelled{Client: c.id, Reason: "sim", Force: w.chance(0.3)}
@@ -515,7 +513,7 @@ func (c *client) cancel() {
 	}), func(err *sched.Error) { c.refused("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
 }
 
-// retry runs again what failed or was cancelled.
+// retry runs failed or cancelled tasks again.
 func (c *client) retry() {
 	w := c.w
 	tasks := c.some(5, func(id ids.TaskID) bool {
@@ -538,7 +536,7 @@ func (c *client) retry() {
 	}), func(err *sched.Error) { c.refused("retry", err, sched.ErrUnknownTask) })
 }
 
-// release gives some results up.
+// release ends the holds on some tasks.
 func (c *client) release() {
 	w := c.w
 	tasks := c.some(1+w.rng.IntN(10), nil)
@@ -554,7 +552,7 @@ func (c *client) release() {
 	}), func(err *sched.Error) { c.refused("release", err) })
 }
 
-// holdByKey joins tasks of its namespace by their keys alone.
+// holdByKey holds tasks of its namespace by their keys.
 func (c *client) holdByKey() {
 	w := c.w
 	var keys []string
@@ -632,7 +630,7 @@ func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
 	})
 }
 
-// publish names some results until the end of the run.
+// publish publishes some held tasks as a dataset, which is unpublished after a random time.
 func (c *client) publish() {
 	w := c.w
 	var keys []string
@@ -664,8 +662,8 @@ func (c *client) publish() {
 	}), func(err *sched.Error) { c.refused("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
 }
 
-// scatter writes the bytes of a data task to some worker, until the scheduler
-// knows of one that has them.
+// scatter writes the bytes of a data task to some worker, until the scheduler knows a worker that
+// has them.
 func (c *client) scatter(task ids.TaskID, s *spec) {
 	w := c.w
 	c.pending++
@@ -700,7 +698,9 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 				again()
 				return
 			}
-			if w.chance(0.15) { // A client that has not heard of its first try makes another one: one of both is refused.
+			// A client that gets no answer tries again at another worker. One of the two copies is
+			// then refused.
+			if w.chance(0.15) {
 				second := pick(w, w.hosts).proc
 				c.after(w.between(0, 5*time.Millisecond), func() {
 					if second != nil && !second.dead && !second.stopped {
@@ -708,9 +708,10 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 					}
 				})
 			}
-			// The worker may die before the scheduler hears of it.
+			// The worker may die before its report reaches the scheduler.
 			c.after(w.between(500*time.Millisecond, 2*time.Second), func() {
-				// What the client was told may be older than its last submission.
+				// Ask the scheduler: the client's last update may be older than its last
+				// submission.
 				if u, ok := w.server.m.UpdateOf(task); ok && u.State == sched.TaskWaiting && c.held[task] != nil {
 					try()
 					return
@@ -722,14 +723,15 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 	try()
 }
 
-// satisfied: everything that the client holds has ended, as it should have, and
-// results can be read.
+// satisfied reports whether all tasks that the client holds have the right outcome, and their
+// results could be read.
 func (c *client) satisfied() bool {
 	w := c.w
 	if c.gone {
 		return true
 	}
-	if c.id == 0 || c.pending > 1 { // One is the renewal.
+	// One pending call is the renewal.
+	if c.id == 0 || c.pending > 1 {
 		return false
 	}
 	still := map[ids.TaskID]bool{}
@@ -757,7 +759,7 @@ func (c *client) satisfied() bool {
 			continue
 		}
 		if now, ok := w.server.m.UpdateOf(id); !ok || now.State != u.State {
-			done = false // The news is on its way.
+			done = false // the update is on its way
 			continue
 		}
 		if err := w.book.judge(s, u.State, u.Err); err != nil {
@@ -773,7 +775,7 @@ func (c *client) satisfied() bool {
 	return done
 }
 
-// prove reads a result from wherever the scheduler says that it is.
+// prove reads a result from a worker that the scheduler names.
 func (c *client) prove(id ids.TaskID, s *spec) {
 	w := c.w
 	if c.proving[id] {

@@ -2,18 +2,18 @@ package sim
 
 import "time"
 
-// link is one stream between two parties, in order both ways until it breaks;
-// then whatever is in flight is lost, and so is what is sent before the break is
-// noticed.
+// link is one stream between the scheduler and a worker or client. It keeps the order in both
+// directions until it breaks. Then all messages in flight are lost, and so are those sent before
+// the break is noticed.
 type link struct {
 	w *world
-	// number tells streams apart.
+	// number is the id of the stream.
 	number uint64
 	broken bool
-	// upAt and downAt are when the last message of each direction arrives.
+	// upAt and downAt are the arrival times of the last message in each direction.
 	upAt, downAt time.Time
-	// upBroken and downBroken tell the ends: above is who the up direction leads
-	// to.
+	// upBroken and downBroken notify the two ends of a break: upBroken the scheduler, which the up
+	// direction leads to, downBroken the worker or client.
 	upBroken, downBroken func()
 }
 
@@ -22,8 +22,8 @@ func (w *world) newLink() *link {
 	return &link{w: w, number: w.server.lastLink, upAt: w.now, downAt: w.now}
 }
 
-// send delivers a message once, or twice, or breaks the stream instead. again,
-// if there is one, is how a late duplicate is delivered.
+// send delivers a message once or twice, or breaks the stream instead. again delivers a late
+// duplicate; nil: no duplicates.
 func (l *link) send(up bool, deliver, again func()) {
 	w := l.w
 	w.counts.messages++
@@ -62,7 +62,7 @@ func (l *link) send(up bool, deliver, again func()) {
 	}
 }
 
-// breaks cuts the stream; both ends notice sooner or later.
+// breaks cuts the stream. Both ends notice after a delay.
 func (l *link) breaks() {
 	if l.broken {
 		return

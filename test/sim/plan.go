@@ -9,11 +9,11 @@ import (
 
 const (
 	workerCount = 50
-	// machines have as many workers each.
+	// machines is the number of machines; each has the same number of workers.
 	machines    = 5
 	clientCount = 3
 
-	// As the scheduler's loop has them.
+	// The same values as in the scheduler's loop.
 	workerLease    = 5 * time.Second
 	reconnectGrace = 2 * time.Second
 	beatEvery      = time.Second
@@ -21,47 +21,48 @@ const (
 	clientTTL   = 6 * time.Second
 	clientRenew = 1500 * time.Millisecond
 
-	// hangAfter is how long after the trouble has ended everything must be done.
+	// hangAfter is the time after the end of the faults in which everything must be done.
 	hangAfter = 4 * time.Minute
 )
 
-// plan is what a seed brings: each kind of trouble is there or not, much or
-// little, so that seeds differ in kind and not only in order.
+// plan has the parameters that a seed sets. Each kind of fault may be absent, rare or frequent, so
+// that seeds differ in kind and not only in order.
 type plan struct {
-	// chaos is how long there is trouble.
+	// chaos is the duration of the faults.
 	chaos time.Duration
-	// actions is what each client does in that time; tasks bounds one graph.
+	// actions is the number of actions of each client in that time. tasks bounds the size of one
+	// graph.
 	actions, tasks int
 
-	// drop and duplicate are chances for each message; slow for a late one.
+	// drop and duplicate are probabilities for each message; slow is the probability of a long
+	// delay.
 	drop, duplicate, slow float64
-	// lateRegister is the chance that the registration on a broken stream still
-	// arrives.
+	// lateRegister is the probability that the registration on a broken stream still arrives.
 	lateRegister float64
-	// Mean time between these over the whole cluster; 0: never.
+	// These are mean times between faults in the whole cluster; 0: never.
 	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery time.Duration
-	// executorDies and noRoom are chances for each run.
+	// executorDies and noRoom are probabilities for each run.
 	executorDies, noRoom float64
-	// duplicateAssign lets assignments come again as well.
+	// duplicateAssign allows duplicates of assignments too.
 	duplicateAssign bool
-	// keepReports: workers keep what they could not say until they are back.
+	// keepReports lets workers keep unsent reports until they are connected again.
 	keepReports bool
-	// fixedPorts: a restarted worker is found at its old address.
+	// fixedPorts lets a restarted worker use its old address.
 	fixedPorts bool
-	// slabBytes of each worker. tight: runs may fail for lack of memory.
+	// slabBytes is the slab size of each worker. tight means that runs may fail for lack of memory.
 	slabBytes uint64
 	tight     bool
-	// longRuns is the share of tasks that run for hundreds of milliseconds.
+	// longRuns is the share of tasks that run for 50 to 600 ms.
 	longRuns float64
-	// mapped: workers of one machine have each other's memory mapped once they have fetched from it, and rescue what the dead
-	// leave there. rescueFails is the chance for each object that this does not work.
+	// mapped lets a worker map the memory of workers of its machine when it fetches from them, and
+	// rescue objects from there after their death. rescueFails is the probability for each object
+	// that the rescue fails.
 	mapped      bool
 	rescueFails float64
 }
 
 func newPlan(r *rand.Rand) plan {
-	// some returns 0, or a value between low and high with the logarithm spread
-	// evenly.
+	// some returns 0, or a value between low and high whose logarithm is evenly distributed.
 	some := func(chance, low, high float64) float64 {
 		u, v := r.Float64(), r.Float64()
 		if u >= chance {
@@ -102,11 +103,12 @@ func newPlan(r *rand.Rand) plan {
 	return p
 }
 
-// relays: workers read objects at each other that are arriving there. It is no draw of its own, so that older seeds stay what
-// they were.
+// relays turns on broadcast chains: workers read objects that are still arriving at others. It
+// follows from other parameters instead of a random draw of its own, so that older seeds keep their
+// meaning.
 func (p plan) relays() bool { return p.mapped && p.fixedPorts }
 
-// String lists what makes the seed special.
+// String lists the parameters of the seed.
 func (p plan) String() string {
 	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),

@@ -18,13 +18,13 @@ import (
 // object names one generation of a result.
 type object = ledger.ObjectID
 
-// smallBytes is the size that a small result counts for.
+// smallBytes is the size that a small result is counted with.
 const smallBytes = 16
 
-// inlineBytes is the largest result that a worker sends along.
+// inlineBytes is the size of the largest result that a worker sends inline.
 const inlineBytes = 4 << 10
 
-// host is a place for a worker: it has one process at a time.
+// host is a place for a worker. It has at most one process at a time.
 type host struct {
 	w         *world
 	index     int
@@ -58,8 +58,8 @@ func (h *host) start() {
 	p.after(w.between(0, beatEvery), p.beat)
 }
 
-// crash ends the process at once. The scheduler hears of it from the broken
-// stream, from the supervisor, from the next life, or not at all.
+// crash ends the process at once. The scheduler learns of it from the broken stream, from the
+// supervisor, from the registration of the next life, or not at all.
 func (h *host) crash(cause string) {
 	w, p := h.w, h.proc
 	w.counts.crashes++
@@ -77,7 +77,7 @@ func (h *host) crash(cause string) {
 	}
 }
 
-// leave ends the process in an orderly way.
+// leave ends the process in an orderly way, with a last message to the scheduler.
 func (h *host) leave() {
 	p := h.proc
 	if p.stopped {
@@ -95,7 +95,8 @@ func (h *host) leave() {
 	h.end()
 }
 
-// askToLeave is SIGTERM: the process leaves when the scheduler lets it, and nothing runs, or when the patience for that is over.
+// askToLeave simulates SIGTERM. The process leaves when the scheduler allows it and no attempt is
+// left here, or when a time limit is over.
 func (h *host) askToLeave() {
 	p := h.proc
 	h.w.log("%s is told to leave", h.name)
@@ -110,7 +111,7 @@ func (h *host) askToLeave() {
 	})
 }
 
-// mayLeave leaves if the scheduler has said so and nothing runs here.
+// mayLeave leaves if the scheduler has allowed it and no attempt is left here.
 func (p *process) mayLeave() {
 	if p.asked && p.drained && !p.dead && len(p.life.Attempts()) == 0 {
 		p.w.log("%s is drained", p.host.name)
@@ -118,7 +119,8 @@ func (p *process) mayLeave() {
 	}
 }
 
-// written is an object that a client wrote. answer tells the client whether the scheduler took it.
+// written is an object that a client wrote. answer tells the client whether the scheduler accepted
+// it.
 type written struct {
 	report sched.Stored
 	answer func(accepted bool)
@@ -133,41 +135,43 @@ func (h *host) end() {
 	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
 }
 
-// process is one life of a worker: the real lifecycle machine and ledger, and
-// what the worker's loop does around them.
+// process is one life of a worker: the real lifecycle machine and ledger, and the worker loop's
+// part around them.
 type process struct {
 	w           *world
 	host        *host
 	incarnation string
-	// dead: it is gone. stopped: it does nothing, and will do all of parked then.
+	// dead means that the process has ended. stopped means that it is suspended; parked are the
+	// actions for when it continues.
 	dead, stopped bool
 	parked        []func()
 
 	life  *lifecycle.Machine
 	books *ledger.Ledger
-	// small are results without frames.
+	// small are results that are not in the slab.
 	small map[object]uint64
-	// values are the bytes of the objects in the ledger.
+	// values are the values of the objects in the ledger.
 	values map[object]uint64
-	// written are objects that clients wrote and that the scheduler has not accepted. Nobody finds them.
+	// written are objects that clients wrote and that the scheduler has not accepted yet. Readers
+	// do not find them.
 	written map[object]*written
-	// asked: it wants to leave; drained: it may.
+	// asked means that the process wants to leave, drained that it may.
 	asked, drained bool
 
 	self ids.WorkerID
 	link *link
-	// heardOn is the session that the scheduler made of link.
+	// said collects the next message to the scheduler.
 	said  inbound
 	peers map[ids.WorkerID]*process
-	// maps are those whose memory it has mapped, dead or not.
+	// maps are the processes, living or dead, whose memory is mapped here.
 	maps map[ids.WorkerID]*process
 
-	// readers wait for objects of this one.
+	// readers wait for objects of this process.
 	readers []reader
 
 	jobs  map[lifecycle.Ref]*job
 	lanes map[laneKey]*lane
-	// events are to be stepped, in order.
+	// events wait for a step of the lifecycle machine, in order.
 	events  []lifecycle.Event
 	pumping bool
 	ticking bool
@@ -180,37 +184,40 @@ type process struct {
 	sinceCheck int
 }
 
-// job is one attempt that the process was given.
+// job is one attempt that was assigned to the process.
 type job struct {
 	ref        lifecycle.Ref
 	spec       *spec
 	assignment *assignment
 	inputs     []jobInput
-	// memory is the lifecycle's reservation for the run, own the run's own.
+	// memory is the lifecycle machine's reservation for the run; own is a reservation of the run
+	// itself.
 	memory lifecycle.ReservationID
 	own    ledger.ReservationID
 	lane   *lane
-	// begun: its lane is at it. gone: it has left its lane; runs counts how often
-	// it came to one.
+	// begun means that its lane is running it. runs changes whenever the job enters or leaves a
+	// lane, so that a late timer can detect that its run is over.
 	begun   bool
 	runs    int
 	began   time.Time
 	timeout time.Duration
 	bytes   uint64
 	ended   *sched.TaskError
-	// double: it was assigned again after it had ended, and its result is here.
+	// double means that the attempt was assigned again after its end, and that its result is still
+	// here.
 	double bool
 }
 
-// jobInput is one input, in the order of the arguments; known if the value is at
-// hand without the slab.
+// jobInput is one input, in the order of the arguments. known means that value is set and the slab
+// is not needed.
 type jobInput struct {
 	object object
 	value  uint64
 	known  bool
 }
 
-// run does something in the process, if it can; a stopped one does it later.
+// run runs an action in the process and sends the resulting message. A stopped process runs it
+// later, a dead one never.
 func (p *process) run(do func()) {
 	switch {
 	case p.dead:
@@ -224,7 +231,7 @@ func (p *process) run(do func()) {
 
 func (p *process) after(d time.Duration, do func()) { p.w.after(d, func() { p.run(do) }) }
 
-// stop is SIGSTOP for a while.
+// stop simulates SIGSTOP, and SIGCONT after a time.
 func (p *process) stop(d time.Duration) {
 	if p.stopped {
 		return
@@ -246,7 +253,7 @@ func (p *process) stop(d time.Duration) {
 	})
 }
 
-// connect opens a new session with everything that is here.
+// connect opens a new session and registers with the whole inventory.
 func (p *process) connect() {
 	w := p.w
 	l := w.newLink()
@@ -268,13 +275,14 @@ func (p *process) connect() {
 	if !w.plan.keepReports {
 		p.said = inbound{}
 	}
-	// What has ended and is still to be said counts as running until then.
+	// Attempts that have ended count as running until their end is reported.
 	for _, r := range p.said.reports {
 		if r.Outcome != sched.OutcomeStarted && r.Outcome != sched.OutcomeRetractRefused {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 		}
 	}
-	// Objects that were not accepted yet are in no inventory; the worker reports each of them again, once.
+	// Objects that were not accepted yet are not in the inventory. The worker reports each of them
+	// again, once.
 	p.said.gained = slices.DeleteFunc(p.said.gained, func(g sched.Stored) bool { return g.Written })
 	for _, o := range sortedObjects(p.written) {
 		p.said.gained = append(p.said.gained, p.written[o].report)
@@ -304,7 +312,7 @@ func (p *process) disconnected(l *link) {
 	})
 }
 
-// session finds what the scheduler made of the stream.
+// sessionOn returns the scheduler's session of the stream; nil if there is none.
 func (s *server) sessionOn(p *process, l *link) *session {
 	if r := s.byName[p.host.name]; r != nil && r.session != nil && r.session.link == l {
 		return r.session
@@ -312,7 +320,7 @@ func (s *server) sessionOn(p *process, l *link) *session {
 	return nil
 }
 
-// speak sends what there is to say.
+// speak sends the collected message, if there is one.
 func (p *process) speak() {
 	if p.said.empty() || p.dead {
 		return
@@ -347,8 +355,8 @@ func (p *process) send(said inbound, stats uint64) {
 			again := said.clone()
 			again.leaving = false
 			if w.plan.loseEvery > 0 {
-				// Of an object that came and went, only the order of the stream tells
-				// which was last: streams do not repeat within a session.
+				// For an object that came and went, only the order in the stream tells which was
+				// last. Real streams do not repeat messages within a session, so leave these out.
 				again.gained, again.lost = nil, nil
 			}
 			w.server.heard(x, again, 0)
@@ -356,7 +364,7 @@ func (p *process) send(said inbound, stats uint64) {
 	})
 }
 
-// beat says once a second that the process lives.
+// beat sends a heartbeat once a second.
 func (p *process) beat() {
 	if at, ok := p.books.NextDeadline(); ok && !p.w.now.Before(at) {
 		p.ledgerDid(p.books.Expire(p.w.now))
@@ -369,7 +377,7 @@ func (p *process) beat() {
 	p.after(beatEvery, p.beat)
 }
 
-// loseObject is what a broken disk would do to some object that nobody uses.
+// loseObject makes the process lose an object that is not in use, as a broken disk would.
 func (p *process) loseObject() {
 	all := p.inventory()
 	if len(all) == 0 || p.stopped {
@@ -389,7 +397,7 @@ func (p *process) loseObject() {
 	})
 }
 
-// heard takes in a message of the scheduler.
+// heard handles a message from the scheduler.
 func (p *process) heard(l *link, said *outbound) {
 	w := p.w
 	if p.link != l {
@@ -440,7 +448,7 @@ func (p *process) heard(l *link, said *outbound) {
 	p.mayLeave()
 }
 
-// judged is what the scheduler says of an object that a client wrote.
+// judged handles the scheduler's decision about an object that a client wrote.
 func (p *process) judged(o object, accepted bool) {
 	if x := p.written[o]; x != nil {
 		delete(p.written, o)
@@ -461,7 +469,7 @@ func sortedObjects[V any](m map[object]V) []object {
 
 func (p *process) push(e lifecycle.Event) { p.events = append(p.events, e) }
 
-// pump steps the machine until nothing is left to do.
+// pump steps the lifecycle machine until no event is left.
 func (p *process) pump() {
 	if p.pumping {
 		return
@@ -502,7 +510,7 @@ func (p *process) tick() {
 	}
 }
 
-// find returns an object that can be read.
+// find returns the value of an object that can be read.
 func (p *process) find(o object) (uint64, bool) {
 	if p.written[o] != nil {
 		return 0, false
@@ -528,7 +536,7 @@ func (p *process) size(o object) uint64 {
 	return smallBytes
 }
 
-// inventory lists what can be read, by task.
+// inventory lists the readable objects, by task.
 func (p *process) inventory() []object {
 	var out []object
 	for _, v := range p.books.Objects() {
@@ -565,7 +573,7 @@ func inputPin(r lifecycle.Ref) ledger.Pin {
 	return ledger.Pin{Reason: ledger.PinInput, Holder: taskHolder(r.Task), Attempt: r.Attempt}
 }
 
-// ledgerDid carries the ledger's effects out.
+// ledgerDid carries out the ledger's effects.
 func (p *process) ledgerDid(effects []ledger.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -589,7 +597,7 @@ func (p *process) ledgerDid(effects []ledger.Effect) {
 	}
 }
 
-// release ends a reservation of the ledger.
+// release ends a reservation in the ledger.
 func (p *process) release(id ledger.ReservationID) {
 	effects, err := p.books.Release(id)
 	if err != nil && !errors.Is(err, ledger.ErrUnknown) {
@@ -609,7 +617,7 @@ func runnerOf(op sched.OpSpec) string {
 	return "simexec"
 }
 
-// assigned takes in one assignment.
+// assigned handles one assignment.
 func (p *process) assigned(a *assignment) {
 	w := p.w
 	ref := lifecycle.Ref{Task: a.Task, Attempt: a.Attempt}
@@ -619,7 +627,7 @@ func (p *process) assigned(a *assignment) {
 		return
 	}
 	if _, done := p.find(objectOf(ref)); done {
-		return // It ran before: the result was reported, or is in the inventory.
+		return // It ran before. Its result was reported or is in the inventory.
 	}
 	s := w.book.ofArguments(a.Arguments)
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
@@ -635,7 +643,7 @@ func (p *process) assigned(a *assignment) {
 	p.pump()
 }
 
-// admit looks up what an attempt needs, and pins what is here.
+// admit looks up the inputs of an attempt, and pins those that are here.
 func (p *process) admit(j *job) *lifecycle.Assigned {
 	w, a, ref, s := p.w, j.assignment, j.ref, j.spec
 	e := &lifecycle.Assigned{
@@ -674,7 +682,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 	return e
 }
 
-// carryOut does what the lifecycle machine orders.
+// carryOut carries out an effect of the lifecycle machine.
 func (p *process) carryOut(e lifecycle.Effect) {
 	w := p.w
 	switch e := e.(type) {
@@ -709,7 +717,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 				in.value, in.known = v, true
 			}
 		}
-	case lifecycle.Loosen: // Without a tier below the slab nothing moves.
+	case lifecycle.Loosen: // nothing moves without a tier below the slab
 	case lifecycle.Unpin:
 		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref)); err == nil {
 			p.ledgerDid(effects)
@@ -791,11 +799,14 @@ func (p *process) reserve(e lifecycle.Reserve) {
 	p.waits[id] = e.Reservation
 }
 
-// scattered stores what a client sent for a task, and tells it whether the scheduler takes it. False: there is no room.
+// scattered stores an object that a client wrote; answer later tells the client whether the
+// scheduler accepts it. It returns false if there is no room.
 func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)) bool {
 	o := object{Task: task, Generation: dataGeneration}
 	if x := p.written[o]; x != nil {
-		return true // An object is written once. A client that writes it again asks whether the worker has it.
+		// An object is written once. A client that writes it again only asks whether the worker has
+		// it.
+		return true
 	}
 	if _, here := p.find(o); here {
 		return true
@@ -813,8 +824,8 @@ func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)
 	return true
 }
 
-// store puts an object into the slab, or beside it, out of a reservation (0: its
-// own).
+// store stores an object in the slab or, if it is small, beside it. The memory comes from the
+// reservation from; 0: from a new one.
 func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 	if s.bytes == 0 {
 		p.small[o] = s.value
@@ -841,7 +852,7 @@ func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 	return true
 }
 
-// describe adds what the process knows about a task.
+// describe writes the process's state of a task.
 func (p *process) describe(b *strings.Builder, task ids.TaskID) {
 	for _, r := range p.life.Attempts() {
 		if r.Task == task {
@@ -856,7 +867,7 @@ func (p *process) describe(b *strings.Builder, task ids.TaskID) {
 	}
 }
 
-// leftovers says what is not as it was at the start.
+// leftovers describes the state that is left in the process; empty if nothing is left.
 func (p *process) leftovers() string {
 	if p == nil {
 		return "not running"

@@ -16,7 +16,8 @@ type rescue struct {
 
 func (h *host) machine() int { return h.index / (workerCount / machines) }
 
-// survivors are those that may have the memory of a lost worker mapped: some have not, and some that have were not heard of.
+// survivors lists the workers that the scheduler believes to have the memory of a lost worker
+// mapped. Some of them have not, and some workers that have are missing.
 func (s *server) survivors(lost *remote, cause string) (out []ids.WorkerID) {
 	if !s.w.plan.mapped || cause == "left the cluster" {
 		return nil
@@ -32,14 +33,15 @@ func (s *server) survivors(lost *remote, cause string) (out []ids.WorkerID) {
 	return out
 }
 
-// mapped notes that objects of a peer were read.
+// mapped notes that this process now has the memory of a peer mapped.
 func (p *process) mapped(id ids.WorkerID, peer *process) {
 	if p.w.plan.mapped && peer != nil && peer.host.machine() == p.host.machine() {
 		p.maps[id] = peer
 	}
 }
 
-// buried has those that have the memory of a dead process mapped unmap it after a while, if nobody tells them to.
+// buried makes all processes unmap the memory of a dead process after some time, even without an
+// order.
 func (h *host) buried() {
 	dead := h.proc
 	h.w.after(h.w.between(time.Second, 5*time.Second), func() {
@@ -51,7 +53,7 @@ func (h *host) buried() {
 	})
 }
 
-// rescue copies an object out of the memory of a dead process, which is as it was at its death.
+// rescue copies an object out of the memory of a dead process, which is unchanged since its death.
 func (p *process) rescue(r rescue) {
 	w := p.w
 	p.after(w.between(20*time.Microsecond, 3*time.Millisecond)+time.Duration(p.size(r.object)), func() {

@@ -30,7 +30,7 @@ type laneKey struct {
 	index  int
 }
 
-// lane is an executor: it runs what it is handed, one after the other.
+// lane is an execution slot: it runs its jobs one after the other.
 type lane struct{ jobs []*job }
 
 // enter hands an attempt to its lane.
@@ -59,7 +59,7 @@ func (p *process) leaveLane(j *job) {
 	p.next(l)
 }
 
-// next begins the lane's first attempt.
+// next starts the lane's first attempt, unless it has started.
 func (p *process) next(l *lane) {
 	if len(l.jobs) == 0 || l.jobs[0].begun {
 		return
@@ -90,7 +90,7 @@ func (p *process) next(l *lane) {
 	})
 }
 
-// makeRoom allocates the result before the run.
+// makeRoom allocates memory for the result before the run. It returns false if there is no room.
 func (p *process) makeRoom(j *job) bool {
 	s := j.spec
 	if s.bytes == 0 {
@@ -125,8 +125,7 @@ func (p *process) makeRoom(j *job) bool {
 	return true
 }
 
-// readInputs looks at every input as the function would, and at its result if all
-// are there.
+// readInputs checks every input as the function would read it, and that they give the right result.
 func (p *process) readInputs(j *job) {
 	w := p.w
 	values := make([]uint64, len(j.inputs))
@@ -150,7 +149,7 @@ func (p *process) readInputs(j *job) {
 	}
 }
 
-// finish is the function's own end.
+// finish is the end of the function itself.
 func (p *process) finish(j *job) {
 	w, s := p.w, j.spec
 	if s.kind == kills || w.trouble(w.plan.executorDies) && runnerOf(s.op) != "native" {
@@ -191,7 +190,7 @@ func (p *process) succeeded(j *job) {
 	p.pump()
 }
 
-// quit takes an attempt out of its lane and gives its own memory back.
+// quit removes an attempt from its lane and frees its own reservation.
 func (p *process) quit(j *job) {
 	p.leaveLane(j)
 	if j.own != 0 {
@@ -209,7 +208,7 @@ func (p *process) ended(j *job, outcome lifecycle.Outcome, reason string) {
 	p.pump()
 }
 
-// executorDies: what it was at is lost, what it had not begun comes back.
+// executorDies ends the current attempt and returns those behind it, which have not begun.
 func (p *process) executorDies(j *job) {
 	w := p.w
 	w.counts.executorDeaths++
@@ -224,7 +223,7 @@ func (p *process) executorDies(j *job) {
 	p.ended(j, lifecycle.ExecutorDied, "EXECUTOR_DIED")
 }
 
-// stopRun makes an attempt end soon; it may finish all the same.
+// stopRun makes an attempt end soon. The attempt may still succeed.
 func (p *process) stopRun(ref lifecycle.Ref) {
 	w, j := p.w, p.jobs[ref]
 	if j == nil || j.lane == nil {
@@ -246,7 +245,7 @@ func (p *process) stopRun(ref lifecycle.Ref) {
 	})
 }
 
-// reach finds who answers at the address of a worker; nil if nobody does.
+// reach returns the process that answers at the address of a worker; nil if there is none.
 func (p *process) reach(at *process) *process {
 	if at == nil {
 		return nil
@@ -260,17 +259,18 @@ func (p *process) reach(at *process) *process {
 	return at
 }
 
-// part is one object under way.
+// part is one object of a fetch.
 type part struct {
 	want  lifecycle.FetchObject
 	value uint64
 	bytes uint64
 	lease ledger.LeaseID
-	// missing: the peer has not got it. torn: it was overtaken while it was read.
+	// missing means that the peer does not have it. torn means that the lease ended while it was
+	// read.
 	missing, torn bool
 }
 
-// fetch reads objects from a peer under its leases.
+// fetch reads objects from a peer under the peer's leases.
 func (p *process) fetch(e lifecycle.StartFetch) {
 	w := p.w
 	over := false
@@ -330,7 +330,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 		}
 		peer.run(func() {
 			if e.Follow && !peer.hasAll(e.Objects) {
-				peer.after(relayWait, lend) // what has not come by then is asked for elsewhere
+				peer.after(relayWait, lend) // objects that have not arrived by then are fetched elsewhere
 				return
 			}
 			lend()
@@ -338,7 +338,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 	})
 }
 
-// relayWait is how long a worker waits for what is arriving at another one.
+// relayWait is how long a worker waits for an object that is arriving at its upstream.
 const relayWait = 2 * time.Millisecond
 
 func (p *process) hasAll(wants []lifecycle.FetchObject) bool {
@@ -350,7 +350,7 @@ func (p *process) hasAll(wants []lifecycle.FetchObject) bool {
 	return true
 }
 
-// lend gives leases on objects to a reader.
+// lend takes leases on objects for a reader.
 func (p *process) lend(reader ids.WorkerID, wants []lifecycle.FetchObject) []part {
 	parts := make([]part, len(wants))
 	for i, want := range wants {
@@ -373,7 +373,7 @@ func (p *process) lend(reader ids.WorkerID, wants []lifecycle.FetchObject) []par
 	return parts
 }
 
-// takeBack ends the leases; the bytes were read until now.
+// takeBack ends the leases. The bytes count as read at this time.
 func (p *process) takeBack(parts []part) {
 	for i := range parts {
 		x := &parts[i]
@@ -419,7 +419,8 @@ func (p *process) arrived(fetch lifecycle.FetchID, x *part) {
 			return
 		}
 		if before, there := p.books.Lookup(o); there && before.State == ledger.Dropped {
-			// It was not wanted here any more, and a run that nobody waits for either still uses it.
+			// The object was not wanted here any more, but a run that is not wanted either still
+			// uses it.
 			failed.Message = "it was dropped while it arrived"
 		} else {
 			failed.NoRoom, failed.Message = true, "no room for a fetched object"
@@ -429,5 +430,5 @@ func (p *process) arrived(fetch lifecycle.FetchID, x *part) {
 	p.pump()
 }
 
-// objectOf is the result of an attempt.
+// objectOf is the object that an attempt makes.
 func objectOf(r lifecycle.Ref) object { return object{Task: r.Task, Generation: r.Attempt} }

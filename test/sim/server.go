@@ -9,20 +9,20 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// server plays the scheduler's loop around the real machine: sessions, leases,
-// reconnecting, deaths, watches.
+// server simulates the scheduler's loop around the real machine: sessions, leases, reconnects,
+// deaths, watches.
 type server struct {
 	w          *world
 	m          *sched.Machine
 	effects    []sched.Effect
 	assignment sched.Assignment
 
-	// byID is indexed by number; nil where the worker is lost.
+	// byID is indexed by worker id; nil for a lost worker.
 	byID   []*remote
 	byName map[string]*remote
 	// dead are the incarnations whose death was reported.
 	dead map[string]bool
-	// graves are the workers that were ever lost.
+	// graves are all workers that were ever lost.
 	graves   map[ids.WorkerID]*remote
 	touched  []*session
 	lastLink uint64
@@ -32,12 +32,12 @@ type server struct {
 	notified   []*lease
 	functions  map[ids.FunctionHash]bool
 	datasets   uint64
-	// answered are the submissions that were accepted, and their graphs.
+	// answered are the accepted submissions, by request id, with their graphs.
 	answered map[string]ids.GraphID
 
-	// timer is when TimePassed is due; zero: not set.
+	// timer is the time of the next TimePassed; zero: not set.
 	timer time.Time
-	// assigned are the attempts that were ever sent.
+	// assigned are all attempts that were ever sent.
 	assigned map[sched.TaskRef]ids.WorkerID
 
 	checkEvery, sinceCheck int
@@ -64,7 +64,8 @@ type session struct {
 	peers    map[ids.WorkerID]bool
 }
 
-// outbound is one message to a worker, to be taken in the order of its fields.
+// outbound is one message to a worker. The worker handles stop and reregister first, then the
+// registration, peers and accepted objects, then the other orders in the order of the fields.
 type outbound struct {
 	registered    ids.WorkerID
 	peers         []peer
@@ -79,7 +80,7 @@ type outbound struct {
 	stop          string
 }
 
-// peer says where a worker is found; at is nil if it is gone.
+// peer gives the address of a worker; at is nil if the worker is gone.
 type peer struct {
 	worker ids.WorkerID
 	at     *process
@@ -90,13 +91,13 @@ type assignment struct {
 	op sched.OpSpec
 }
 
-// inbound is one message of a worker.
+// inbound is one message from a worker.
 type inbound struct {
 	reports []sched.Report
 	gained  []sched.Stored
 	lost    []sched.Replica
 	failed  []sched.RescueFailed
-	// draining: the worker asks to leave.
+	// draining asks to leave; leaving announces the end.
 	draining, leaving bool
 }
 
@@ -104,7 +105,7 @@ func (m *inbound) empty() bool {
 	return len(m.reports)+len(m.gained)+len(m.lost)+len(m.failed) == 0 && !m.draining && !m.leaving
 }
 
-// clone makes what the machine may keep.
+// clone copies the message, because the machine may keep its slices.
 func (m inbound) clone() inbound {
 	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.draining, m.leaving}
 }
@@ -138,7 +139,7 @@ func (s *server) step(ev sched.Event) {
 	s.carryOut()
 }
 
-// check looks at the machine's invariants now and then.
+// check tests the machine's invariants once in checkEvery steps.
 func (s *server) check() {
 	if s.sinceCheck++; s.sinceCheck >= s.checkEvery {
 		s.deepCheck()
@@ -154,7 +155,7 @@ func (s *server) deepCheck() {
 
 var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "forgotten"}
 
-// carryOut does what a step ordered.
+// carryOut carries out the effects of a step.
 func (s *server) carryOut() {
 	w := s.w
 	for i := range s.effects {
@@ -218,7 +219,7 @@ func (s *server) carryOut() {
 	}
 }
 
-// outOf is what a worker will be told, nil if it has no stream.
+// outOf returns the next message to a worker. It fails the run if the worker has no session.
 func (s *server) outOf(id ids.WorkerID) *outbound {
 	r := s.get(id)
 	if r == nil || r.session == nil {
@@ -277,7 +278,7 @@ func (s *server) assign(e *sched.Effect) {
 	o.assignments = append(o.assignments, c)
 }
 
-// flush sends what was built, now or with what comes next.
+// flush sends the collected messages: now, or sometimes a little later together with the next ones.
 func (s *server) flush() {
 	if len(s.touched) > 0 && s.w.chance(0.2) {
 		s.w.after(s.w.between(0, 500*time.Microsecond), s.flushNow)
@@ -316,7 +317,7 @@ func (s *server) send(x *session) {
 	})
 }
 
-// String lists what is in a message.
+// String lists the content of a message.
 func (o *outbound) String() string {
 	b := []byte{}
 	if o.registered != 0 {
@@ -349,7 +350,7 @@ func (o *outbound) String() string {
 	return string(append(b, o.stop...))
 }
 
-// String lists what is in a message.
+// String lists the content of a message.
 func (m *inbound) String() string {
 	b := []byte{}
 	for i := range m.reports {
@@ -377,7 +378,7 @@ func (m *inbound) String() string {
 	return string(b)
 }
 
-// register opens the session of an incarnation: a new one, or one that is back.
+// register opens a session for an incarnation, which is new or comes back.
 func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 	w := s.w
 	if s.dead[ev.Incarnation] {
@@ -387,7 +388,7 @@ func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 	r := s.byName[ev.Name]
 	if r != nil && r.incarnation != ev.Incarnation {
 		if r.session != nil {
-			l.breaks() // The name is taken: it tries again.
+			l.breaks() // The name is in use; the process tries again.
 			return
 		}
 		s.lose(r, "a new incarnation registered under its name", "another incarnation registered")
@@ -398,7 +399,7 @@ func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 		s.byID = append(s.byID, r)
 		s.byName[ev.Name] = r
 	} else if r.session != nil {
-		// The worker sees its stream end.
+		// The worker will see the end of its old stream.
 		r.session.ended = true
 		r.session.link.breaks()
 	}
@@ -449,7 +450,7 @@ func (s *server) disconnected(x *session) {
 	})
 }
 
-// died is what a supervisor reports.
+// died handles a supervisor's report that an incarnation has ended.
 func (s *server) died(name, incarnation string) {
 	s.dead[incarnation] = true
 	if r := s.byName[name]; r != nil && r.incarnation == incarnation {
@@ -484,7 +485,7 @@ func (s *server) lose(r *remote, cause, stop string) {
 	}
 }
 
-// heard carries a worker's message to the machine.
+// heard hands a worker's message to the machine.
 func (s *server) heard(x *session, said inbound, stats uint64) {
 	r := x.remote
 	if x.ended || r.session != x {
@@ -519,7 +520,7 @@ func (s *server) heard(x *session, said inbound, stats uint64) {
 	s.flush()
 }
 
-// drain is what an operator asks for.
+// drain is an operator's order to drain a worker.
 func (s *server) drain(name string) {
 	r := s.byName[name]
 	if r == nil || r.session == nil {
@@ -530,7 +531,7 @@ func (s *server) drain(name string) {
 	s.flush()
 }
 
-// graphChanged judges detached graphs when they end.
+// graphChanged checks the outcomes of a detached graph when it ends.
 func (s *server) graphChanged(id ids.GraphID) {
 	info, ok := s.m.Graph(id)
 	if !ok {
@@ -554,7 +555,7 @@ func (s *server) graphChanged(id ids.GraphID) {
 	}
 }
 
-// lease is a client, as the scheduler sees it.
+// lease is the scheduler's record of a client.
 type lease struct {
 	id    ids.ClientID
 	ns    string
@@ -577,7 +578,7 @@ func (s *server) openClient(ns string) ids.ClientID {
 	return s.lastClient
 }
 
-// heardFrom renews the lease on whose behalf something is done.
+// heardFrom renews a client's lease. It returns an error if the lease has ended.
 func (s *server) heardFrom(id ids.ClientID) *sched.Error {
 	if s.leases[id] == nil {
 		return &sched.Error{Kind: sched.ErrUnknownClient, Object: id.String(), Message: "the lease ended"}
@@ -610,7 +611,7 @@ func (l *lease) changed(s *server, task ids.TaskID) {
 	}
 }
 
-// openWatch begins with a snapshot of everything that the client holds.
+// openWatch starts a watch with a snapshot of everything that the client holds.
 func (s *server) openWatch(c *client, lk *link) {
 	l := s.leases[c.id]
 	if l == nil {

@@ -21,7 +21,7 @@ var (
 	minutesFlag = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
 )
 
-// TestSeed runs one seed twice: both runs must be the same, step by step.
+// TestSeed runs one seed twice. Both runs must have the same trace.
 func TestSeed(t *testing.T) {
 	var whole io.Writer
 	if *traceFlag != "" {
@@ -57,7 +57,7 @@ func TestSeeds(t *testing.T) {
 	runSeeds(t, func(i uint64) bool { return i < uint64(n) })
 }
 
-// TestSoak runs seeds until the time is over.
+// TestSoak runs seeds until the given time is over.
 func TestSoak(t *testing.T) {
 	end := time.Now().Add(time.Duration(*minutesFlag * float64(time.Minute)))
 	runSeeds(t, func(uint64) bool { return time.Now().Before(end) })

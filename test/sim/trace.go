@@ -9,15 +9,15 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// traceLines is how many lines are kept for a failure report.
+// traceLines is the number of lines that are kept for a failure report.
 const traceLines = 20_000
 
-// trace hashes everything that happens, and keeps the last lines of it.
+// trace hashes every line of the trace, and keeps the last ones.
 type trace struct {
 	hash  *xxhash.Digest
 	ring  [traceLines][]byte
 	lines uint64
-	// whole gets every line; may be nil.
+	// whole receives every line; may be nil.
 	whole io.Writer
 }
 
@@ -35,8 +35,8 @@ func (t *trace) add(at time.Duration, format string, args ...any) {
 	t.lines++
 }
 
-// tail returns the last lines, oldest first: all of those that match, or the
-// last few.
+// tail returns the kept lines that contain match, oldest first; if match is empty, the last n
+// lines.
 func (t *trace) tail(n int, match string) string {
 	var b strings.Builder
 	first := uint64(0)

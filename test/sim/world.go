@@ -14,10 +14,10 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// maxEvents bounds a run: beyond it, something goes round in circles.
+// maxEvents bounds a run. A longer run is taken for an endless loop.
 const maxEvents = 5_000_000
 
-// world is one run.
+// world is the state of one run.
 type world struct {
 	seed uint64
 	plan plan
@@ -33,9 +33,9 @@ type world struct {
 	hosts   []*host
 	clients []*client
 	book    *book
-	// calm: the trouble is over.
+	// calm means that the faults are over.
 	calm bool
-	// suspect is a host whose lines a failure report should have.
+	// suspect is a host whose trace lines belong in a failure report.
 	suspect string
 	// done ends the run.
 	done bool
@@ -44,32 +44,31 @@ type world struct {
 	counts          counts
 }
 
-// counts are for the summary.
+// counts are numbers for the summary.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, awaits, words int
 	writes, refused                                                                                             int
 	runs, tasks, followed, missed                                                                               int
 }
 
-// Result is what a run came to.
+// Result is the result of a successful run.
 type Result struct {
 	Hash    uint64
 	Lines   uint64
 	Summary string
 }
 
-// epoch is when every run begins.
+// epoch is the virtual time at the start of every run.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// failure is what a run panics with when something is wrong.
+// failure is the value of a panic that ends a failed run.
 type failure struct {
 	message string
 	tasks   []ids.TaskID
 }
 
-// Run simulates one seed. checkEvery is after how many steps a machine is
-// checked in builds that do not check themselves; whole gets the whole trace, if it
-// is not nil.
+// Run simulates one seed. checkEvery is the number of steps between two checks of a machine; builds
+// with invariants check in every step. If whole is not nil, it receives the whole trace.
 func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace(whole)}
 	w.plan = newPlan(w.rng)
@@ -108,7 +107,7 @@ func (w *world) fail(tasks []ids.TaskID, format string, args ...any) {
 	panic(failure{fmt.Sprintf(format, args...), tasks})
 }
 
-// explain makes the report of a run that went wrong.
+// explain makes the error report of a failed run.
 func (w *world) explain(r any) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d at %v: ", w.seed, w.elapsed())
@@ -153,8 +152,7 @@ func (w *world) explain(r any) error {
 	return fmt.Errorf("%s", b.String())
 }
 
-// entry is something that will happen; entries of one time in the order in which
-// they were made.
+// entry is a future action. Entries with the same time run in the order in which they were made.
 type entry struct {
 	at  time.Time
 	seq uint64
@@ -199,7 +197,8 @@ func (w *world) at(when time.Time, run func()) {
 
 func (w *world) after(d time.Duration, run func()) { w.at(w.now.Add(d), run) }
 
-// chance is true with probability p; trouble is a chance that ends with the calm.
+// chance is true with probability p. trouble is the same for a fault, so it is false once calm is
+// set.
 func (w *world) chance(p float64) bool  { return p > 0 && w.rng.Float64() < p }
 func (w *world) trouble(p float64) bool { return !w.calm && w.chance(p) }
 
@@ -207,7 +206,7 @@ func (w *world) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(w.rng.Float64()*float64(high-low))
 }
 
-// pick returns one of several.
+// pick returns a random element.
 func pick[T any](w *world, from []T) T { return from[w.rng.IntN(len(from))] }
 
 func (w *world) begin() {
@@ -239,7 +238,8 @@ func (w *world) begin() {
 	w.after(w.plan.chaos+hangAfter, func() { w.fail(w.unfinished(), "hang: the cluster has not come to an end: %s", w.stage()) })
 }
 
-// regularly does something about so often, while there is trouble.
+// regularly runs an action at random times with the given mean interval, until the faults end. 0:
+// never.
 func (w *world) regularly(mean time.Duration, run func()) {
 	if mean == 0 {
 		return
@@ -253,7 +253,7 @@ func (w *world) regularly(mean time.Duration, run func()) {
 	})
 }
 
-// retire makes a worker leave: at once, when it may, or drained by an operator before.
+// retire makes a worker leave: at once, by SIGTERM, or after an operator has drained it.
 func (w *world) retire(h *host) {
 	switch {
 	case w.chance(0.3):
@@ -286,7 +286,8 @@ func (w *world) stage() string {
 	return fmt.Sprintf("%s; totals %+v", strings.Join(waiting, "; "), w.server.m.Totals())
 }
 
-// unfinished lists tasks that have not ended.
+// unfinished lists tasks for the report of a hang: those that have not ended, and those that still
+// have an object.
 func (w *world) unfinished() []ids.TaskID {
 	var out []ids.TaskID
 	for _, state := range []sched.TaskState{sched.TaskRunning, sched.TaskAssigned, sched.TaskReady, sched.TaskWaiting, sched.TaskRescuing, sched.TaskSucceeded} {
@@ -298,9 +299,9 @@ func (w *world) unfinished() []ids.TaskID {
 	return out
 }
 
-// watchEnd looks, in the calm, whether everything has come to its end: first
-// every client has its results, then both sides agree, then all are gone and
-// nothing is left.
+// watchEnd checks, after the faults have ended, that everything comes to its end. First every
+// client has its results. Then the scheduler and the workers agree. Then all clients leave, and
+// nothing may be left.
 func (w *world) watchEnd() {
 	for _, c := range w.clients {
 		if !c.satisfied() {
@@ -313,7 +314,7 @@ func (w *world) watchEnd() {
 		w.agree()
 		for _, c := range w.clients {
 			if !c.satisfied() {
-				// The last of the lost workers had results: they are being made again.
+				// A worker that was lost last had results; these are being made again.
 				w.after(100*time.Millisecond, w.watchEnd)
 				return
 			}
@@ -325,7 +326,7 @@ func (w *world) watchEnd() {
 	})
 }
 
-// agree compares what the scheduler believes with what is there.
+// agree compares the scheduler's view of all objects with the workers' inventories.
 func (w *world) agree() {
 	m := w.server.m
 	type place struct {
@@ -354,7 +355,8 @@ func (w *world) agree() {
 	}
 	for _, h := range w.hosts {
 		for _, o := range h.proc.inventory() {
-			// A release may be on its way: what the scheduler has forgotten is looked for when all are gone.
+			// Ignore tasks that the scheduler has forgotten: a release may be on its way.
+			// watchEmpty checks them later.
 			if _, known := m.Task(o.Task); known && !believed[place{o.Task, h.index}] {
 				w.suspect = h.name
 				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s and the scheduler does not know", h.name, o.Task, o.Generation)
@@ -374,7 +376,7 @@ func (w *world) agree() {
 	w.log("both sides agree")
 }
 
-// watchEmpty waits until nothing is left.
+// watchEmpty waits until nothing is left, and then ends the run.
 func (w *world) watchEmpty() {
 	left := w.leftovers()
 	if len(left) == 0 {
