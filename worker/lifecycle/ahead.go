@@ -16,7 +16,7 @@ func (m *Machine) assignedAhead(e *AssignedAhead) {
 	for _, ref := range e.Makers {
 		maker := m.attempts[ref]
 		if maker == nil {
-			// It ended, and not well, or the scheduler's word of it was lost.
+			// It has ended without success, or the scheduler's message about it was lost.
 			m.log.add(e.Ref, "dropped: "+ref.String()+" is not here")
 			m.do(Report{Ref: e.Ref, Outcome: Dropped})
 			return
@@ -35,15 +35,15 @@ func (m *Machine) assignedAhead(e *AssignedAhead) {
 	m.move(a, Ahead)
 }
 
-// awaited is an object that a peer is to make, and that attempts are ahead of. The
-// peer is asked once, however many wait.
+// awaited is an object that a peer will make and that pre-assigned attempts wait for. There is one
+// subscription at the peer, however many attempts wait.
 type awaited struct {
 	Awaited
 	// waiting are exactly the attempts that list it.
 	waiting []*attempt
 }
 
-// early says that some of an attempt's inputs were not made yet.
+// early says whether some of an attempt's inputs are not made yet.
 func (a *attempt) early() bool { return len(a.makers)+len(a.awaited) > 0 }
 
 func (m *Machine) await(a *attempt, x Awaited) {
@@ -71,7 +71,7 @@ func (m *Machine) onMade(e Made) {
 	}
 }
 
-// admitIfMade admits an attempt that was ahead if it no longer is.
+// admitIfMade admits a pre-assigned attempt if all its inputs are made.
 func (m *Machine) admitIfMade(a *attempt) {
 	if !a.early() {
 		m.log.add(a.ref, "admitted")
@@ -79,8 +79,8 @@ func (m *Machine) admitIfMade(a *attempt) {
 	}
 }
 
-// onNeverMade gives attempts back that would wait in vain. Whether their input comes
-// is for the scheduler to find out.
+// onNeverMade gives back the attempts that would wait in vain. The scheduler finds out whether
+// their input will come.
 func (m *Machine) onNeverMade(e NeverMade) {
 	w := m.awaited[e.Object]
 	if w == nil {
@@ -94,7 +94,7 @@ func (m *Machine) onNeverMade(e NeverMade) {
 	}
 	for _, a := range waiting {
 		if m.attempts[a.ref] != a {
-			continue // it followed one of those before it
+			continue // it depended on an attempt earlier in the list
 		}
 		m.log.add(a.ref, "cannot await "+e.Object.String())
 		m.withdraw(a)
@@ -102,7 +102,8 @@ func (m *Machine) onNeverMade(e NeverMade) {
 	}
 }
 
-// endAwaits takes an attempt from the lists of those that wait for objects.
+// endAwaits removes an attempt from the lists of the objects that it waits for, and ends the
+// subscriptions that are not needed any more.
 func (m *Machine) endAwaits(a *attempt) {
 	for _, w := range a.awaited {
 		w.waiting = slices.DeleteFunc(w.waiting, func(b *attempt) bool { return b == a })
@@ -114,8 +115,9 @@ func (m *Machine) endAwaits(a *attempt) {
 	a.awaited = nil
 }
 
-// endFollowers tells those that are ahead of an attempt that it has ended. Chains
-// are as long as the scheduler likes: a list, not a recursion.
+// endFollowers handles the end of an attempt for the attempts that wait for it: success admits
+// them, any other outcome drops them, and in turn those that wait for them. It uses a list instead
+// of recursion, since chains can be arbitrarily long.
 func (m *Machine) endFollowers(ended *attempt) {
 	list := []*attempt{ended}
 	for len(list) > 0 {
@@ -140,7 +142,7 @@ func (m *Machine) endFollowers(ended *attempt) {
 	}
 }
 
-// endMakers takes an attempt from the lists of those that it is ahead of.
+// endMakers removes an attempt from the lists of the attempts that it waits for.
 func (m *Machine) endMakers(a *attempt) {
 	for _, maker := range a.makers {
 		maker.followers = slices.DeleteFunc(maker.followers, func(b *attempt) bool { return b == a })
@@ -148,8 +150,8 @@ func (m *Machine) endMakers(a *attempt) {
 	a.makers = nil
 }
 
-// checkAhead: one that is ahead of nobody any more was admitted, and comes back
-// in a moment.
+// checkAhead checks an attempt in state Ahead. If it no longer waits for anything, it was admitted
+// and the answer to Admit follows soon.
 func (m *Machine) checkAhead(a *attempt) error {
 	if len(a.pinned)+len(a.missing) > 0 || a.reservation != nil {
 		return fmt.Errorf("lifecycle: attempt %s is ahead of %d attempts and has inputs or memory", a.ref, len(a.makers))
@@ -167,9 +169,9 @@ func (m *Machine) checkAhead(a *attempt) error {
 	return nil
 }
 
-// checkAwaited: every object that is awaited is waited for.
+// checkAwaited checks that attempts wait for every awaited object.
 func (m *Machine) checkAwaited() error {
-	// order-free: any broken one is as good as another.
+	// order-free: any one broken object is as good as another.
 	for o, w := range m.awaited {
 		if w.Object != o || len(w.waiting) == 0 {
 			return fmt.Errorf("lifecycle: %s is awaited as %s by %d attempts", w.Object, o, len(w.waiting))

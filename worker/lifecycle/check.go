@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// storyLen is how many transitions are remembered, over all attempts.
+// storyLen is the number of transitions that are remembered, for all attempts together.
 const storyLen = 1024
 
-// story is a ring of the last transitions.
+// story is a history of the last transitions, in a ring buffer.
 type story struct {
 	ring []transition
 	next uint64
@@ -30,8 +30,8 @@ func (s *story) add(r Ref, what string) {
 	s.next++
 }
 
-// Story returns the remembered transitions of one attempt, oldest first, each
-// with its place in the order of all.
+// Story returns the remembered transitions of one attempt, oldest first, each with its sequence
+// number among all transitions.
 func (m *Machine) Story(r Ref) []string {
 	var lines []string
 	for i := range m.log.ring {
@@ -45,12 +45,12 @@ func (m *Machine) Story(r Ref) []string {
 
 // Check returns an error that names the first broken invariant, nil if all hold.
 //
-// The invariants: an attempt is in a ready queue exactly while Queued, in a lane
-// exactly while Running; waits for memory exactly while its reservation is not
-// granted; has missing inputs only while Waiting or Fetching, and is listed by
-// each of them; is ahead of others and of objects only while Ahead, has nothing else
-// then, and is listed by each of those; every awaited object is waited for; every wanted object is waited for or on its way, and is in
-// exactly one place; slots and resources add up; the limits on fetches hold.
+// The invariants: an attempt is in a ready queue exactly while Queued, and in a lane exactly while
+// Running. It waits for memory exactly while its reservation is not granted. It has missing inputs
+// only while Waiting or Fetching, and each of them lists it. It waits for makers and awaited
+// objects only while Ahead, has nothing else then, and each of them lists it. At least one attempt
+// waits for every awaited object. Every wanted object has waiting attempts or is on its way, and is
+// in exactly one place. Slots and resources add up. The limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
 	// order-free: any one broken attempt is as good as another.

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Ref names one attempt of a task.
+// Ref identifies one attempt of a task.
 type Ref struct {
 	Task    ids.TaskID
 	Attempt ids.Attempt
@@ -20,7 +20,7 @@ func (r Ref) compare(b Ref) int {
 	return cmp.Or(cmp.Compare(r.Task, b.Task), cmp.Compare(r.Attempt, b.Attempt))
 }
 
-// Object names one generation of a task's result.
+// Object identifies one generation of a task's result.
 type Object struct {
 	Task       ids.TaskID
 	Generation ids.Attempt
@@ -29,135 +29,131 @@ type Object struct {
 // String returns task and generation, as in t42/a1.
 func (o Object) String() string { return o.Task.String() + "/" + o.Generation.String() }
 
-// FetchID names one stream of objects from a peer.
+// FetchID identifies one stream of objects from a peer.
 type FetchID uint64
 
-// ReservationID names memory that is set aside, or asked for.
+// ReservationID identifies memory that is reserved or requested.
 type ReservationID uint64
 
 // Event is something that happened.
 type Event interface{ event() }
 
 type (
-	// Assigned: the scheduler wants an attempt to run. One that is here already is
-	// a duplicate and ignored.
+	// Assigned: the scheduler wants an attempt to run. An attempt that is known already is a
+	// duplicate and ignored, unless Admitted is set.
 	Assigned struct {
 		Ref  Ref
 		Rank uint64
-		// Slots and Resources are what it occupies while it runs. More slots than
-		// there are means all.
+		// Slots and Resources are occupied while it runs. A number of slots above the worker's
+		// means all of them.
 		Slots     uint32
 		Resources map[string]float64
-		// Runner is the kind of lane it needs: "native", "python", ...
+		// Runner is the kind of lane that it needs: "native", "python", ...
 		Runner string
-		// Estimate is how long it will run, 0 if that is not known well.
+		// Estimate is its expected run time, 0 if that is not known well.
 		Estimate time.Duration
-		// OutputBytes is how large its result will be, 0 if unknown.
+		// OutputBytes is the expected size of its result, 0 if unknown.
 		OutputBytes uint64
-		// Admitted: it was ahead, and this answers Admit. Without effect if it is
-		// not here any more.
+		// Admitted: the attempt was pre-assigned, and this event answers Admit. It has no effect if
+		// the attempt is unknown by now, except that the pins are released.
 		Admitted bool
-		// Inputs are those that are pinned for it already, and those that are not
-		// here. Inputs that came with the assignment, and those that are read at a peer, are
-		// left out.
+		// Inputs are the inputs that are pinned for it already and those that are not here. Inputs
+		// that came with the assignment, and those that are read at a peer, are left out.
 		Inputs []Input
 	}
-	// AssignedAhead: the scheduler wants an attempt to run on results that others
-	// of its assignments here are to make, or other workers. It is admitted when
-	// they have, and dropped when one of those here ends otherwise or is not known.
-	// One that is here already is a duplicate and ignored.
+	// AssignedAhead: the scheduler wants an attempt to run on results that other attempts here, or
+	// other workers, are still to make (pre-assignment). It is admitted when all of them are made.
+	// It is dropped if one of the attempts here does not succeed or is unknown. An attempt that is
+	// known already is a duplicate and ignored.
 	AssignedAhead struct {
 		Ref Ref
-		// Makers are those others here, Awaited is what comes from elsewhere: at least
-		// one of the two.
+		// Makers are the attempts here, Awaited the objects of other workers. At least one of the
+		// two is not empty.
 		Makers  []Ref
 		Awaited []Awaited
 	}
-	// Made: an object that was awaited is there.
+	// Made: an awaited object was made.
 	Made struct{ Object Object }
-	// NeverMade: its maker cannot tell, or knows nothing of it.
+	// NeverMade: the maker of an awaited object cannot be asked, or does not know it.
 	NeverMade struct{ Object Object }
-	// Registered: the worker has this number now.
+	// Registered: the worker's number is Self now.
 	Registered struct{ Self ids.WorkerID }
-	// Reserved: memory is set aside, as asked by Reserve. With Loading, some of the
-	// inputs are still being brought into place, and Loaded or InputLost follows.
+	// Reserved: the memory requested by Reserve was granted. With Loading, some inputs are still
+	// being brought into the slab, and Loaded or InputLost follows.
 	Reserved struct {
 		Reservation ReservationID
 		Loading     bool
 	}
-	// Loaded: all inputs of a reservation that are here are in place, and stay so.
+	// Loaded: all inputs of a reservation that are here are in the slab, and stay there.
 	Loaded struct{ Reservation ReservationID }
-	// InputLost: an input was here and is not any more. An attempt that was handed
-	// to a lane has not begun.
+	// InputLost: an input was here and no longer is. If the attempt was handed to a lane, it has
+	// not begun.
 	InputLost struct {
 		Ref    Ref
 		Object Object
 	}
-	// InputAway: an attempt was handed to a lane and has not begun, because an input
-	// is not in place.
+	// InputAway: an attempt was handed to a lane and has not begun, because an input is not in the
+	// slab.
 	InputAway struct{ Ref Ref }
-	// NotLent: an attempt was handed to a lane and has not begun, because an input that
-	// it was to read at a peer, and that Assigned hence left out, cannot be read there.
-	// It is admitted anew: the answer lists that input.
+	// NotLent: an attempt was handed to a lane and has not begun, because an input that it was to
+	// read at a peer (so that Assigned left it out) cannot be read there. The attempt is admitted
+	// anew, and the answer lists that input.
 	NotLent struct{ Ref Ref }
-	// ReserveFailed: it cannot be.
+	// ReserveFailed: the requested memory cannot be granted.
 	ReserveFailed struct {
 		Reservation ReservationID
 		Message     string
 	}
-	// InputFetched: an object has arrived, and stays until it is unpinned or
-	// dropped.
+	// InputFetched: an object has arrived. It stays until it is unpinned or dropped.
 	InputFetched struct {
 		Fetch  FetchID
 		Object Object
-		// Bytes is its real size.
+		// Bytes is its actual size.
 		Bytes uint64
 	}
-	// FetchFailed: an object of a fetch did not come.
+	// FetchFailed: an object of a fetch did not arrive.
 	FetchFailed struct {
 		Fetch  FetchID
 		Object Object
 		// Missing: the peer does not hold it.
 		Missing bool
-		// NoRoom: the peer has it, and there was no room for it here.
+		// NoRoom: the peer holds it, and there was no room for it here.
 		NoRoom  bool
 		Message string
 	}
-	// FetchEnded: the stream has ended. Objects of it for which nothing was said
-	// have failed with its message.
+	// FetchEnded: the stream has ended. Objects without an outcome have failed with Message.
 	FetchEnded struct {
 		Fetch   FetchID
 		Message string
 	}
-	// RunEnded: a lane is done with an attempt. Succeeded tells whether there is a
-	// result to publish; otherwise Outcome says what to report.
+	// RunEnded: a lane has finished an attempt. Succeeded says that there is a result to publish;
+	// otherwise Outcome is the outcome to report.
 	RunEnded struct {
 		Ref       Ref
 		Succeeded bool
 		Outcome   Outcome
 	}
-	// RunReturned: a lane gives an attempt back that it had not begun.
+	// RunReturned: a lane returns an attempt that it has not begun.
 	RunReturned struct{ Ref Ref }
-	// NoRoom: an attempt did not begin because its result needs memory that is not
-	// free.
+	// NoRoom: an attempt has not begun because its result needs memory that is not free.
 	NoRoom struct {
 		Ref   Ref
 		Bytes []uint64
 	}
-	// Retracted: the scheduler wants an attempt back. One that runs, or is not
-	// known, is refused.
+	// Retracted: the scheduler wants an attempt back. This is refused if the attempt runs or is
+	// unknown.
 	Retracted struct{ Ref Ref }
-	// Cancelled: the scheduler does not want an attempt any more. One that is not
-	// known has been reported before.
+	// Cancelled: the scheduler has cancelled an attempt. An unknown attempt was reported before;
+	// the event is ignored.
 	Cancelled struct{ Ref Ref }
-	// Released: nobody needs an object.
+	// Released: an object is not needed any more.
 	Released struct{ Object Object }
-	// Ticked: some time has passed; a few times in StartedAfter while anything
-	// runs.
+	// Ticked: some time has passed. It comes several times per StartedAfter while there are
+	// attempts.
 	Ticked struct{}
 )
 
-// Awaited is an object that another worker is to make.
+// Awaited is an object that another worker will make.
 type Awaited struct {
 	Object Object
 	Peer   ids.WorkerID
@@ -167,13 +163,14 @@ type Awaited struct {
 type Input struct {
 	Object Object
 	Bytes  uint64
-	// Pinned: it is here, and kept here for the task. Away: its bytes may be moved,
-	// or have been, until a reservation with it among its inputs is loaded.
+	// Pinned: it is here, and pinned for the task. Away: it may be moved out of the slab, or has
+	// been, until a reservation with it among its inputs is loaded.
 	Pinned, Away bool
-	// Holders have it, best first, if it is not here.
+	// Holders are the workers that hold it, best first, if it is not here.
 	Holders []ids.WorkerID
-	// Relay, if not 0, fetches it too: it is to be read there, while it arrives, before
-	// holders are asked. Relayed: another worker is to read it here, while it arrives.
+	// Relay, if not 0, is the upstream worker in a broadcast chain: it fetches the object too, and
+	// this worker reads it there while it arrives, before holders are tried. Relayed: another
+	// worker will read it here while it arrives.
 	Relay   ids.WorkerID
 	Relayed bool
 }
@@ -200,7 +197,7 @@ func (Cancelled) event()      {}
 func (Released) event()       {}
 func (Ticked) event()         {}
 
-// Outcome is what became of an attempt. The values equal those of the API.
+// Outcome is the outcome of an attempt. The values equal those of the API.
 type Outcome uint8
 
 // The outcomes.
@@ -238,51 +235,50 @@ func (o Outcome) String() string {
 	return "unknown"
 }
 
-// Effect is an order.
+// Effect is an order of the machine that the loop carries out.
 type Effect interface{ effect() }
 
 type (
-	// Admit: all results that an attempt was ahead of are here, published, or it is to
-	// begin anew: answer with Assigned, which can say now where its inputs are.
+	// Admit: all results that an attempt waited for are made, or it must be admitted anew. Answer
+	// with Assigned, which lists the inputs as they are now.
 	Admit struct{ Ref Ref }
-	// Await: ask a peer to tell when it has made an object, and answer with Made or
-	// NeverMade.
+	// Await: subscribe to the completion of an object at a peer, and answer with Made or NeverMade.
 	Await struct{ Awaited }
-	// Unawait: nobody waits for it any more.
+	// Unawait: end the subscription; no attempt waits for the object any more.
 	Unawait struct{ Awaited }
-	// Reserve: set memory aside, all of it or none, and answer with Reserved or
-	// ReserveFailed. Those of the inputs that are here are brought into place in the
-	// same step, and stay there until Unreserve.
+	// Reserve: reserve memory, all of it or none, and answer with Reserved or ReserveFailed. Those
+	// of the inputs that are here are brought into the slab as part of it, and stay there until
+	// Unreserve.
 	Reserve struct {
 		Reservation ReservationID
 		Ref         Ref
 		Bytes       []uint64
 		Inputs      []Object
 	}
-	// Unreserve: the reservation is not needed any more, granted or not.
+	// Unreserve: release the reservation, granted or not.
 	Unreserve struct{ Reservation ReservationID }
-	// StartFetch: read objects from a peer into the memory of their reservations,
-	// and answer with InputFetched or FetchFailed for each, then FetchEnded. Follow: the
-	// peer is fetching them itself, or will be.
+	// StartFetch: read objects from a peer into the memory of their reservations. Answer with
+	// InputFetched or FetchFailed for each, then FetchEnded. Follow: the peer is fetching them
+	// itself, or will, and they are read there while they arrive.
 	StartFetch struct {
 		Fetch   FetchID
 		Peer    ids.WorkerID
 		Follow  bool
 		Objects []FetchObject
 	}
-	// PinInput: keep a fetched object for an attempt; in place, if a reservation is
-	// named.
+	// PinInput: pin a fetched object for an attempt, and keep it in the slab if a reservation is
+	// given.
 	PinInput struct {
 		Ref         Ref
 		Object      Object
 		Reservation ReservationID
 	}
-	// Loosen: an attempt waits for memory, and its input may be moved meanwhile.
+	// Loosen: an attempt waits for memory; its input may be moved in the meantime.
 	Loosen struct {
 		Ref    Ref
 		Object Object
 	}
-	// Unpin: it is not needed for that attempt any more.
+	// Unpin: the object is not needed for that attempt any more.
 	Unpin struct {
 		Ref    Ref
 		Object Object
@@ -292,21 +288,20 @@ type (
 		Ref    Ref
 		Runner string
 		Lane   int
-		// Reservation is the memory set aside for its result, 0 if none.
+		// Reservation is the memory reserved for the attempt, 0 if none.
 		Reservation ReservationID
 	}
-	// StopRun: make a running attempt end; RunEnded or RunReturned follows.
+	// StopRun: stop a running attempt; RunEnded or RunReturned follows.
 	StopRun struct{ Ref Ref }
-	// TakeBack: make the lane return an attempt that it has not begun; nothing
-	// follows if it has.
+	// TakeBack: make the lane return an attempt that it has not begun. If it has begun, there is no
+	// answer.
 	TakeBack struct{ Ref Ref }
 	// Publish: report an attempt's result, which is stored.
 	Publish struct{ Ref Ref }
-	// Discard: an attempt was cancelled and succeeded all the same: its result is
-	// to be dropped. The report follows.
+	// Discard: a cancelled attempt has succeeded nevertheless; drop its result. The report follows.
 	Discard struct{ Ref Ref }
-	// Report: tell the scheduler what became of an attempt that has no result. For
-	// Failed and ExecutorDied without a Reason, the run itself said why.
+	// Report: report the outcome of an attempt without a result. For Failed and ExecutorDied
+	// without a Reason, the run itself has supplied the error.
 	Report struct {
 		Ref         Ref
 		Outcome     Outcome
@@ -319,7 +314,7 @@ type (
 		Object Object
 		Bytes  uint64
 	}
-	// Drop: nobody needs an object; its bytes go with their last pin.
+	// Drop: drop an object that is not needed any more; its bytes are freed with the last pin.
 	Drop struct{ Object Object }
 )
 
@@ -327,11 +322,12 @@ type (
 type FetchObject struct {
 	Object      Object
 	Reservation ReservationID
-	// Relayed is what Input says.
+	// Relayed is the same as in Input.
 	Relayed bool
 }
 
-// Unreachable is an input that did not come, and from whom.
+// Unreachable is an input that did not arrive. It failed at the workers FailedAt, and MissingAt do
+// not hold it.
 type Unreachable struct {
 	Object    Object
 	FailedAt  []ids.WorkerID

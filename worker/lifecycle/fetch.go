@@ -7,27 +7,28 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// fetchSlackBytes is added to an object's size in a reservation: the size that is
-// known says nothing about the number of frames, each of which is rounded up.
+// fetchSlackBytes is added to an object's size in a reservation: the known size does not tell the
+// number of frames, each of which is rounded up.
 const fetchSlackBytes = 4096
 
-// wanted is an object that attempts wait for and that is not here. It is fetched
-// once, however many wait.
+// wanted is an object that is not here and that attempts wait for. It is fetched once, however many
+// wait.
 type wanted struct {
 	object Object
 	bytes  uint64
 	// waiting are exactly the attempts that have it among their missing inputs.
 	waiting []*attempt
-	// relay is to be tried before them, 0 none; relayed is what Input says.
+	// relay is the upstream worker in a broadcast chain, which is tried before the holders; 0:
+	// none, or tried already. relayed is the same as in Input.
 	relay   ids.WorkerID
 	relayed bool
-	// holders are still to be tried, in this order.
+	// holders are the workers that are still to be tried, in this order.
 	holders             []ids.WorkerID
 	failedAt, missingAt []ids.WorkerID
-	// reservation is where it goes; nil until its memory was asked for.
+	// reservation is the memory for it; nil until the memory was requested.
 	reservation *reservation
-	// peer has it in its queue, or fetch brings it; both nil while its memory is
-	// waited for.
+	// peer is set while the object is in the peer's queue, and fetch while a stream brings it. Both
+	// are nil while its memory is not granted yet.
 	peer  *peer
 	fetch *fetch
 	// released: the scheduler does not need the copy.
@@ -47,21 +48,22 @@ func (w *wanted) learn(holders []ids.WorkerID, self ids.WorkerID) {
 // reservation is memory for the missing inputs and the result of one attempt.
 type reservation struct {
 	id ReservationID
-	// attempt is whom it was made for, nil when that has ended.
+	// attempt is the attempt that it was made for, nil when that has ended or has given up its
+	// claim.
 	attempt *attempt
 	granted bool
-	// loading: its inputs are not in place yet; only when granted.
+	// loading: its inputs are not in the slab yet. Only set when granted.
 	loading bool
-	// objects go there and have not arrived.
+	// objects are the objects that will be stored there and have not arrived.
 	objects []*wanted
 }
 
-// peer is a worker to fetch from. One that is followed, because it fetches the objects
-// itself, is another one for that.
+// peer is a worker to fetch from. A worker is a second, separate peer for pipelined reads (follow):
+// objects that it fetches itself and that are read there while they arrive.
 type peer struct {
 	id     ids.WorkerID
 	follow bool
-	// queue is what to fetch next.
+	// queue are the objects to fetch next.
 	queue   []*wanted
 	fetches int
 }
@@ -69,12 +71,12 @@ type peer struct {
 type fetch struct {
 	id   FetchID
 	peer *peer
-	// objects are those that neither arrived nor failed.
+	// objects are those that have neither arrived nor failed.
 	objects []*wanted
 }
 
-// reserve asks for memory for an attempt: its result, and the objects that
-// nobody has asked for before.
+// reserve requests memory for an attempt: for its result, and for the objects whose memory no
+// attempt has requested before.
 func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
 	m.lastReserve++
 	r := &reservation{id: m.lastReserve, attempt: a, objects: objects}
@@ -88,15 +90,15 @@ func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
 	if a.loose {
 		e.Inputs = append(e.Inputs, a.pinned...)
 	}
-	// What is missing now may be here by then.
+	// Inputs that are missing now may be here when the memory is granted.
 	for _, w := range a.missing {
 		e.Inputs = append(e.Inputs, w.object)
 	}
 	m.do(e)
 }
 
-// bringIn asks for the inputs of an attempt to be brought into place. It gives up
-// what it has before: whoever waits holds nothing.
+// bringIn requests a reservation that brings the inputs of an attempt into the slab. It gives up
+// the old reservation first: an attempt that waits holds no memory.
 func (m *Machine) bringIn(a *attempt) {
 	var bytes []uint64
 	if a.outputBytes > 0 {
@@ -114,7 +116,7 @@ func (m *Machine) giveUp(a *attempt) {
 	}
 }
 
-// settle gives a reservation back when neither an attempt nor an object needs it.
+// settle releases a reservation when neither an attempt nor an object needs it.
 func (m *Machine) settle(r *reservation) {
 	if r.attempt == nil && len(r.objects) == 0 {
 		delete(m.reserved, r.id)
@@ -174,7 +176,7 @@ func (m *Machine) onInputAway(now time.Time, e InputAway) {
 	m.bringIn(a)
 }
 
-// onNotLent makes an attempt what it was before it was admitted.
+// onNotLent puts an attempt back into its state before admission, and admits it anew.
 func (m *Machine) onNotLent(now time.Time, e NotLent) {
 	a := m.attempts[e.Ref]
 	if a == nil || a.state != Running || m.notBegun(now, a) {
@@ -189,14 +191,14 @@ func (m *Machine) onNotLent(now time.Time, e NotLent) {
 	m.do(Admit{Ref: a.ref})
 }
 
-// notBegun takes an attempt that could not begin out of its lane. It returns true
-// if that was the end of it.
+// notBegun takes an attempt that could not begin out of its lane. It returns true if the attempt
+// was cancelled and has ended thereby.
 func (m *Machine) notBegun(now time.Time, a *attempt) bool {
 	if a.state != Running {
 		return false
 	}
 	m.leaveLane(now, a)
-	// In no queue, whatever happens next.
+	// The attempt is in no queue now, whatever happens next.
 	m.move(a, Fetching)
 	if !a.cancelled {
 		return false
@@ -206,7 +208,7 @@ func (m *Machine) notBegun(now time.Time, a *attempt) bool {
 	return true
 }
 
-// loosen lets the inputs of an attempt be moved.
+// loosen allows the inputs of an attempt to be moved.
 func (m *Machine) loosen(a *attempt) {
 	for _, o := range a.pinned {
 		m.do(Loosen{Ref: a.ref, Object: o})
@@ -219,8 +221,8 @@ func (m *Machine) onReserveFailed(e ReserveFailed) {
 	if r == nil || r.granted {
 		return
 	}
-	// Others that wait for the same objects would have to ask for the same
-	// memory: they fail alike, rather than queue up for another wait.
+	// Other attempts that wait for the same objects would have to request the same memory. They
+	// fail as well, instead of queueing for another wait.
 	victims := []*attempt{}
 	if r.attempt != nil {
 		victims = append(victims, r.attempt)
@@ -239,7 +241,7 @@ func (m *Machine) onReserveFailed(e ReserveFailed) {
 	}
 }
 
-// queue hands an object with memory to the next peer that should have it.
+// queue puts an object whose memory is granted into the queue of the next peer to try.
 func (m *Machine) queue(w *wanted) {
 	if len(w.holders) == 0 {
 		m.unreachable(w)
@@ -258,7 +260,7 @@ func (m *Machine) queue(w *wanted) {
 	w.peer.queue = append(w.peer.queue, w)
 }
 
-// pump starts the fetches that may start.
+// pump starts fetches as far as the limits allow.
 func (m *Machine) pump() {
 	for _, p := range m.peers {
 		for len(p.queue) > 0 && p.fetches < m.config.FetchesPerPeer && len(m.fetches) < m.config.Fetches {
@@ -290,7 +292,7 @@ func (m *Machine) startFetch(p *peer) {
 	m.do(StartFetch{Fetch: f.id, Peer: p.id, Follow: p.follow, Objects: objects})
 }
 
-// take removes an object from its fetch, if it is expected there.
+// take removes an object from its fetch; nil if the fetch does not expect it.
 func (m *Machine) take(id FetchID, o Object) *wanted {
 	f := m.fetches[id]
 	w := m.wanted[o]
@@ -359,7 +361,7 @@ func (m *Machine) onFetchFailed(e FetchFailed) {
 			m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
 		}
 	case f.peer.follow:
-		// Nobody said that the peer has it.
+		// The scheduler did not say that this peer holds it, so this is no failure of a holder.
 	case e.Missing:
 		w.missingAt = append(w.missingAt, f.peer.id)
 	default:
@@ -382,8 +384,8 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	delete(m.fetches, e.Fetch)
 	failed := f.objects
 	if len(failed) > 0 {
-		// Nothing leads to the peer: what is queued there would find that out one
-		// timeout after the other.
+		// The peer is unreachable. The objects in its queue would fail one timeout after the other,
+		// so they fail with the stream.
 		failed, p.queue = slices.Concat(failed, p.queue), nil
 	}
 	var stuck []*wanted
@@ -404,8 +406,8 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	m.unreachable(stuck...)
 }
 
-// unreachable gives up on objects: nobody is left who might have them. Attempts
-// report all of theirs at once.
+// unreachable gives up objects that no further worker may hold. Each attempt reports all of its
+// unreachable inputs at once.
 func (m *Machine) unreachable(objects ...*wanted) {
 	var victims []*attempt
 	inputs := make(map[*attempt][]Unreachable)
@@ -427,8 +429,8 @@ func (m *Machine) unreachable(objects ...*wanted) {
 	}
 }
 
-// abandon forgets an object that nobody waits for, unless a stream is bringing
-// it: then it is dropped on arrival.
+// abandon forgets an object that no attempt waits for, unless a stream is bringing it: then it is
+// dropped on arrival.
 func (m *Machine) abandon(w *wanted) {
 	if len(w.waiting) > 0 || w.fetch != nil || m.wanted[w.object] != w {
 		return

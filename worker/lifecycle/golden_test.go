@@ -15,14 +15,17 @@ import (
 
 // TestGolden runs the scripts in testdata. Each line of a command is one event:
 //
-//	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1 in=t9/a1:pinned in=t8/a2:4096@w2,w3
-//	ahead t2/a1 t1/a1 (its makers) t8/a2@w2 (what it awaits), then assign t2/a1 admitted ...
+//	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1
+//	    in=t9/a1:pinned in=t8/a2:4096@w2,w3  (all in one line)
+//	ahead t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
+//	    then assign t2/a1 admitted ...
 //	made t8/a2 | never-made t8/a2
-//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | not-lent t1/a1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
+//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | not-lent t1/a1 | refused 1
+//	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
-// The output is the effects of each, and after "state" where each attempt is.
+// The output is the effects of each event, and after "state" the state of each attempt.
 func TestGolden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		t.Helper()

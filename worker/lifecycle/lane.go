@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// runner is one kind of lanes: all of them are alike.
+// runner is one kind of lanes, all alike.
 type runner struct {
 	name  string
 	lanes []*lane
-	// ready are the queued attempts that need just a slot.
+	// ready are the queued attempts that need one plain slot only.
 	ready readyHeap
 }
 
 // lane runs attempts one after the other.
 type lane struct {
 	index int
-	// running are the attempts handed to it, in order; the first is at work.
+	// running are the attempts handed to it, in order; the first is executing.
 	running []*attempt
-	// slots that it occupies; 0 exactly if nothing runs.
+	// slots is the number of slots that it occupies; 0 exactly if running is empty.
 	slots int
 	// load is the sum of the estimates of running.
 	load time.Duration
-	// plain: all of running are short and need just a slot, so that more may
-	// follow.
+	// plain: all of running are short and need one plain slot only, so that more can be handed over
+	// in advance.
 	plain bool
-	// since is when the first of running came to be the first.
+	// since is the time when the first of running became the first.
 	since time.Time
 }
 
@@ -62,9 +62,9 @@ func (m *Machine) dequeue(a *attempt) {
 	heap.Remove(&m.runner(a.runner).ready, a.heapIndex)
 }
 
-// dispatch hands queued attempts to lanes, by rank over all kinds, as far as
-// slots and resources go. An attempt that waits for several slots keeps those
-// behind it from taking them one by one; one that waits for a resource does not.
+// dispatch hands queued attempts to lanes, in the order of rank over all kinds, as far as slots and
+// resources suffice. An attempt that waits for several slots blocks those behind it, which would
+// otherwise take the slots one by one. An attempt that waits for a resource does not block others.
 func (m *Machine) dispatch(now time.Time) {
 	for {
 		r := m.next()
@@ -89,8 +89,8 @@ func (m *Machine) dispatch(now time.Time) {
 	}
 }
 
-// next returns the runner whose first ready attempt is the next of those that
-// have a lane.
+// next returns the runner with the first ready attempt by rank among the runners that have a lane
+// for theirs.
 func (m *Machine) next() (best *runner) {
 	for _, r := range m.runners {
 		if len(r.ready) > 0 && (best == nil || compareRank(r.ready[0], best.ready[0]) < 0) && m.laneFor(r) != nil {
@@ -113,8 +113,8 @@ func (m *Machine) nextSpecial() *attempt {
 func (m *Machine) resourcesFree(a *attempt) bool {
 	// order-free: a conjunction.
 	for name, amount := range a.resources {
-		// A worker that does not have so much at all was given the attempt by
-		// mistake; it runs alone, rather than never.
+		// A worker whose total is less than the amount was given the attempt by mistake. The
+		// attempt then runs when nothing else uses the resource, instead of never.
 		if amount > m.free[name] && m.free[name] < m.config.Resources[name] {
 			return false
 		}
@@ -131,8 +131,8 @@ func (m *Machine) idle(r *runner) *lane {
 	return nil
 }
 
-// laneFor returns the lane for a runner's first ready attempt: an idle one if a
-// slot is free, else the least loaded one that takes it in advance.
+// laneFor returns the lane for a runner's first ready attempt: an idle one if a slot is free,
+// otherwise the least loaded one that can take it in advance, nil if there is none.
 func (m *Machine) laneFor(r *runner) (best *lane) {
 	if m.freeSlots > 0 {
 		return m.idle(r)
@@ -220,7 +220,7 @@ func (m *Machine) onRunReturned(now time.Time, e RunReturned) {
 	if a == nil || a.state != Running {
 		return
 	}
-	// Whatever was not begun in time is not short where it is: no more advance.
+	// An attempt that did not begin in time is not handed over in advance again.
 	a.estimate, a.lane.load = 0, a.lane.load-a.estimate
 	m.leaveLane(now, a)
 	if a.cancelled {
@@ -244,14 +244,14 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 		m.forget(a)
 		return
 	}
-	// What was set aside for it was too little.
+	// The memory reserved for it was too small.
 	m.loosen(a)
 	m.giveUp(a)
 	m.reserve(a, e.Bytes, nil)
 }
 
-// onTicked reports what has been running for long, and takes back what is stuck
-// behind it while other lanes are idle.
+// onTicked reports attempts that have run for long as started, and takes back the attempts behind
+// them while slots are free.
 func (m *Machine) onTicked(now time.Time) {
 	for _, r := range m.runners {
 		for _, l := range r.lanes {
@@ -276,12 +276,12 @@ func (m *Machine) onTicked(now time.Time) {
 	}
 }
 
-// compareRank orders by rank; equal ranks by task, so that the order is total.
+// compareRank orders by rank, and equal ranks by task and attempt, so that the order is total.
 func compareRank(a, b *attempt) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), a.ref.compare(b.ref))
 }
 
-// readyHeap has the attempt of the lowest rank at 0.
+// readyHeap is a heap with the attempt of the lowest rank at index 0.
 type readyHeap []*attempt
 
 // Len is part of heap.Interface.

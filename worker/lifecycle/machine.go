@@ -1,23 +1,21 @@
-// Package lifecycle is a Machine: what a worker does with the attempts that it
-// was assigned, from the moment that they arrive until they are reported.
+// Package lifecycle is a Machine: it decides about the attempts that a worker was assigned, from
+// their arrival until their final report.
 //
-// An attempt may come AHEAD of inputs that other attempts, here or at other workers,
-// are to make: then it has nothing, and waits for nothing else, until they have. After that, and
-// any other from the start, it is WAITING for memory that its missing inputs need, FETCHING them
-// from other workers, QUEUED for a slot, RUNNING in a lane, and forgotten in the
-// step that reports it. Memory for all missing inputs of an attempt is reserved
-// at once before the first is fetched, so that attempts cannot block each other
-// half-way; inputs of queued attempts are fetched while others run.
+// An attempt may come AHEAD of inputs that other attempts, here or at other workers, are still to
+// make (pre-assignment): it then has nothing, and waits for nothing else, until they are made.
+// After that, and any other attempt from its arrival, it is WAITING for memory that its missing
+// inputs need, FETCHING them from other workers, QUEUED for a slot, and RUNNING in a lane. The step
+// that reports it also forgets it. Memory for all missing inputs of an attempt is reserved at once,
+// before the first is fetched, so that attempts cannot block each other half-way. Inputs of queued
+// attempts are fetched while others run.
 //
-// A lane is a place where attempts run one after the other: a goroutine for
-// native operations, a process for executors. It occupies the slots of what runs
-// in it. Attempts that are known to be short are handed to a busy lane in
-// advance, so that lanes never wait for the loop; until they have begun there,
-// they can be taken back.
+// A lane is a place where attempts run one after the other: a goroutine for native operations, a
+// process for executors. It occupies the slots of the attempts that run in it. Attempts that are
+// known to be short are handed to a busy lane in advance, so that lanes never wait for the loop.
+// They can be taken back until they have begun.
 //
-// Messages of the scheduler name attempts, and those of paths name fetches:
-// whatever is not known (any more) is late, and ignored or refused, as listed at
-// the event.
+// Messages of the scheduler refer to attempts, and messages of paths refer to fetches. A message
+// that refers to something unknown is late; it is ignored or refused, as described at each event.
 package lifecycle
 
 import (
@@ -31,29 +29,27 @@ import (
 
 // Config is fixed for the life of a machine.
 type Config struct {
-	// Self is how the worker names itself among holders; changed by Registered.
+	// Self is the worker's own number among holders; Registered changes it.
 	Self ids.WorkerID
-	// Slots is how many slots there are, at least 1; each kind of runner has as
-	// many lanes.
+	// Slots is the number of slots, at least 1. Each kind of runner has as many lanes.
 	Slots int
-	// Resources are declared amounts by name.
+	// Resources are the declared amounts by name.
 	Resources map[string]float64
-	// FetchesPerPeer and Fetches bound the streams to one peer and altogether.
-	// Default 2 and 16.
+	// FetchesPerPeer and Fetches limit the streams from one peer and from all peers. Default 2 and
+	// 16.
 	FetchesPerPeer, Fetches int
-	// FetchObjects and FetchBytes bound one stream; an object beyond them still
-	// goes alone. Default 1000 and 256 MiB.
+	// FetchObjects and FetchBytes limit one stream. An object beyond FetchBytes is fetched alone.
+	// Default 1000 and 256 MiB.
 	FetchObjects int
 	FetchBytes   uint64
-	// LaneDepth and LaneWindow bound what a lane is given in advance: so many
-	// attempts, of so much expected run time. Default 64 and 2 ms.
+	// LaneDepth and LaneWindow limit the attempts that a lane is given in advance: their number and
+	// the sum of their expected run times. Default 64 and 2 ms.
 	LaneDepth  int
 	LaneWindow time.Duration
-	// StartedAfter is how long an attempt runs before it is reported as started.
-	// Default 20 ms.
+	// StartedAfter is how long an attempt runs before it is reported as started. Default 20 ms.
 	StartedAfter time.Duration
-	// ReserveBytes is the expected output from which on memory for it is
-	// reserved before the attempt starts. Default 1 MiB.
+	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
+	// starts. Default 1 MiB.
 	ReserveBytes uint64
 }
 
@@ -70,12 +66,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// State is where an attempt is.
+// State is the stage of an attempt.
 type State uint8
 
-// The states, in order.
+// The states. A pre-assigned attempt begins as Ahead, any other as Waiting, Fetching or Queued.
 const (
-	// Waiting: the memory that it needs is asked for and not there.
+	// Waiting: the memory that it needs was requested and is not granted yet.
 	Waiting State = iota + 1
 	// Fetching: some inputs are on their way.
 	Fetching
@@ -83,11 +79,11 @@ const (
 	Queued
 	// Running: it was handed to a lane.
 	Running
-	// Ahead: other attempts have not made its inputs yet.
+	// Ahead: some of its inputs are still to be made, or it waits for the answer to Admit.
 	Ahead
 )
 
-// String returns the state's name as the API would.
+// String returns the state's name as the API spells it.
 func (s State) String() string {
 	switch s {
 	case Waiting:
@@ -104,7 +100,7 @@ func (s State) String() string {
 	return "UNKNOWN"
 }
 
-// attempt is all that is known of one.
+// attempt is the machine's record of one attempt.
 type attempt struct {
 	ref       Ref
 	state     State
@@ -114,39 +110,38 @@ type attempt struct {
 	runner    string
 	// estimate is its expected run time, 0 if unknown.
 	estimate time.Duration
-	// pinned are the inputs that are pinned for it, missing those that are not
-	// here yet: exactly the wanted objects that list it.
+	// pinned are the inputs that are pinned for it. missing are the inputs that are not here yet:
+	// exactly the wanted objects that list this attempt.
 	pinned  []Object
 	missing []*wanted
-	// loose: some of its inputs are kept here, and not in place.
+	// loose: some of its inputs are pinned, but may be moved out of the slab.
 	loose bool
-	// outputBytes is what its result needs of a reservation, 0 if that is little or
-	// not known.
+	// outputBytes is the size of its result that is part of its reservation, 0 if the result is
+	// small or its size unknown.
 	outputBytes uint64
-	// reservation is the memory set aside for it, nil if none was needed.
+	// reservation is the memory reserved for it, nil if it needs none.
 	reservation *reservation
-	// lane is where it runs, exactly while Running.
+	// lane is the lane of the attempt, set exactly while Running.
 	lane *lane
-	// cancelled: the scheduler does not want it any more; it ends as soon as its
-	// lane gives it back.
+	// cancelled: the scheduler has cancelled it. It ends as soon as its lane gives it back.
 	cancelled bool
 	// started: it was reported as started.
 	started bool
-	// returning: its lane was asked to give it back if it has not begun.
+	// returning: its lane was asked to return it if it has not begun.
 	returning bool
-	// heapIndex is its place in the ready queue of its runner, -1 outside.
+	// heapIndex is its position in the ready queue of its runner, -1 outside.
 	heapIndex int
-	// makers are the attempts that it is ahead of: exactly those that list it as
-	// a follower, each once.
+	// makers are the attempts here whose results it waits for: exactly those that list it as a
+	// follower, each once.
 	makers, followers []*attempt
-	// awaited are the objects of other workers that it is ahead of: exactly those
-	// that list it as waiting, each once.
+	// awaited are the objects of other workers that it waits for: exactly those that list it as
+	// waiting, each once.
 	awaited []*awaited
-	// succeeded: its result is here and was published.
+	// succeeded: its result is stored and was published.
 	succeeded bool
 }
 
-// special says that it needs more than a plain slot.
+// special says whether it needs more than one plain slot.
 func (a *attempt) special() bool { return a.slots > 1 || len(a.resources) > 0 }
 
 // Machine is owned by one goroutine. The zero value is not usable.
@@ -156,13 +151,12 @@ type Machine struct {
 	free      map[string]float64 // of resources
 	freeSlots int
 	runners   []*runner // in order of first use
-	// special are the queued attempts that need more than a plain slot, by rank.
+	// special are the queued attempts that need more than one plain slot, by rank.
 	special []*attempt
 
 	awaited map[Object]*awaited
 	wanted  map[Object]*wanted
-	// peers are those that something was ever fetched from, in order of first
-	// use.
+	// peers are the workers that objects were fetched from, in order of first use.
 	peers       []*peer
 	fetches     map[FetchID]*fetch
 	lastFetch   FetchID
@@ -193,15 +187,16 @@ func New(c Config) *Machine {
 	return m
 }
 
-// Len is the number of attempts that are not finished.
+// Len returns the number of attempts that are not finished.
 func (m *Machine) Len() int { return len(m.attempts) }
 
-// Busy says whether anything is under way: attempts, fetches that nobody waits for any more, memory that was asked for.
+// Busy says whether anything is active: attempts, fetches whose attempts have ended, reserved or
+// requested memory.
 func (m *Machine) Busy() bool {
 	return len(m.attempts)+len(m.wanted)+len(m.fetches)+len(m.reserved) > 0
 }
 
-// Attempts returns the attempts that are not finished, by task and attempt.
+// Attempts returns the attempts that are not finished, sorted by task and attempt.
 func (m *Machine) Attempts() []Ref {
 	refs := make([]Ref, 0, len(m.attempts))
 	// sorted: below.
@@ -212,7 +207,7 @@ func (m *Machine) Attempts() []Ref {
 	return refs
 }
 
-// State returns where an attempt is.
+// State returns the state of an attempt; false if it is unknown.
 func (m *Machine) State(r Ref) (State, bool) {
 	a := m.attempts[r]
 	if a == nil {
@@ -221,8 +216,7 @@ func (m *Machine) State(r Ref) (State, bool) {
 	return a.state, true
 }
 
-// Step takes in what happened and returns what is to be done, in order. The
-// result is valid until the next step.
+// Step handles an event and returns the effects, in order. The result is valid until the next step.
 func (m *Machine) Step(now time.Time, e Event) []Effect {
 	clear(m.out)
 	m.out = m.out[:0]
@@ -358,7 +352,7 @@ func (m *Machine) assigned(e *Assigned) {
 	m.advance(a)
 }
 
-// advance moves an attempt that does not wait for its own memory.
+// advance moves an attempt that does not wait for its own memory to its next state.
 func (m *Machine) advance(a *attempt) {
 	if len(a.missing) > 0 || a.reservation != nil && a.reservation.loading {
 		m.move(a, Fetching)
@@ -377,8 +371,8 @@ func (m *Machine) move(a *attempt, s State) {
 	m.log.add(a.ref, s.String())
 }
 
-// forget ends an attempt that is in no queue and no lane: it gives back what it
-// kept.
+// forget ends an attempt that is in no queue and no lane: it releases everything that the attempt
+// holds.
 func (m *Machine) forget(a *attempt) {
 	for _, o := range a.pinned {
 		m.do(Unpin{Ref: a.ref, Object: o})
@@ -398,8 +392,7 @@ func (m *Machine) forget(a *attempt) {
 	m.endFollowers(a)
 }
 
-// withdraw takes an attempt that does not run out of wherever it waits, and
-// forgets it.
+// withdraw removes an attempt that does not run from its queue and forgets it.
 func (m *Machine) withdraw(a *attempt) {
 	if a.state == Queued {
 		m.dequeue(a)
@@ -436,8 +429,8 @@ func (m *Machine) onCancelled(e Cancelled) {
 
 func (m *Machine) onReleased(e Released) {
 	if w := m.wanted[e.Object]; w != nil && w.fetch != nil {
-		// It arrives in a moment: whoever still waits for it gets it, and it goes
-		// with the last of them.
+		// It arrives soon. The attempts that still wait for it get it, and it is dropped after the
+		// last of them.
 		w.released = true
 		return
 	}

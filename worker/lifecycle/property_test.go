@@ -11,34 +11,36 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// world is everything around the machine: it carries effects out in its own
-// time, and knows what must add up.
+// world simulates everything around the machine: it carries out the effects with delays, and checks
+// that the machine's orders are consistent.
 type world struct {
 	t   *rapid.T
 	m   *lifecycle.Machine
 	now time.Time
 
-	assigned map[lifecycle.Ref]bool // false once reported for good
+	assigned map[lifecycle.Ref]bool // false after the final report
 	reserves []lifecycle.ReservationID
-	// loading are granted, and their inputs still come.
+	// loading are granted reservations whose inputs are still being loaded.
 	loading  []lifecycle.ReservationID
 	inputs   map[lifecycle.ReservationID][]lifecycle.Object
 	reserver map[lifecycle.ReservationID]lifecycle.Ref
 	granted  map[lifecycle.ReservationID]bool
 	fetches  []*stream
 	runs     map[lifecycle.Ref]*run
-	// order has the running attempts as they were started.
+	// order has the running attempts in the order of their start.
 	order []lifecycle.Ref
 	pins  map[lifecycle.Ref]map[lifecycle.Object]bool
 	slots int
-	// makers of the attempts that came ahead; published are those that succeeded.
+	// makers are the makers of each pre-assigned attempt. published are the attempts that have
+	// succeeded.
 	makers    map[lifecycle.Ref][]lifecycle.Ref
 	published map[lifecycle.Ref]bool
-	// awaits are the objects of each attempt that came ahead of them; asked are those that are to be told of, told those that were.
+	// awaits are the awaited objects of each pre-assigned attempt. asked are the objects with a
+	// subscription, told those that were reported as made.
 	awaits map[lifecycle.Ref][]lifecycle.Object
 	asked  []lifecycle.Object
 	told   map[lifecycle.Object]bool
-	// admits are to be answered.
+	// admits are the Admit effects that are to be answered.
 	admits []lifecycle.Ref
 }
 
@@ -177,7 +179,7 @@ func (w *world) carryOut(e lifecycle.Effect) {
 	}
 }
 
-// slotsOf encodes an attempt's slots in its task number.
+// slotsOf derives an attempt's slots from its task number.
 func (w *world) slotsOf(r lifecycle.Ref) int { return min(1+int(r.Task)%7/5, w.slots) }
 
 func (w *world) pin(r lifecycle.Ref, o lifecycle.Object) {
@@ -197,7 +199,7 @@ func (w *world) final(r lifecycle.Ref) {
 	w.assigned[r] = false
 }
 
-// ended takes a run off the books, before the machine hears of it.
+// ended removes a run from the records, before the machine gets the event.
 func (w *world) ended(i int) lifecycle.Ref {
 	r := w.order[i]
 	w.order = append(w.order[:i:i], w.order[i+1:]...)
@@ -256,8 +258,8 @@ func anyRef(t *rapid.T) lifecycle.Ref {
 	return lifecycle.Ref{Task: ids.TaskID(rapid.IntRange(1, 60).Draw(t, "task")), Attempt: ids.Attempt(rapid.IntRange(1, 2).Draw(t, "attempt"))}
 }
 
-// answer lets something happen that the machine waits for; false if there is
-// nothing.
+// answer makes one of the pending answers happen, chosen at random. It returns false if there is
+// none.
 func (w *world) answer(t *rapid.T) bool {
 	kinds := []func(){}
 	if len(w.reserves) > 0 {
@@ -353,9 +355,8 @@ func (w *world) progress(t *rapid.T, i int) {
 	}
 }
 
-// TestEachAttemptIsReportedOnce: whatever happens in whatever order, each attempt
-// ends with exactly one report, memory and pins are given back, and slots and
-// resources are never overdrawn.
+// TestEachAttemptIsReportedOnce checks that, for any order of events, each attempt ends with
+// exactly one report, memory and pins are released, and slots and resources are never overdrawn.
 func TestEachAttemptIsReportedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -383,7 +384,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			case 6:
 				w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(rapid.IntRange(1000, 1006).Draw(t, "object")), Generation: 1}})
 			case 7:
-				// Late and made-up messages.
+				// Late and invented messages.
 				w.step(lifecycle.InputFetched{Fetch: 999, Object: lifecycle.Object{Task: 1000, Generation: 1}})
 				w.step(lifecycle.FetchEnded{Fetch: 999})
 				w.step(lifecycle.Reserved{Reservation: 999})
