@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-// arrivals is an object that is being fetched again and again.
+// arrivals is an object that is fetched again and again.
 type arrivals struct {
 	*spilling
 	t    *testing.T
@@ -30,7 +30,7 @@ func newArrivals(t *testing.T) *arrivals {
 	return a
 }
 
-// begin gets a place for it and lets others follow.
+// begin allocates the object anew and publishes it as arriving.
 func (a *arrivals) begin() memory.Frame {
 	a.t.Helper()
 	a.Rebuild(a.r, id(1, 1))
@@ -71,11 +71,11 @@ func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 	if err := a.Seal(id(1, 1), []byte("head")); err != nil {
 		t.Fatal(err)
 	}
-	a.Conceal(id(1, 1)) // of what is sealed nothing is taken back
+	a.Conceal(id(1, 1)) // without effect on a sealed object
 	if _, whole, ok := w.Progress(); !whole || !ok {
 		t.Errorf("sealed, it is whole %v, ok %v", whole, ok)
 	}
-	// It may leave now: who reads it is waited for.
+	// The object may be freed now, but its memory waits for the reader.
 	a.Release(a.r)
 	a.Drop(id(1, 1))
 	if books, _, _ := a.Stats(); books.HeldBytes < arrivingBytes {
@@ -87,8 +87,8 @@ func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 	a.empties(t)
 }
 
-// Whoever follows a fetch that does not succeed finds that, whatever becomes of the object; and its memory is written by others
-// only when the follower has gone on.
+// A reader of an arriving object notices if the fetch fails, even if the object is built again. Its
+// memory is not written again before the reader has ended its read.
 func TestWhatDoesNotArriveIsNotFollowed(t *testing.T) {
 	a := newArrivals(t)
 	for name, end := range map[string]func(){

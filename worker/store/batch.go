@@ -5,9 +5,9 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-// AllocateAll makes frames for count objects in one step: each as Rebuild and Allocate would.
-// It appends them to into, and ends at the first error, which is that of the object number
-// made.
+// AllocateAll makes frames for count objects in one step, each like Rebuild and Allocate. It
+// appends them to into. It ends at the first error, which belongs to the object with index made. It
+// calls object under the lock.
 func (s *Store) AllocateAll(count int, object func(i int) (r ledger.ReservationID, id ledger.ObjectID, sizes []uint64), into []memory.Frame) (made int, frames []memory.Frame, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,8 +26,9 @@ func (s *Store) AllocateAll(count int, object func(i int) (r ledger.ReservationI
 	return made, into, nil
 }
 
-// SealCopies makes copies of other workers' objects readable, in one step: each as Seal and
-// Copied would. told hears of each how large it is, or what is wrong, under the lock.
+// SealCopies makes copies of other workers' objects readable in one step, each like Seal and
+// Copied. It calls told with the size or the error of each object. object and told are called under
+// the lock.
 func (s *Store) SealCopies(count int, object func(i int) (id ledger.ObjectID, header []byte), told func(i int, bytes uint64, err error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

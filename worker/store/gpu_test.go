@@ -21,8 +21,8 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// The tests named TestGPU run on any driver, by MILLRACE_CUDA_REAL on that of the
-// machine: then with sizes that show what the hardware does, and they tell rates.
+// The tests named TestGPU run on a fake driver, or with MILLRACE_CUDA_REAL on the driver of the
+// machine: then with sizes that show the hardware's behaviour, and they report rates.
 
 // onDevice is a store on a GPU with pinned memory and a disk below.
 type onDevice struct {
@@ -101,7 +101,7 @@ func (s *onDevice) tell(t *testing.T, name string, value float64, unit string) {
 	t.Logf("%-40s %10.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv("MILLRACE_RATES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // nobody asked
+		return // rates were not requested
 	}
 	_, err = fmt.Fprintf(file, "%-40s %10.2f %s\n", name, value, unit)
 	if err = errors.Join(err, file.Close()); err != nil {
@@ -113,7 +113,7 @@ func chunkID(i uint64) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(i + 1), Generation: 1}
 }
 
-// create makes an object whose bytes tell its number.
+// create makes an object whose bytes are derived from its number.
 func (s *onDevice) create(t *testing.T, i, bytes uint64) error {
 	t.Helper()
 	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: i}, []uint64{bytes}, time.Minute)
@@ -132,7 +132,7 @@ func (s *onDevice) create(t *testing.T, i, bytes uint64) error {
 	return s.Seal(chunkID(i), []byte("header"))
 }
 
-// use brings an object back and looks at some of its bytes.
+// use brings an object back and checks some of its bytes.
 func (s *onDevice) use(t *testing.T, i, bytes uint64) error {
 	t.Helper()
 	told := make(chan store.Told, 2)
@@ -170,7 +170,7 @@ func (s *onDevice) use(t *testing.T, i, bytes uint64) error {
 	return nil
 }
 
-// three runs a function for each number, three at a time.
+// three calls a function for each number, three at a time.
 func three(n uint64, do func(i uint64) error) error {
 	var group sync.WaitGroup
 	errs := make([]error, n)
@@ -186,8 +186,8 @@ func three(n uint64, do func(i uint64) error) error {
 	return errors.Join(errs...)
 }
 
-// Three times the slab is created, read twice and renewed, on a GPU in chunks of 512
-// MiB with a slab of 4 GiB; what comes back is what was written.
+// Objects of three times the size of the slab are created, read twice and replaced; on a GPU in
+// chunks of 512 MiB with a slab of 4 GiB. The bytes read are those that were written.
 func TestGPUStoreStreamsThreeTimesItsSlab(t *testing.T) {
 	chunk := uint64(1 << 20)
 	if os.Getenv("MILLRACE_CUDA_REAL") != "" {
@@ -219,7 +219,7 @@ func TestGPUStoreStreamsThreeTimesItsSlab(t *testing.T) {
 			return three(n, func(i uint64) error { return s.use(t, i, chunk) })
 		})
 	}
-	// Each step reads an old chunk and makes a new one: both directions at once.
+	// Each step reads an old chunk and makes a new one, so both directions are in use.
 	timed("replace 12.9 GB chunk by chunk", n, func() error {
 		return three(n, func(i uint64) error {
 			if err := s.use(t, i, chunk); err != nil {

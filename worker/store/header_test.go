@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// headerOf makes the header of a task's result, of a size and content that its number tells.
+// headerOf returns the header of a task's result; the task number determines size and content.
 func headerOf(task int) []byte {
 	b := make([]byte, store.LargeHeader-2+task*7919%(512<<10))
 	for i := range b {
@@ -37,7 +37,7 @@ func (s *spilling) readHeader(task int) ([]byte, error) {
 	return l.Head.Header, nil
 }
 
-// loadHeader reads an object as a task does, in a reservation with it as input.
+// loadHeader reads an object as a task does, with a reservation that has it as input.
 func (s *spilling) loadHeader(task int) ([]byte, error) {
 	told := make(chan store.Told, 4)
 	r, standing, err := s.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)},
@@ -60,8 +60,8 @@ func (s *spilling) loadHeader(task int) ([]byte, error) {
 	return s.ReadHeader(o)
 }
 
-// Large headers are what else is in the slab: they leave it and come back, whatever is done in whichever order, and every reader gets
-// what was stored.
+// Large headers behave like other objects in the slab: they are spilled and come back, in any order
+// of operations, and every reader gets the stored bytes.
 func TestLargeHeadersGoToDiskAndComeBack(t *testing.T) {
 	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
 		t.Helper()
@@ -122,7 +122,7 @@ func TestLargeHeadersGoToDiskAndComeBack(t *testing.T) {
 	})
 }
 
-// A header that cannot be read back is lost, as other bytes are, and its reader is told.
+// A header that cannot be read back is lost, like other bytes, and its reader gets an error.
 func TestUnreadableHeadersAreLost(t *testing.T) {
 	s := newSpilling(t)
 	for task := range 40 {
@@ -147,7 +147,8 @@ func TestUnreadableHeadersAreLost(t *testing.T) {
 	}
 }
 
-// However many attempts wait with small inputs, there is room for the results of those before them.
+// However many attempts with small inputs wait, there is room for the results of the runs before
+// them.
 func TestSmallInputsOfManyAttemptsLeaveRoom(t *testing.T) {
 	s := newSpilling(t)
 	for task := range 50 {
@@ -163,7 +164,7 @@ func TestSmallInputsOfManyAttemptsLeaveRoom(t *testing.T) {
 			loose++
 		}
 	}
-	// Inputs of less than a 256th of the slab.
+	// These inputs are smaller than 1/256 of the slab.
 	for task := range 400 {
 		if err := s.put(t, 100+task, 12_000); err != nil {
 			t.Fatal(err)

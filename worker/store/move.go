@@ -10,12 +10,12 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// movers is how many goroutines carry bytes in each direction: enough to keep a
-// disk busy while checksums are computed.
+// movers is the number of goroutines that move bytes in each direction: enough to keep a disk busy
+// while checksums are computed.
 const movers = 4
 
-// The directions, each with a queue of its own: what somebody waits for does not
-// stand behind what makes room.
+// The directions. Each has its own queue: reads, which others wait for, must not queue behind
+// writes, which make room.
 const (
 	reads = iota
 	writes
@@ -24,7 +24,7 @@ const (
 // order is a ledger.ReadIn, WriteOut or Discard.
 type order = ledger.Effect
 
-// mover carries out what the ledger orders. Its fields are guarded by Store.mu.
+// mover carries out the orders of the ledger. Its fields are guarded by Store.mu.
 type mover struct {
 	queues  [2][]order
 	running [2]int
@@ -43,7 +43,7 @@ func (s *Store) move(direction int, e order) {
 	}
 }
 
-// carry carries out orders until there are none.
+// carry carries out orders until the queue is empty.
 func (s *Store) carry(direction int) {
 	defer s.working.Done()
 	s.mu.Lock()
@@ -65,7 +65,7 @@ func (s *Store) carry(direction int) {
 	s.mu.Unlock()
 }
 
-// carryOut moves bytes and returns how to report it.
+// carryOut moves bytes. It returns the function that reports the outcome to the ledger.
 func (s *Store) carryOut(e order) (report func() []ledger.Effect) {
 	switch e := e.(type) {
 	case ledger.WriteOut:
@@ -83,7 +83,7 @@ func (s *Store) carryOut(e order) (report func() []ledger.Effect) {
 	panic(fmt.Sprintf("store: an order of type %T", e))
 }
 
-// write moves bytes down, by the way that both places have.
+// write moves bytes to a lower tier, by the fastest way that both places support.
 func (s *Store) write(e ledger.WriteOut) (sum uint32, err error) {
 	to := s.below[e.To.Tier-1]
 	if e.From.Tier > 0 {
@@ -111,7 +111,7 @@ func (s *Store) read(e ledger.ReadIn) error {
 	if staged, ok := s.space.(memory.Staged); ok {
 		err := readStaged(from, e.From.Offset, staged, e.To.Frame, e.Sum)
 		if err != nil {
-			// As tiers do for themselves: it may have been a bad moment.
+			// Try again, as tiers do themselves: the error may have been transient.
 			err = readStaged(from, e.From.Offset, staged, e.To.Frame, e.Sum)
 		}
 		return err
@@ -119,8 +119,7 @@ func (s *Store) read(e ledger.ReadIn) error {
 	return from.Read(e.From.Offset, s.space.Bytes(e.To.Offset, e.To.Bytes), e.Sum)
 }
 
-// hostOf returns where the processor finds the bytes of a tier, if it can address
-// them.
+// hostOf returns the place of a tier's bytes in host memory, if the processor can address them.
 func hostOf(t memory.Tier) (s memory.Space, base uint64, ok bool) {
 	direct, ok := t.(memory.DirectTier)
 	if !ok {
@@ -130,8 +129,8 @@ func hostOf(t memory.Tier) (s memory.Space, base uint64, ok bool) {
 	return s, base, true
 }
 
-// writeStaged writes what the processor cannot address to a tier that it writes:
-// the next part is copied out of the device meanwhile.
+// writeStaged writes bytes that the processor cannot address to a tier. The next part is copied out
+// of the device while one is written.
 func writeStaged(to memory.Tier, off uint64, from memory.Staged, f memory.Frame) (sum uint32, err error) {
 	out := memory.NewOutflow(from, []memory.Frame{f}, memory.StageBytes)
 	defer out.Close()
@@ -147,7 +146,7 @@ func writeStaged(to memory.Tier, off uint64, from memory.Staged, f memory.Frame)
 	}
 }
 
-// readStaged is writeStaged the other way round.
+// readStaged is the reverse of writeStaged. It also verifies the checksum.
 func readStaged(from memory.Tier, off uint64, to memory.Staged, f memory.Frame, want uint32) error {
 	in := memory.NewInflow(to)
 	defer in.Close()
@@ -182,7 +181,7 @@ func (s *Store) tierFailed(e ledger.TierFailed) {
 		"remedy", "free space below --local-directory or choose another one")
 }
 
-// lose gives up an object that a reader found broken.
+// lose gives up an object that a reader has found to be broken.
 func (s *Store) lose(id ledger.ObjectID, err error) {
 	s.mu.Lock()
 	calls := s.apply(s.ledger.Lose(id, err))
@@ -190,8 +189,8 @@ func (s *Store) lose(id ledger.ObjectID, err error) {
 	run(calls)
 }
 
-// spilled returns where the frames of a leased object are, some of them in a tier
-// below the slab. REQUIRES: mu is held.
+// spilled returns the places of the frames of a leased object of which some are in a tier below the
+// slab. REQUIRES: mu is held.
 func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 	copies, _ := s.ledger.Copies(id)
 	regions := make([]transfer.Region, len(copies))
@@ -201,7 +200,7 @@ func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 			continue
 		}
 		if host, base, ok := hostOf(s.below[c.Tier-1]); ok {
-			// They are read where they are.
+			// Readers read these bytes in place, in the tier.
 			regions[i] = transfer.Region{Space: host, Frame: memory.Frame{Offset: base + c.Offset, Bytes: c.Bytes}}
 		} else {
 			regions[i].Space = &spilled{
@@ -213,19 +212,18 @@ func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 	return regions
 }
 
-// spilled is a part of a tier that has been written out, as a space that can only
-// be read from: in the order of the offsets, so that the last byte is not handed
-// out before the checksum was found right.
+// spilled is a spilled part of a tier, as a space that can only be read with ReadInto. If it is
+// read in the order of offsets, the last byte is not returned before the checksum is verified.
 type spilled struct {
 	memory.Space
 	tier  memory.Tier
 	whole memory.Frame
 	sum   uint32
-	// broken is told when the bytes cannot be read, or are not those written.
+	// broken is called if the bytes cannot be read, or are not the bytes that were written.
 	broken func(error)
 
 	mu sync.Mutex
-	// next is up to where is was computed; both guarded by mu.
+	// is is the checksum of the bytes up to next. Both are guarded by mu.
 	next uint64
 	is   uint32
 }
@@ -254,7 +252,7 @@ func (p *spilled) readInto(off uint64, to []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if off != p.next {
-		// A part of the whole, or read again: the rest is looked at for itself.
+		// The read is out of order or repeated: the rest is read first, to verify the checksum.
 		if err := p.check(); err != nil {
 			return err
 		}
@@ -275,7 +273,7 @@ func (p *spilled) verdict() error {
 	return nil
 }
 
-// check reads what has not been read, for the checksum alone.
+// check reads the rest, only to verify the checksum.
 func (p *spilled) check() error {
 	if p.next == p.whole.End() {
 		return p.verdict()

@@ -5,11 +5,11 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-// Admit finds the inputs of an attempt and keeps them for it, each with a pin until
-// Unpin; those that are not here have no ID in the result. Where that does not keep
-// much memory from others, the pins are in place and the attempt can run. Otherwise
-// loose is true, and it needs a reservation with the inputs first: also if it has to
-// wait for memory anyway, because whoever waits must not hold any.
+// Admit finds the inputs of an attempt and pins them for it until Unpin. Inputs that are not here
+// have no ID in the result. If this withholds little memory from others, the inputs are pinned in
+// the slab and the attempt can run. Otherwise loose is true: they may be moved, and the attempt
+// first needs a reservation with these inputs. waits says that the attempt must wait for memory
+// anyway; then the result is loose too, because an attempt that waits must not hold memory.
 func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits bool) (objects []Object, loose bool) {
 	objects = make([]Object, len(inputs))
 	s.mu.Lock()
@@ -26,7 +26,7 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 		bytes += o.Placed()
 		loose = loose || !o.InSlab
 	}
-	// Without a tier below nothing moves.
+	// Without a tier below, nothing is moved.
 	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare || s.ledger.Available() < s.space.Size()/spareShare)
 	p := inputPin(task, attempt)
 	if loose {
@@ -40,21 +40,21 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 	return objects, loose
 }
 
-// smallShare is the part of the slab up to which the inputs of an attempt are kept
-// in place without a reservation, spareShare that which all such attempts leave to
-// others: many of them may wait for a lane, and the run before them for room.
+// smallShare: the inputs of an attempt are pinned in the slab without a reservation if they are at
+// most this part of it. spareShare: all such attempts together leave this part of the slab to
+// others. Many such attempts may wait for a lane while the runs before them wait for room.
 const (
 	smallShare = 256
 	spareShare = 4
 )
 
-// Queue finds a sealed object and keeps it for an attempt whose turn comes at a
-// rank: in whichever tier, until a reservation with it as input is granted.
+// Queue finds a sealed object and pins it for an attempt that will run at a rank. The object may be
+// in any tier until a reservation with it as input is granted.
 func (s *Store) Queue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) (Object, bool) {
 	return s.pin(id, queuedPin(task, attempt, rank))
 }
 
-// Loosen lets an object that is pinned for an attempt leave the slab.
+// Loosen allows an object that is pinned for an attempt to leave the slab.
 func (s *Store) Loosen(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) {
 	var calls []func()
 	s.mu.Lock()
@@ -71,13 +71,13 @@ func (s *Store) Loosen(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt,
 	}
 }
 
-// Pin finds a sealed object and keeps its bytes where they are, in the slab, for
-// an attempt; ok is false if they are not there.
+// Pin finds a sealed object and pins its bytes in place, in the slab, for an attempt; ok is false
+// if they are not there.
 func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (Object, bool) {
 	return s.pin(id, inputPin(task, attempt))
 }
 
-// Unpin takes the pins of an attempt off. Small headers have none.
+// Unpin removes the pins of an attempt. Small headers have none.
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
 	s.mu.Lock()
 	var calls []func()
@@ -111,8 +111,8 @@ func queuedPin(task ids.TaskID, attempt ids.Attempt, rank uint64) ledger.Pin {
 	return ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank}
 }
 
-// Held returns an object that is pinned, sealed or dropped since. Its frames stay
-// where they are if a pin or a reservation keeps them in place.
+// Held returns an object that is pinned, whether it is sealed or has been dropped since. Its frames
+// stay in place if a pin or a reservation keeps them there.
 func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +126,8 @@ func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
 	return objectOf(v), true
 }
 
-// Hold keeps an object in the slab for a granted reservation, as if it had been
-// asked for with it. It returns false if the bytes are not in the slab.
+// Hold keeps an object in the slab for a granted reservation, as if it had been one of the inputs.
+// It returns false if the bytes are not in the slab.
 func (s *Store) Hold(r ledger.ReservationID, id ledger.ObjectID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ type Use struct {
 	Rank uint64
 }
 
-// Expect says when objects will be needed.
+// Expect records when objects will be needed.
 func (s *Store) Expect(uses []Use) {
 	s.mu.Lock()
 	for _, u := range uses {

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-// Request asks for memory; see ledger.Request.
+// Request is a request for memory; see ledger.Request.
 type Request struct {
 	Holder   ledger.Holder
 	Bytes    []uint64
@@ -17,19 +17,19 @@ type Request struct {
 	Deadline time.Time
 }
 
-// Told is what becomes of a reservation that was not ready at once.
+// Told is the outcome of a reservation that was not ready at once.
 type Told struct {
-	// Granted: the memory is set aside. Ready: the inputs are in the slab, too;
-	// nothing is told after that.
+	// Granted: the memory is reserved. Ready: the inputs are in the slab, too; no further outcome
+	// follows.
 	Granted, Ready bool
-	// Err says why it will not be. If it is granted, Lost is an input that could
-	// not be read back, and the reservation is to be released.
+	// Err is the reason of a failure. If Granted is set, Lost is an input that could not be read
+	// back, and the caller must release the reservation.
 	Err  error
 	Lost ledger.ObjectID
 }
 
-// Acquire sets memory aside, and brings inputs into the slab. While that is not
-// Ready, tell is called, from any goroutine, with what becomes of it.
+// Acquire reserves memory and brings inputs into the slab. If the standing is not Ready, tell is
+// called with the outcome, from any goroutine.
 func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledger.Standing, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -38,7 +38,7 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 	}
 	s.lastReservation++
 	id := s.lastReservation
-	// An executor asks for its run, whose inputs it holds.
+	// An executor requests this for a run whose inputs it holds already.
 	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor && !q.Deadline.IsZero()
 	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
 		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
@@ -58,51 +58,52 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 	return id, standing, nil
 }
 
-// askEvery is how often those who keep memory that they may not need are asked for it while somebody waits for room.
+// askEvery is the interval between calls of OnShort's function while a request waits for room.
 const askEvery = time.Second
 
-// OnShort sets the function that the store calls while a request waits for room in the slab: at once, and again every
-// askEvery, because executors may keep memory anew meanwhile. The function must not block.
+// OnShort sets the function that the store calls while a request waits for room in the slab, so
+// that memory kept in reserve is given back: at once, and again every askEvery, because executors
+// may keep memory again meanwhile. The function must not block.
 func (s *Store) OnShort(short func()) {
 	s.mu.Lock()
 	s.short = short
 	s.mu.Unlock()
 }
 
-// askForRoom returns the call of OnShort. REQUIRES: mu.
+// askForRoom returns the function of OnShort, to be called without the lock. REQUIRES: mu.
 func (s *Store) askForRoom(now time.Time) func() {
 	s.asked = now
 	return s.short
 }
 
-// ReserveIdle sets memory aside that nobody waits for and that is free, or can be without a transfer; it fails at once if
-// there is none. It leaves the room that those who hold memory may need.
+// ReserveIdle reserves memory for which no request waits and that is free or can be freed without a
+// transfer. It fails at once if there is none. It leaves the room that holders of memory may need.
 func (s *Store) ReserveIdle(holder ledger.Holder, bytes []uint64) (ledger.ReservationID, error) {
 	id, _, err := s.Acquire(Request{Holder: holder, Bytes: bytes}, nil)
 	return id, err
 }
 
-// Reserve sets memory aside for a holder. If it has to wait, until the deadline,
-// tell is called once, from any goroutine, when it is decided; otherwise tell is
-// not called and granted is true.
+// Reserve reserves memory for a holder. If it has to wait, at most until the deadline, tell is
+// called once with the decision, from any goroutine. Otherwise granted is true and tell is not
+// called.
 func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, tell func(error)) (id ledger.ReservationID, granted bool, err error) {
 	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t Told) { tell(t.Err) })
 	return id, standing == ledger.Ready, err
 }
 
-// ReserveWait is Reserve for those who can wait in place.
+// ReserveWait is Reserve for callers that can block.
 func (s *Store) ReserveWait(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
 	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Deadline: time.Now().Add(wait)})
 }
 
-// ReserveMore is ReserveWait for those who hold memory already: it goes before all
-// who do not.
+// ReserveMore is ReserveWait for callers that hold memory already: they go before all that hold
+// none.
 func (s *Store) ReserveMore(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
 	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Urgent: true, Deadline: time.Now().Add(wait)})
 }
 
-// Grow adds memory to a granted reservation for what outgrew it: it makes others
-// leave, and waits.
+// Grow adds memory to a granted reservation for an object that is larger than it. It makes other
+// objects leave the slab, and waits.
 func (s *Store) Grow(ctx context.Context, r ledger.ReservationID, holder ledger.Holder, bytes []uint64, wait time.Duration) error {
 	more, err := s.ReserveMore(ctx, holder, bytes, wait)
 	if err != nil {
@@ -132,8 +133,8 @@ func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationI
 	}
 }
 
-// Release ends a reservation with all that was built in it and not sealed.
-// REQUIRES: nobody writes there any more.
+// Release ends a reservation with everything that was built in it and not sealed. REQUIRES: nothing
+// writes there any more.
 func (s *Store) Release(id ledger.ReservationID) {
 	if id == 0 {
 		return

@@ -8,42 +8,43 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Board is where readers find objects without a lease.
+// Board is a shared object index: readers find objects there without requesting a lease.
 type Board interface {
-	// Show lets them find one, if it fits there.
+	// Show publishes an object. It returns false if the object does not fit into the index.
 	Show(ref transfer.Ref, header []byte, frames []memory.Frame) bool
-	// ShowArriving lets them follow one that is being written there, Arrived says how
-	// much of it is in place, over its frames in their order, and Whole that it is
-	// what Show would be said of.
+	// ShowArriving publishes an object that is being written, so that readers can read it while it
+	// arrives (pipelined read). Arrived publishes how many bytes are in place, counted over the
+	// frames in order. Whole declares it complete, like an object published with Show.
 	ShowArriving(ref transfer.Ref, header []byte, frames []memory.Frame) bool
 	Arrived(ref transfer.Ref, bytes uint64)
 	Whole(ref transfer.Ref) bool
-	// Hide ends that. Those who have found it may be reading.
+	// Hide removes an object. Readers that have found it may still be reading it.
 	Hide(ref transfer.Ref) bool
-	// Readers looks who may be reading what is hidden by now; nil: nobody. Otherwise
-	// over says, when it is asked, whether that is over, as it will be in bounded time.
+	// Readers determines which readers may still be reading objects that are hidden by now; nil:
+	// none. Otherwise over says, whenever it is called, whether these reads have ended; they end in
+	// bounded time.
 	Readers(now time.Time) (over func(now time.Time) bool)
-	// Revoked counts the readers that were not waited for any longer.
+	// Revoked counts the readers that were too slow and whose reads were revoked.
 	Revoked() int
 }
 
-// recalling is a range of the slab that readers may still read.
+// recalling is a range of the slab that readers may still be reading.
 type recalling struct {
 	ticket ledger.Ticket
 	over   func(time.Time) bool
 }
 
-// The pauses between two looks at readers: most are through in less than the first.
+// The pauses between two checks of readers: most readers finish within the first pause.
 const (
 	firstLook   = 50 * time.Microsecond
 	longestLook = 2 * time.Millisecond
 )
 
-// ShowOn says on which board readers find what is in the slab. It is called before
-// anything is stored, and the board is closed after the store.
+// ShowOn sets the shared object index for objects in the slab. It must be called before anything is
+// stored, and the index must be closed after the store.
 func (s *Store) ShowOn(b Board) { s.board = b }
 
-// show lets readers find an object without asking, if it fits there. REQUIRES: mu.
+// show publishes an object in the index, if it fits. REQUIRES: mu.
 func (s *Store) show(id ledger.ObjectID) {
 	if s.board == nil || id.Task >= temporaryTasks || s.ledger.IsShown(id) {
 		return
@@ -55,9 +56,9 @@ func (s *Store) show(id ledger.ObjectID) {
 	}
 }
 
-// ShowArriving lets readers follow an object that is being built, as far as Arrived says,
-// until it is sealed or Conceal is called; its memory is not built anew, nor given back,
-// before their reads are over. It returns false if the object does not fit there.
+// ShowArriving publishes an object that is being built, so that readers can read the part that
+// Arrived reports, until it is sealed or Conceal is called. Its memory is not reused or released
+// before their reads are over. It returns false if the object does not fit into the index.
 func (s *Store) ShowArriving(id ledger.ObjectID, header []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,12 +73,12 @@ func (s *Store) ShowArriving(id ledger.ObjectID, header []byte) bool {
 	return true
 }
 
-// Arrived says how many bytes of such an object are in place, over its frames in their
-// order. It waits for nothing that takes long.
+// Arrived publishes how many bytes of such an object are in place, counted over its frames in
+// order. It does not wait for anything that takes long.
 func (s *Store) Arrived(id ledger.ObjectID, bytes uint64) { s.board.Arrived(refOf(id), bytes) }
 
-// Conceal ends that an object is followed that is not sealed: what was said to be in place
-// is not, or will not be the object.
+// Conceal removes an arriving object that is not sealed from the index: its bytes are not valid, or
+// will not become the object.
 func (s *Store) Conceal(id ledger.ObjectID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +89,7 @@ func refOf(id ledger.ObjectID) transfer.Ref {
 	return transfer.Ref{Task: id.Task, Generation: id.Generation}
 }
 
-// hider is the store as the ledger's board. Its methods are called under mu.
+// hider implements the ledger's Board. Its methods are called under mu.
 type hider struct{ store *Store }
 
 // Hide is part of ledger.Board.
@@ -110,7 +111,7 @@ func (h hider) Vacate(ticket ledger.Ticket, _ memory.Frame) bool {
 	return false
 }
 
-// recall watches readers until none is left of those who are waited for.
+// recall polls until all reads that are waited for have ended, and reports them to the ledger.
 func (s *Store) recall() {
 	defer s.working.Done()
 	pause := firstLook
@@ -137,7 +138,7 @@ func (s *Store) recall() {
 			calls = s.apply(s.ledger.Recalled(over...))
 			pause = firstLook
 		}
-		// NB: what was granted by that may have added to the list.
+		// NB: requests granted by this may have added to the list.
 		end := len(s.recalling) == 0 || s.closed
 		if end {
 			s.watching = false

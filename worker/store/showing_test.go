@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// mapped is the slab as another process has it.
+// mapped returns the slab as another process maps it.
 func mapped(t *testing.T, slab memory.Space) []byte {
 	t.Helper()
 	data, err := unix.Mmap(slab.FD(), 0, int(slab.Size()), unix.PROT_READ, unix.MAP_SHARED)
@@ -56,7 +56,7 @@ func onBoard(task int) transfer.Ref {
 	return transfer.Ref{Task: i.Task, Generation: i.Generation}
 }
 
-// empties waits until nothing is held any more.
+// empties drops all objects and waits until no memory is held.
 func (s *spilling) empties(t *testing.T) {
 	t.Helper()
 	for _, o := range s.Inventory() {
@@ -74,8 +74,8 @@ func (s *spilling) empties(t *testing.T) {
 	}
 }
 
-// Objects leave the slab, come back and are freed while many read what is on the
-// board: what they deliver is what was put there.
+// Objects leave the slab, come back and are freed while many readers read them through the shared
+// object index. Every read that counts as valid has the right bytes.
 func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 	const bytes = 200_000
 	slab, err := host.NewSlab(4<<20, memory.Identity{})
@@ -170,7 +170,8 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 	t.Logf("%d objects, %d delivered, %d discarded, %d revoked", next.Load(), delivered.Load(), discarded.Load(), s.board.Revoked())
 }
 
-// A reader that does not go on delays whoever wants its memory, and loses what it read.
+// A reader that does not finish delays requests for its memory only for a limited time, and its
+// read becomes invalid.
 func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 	slab, err := host.NewSlab(4<<20, memory.Identity{})
 	if err != nil {
@@ -181,7 +182,7 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := newSpillingFrom(t, slab, 2*time.Second) // long enough to look around meanwhile
+	s := newSpillingFrom(t, slab, 2*time.Second) // long enough for the checks that follow
 	v := s.sit(t)
 	const half = 1 << 20
 	for n := 1; n <= 2; n++ {
@@ -220,7 +221,8 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-// What left the slab is not found, and is again once it has come back and was lent.
+// An object that left the slab is not found in the index. It is found again after it has come back
+// and was leased.
 func TestWhatComesBackIsShownAgain(t *testing.T) {
 	s := newSpilling(t)
 	v := s.sit(t)

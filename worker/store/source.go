@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Source returns the store as what peers and clients read from.
+// Source returns the interface through which peers and clients read the store.
 func (s *Store) Source() transfer.Source { return source{s} }
 
 type source struct{ store *Store }
@@ -46,7 +46,7 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 	}
 	now := time.Now()
 	out := make([]transfer.Leased, len(refs))
-	var large []int // those of refs whose headers have to be read
+	var large []int // indices of refs whose headers must be read
 	defer func() {
 		for _, i := range large {
 			s.leaseHeader(&out[i])
@@ -74,7 +74,7 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 			}
 			lease = transfer.LeaseID(id)
 			if o.InSlab {
-				s.show(o.ID) // it may have come back
+				s.show(o.ID) // it may have come back into the slab
 			} else {
 				regions = s.spilled(o.ID)
 			}
@@ -91,8 +91,9 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 	return out
 }
 
-// leaseHeader makes a lease of a large header one of any other: the header is copied, and needs no protection then. REQUIRES: mu is
-// free, since it may have to be read from a tier below.
+// leaseHeader replaces the lease of a large header by that of a small one: the header is copied
+// into the heap and then needs no protection. REQUIRES: mu is free, since the header may have to be
+// read from a tier below.
 func (s *Store) leaseHeader(l *transfer.Leased) {
 	if l.Err != nil {
 		return

@@ -8,19 +8,19 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-// Spare is memory for one frame of whatever is made next. It is had while there is time for that, so that
-// who needs it has it at once: Adopt. The zero Spare is none.
+// Spare is memory for one frame of the next result. It is reserved while there is time for that, so
+// that Adopt is fast. The zero Spare is none.
 type Spare struct {
 	Reservation ledger.ReservationID
 	Frame       memory.Frame
 	object      ledger.ObjectID
 }
 
-// sparePart is the part of the slab that must be free beside a spare: it makes nothing leave, and
-// nobody wait.
+// sparePart: one part in sparePart of the slab must stay free beside a spare, so that a spare
+// neither evicts objects nor makes requests wait.
 const sparePart = 4
 
-// Spare sets memory aside, or returns none. Release gives it back.
+// Spare reserves memory, or returns the zero Spare if memory is short. Release releases it.
 func (s *Store) Spare(bytes uint64) (x Spare) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,7 +30,7 @@ func (s *Store) Spare(bytes uint64) (x Spare) {
 	s.lastReservation++
 	id := s.lastReservation
 	_, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{ID: id, Holder: ledger.Holder{Kind: ledger.HolderWorker}, Bytes: []uint64{bytes}})
-	// There are no calls: of what could be told, there was none that waited.
+	// There are no callbacks: no request was waiting.
 	s.apply(effects)
 	if err != nil {
 		return x
@@ -44,7 +44,8 @@ func (s *Store) Spare(bytes uint64) (x Spare) {
 	return Spare{Reservation: id, Frame: frames[0], object: object}
 }
 
-// Adopt makes a spare the memory of an object that is being built, with its only frame, for a holder.
+// Adopt makes a spare the memory of an object that is being built, as its only frame, and assigns
+// it to a holder.
 func (s *Store) Adopt(x Spare, id ledger.ObjectID, holder ledger.Holder) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// A spare becomes the memory of whatever it fits; where memory is short, or somebody waits for it, there is none.
+// A spare becomes the memory of an object that it fits. There is no spare if memory is short or a
+// request waits for it.
 func TestSparesAreHadOfWhatNobodyNeeds(t *testing.T) {
 	const part = 1 << 20
 	s := newStore(t, 8*part)
@@ -32,14 +33,14 @@ func TestSparesAreHadOfWhatNobodyNeeds(t *testing.T) {
 	if err := s.Adopt(spare, id(2, 1), task); err == nil {
 		t.Error("a spare was used twice")
 	}
-	// One that is not used leaves nothing.
+	// An unused spare leaves nothing behind.
 	before, _, _ := s.Stats()
 	s.Release(s.Spare(part).Reservation)
 	if after, _, _ := s.Stats(); after != before {
 		t.Errorf("books %+v, before %+v", after, before)
 	}
 	s.Release(store.Spare{}.Reservation)
-	// A quarter is left to others.
+	// A quarter of the slab stays free.
 	half, _, err := s.Reserve(task, []uint64{4 * part}, time.Time{}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// faulty is a file that fails as it is told to.
+// faulty is a file that fails on demand.
 type faulty struct {
 	disk.File
 	mu           sync.Mutex
@@ -60,7 +60,7 @@ func (f *faulty) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// patience is how long tests wait for what must happen.
+// patience is how long tests wait for events that must happen.
 const patience = 2 * time.Minute
 
 type spilling struct {
@@ -68,7 +68,7 @@ type spilling struct {
 	file      *faulty
 	directory string
 	board     *board.Board
-	wait      time.Duration // of put, for room
+	wait      time.Duration // longest wait of put for room
 
 	mu   sync.Mutex
 	gone map[ledger.ObjectID]error // guarded by mu
@@ -89,8 +89,7 @@ func newSpilling(t *testing.T) *spilling {
 	return newSpillingFrom(t, slab, 50*time.Millisecond)
 }
 
-// inBoth runs a test of a slab that the processor addresses, and of one that it does
-// not.
+// inBoth runs a test with a slab that the processor can address, and with one that it cannot.
 func inBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *spilling)) {
 	t.Helper()
 	t.Run("host", func(t *testing.T) { test(t, newSpilling) })
@@ -103,12 +102,13 @@ func inBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *spillin
 					t.Errorf("%d buffers were not given back", n)
 				}
 			})
-			return newSpillingFrom(t, far, time.Second) // nobody reads it
+			return newSpillingFrom(t, far, time.Second) // it has no readers
 		})
 	})
 }
 
-// newSpillingFrom waits for so long for readers of the board that do not go on.
+// newSpillingFrom returns a store on a slab. readers is how long it waits for readers of the index
+// that do not finish.
 func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *spilling {
 	t.Helper()
 	s := &spilling{directory: t.TempDir(), wait: patience, gone: make(map[ledger.ObjectID]error)}
@@ -186,7 +186,7 @@ func (s *spilling) put(t *testing.T, task, bytes int) error {
 	return s.Seal(id(task, 1), []byte("header"))
 }
 
-// settle waits until nothing is on its way to the disk.
+// settle waits until no bytes are on their way to the disk.
 func (s *spilling) settle(t *testing.T) {
 	t.Helper()
 	for limit := time.Now().Add(patience); s.Tiers()[0].LeavingBytes > 0; time.Sleep(time.Millisecond) {
@@ -196,7 +196,7 @@ func (s *spilling) settle(t *testing.T) {
 	}
 }
 
-// load brings an object in and checks it.
+// load brings an object into the slab and checks its bytes.
 func (s *spilling) load(t *testing.T, task int) error {
 	t.Helper()
 	told := make(chan store.Told, 4)
@@ -249,7 +249,7 @@ func TestObjectsGoToDiskAndComeBack(t *testing.T) {
 		if tiers[1].OutBytes < 18_000_000 || tiers[1].InBytes < 18_000_000 {
 			t.Errorf("tiers %+v", tiers)
 		}
-		// All is free again when nobody wants it, also on disk.
+		// All memory is free again when no object is needed, also on disk.
 		for task := range 40 {
 			if !s.Drop(id(task+1, 1)) {
 				t.Errorf("object %d was not here", task+1)
@@ -262,8 +262,8 @@ func TestObjectsGoToDiskAndComeBack(t *testing.T) {
 	})
 }
 
-// A full or broken disk fails the spill: what is in the slab stays, whoever needs
-// room is told why there is none, and it works again when the disk does.
+// A full or broken disk fails the spill: the objects in the slab stay, requests for room get the
+// reason of the failure, and spilling works again when the disk does.
 func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
 		t.Helper()
@@ -274,7 +274,7 @@ func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
 				s.wait = 200 * time.Millisecond
 				n := 1
 				refused := s.put(t, n, 1_000_000)
-				// It may have waited in vain before the disk has failed.
+				// The first wait may have ended before the disk has failed.
 				for limit := time.Now().Add(patience); refused == nil || !strings.Contains(refused.Error(), cause.Error()) && time.Now().Before(limit); {
 					if refused == nil {
 						n++
@@ -308,7 +308,8 @@ func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	})
 }
 
-// What cannot be read back, or is not what was written, is lost and said to be.
+// Objects that cannot be read back, or differ from the bytes written, are lost and reported as
+// lost.
 func TestUnreadableObjectsAreLost(t *testing.T) {
 	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
 		t.Helper()
@@ -351,7 +352,7 @@ func TestUnreadableObjectsAreLost(t *testing.T) {
 	})
 }
 
-// Readers get spilled objects from the disk, and no last byte of a corrupted one.
+// Readers get spilled objects from the disk, but never the last byte of a corrupted one.
 func TestLeasedObjectsAreReadFromDisk(t *testing.T) {
 	s := newSpilling(t)
 	for task := range 10 {
@@ -407,7 +408,7 @@ func TestLeasedObjectsAreReadFromDisk(t *testing.T) {
 	}
 }
 
-// Many who come and go at once leave nothing behind.
+// Concurrent use leaves nothing behind.
 func TestConcurrentUseOfSpilledObjects(t *testing.T) {
 	s := newSpilling(t)
 	var wait sync.WaitGroup
@@ -446,7 +447,7 @@ func TestConcurrentUseOfSpilledObjects(t *testing.T) {
 	for _, o := range s.Inventory() {
 		s.Drop(o.ID)
 	}
-	// Close gives up what is queued to be written; here it is to end.
+	// Close discards queued writes; here they must be finished.
 	s.settle(t)
 	s.Close()
 	names, err := filepath.Glob(filepath.Join(s.directory, "data"))

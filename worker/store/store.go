@@ -1,17 +1,16 @@
-// Package store is an Interface to a worker's memory: a space, the tiers below it
-// and the ledger that keeps their books, behind one lock, as device, executors,
-// paths and loop share them. Of these it knows only memory.Space and memory.Tier.
+// Package store is an Interface to a worker's memory: a space, the tiers below it, and the ledger
+// that keeps their records, behind one lock. Device, executors, paths and loop share it. It knows
+// them only as memory.Space and memory.Tier.
 //
-// The ledger is a machine and wants one owner. Here the owner is a lock instead
-// of a goroutine, because those who need room or bytes (operations, streams of
-// peers, executors) need the answer before they can go on, and a lock is an order
-// of magnitude cheaper than a message there and back. The store adds what IO
-// needs: waiting, leases without a process behind them, pages given back.
+// The ledger is a machine and needs one owner. Here the owner is a lock instead of a goroutine:
+// operations, streams of peers and executors need the answer to a request before they can continue,
+// and a lock is an order of magnitude cheaper than a message and its answer. The store adds what IO
+// needs: waiting, leases for readers without a process, and the release of free pages.
 //
-// Results without frames are kept as what they are, a header in the Go heap. A large one
-// lies in the slab as the only frame of its object, so that it counts against the worker's
-// limit and leaves for the tiers below as others do. Readers see it as a header all the same:
-// it is copied into the heap for each of them.
+// Results without frames are kept as a header in the Go heap. A large header is stored in the slab
+// as the only frame of its object, so that it counts against the worker's limit and can move to the
+// tiers below like other objects. Readers get it as a header nevertheless: it is copied into the
+// heap for each reader.
 package store
 
 import (
@@ -31,63 +30,65 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// forever is the deadline of leases that end with their holder in this process.
+// forever is the duration of leases that end with their holder in this process.
 const forever = 100 * 365 * 24 * time.Hour
 
-// headerLease marks leases on objects that have no bytes in the slab, and so
-// need no protection; the ledger's own count up from 1.
+// headerLease is the ID of all leases on objects without bytes in the slab, which need no
+// protection. The ledger's own lease IDs count up from 1.
 const headerLease transfer.LeaseID = 1 << 63
 
-// Store is safe for concurrent use. Nothing is called back under its lock but what is passed
-// to AllocateAll and SealCopies.
+// Store is safe for concurrent use. It calls no callbacks under its lock, except the functions
+// passed to AllocateAll and SealCopies.
 type Store struct {
 	space memory.Space
 	below []memory.Tier
 	log   *slog.Logger
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// The fields below are guarded by mu.
 	ledger *ledger.Ledger
-	// trace is nil but for measurements.
+	// trace is nil unless allocations are traced; see TraceEnv.
 	trace *trace
-	// latest is the newest generation here of each task.
+	// latest is the newest generation of each task's result here.
 	latest map[ids.TaskID]ids.Attempt
-	// small are the headers of the objects without frames.
+	// small are the headers of objects without frames that are in the heap.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
-	// written are objects of clients that the scheduler has not accepted yet: nobody can read them.
+	// written are objects of clients that the scheduler has not accepted yet: they cannot be read.
 	written map[ledger.ObjectID]bool
-	// telling are the reservations that are not ready and whom to tell.
+	// telling has the callbacks of the reservations that are not ready.
 	telling         map[ledger.ReservationID]func(Told)
 	lastReservation ledger.ReservationID
 	lastTemporary   uint64
-	// gone is told of objects that the store gave up by itself, short of waiting for room, the last time when asked says.
+	// gone is called for objects that the store has given up by itself. short is called while a
+	// request waits for room; asked is the time of its last call.
 	gone  func(ledger.ObjectID, error)
 	short func()
 	asked time.Time
 	mover
-	// board is nil if readers must ask for leases; recalling is what they may still
-	// read of it, and watching says that a goroutine waits for that.
+	// board is the shared object index, nil if readers must request leases. recalling are the
+	// ranges that its readers may still be reading, and watching says that a goroutine waits for
+	// these readers.
 	board     Board
 	recalling []recalling
 	watching  bool
-	// working counts goroutines that move bytes or give pages back; Close waits
-	// for them.
+	// working counts goroutines that move bytes, release pages or wait for readers; Close waits for
+	// them.
 	working sync.WaitGroup
 	closed  bool
 }
 
-// Object is what a reader needs of a sealed object. Its header never changes; the
-// bytes stay while they are pinned, and where they are while something holds them.
+// Object is a sealed object for a reader. Its header never changes. Its bytes stay while they are
+// pinned, and their place stays while a pin or a reservation holds them there.
 type Object struct {
 	ID ledger.ObjectID
-	// Header is nil exactly if HeaderAt says where it is.
+	// Header is nil exactly if HeaderAt is set.
 	Header []byte
-	// Frames are in the slab, unless InSlab says otherwise: then only their sizes
-	// are right.
+	// Frames are the places of the bytes in the slab. If InSlab is false, only their sizes are
+	// valid.
 	Frames []memory.Frame
-	// HeaderAt is a large header in place of frames: where they would be. Its size is 0 for
-	// all other objects. See ReadHeader.
+	// HeaderAt is the place of a large header, which an object has instead of frames. Its size is 0
+	// for all other objects. See ReadHeader.
 	HeaderAt memory.Frame
 	InSlab   bool
 }
@@ -97,7 +98,8 @@ func (o Object) Bytes() (n uint64) {
 	return o.Placed() + uint64(len(o.Header))
 }
 
-// Placed is how much of it has a place in the slab or in a tier below, and needs a pin to stay there; 0 for a small header.
+// Placed is the number of bytes that have a place in the slab or in a tier below, and need a pin to
+// stay there; 0 for a small header.
 func (o Object) Placed() (n uint64) {
 	for _, f := range o.Frames {
 		n += f.Bytes
@@ -105,13 +107,13 @@ func (o Object) Placed() (n uint64) {
 	return n + o.HeaderAt.Bytes
 }
 
-// HasPlace says whether the ledger knows it: all but small headers.
+// HasPlace says whether the ledger knows the object, which is so for all but small headers.
 func (o Object) HasPlace() bool { return len(o.Frames) > 0 || o.HeaderAt.Bytes > 0 }
 
-// inFrame is the header, for the ledger, of the objects whose frame is their header.
+// inFrame marks objects in the ledger whose only frame is their header.
 var inFrame = []byte("the frame")
 
-// objectOf is what readers need of what the ledger knows.
+// objectOf converts a ledger object for readers.
 func objectOf(v ledger.Object) Object {
 	if len(v.Header) > 0 && &v.Header[0] == &inFrame[0] {
 		return Object{ID: v.ID, HeaderAt: v.Frames[0], InSlab: v.InSlab}
@@ -119,7 +121,8 @@ func objectOf(v ledger.Object) Object {
 	return Object{ID: v.ID, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}
 }
 
-// ReadHeader returns the header of an object. REQUIRES: a large one is in the slab, and stays there meanwhile.
+// ReadHeader returns the header of an object. REQUIRES: a large header is in the slab, and stays
+// there during the call.
 func (s *Store) ReadHeader(o Object) ([]byte, error) {
 	if o.HeaderAt.Bytes == 0 {
 		return o.Header, nil
@@ -127,7 +130,7 @@ func (s *Store) ReadHeader(o Object) ([]byte, error) {
 	return copyOf(transfer.Region{Space: s.space, Frame: o.HeaderAt})
 }
 
-// copyOf returns the bytes of a region in memory of their own.
+// copyOf returns a copy of the bytes of a region.
 func copyOf(r transfer.Region) ([]byte, error) {
 	out := make([]byte, r.Frame.Bytes)
 	if from, ok := r.Space.(memory.Reader); ok {
@@ -140,7 +143,7 @@ func copyOf(r transfer.Region) ([]byte, error) {
 	return out, nil
 }
 
-// New returns an empty store over a space and the tiers below it, fastest first.
+// New returns an empty store on a space and the tiers below it, fastest first.
 func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, error) {
 	c := ledger.Config{SizeBytes: space.Size(), HeaderBytes: memory.HeaderBytes}
 	for _, t := range below {
@@ -170,15 +173,15 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 	return s, nil
 }
 
-// OnGone says whom to tell of objects that are not here any more though nobody
-// dropped them: with an error if their bytes are lost, nil if they were copies
-// that had to make room. It is set before anything is stored.
+// OnGone sets the function that is called for objects that the store has given up without a Drop:
+// with an error if their bytes are lost, with nil if they were copies that had to make room. It
+// must be set before anything is stored.
 func (s *Store) OnGone(gone func(ledger.ObjectID, error)) { s.gone = gone }
 
 // Space returns the slab.
 func (s *Store) Space() memory.Space { return s.space }
 
-// Close waits for bytes on their way and pages being given back. Reservations that
+// Close waits for bytes that are being moved and pages that are being released. Reservations that
 // are not ready are refused.
 func (s *Store) Close() {
 	s.mu.Lock()
@@ -202,7 +205,7 @@ func (s *Store) Close() {
 	s.trace = nil
 }
 
-// apply carries effects out and returns the calls to make without the lock.
+// apply carries out effects and returns the callbacks, which must be called without the lock.
 func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -276,7 +279,8 @@ func (s *Store) punch(ranges []memory.Frame) {
 	run(calls)
 }
 
-// Tick ends what has run out of time. It is called a few times a second.
+// Tick expires leases and requests past their deadline, and asks for room again if a request waits.
+// It must be called a few times a second.
 func (s *Store) Tick(now time.Time) {
 	s.mu.Lock()
 	var calls []func()
@@ -290,8 +294,8 @@ func (s *Store) Tick(now time.Time) {
 	run(calls)
 }
 
-// Trim gives the pages of free memory back, beyond keep bytes and what was in use since
-// it was last called; once a second is often enough.
+// Trim returns the pages of free memory to the system, except keep bytes and the memory that was in
+// use since the last call. Once a second is often enough.
 func (s *Store) Trim(keep uint64) {
 	s.mu.Lock()
 	var calls []func()
@@ -302,7 +306,7 @@ func (s *Store) Trim(keep uint64) {
 	run(calls)
 }
 
-// Lookup finds a sealed object. Generation 0 is the newest one here.
+// Lookup finds a sealed object. Generation 0 means the newest one here.
 func (s *Store) Lookup(id ledger.ObjectID) (Object, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,42 +332,43 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 	return objectOf(o), true
 }
 
-// Copied says that an object is a copy of one that its worker keeps: it may be
-// dropped to make room.
+// Copied marks an object as a copy of one that another worker keeps: it may be dropped to make
+// room.
 func (s *Store) Copied(id ledger.ObjectID) {
 	s.mu.Lock()
 	s.ledger.Copied(id)
 	s.mu.Unlock()
 }
 
-// Cost says how long it took to make an object that is here; see ledger.Cost.
+// Cost records how long it took to make an object that is here; see ledger.Cost.
 func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 	s.mu.Lock()
 	s.ledger.Cost(id, took)
 	s.mu.Unlock()
 }
 
-// LargeHeader is the size from which on a header without frames lies in the slab. MaxHeader is the largest that an object
-// may have: messages to readers have room for it.
+// LargeHeader is the smallest header without frames that is stored in the slab. MaxHeader is the
+// largest header of an object without frames: messages to readers have room for it.
 const (
 	LargeHeader = 64 << 10
 	MaxHeader   = 16 << 20
 )
 
-// headerWait is how long room for a large header may take to be made: others may have to be written to disk for it.
+// headerWait is the longest wait for room for a large header: other objects may have to be written
+// to disk first.
 const headerWait = 10 * time.Second
 
-// PutSmall stores an object without frames. It waits for room if the header is large, and fails if there is none. One that is large
-// and here already stays as it is: one attempt has one result.
+// PutSmall stores an object without frames. If the header is large, it waits for room and fails if
+// there is none. A large header that is here already stays unchanged: one attempt has one result.
 func (s *Store) PutSmall(id ledger.ObjectID, header []byte) error { return s.put(0, id, header, false) }
 
-// PutWithin is PutSmall, with room out of a reservation if that has enough.
+// PutWithin is PutSmall, with room taken from a reservation if that has enough.
 func (s *Store) PutWithin(r ledger.ReservationID, id ledger.ObjectID, header []byte) error {
 	return s.put(r, id, header, false)
 }
 
-// PutWritten is PutSmall for what a client wrote: nobody finds it before Accept. It returns an error if there is
-// something by that name.
+// PutWritten is PutSmall for an object that a client wrote: it cannot be read before Accept. It
+// returns an error if the object exists already.
 func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
 	return s.put(0, id, header, true)
 }
@@ -404,7 +409,8 @@ func (s *Store) putLarge(r ledger.ReservationID, id ledger.ObjectID, header []by
 	if errors.Is(err, ledger.ErrUnknown) || errors.Is(err, ledger.ErrOutgrown) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 2*headerWait, fmt.Errorf("nothing left within %v: %w", 2*headerWait, ledger.ErrNoRoom))
 		defer cancel()
-		reserve := s.ReserveMore // A task or a fetch that ends holds memory that others may wait for.
+		// An ending task or fetch holds memory that others may wait for, so its request goes first.
+		reserve := s.ReserveMore
 		if written {
 			reserve = s.ReserveWait
 		}
@@ -432,7 +438,7 @@ func (s *Store) putLarge(r ledger.ReservationID, id ledger.ObjectID, header []by
 	return s.Seal(id, inFrame)
 }
 
-// Here says whether there is anything by that name, also if nobody may read it yet.
+// Here says whether an object exists, even if it cannot be read yet.
 func (s *Store) Here(id ledger.ObjectID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -445,7 +451,7 @@ func (s *Store) here(id ledger.ObjectID) bool {
 	return small || ok
 }
 
-// SealWritten is Seal for what a client wrote: nobody finds it before Accept.
+// SealWritten is Seal for an object that a client wrote: it cannot be read before Accept.
 func (s *Store) SealWritten(id ledger.ObjectID, header []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -456,7 +462,7 @@ func (s *Store) SealWritten(id ledger.ObjectID, header []byte) error {
 	return err
 }
 
-// Accept has an object be found that a client wrote. It does nothing if it is not here.
+// Accept makes an object that a client wrote readable. It does nothing if the object is not here.
 func (s *Store) Accept(id ledger.ObjectID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -470,8 +476,7 @@ func (s *Store) Accept(id ledger.ObjectID) {
 	}
 }
 
-// Drop says that an object is not wanted any more. It returns whether it was
-// here.
+// Drop removes an object that is not needed any more. It returns whether the object was here.
 func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.mu.Lock()
 	s.forgetLatest(id)
@@ -484,7 +489,7 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	}
 	effects, err := s.ledger.Drop(id)
 	if o, held := s.ledger.Lookup(id); id.Task >= temporaryTasks && err == nil && held && len(o.Pins) > 0 {
-		// Its last pin is that of SealTemporary.
+		// Its last pin is the pin of SealTemporary.
 		more, _ := s.ledger.Unpin(id, o.Pins[0])
 		effects = append(effects, more...)
 	}
@@ -494,8 +499,9 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	return err == nil
 }
 
-// Forget drops all objects, also those that clients wrote and those that readers still have leases on: these keep their
-// bytes, but not their numbers, which other objects may then get. Memory of executors stays allocated.
+// Forget drops all objects, including those that clients wrote and those with read leases. Leased
+// objects keep their bytes, but not their numbers, which other objects may then get. Memory of
+// executors stays allocated.
 func (s *Store) Forget() {
 	for _, o := range s.Inventory() {
 		s.Drop(o.ID)
@@ -518,7 +524,8 @@ func (s *Store) Forget() {
 	s.mu.Unlock()
 }
 
-// Inventory returns all objects that can be read, by task: those that clients wrote once they are accepted.
+// Inventory returns all objects that can be read, sorted by task. Objects that clients wrote are
+// included once they are accepted.
 func (s *Store) Inventory() []Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -540,7 +547,7 @@ func (s *Store) Inventory() []Object {
 	return out
 }
 
-// Stats returns the ledger's books, and the objects and bytes beside the slab.
+// Stats returns the ledger's statistics, and the number and bytes of the objects in the heap.
 func (s *Store) Stats() (books ledger.Stats, small int, smallBytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -561,16 +568,15 @@ func (s *Store) Tiers() []ledger.TierState {
 	return s.ledger.Tiers()
 }
 
-// Snapshot describes the tiers, the n largest holders and pins, and the
-// reservations.
+// Snapshot describes the tiers, the n largest holders and pins, and the reservations.
 func (s *Store) Snapshot(n int) ledger.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ledger.Snapshot(n)
 }
 
-// Story returns what happened to the result of a task, as far as it is remembered:
-// of its newest generation here, else of its first.
+// Story returns the remembered history of a task's result: of its newest generation here, or of the
+// first if there is none.
 func (s *Store) Story(task ids.TaskID) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -584,23 +590,22 @@ func (s *Store) Allocate(r ledger.ReservationID, id ledger.ObjectID, sizes ...ui
 	return s.ledger.Allocate(r, id, sizes...)
 }
 
-// Rebuild forgets an object that is being built, to make it anew in the same
-// memory.
+// Rebuild forgets an object that is being built, so that it can be built again in the same memory.
 func (s *Store) Rebuild(r ledger.ReservationID, id ledger.ObjectID) {
 	s.mu.Lock()
 	s.ledger.Rebuild(r, id)
 	s.mu.Unlock()
 }
 
-// Alias makes frames of an object that is being built out of another one's.
+// Alias makes frames of an object that is being built out of ranges of another object.
 func (s *Store) Alias(r ledger.ReservationID, id, source ledger.ObjectID, ranges ...memory.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ledger.Alias(r, id, source, ranges...)
 }
 
-// Seal makes an object readable. An object of which no frame was ever allocated
-// is to be put with PutSmall instead.
+// Seal makes an object readable. An object without any allocated frame must be stored with PutSmall
+// instead.
 func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -623,7 +628,8 @@ func (s *Store) seal(id ledger.ObjectID, header []byte) error {
 	return err
 }
 
-// SealTemporary is Seal for memory that a process writes to as long as it is here. The holder says which one, for people.
+// SealTemporary seals a temporary object: memory that a process writes to as long as the object
+// exists. process names the holder in descriptions.
 func (s *Store) SealTemporary(id ledger.ObjectID, process ledger.Holder) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -633,12 +639,12 @@ func (s *Store) SealTemporary(id ledger.ObjectID, process ledger.Holder) error {
 	return s.ledger.Pin(id, ledger.Pin{Reason: ledger.PinExecutor, Holder: process})
 }
 
-// temporaryTasks is where the numbers of Temporary begin: far beyond those that
-// a scheduler hands out.
+// temporaryTasks is the first task number of temporary objects, far above the numbers that a
+// scheduler assigns.
 const temporaryTasks ids.TaskID = 1 << 62
 
-// Temporary names an object that is only a step in building another one, and
-// never seen outside.
+// Temporary returns a name for an object that is only a step in building another one and is never
+// seen outside.
 func (s *Store) Temporary() ledger.ObjectID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -646,8 +652,7 @@ func (s *Store) Temporary() ledger.ObjectID {
 	return ledger.ObjectID{Task: temporaryTasks + ids.TaskID(s.lastTemporary), Generation: 1}
 }
 
-// View returns the bytes of a frame in place, nil if the processor cannot address
-// them.
+// View returns the bytes of a frame in place, nil if the processor cannot address them.
 func (s *Store) View(f memory.Frame) []byte {
 	if f.Bytes == 0 {
 		return nil
@@ -667,8 +672,8 @@ func (s *Store) Views(frames []memory.Frame) [][]byte {
 	return out
 }
 
-// Copies returns the bytes of frames for reading, in place where that can be, else
-// as copies: meant for what is small.
+// Copies returns the bytes of frames for reading, in place if possible and otherwise as copies. It
+// is meant for small objects.
 func (s *Store) Copies(frames []memory.Frame) ([][]byte, error) {
 	from, ok := s.space.(memory.Reader)
 	if !ok {
@@ -686,7 +691,7 @@ func (s *Store) Copies(frames []memory.Frame) ([][]byte, error) {
 	return out, nil
 }
 
-// Regions returns frames for a transfer path.
+// Regions returns frames in the form that transfer paths use.
 func (s *Store) Regions(frames []memory.Frame) []transfer.Region {
 	out := make([]transfer.Region, len(frames))
 	for i, f := range frames {

@@ -112,7 +112,7 @@ func TestPinnedBytesStayWhenDropped(t *testing.T) {
 	if !ok {
 		t.Fatal("no pin")
 	}
-	// Another attempt of the same task pins for itself.
+	// Another attempt of the same task has its own pin.
 	if _, ok := s.Pin(id(1, 1), 7, 2); !ok {
 		t.Fatal("no pin")
 	}
@@ -143,7 +143,7 @@ func TestReservationWaitsForRoom(t *testing.T) {
 		t.Error(err)
 	}
 	s.Release(r)
-	// One that nobody can ever grant, and one that may not wait.
+	// The first request can never be granted, and the second may not wait.
 	if _, _, err := s.Reserve(task, []uint64{2 << 20}, time.Now().Add(time.Hour), nil); !errors.Is(err, ledger.ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
@@ -214,9 +214,9 @@ func TestTrimGivesPagesBack(t *testing.T) {
 	s := newStore(t, 64<<20)
 	put(t, s, id(1, 1), strings.Repeat("x", 32<<20))
 	s.Drop(id(1, 1))
-	s.Trim(1 << 20) // it was in use before
+	s.Trim(1 << 20) // the memory was in use since the last call
 	s.Trim(1 << 20)
-	s.Close() // waits for it
+	s.Close() // waits for the release of the pages
 	if books, _, _ := s.Stats(); books.TrimmingBytes != 0 || books.FreeBytes < 63<<20 {
 		t.Errorf("books %+v", books)
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// TraceEnv is the variable that names a file; with the process's number behind it,
-// it is where a store writes what is taken of its slab and given back, for tests of
-// fragmentation.
+// TraceEnv is the environment variable with the name of a trace file. A store writes its
+// allocations and frees to that file, with the number of the process appended to the name. It is
+// for tests of fragmentation.
 const TraceEnv = "MILLRACE_ALLOC_TRACE"
 
-// trace is that file. Its methods are called under the store's lock.
+// trace is the open file. Its methods are called under the store's lock.
 type trace struct {
 	file *os.File
 	out  *bufio.Writer
@@ -31,11 +31,11 @@ func openTrace() (*trace, error) {
 	return &trace{file: f, out: bufio.NewWriter(f)}, nil
 }
 
-func (t *trace) step(s alloc.Step) { _, _ = fmt.Fprintln(t.out, s) } // close tells
+func (t *trace) step(s alloc.Step) { _, _ = fmt.Fprintln(t.out, s) } // close reports the error
 
 func (t *trace) close() error {
 	if err := t.out.Flush(); err != nil {
-		_ = t.file.Close() // the first error tells more
+		_ = t.file.Close() // the first error is more useful
 		return err
 	}
 	return t.file.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// After Forget every number is free, though a reader still has the bytes that one of them named.
+// After Forget every number is free, even if a reader still leases the bytes of an object.
 func TestForgottenObjectsLeaveTheirNumbers(t *testing.T) {
 	s := newStore(t, 1<<20)
 	put(t, s, id(3, 1), "old")
@@ -89,7 +89,7 @@ func TestWrittenObjectsAreFoundOnceAccepted(t *testing.T) {
 	}
 }
 
-// A large header is no way around the worker's limit.
+// Large headers count against the worker's memory limit.
 func TestLargeHeadersCount(t *testing.T) {
 	s := newStore(t, 4<<20)
 	free := func() uint64 {
@@ -108,13 +108,13 @@ func TestLargeHeadersCount(t *testing.T) {
 			t.Errorf("%d bytes are free beside %d headers", got, n+1)
 		}
 	}
-	if n != 3 { // of the 4 MiB some are the slab's own
+	if n != 3 { // the slab itself needs some of the 4 MiB
 		t.Errorf("%d headers of 1 MiB found room in 4 MiB", n)
 	}
 	if o, ok := s.Lookup(id(1, 1)); !ok || o.Bytes() != uint64(len(large)) || len(o.Frames) != 0 {
 		t.Errorf("found %v, %v", o, ok)
 	}
-	putSmall(t, s, id(1, 1), large) // it is here, and stays
+	putSmall(t, s, id(1, 1), large) // it is here already and stays unchanged
 	s.Drop(id(2, 1))
 	putSmall(t, s, id(9, 1), large)
 	s.Forget()
