@@ -1,6 +1,5 @@
-// Package inproc is an Adapter: the transfer path between workers in one
-// process, by copying from memory to memory. It is also the reference that the
-// conformance suite holds the other paths to.
+// Package inproc is an Adapter: the transfer path between workers in one process. It copies from
+// memory to memory. It is also the reference for the conformance suite that all paths must pass.
 package inproc
 
 import (
@@ -14,14 +13,13 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// chunk is how much is copied between two looks at the context.
+// chunk is how much is copied between two checks for an interruption.
 const chunk = 4 << 20
 
 // Network connects the sources of one process by address.
 type Network struct {
 	mu sync.Mutex
-	// sources by address, guarded by mu, each with the channel that Remove
-	// closes.
+	// sources has the sources by address, guarded by mu. Each has the channel that Remove closes.
 	sources map[string]entry
 }
 
@@ -57,11 +55,11 @@ func (n *Network) find(address string) (entry, bool) {
 	return e, ok
 }
 
-// Path is the receiving side for one worker.
+// Path is the receiving side of one worker.
 type Path struct {
 	network *Network
 	worker  ids.WorkerID
-	// closed is closed by Close, once.
+	// closed is closed once, by Close.
 	closed chan struct{}
 	once   sync.Once
 }
@@ -135,7 +133,8 @@ func (p *Path) interrupted(ctx context.Context, peer transfer.Peer, e entry) err
 	}
 }
 
-// copyRegion copies by the ways that both spaces have, and asks goOn between chunks.
+// copyRegion copies with the methods that both spaces offer. It calls goOn before each chunk, and
+// stops if goOn returns an error.
 func copyRegion(to, from transfer.Region, goOn func() error) error {
 	put, finish := writer(to)
 	err := read(from, func(p []byte) error {
@@ -147,7 +146,7 @@ func copyRegion(to, from transfer.Region, goOn func() error) error {
 	return errors.Join(err, finish())
 }
 
-// read hands the bytes of a region out, in order.
+// read passes the bytes of a region to put, in order.
 func read(from transfer.Region, put func([]byte) error) error {
 	switch space := from.Space.(type) {
 	case memory.Staged:
@@ -186,8 +185,8 @@ func read(from transfer.Region, put func([]byte) error) error {
 	return nil
 }
 
-// writer takes the bytes of a region, in order. All of them are there when finish has
-// returned.
+// writer returns functions that write a region: put writes the next bytes, in order. All bytes are
+// in place when finish has returned.
 func writer(to transfer.Region) (put func([]byte) error, finish func() error) {
 	done := uint64(0)
 	staged, ok := to.Space.(memory.Staged)

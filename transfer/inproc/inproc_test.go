@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m
 
 func TestConformance(t *testing.T) { harness().Run(t) }
 
-// From and to spaces that the processor cannot address.
+// The same suite, from and to spaces that the CPU cannot address.
 func TestConformanceOfStagedSpaces(t *testing.T) {
 	h, rooms := harness(), map[transfer.Path]*transfertest.Room{}
 	path := h.Path

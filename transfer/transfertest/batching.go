@@ -7,10 +7,10 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Batching is a Sink that takes many objects at once.
+// Batching is a Sink that takes many objects in one call.
 type Batching struct {
 	*Sink
-	// Most is how many at a time; 0: as many as there are.
+	// Most is the largest number of objects per call; 0: no limit.
 	Most int
 }
 

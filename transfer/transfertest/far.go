@@ -12,25 +12,25 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Far is a memory.Staged space: it behaves like the memory of a
-// device, whose copies take their time.
+// Far is a memory.Staged space. It behaves like the memory of a device: its copies run in the
+// background.
 type Far struct {
 	data []byte
-	// Lent is how many buffers are out.
+	// Lent is the number of buffers in use.
 	Lent atomic.Int64
-	// Break, once true, fails every copy.
+	// Break, once true, makes every copy fail.
 	Break atomic.Bool
-	// idle are buffers that were given back.
+	// idle are free buffers, for the next use.
 	idle sync.Pool
 }
 
 var _ memory.Staged = (*Far)(nil)
 
-// ErrBroken is what a broken Far says.
+// ErrBroken is the error of a broken Far.
 var ErrBroken = errors.New("the test's device is lost")
 
-// NewFar returns a space of n bytes, which takes memory where it is written only. It
-// ends with the test.
+// NewFar returns a space of n bytes. It takes memory only where it is written, and ends with the
+// test.
 func NewFar(tb testing.TB, n uint64) *Far {
 	tb.Helper()
 	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
@@ -51,9 +51,9 @@ func (f *Far) Size() uint64 { return uint64(len(f.data)) }
 // Identity is part of memory.Space.
 func (f *Far) Identity() memory.Identity { return memory.Identity{} }
 
-// Bytes is part of memory.Space: nil.
+// Bytes is part of memory.Space. It returns nil.
 func (f *Far) Bytes(off, n uint64) []byte {
-	_ = f.data[off : off+n : off+n] // it panics where another space would
+	_ = f.data[off : off+n : off+n] // panics on a bad range, like other spaces
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (b *farBuffer) Wait() error {
 	return b.err
 }
 
-// Free is part of memory.Buffer. What is used after it is rubbish.
+// Free is part of memory.Buffer. It changes the bytes, so that a use after Free fails the test.
 func (b *farBuffer) Free() {
 	b.wait.Wait()
 	for i := 0; i < len(b.data); i += 64 << 10 {
@@ -130,7 +130,7 @@ func (b *farBuffer) Free() {
 	b.far.idle.Put(b)
 }
 
-// content returns the bytes of a region: in place, or as a copy.
+// content returns the bytes of a region: the memory itself, or a copy if the CPU cannot address it.
 func content(r transfer.Region) []byte {
 	far, ok := r.Space.(memory.Reader)
 	if !ok || r.Frame.Bytes == 0 {
@@ -138,7 +138,7 @@ func content(r transfer.Region) []byte {
 	}
 	p := make([]byte, r.Frame.Bytes)
 	if err := far.ReadInto(r.Frame.Offset, p); err != nil {
-		panic(err) // it is a test's
+		panic(err) // only tests use it
 	}
 	return p
 }

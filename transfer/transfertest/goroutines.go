@@ -7,26 +7,26 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Goroutines runs tests for goleak.VerifyTestMain, and gives what they left more time
-// to end than goleak does: that is less than half a second.
+// Goroutines runs tests for goleak.VerifyTestMain. It gives leftover goroutines more time to end
+// than goleak does: goleak waits less than half a second.
 type Goroutines struct{ *testing.M }
 
 // Run runs the tests.
 func (g Goroutines) Run() int {
 	code := g.M.Run()
 	if code == 0 {
-		_ = NoGoroutines() // goleak says what is left
+		_ = NoGoroutines() // goleak reports the goroutines that are left
 	}
 	return code
 }
 
-// NoGoroutines waits until all goroutines but the caller's have ended; its error says
-// which have not.
+// NoGoroutines waits until all goroutines except the caller's have ended. Its error lists those
+// that have not.
 func NoGoroutines() error {
 	limit := time.Now().Add(Patience)
 	err := goleak.Find()
 	for err != nil && time.Now().Before(limit) {
-		err = goleak.Find() // which waits for some of a second
+		err = goleak.Find() // waits for a fraction of a second
 	}
 	return err
 }

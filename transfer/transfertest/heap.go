@@ -1,5 +1,5 @@
-// Package transfertest is Test support: the conformance suite that each transfer
-// path must pass, and the sources and sinks that it runs on.
+// Package transfertest is Test support: the conformance suite that each transfer path must pass,
+// and the sources and sinks for it.
 package transfertest
 
 import (
@@ -32,13 +32,12 @@ func (h Heap) Bytes(off, n uint64) []byte { return h[off : off+n : off+n] }
 // FD is part of memory.Space.
 func (h Heap) FD() int { return -1 }
 
-// Objects is a transfer.Source and transfer.Receiver over objects in the heap, or
-// in a space.
+// Objects is a transfer.Source and transfer.Receiver for objects in the heap or in a space.
 type Objects struct {
 	room *Room
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// All below is guarded by mu. While silence is not nil and not closed, Lease waits.
 	silence chan struct{}
 	objects map[transfer.Ref]transfer.Leased
 	leases  map[transfer.LeaseID]transfer.Ref
@@ -49,30 +48,30 @@ type Objects struct {
 // NewObjects returns an empty source in the heap.
 func NewObjects() *Objects { return NewObjectsIn(nil) }
 
-// NewObjectsIn returns an empty source whose frames are copied into a room; nil:
-// that uses what it is given.
+// NewObjectsIn returns an empty source that copies frames into a room. Nil: it uses the given
+// frames themselves.
 func NewObjectsIn(room *Room) *Objects {
 	return &Objects{room: room, objects: make(map[transfer.Ref]transfer.Leased), leases: make(map[transfer.LeaseID]transfer.Ref)}
 }
 
-// Room returns where the objects lie, nil for the heap.
+// Room returns the room that contains the objects; nil for the heap.
 func (o *Objects) Room() *Room { return o.room }
 
-// ShowOn also shows what is put from now on to those who look at a board.
+// ShowOn also publishes all objects that are put from now on in a shared object index.
 func (o *Objects) ShowOn(b *board.Board) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.board = b
 }
 
-// Board is where objects are shown, nil if they are not.
+// Board returns the shared object index with the objects; nil if there is none.
 func (o *Objects) Board() *board.Board {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.board
 }
 
-// Hush makes Lease wait until the returned function is called, once.
+// Hush makes Lease wait until the returned function is called. It may be called once.
 func (o *Objects) Hush() (speak func()) {
 	silence := make(chan struct{})
 	o.mu.Lock()
@@ -81,7 +80,7 @@ func (o *Objects) Hush() (speak func()) {
 	return func() { close(silence) }
 }
 
-// Put adds an object whose frames are given.
+// Put adds an object with the given frames.
 func (o *Objects) Put(ref transfer.Ref, header string, frames ...[]byte) {
 	l := transfer.Leased{Head: transfer.Head{Ref: ref, Header: []byte(header)}}
 	for _, f := range frames {
@@ -112,14 +111,14 @@ func (o *Objects) Get(ref transfer.Ref) (frames [][]byte, ok bool) {
 	return frames, ok
 }
 
-// Leases is the number of leases that are out.
+// Leases returns the number of leases that were not released.
 func (o *Objects) Leases() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.leases)
 }
 
-// Revoke ends all leases, as if their time were over.
+// Revoke ends all leases, as if they had expired.
 func (o *Objects) Revoke() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,7 +194,7 @@ func (w *written) Commit(context.Context) error {
 // Abort is part of transfer.Incoming.
 func (w *written) Abort() {}
 
-// Sink collects what a fetch delivers.
+// Sink collects the objects that a fetch delivers.
 type Sink struct {
 	// PlaceHook, if set, is called first in Place.
 	PlaceHook func(ctx context.Context, index int, head transfer.Head) error
@@ -213,7 +212,7 @@ type Sink struct {
 // NewSink returns an empty sink in the heap.
 func NewSink() *Sink { return NewSinkIn(nil) }
 
-// NewSinkIn returns an empty sink that places in a room; nil: in the heap.
+// NewSinkIn returns an empty sink that places objects in a room; nil: in the heap.
 func NewSinkIn(room *Room) *Sink {
 	return &Sink{room: room, heads: make(map[int]transfer.Head), places: make(map[int][]transfer.Region), errs: make(map[int]error)}
 }
@@ -250,8 +249,7 @@ func (s *Sink) Done(index int, err error) {
 	s.errs[index] = err
 }
 
-// Result returns what became of an object: done is false while Done was not
-// called for it.
+// Result returns the result for an object. done is false as long as Done was not called for it.
 func (s *Sink) Result(index int) (head transfer.Head, frames [][]byte, done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,7 @@ package transfertest
 
 import "testing"
 
-// NoLeases waits until the source has got its leases back.
+// NoLeases waits until all leases of the source have been released.
 func NoLeases(t *testing.T, objects *Objects) {
 	t.Helper()
 	noLeases(t, objects)

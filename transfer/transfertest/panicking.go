@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Panicking is a transfer.Source whose Lease panics when a reader asks for task 13. It shows that an error in a source
-// ends one request, and not the process.
+// Panicking is a transfer.Source whose Lease panics when a reader asks for task 13. It shows that a
+// panic in a source ends one request, and not the process.
 type Panicking struct{ *Objects }
 
 // Lease is part of transfer.Source.

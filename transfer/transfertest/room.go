@@ -9,16 +9,16 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ErrFull: a room has no space left.
+// ErrFull: a room has no memory left.
 var ErrFull = errors.New("the test's space is full")
 
-// Room gives out a space from its beginning to its end; a nil Room is the heap.
+// Room allocates a space from its beginning to its end. A nil Room allocates in the heap.
 type Room struct {
 	space memory.Space
 
 	mu sync.Mutex
-	// next is the first free byte, and kept where frames lie that were copied
-	// before, by their address and size. Guarded by mu.
+	// next is the offset of the first free byte. kept are the copies of frames that keep made, by
+	// the address and size of the original. Guarded by mu.
 	next uint64
 	kept map[keptFrame]transfer.Region
 }
@@ -28,7 +28,7 @@ type keptFrame struct {
 	bytes int
 }
 
-// NewRoom returns the room behind the space's header page.
+// NewRoom returns a room for the part of the space after its header page.
 func NewRoom(space memory.Space) *Room {
 	return &Room{space: space, next: memory.HeaderBytes, kept: make(map[keptFrame]transfer.Region)}
 }
@@ -36,8 +36,7 @@ func NewRoom(space memory.Space) *Room {
 // Space returns the space.
 func (r *Room) Space() memory.Space { return r.space }
 
-// Take returns a region of n bytes. Regions are not aligned to anything: paths
-// must cope.
+// Take returns a region of n bytes. Regions have no alignment, and paths must accept that.
 func (r *Room) Take(n uint64) (transfer.Region, error) {
 	if r == nil {
 		return transfer.Region{Space: Heap(make([]byte, n)), Frame: memory.Frame{Bytes: n}}, nil
@@ -52,7 +51,7 @@ func (r *Room) Take(n uint64) (transfer.Region, error) {
 	return transfer.Region{Space: r.space, Frame: f}, nil
 }
 
-// Reset makes all of the room free.
+// Reset frees all of the room.
 func (r *Room) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +59,8 @@ func (r *Room) Reset() {
 	clear(r.kept)
 }
 
-// keep returns a region with the content of f: f itself in the heap, else a copy,
-// which is shared by all who bring the same f.
+// keep returns a region with the content of f. In the heap that is f itself. Otherwise it is a
+// copy, and later calls with the same f return the same copy.
 func (r *Room) keep(f []byte) transfer.Region {
 	if r == nil {
 		return transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: uint64(len(f))}}
@@ -83,7 +82,7 @@ func (r *Room) keep(f []byte) transfer.Region {
 		copy(region.Bytes(), f)
 	}
 	if err != nil {
-		panic(err) // it is a test's
+		panic(err) // only tests use it
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,34 +14,34 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Patience is how long the suite waits for what must happen: long enough for a
+// Patience is how long the suite waits for an event that must happen. It is long enough for a
 // machine that is busy with all other tests.
 const Patience = 2 * time.Minute
 
 var huge = flag.Bool("transfertest.huge", false, "fetch an object of 1 GiB too")
 
-// Harness makes a path for the suite.
+// Harness makes a path for the suite, and sources for the path.
 type Harness struct {
-	// Serve makes a source reachable, and returns how to reach it and what makes
-	// it vanish in the middle of whatever it does.
+	// Serve makes a source reachable. It returns the peer to fetch from, and a function that ends
+	// the source abruptly, also in the middle of its work.
 	Serve func(t *testing.T, source transfer.Source) (peer transfer.Peer, kill func())
-	// Path returns a path that gives up after stall without progress.
+	// Path returns a path whose stall timeout is stall.
 	Path func(t *testing.T, stall time.Duration) transfer.Path
-	// CanStall: the path has a peer process that can be silent.
+	// CanStall says that the path has a peer process, which can be silent.
 	CanStall bool
-	// Objects, if set, makes an empty source where the path can read from. Serve is
-	// given it then, and nothing else.
+	// Objects, if set, makes an empty source in memory that the path can read. Serve then gets only
+	// such sources.
 	Objects func(t *testing.T) *Objects
-	// Room, if set, is where fetches of a path must place.
+	// Room, if set, returns the room in which fetches by a path must place objects.
 	Room func(path transfer.Path) *Room
-	// Batches: sinks take many objects at once.
+	// Batches says that the sinks are Batchers.
 	Batches bool
-	// Slow: bytes take their time, and connections even more, as between emulated
-	// hosts. What is large is less so then, and silence is longer.
+	// Slow says that transfers take long, and connecting even longer, as between emulated hosts.
+	// Large objects are then smaller, and silences longer.
 	Slow bool
 }
 
-// large is a size that takes a while.
+// large returns a size whose transfer takes a while.
 func (h Harness) large(n int) int {
 	if h.Slow {
 		return n / 8
@@ -49,8 +49,8 @@ func (h Harness) large(n int) int {
 	return n
 }
 
-// silence is a time without progress that is meant to be noticed: a busy machine
-// makes connections and answers within it all the same.
+// silence returns a time without progress that must lead to a stall. A busy machine can still
+// connect and answer within it.
 func (h Harness) silence() time.Duration {
 	if h.Slow {
 		return 3 * time.Second
@@ -73,7 +73,7 @@ func (h Harness) sink(path transfer.Path) *Sink {
 	return NewSinkIn(h.Room(path))
 }
 
-// to is the sink as paths see it.
+// to returns the sink in the form that the path gets.
 func (h Harness) to(s *Sink) transfer.Sink {
 	if h.Batches {
 		return Batching{Sink: s, Most: 3}
@@ -90,7 +90,7 @@ func random(seed uint64, n int) []byte {
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
 
-// Run holds a path to what transfer.Path promises.
+// Run checks that a path does what transfer.Path promises.
 func (h Harness) Run(t *testing.T) {
 	t.Helper()
 	t.Run("sizes", h.sizes)
@@ -111,8 +111,7 @@ func (h Harness) Run(t *testing.T) {
 	}
 }
 
-// fetchAll fetches refs and compares them with the source, which must be left
-// without leases.
+// fetchAll fetches refs and compares them with the objects of the source.
 func (h Harness) fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, objects *Objects, refs ...transfer.Ref) {
 	t.Helper()
 	sink := h.sink(path)
@@ -135,8 +134,8 @@ func (h Harness) fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, 
 	}
 }
 
-// noLeases waits until the source has got its leases back: that may take a
-// moment longer than the reader's last byte.
+// noLeases waits until all leases of the source have been released. That may take a little longer
+// than the reader's last byte.
 func noLeases(t *testing.T, objects *Objects) {
 	t.Helper()
 	limit := time.Now().Add(Patience)
@@ -160,7 +159,7 @@ func (h Harness) sizes(t *testing.T) {
 	var refs []transfer.Ref
 	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, h.large(32 << 20)} {
 		backing := random(uint64(i), n+13)
-		// Unaligned ends and starts.
+		// The content begins at an odd address, and most sizes are not aligned either.
 		objects.Put(ref(i+1), fmt.Sprint("header ", i), backing[13:])
 		refs = append(refs, ref(i+1))
 	}
@@ -175,7 +174,7 @@ func (h Harness) sizes(t *testing.T) {
 	noLeases(t, objects)
 }
 
-// chunks fetches what no path can do in one piece.
+// chunks fetches objects that no path can transfer in one piece.
 func (h Harness) chunks(t *testing.T) {
 	sizes := []int{h.large(200<<20) + 5}
 	if *huge {
@@ -190,7 +189,7 @@ func (h Harness) chunks(t *testing.T) {
 			copy(backing[at:], backing[:at])
 		}
 		for at := 0; at < n; at += 1 << 16 {
-			backing[at] = byte(at >> 16) // or chunks could change places
+			backing[at] = byte(at >> 16) // otherwise two swapped chunks would look the same
 		}
 		objects.Put(ref(1), "x", backing, random(9, 11))
 		h.fetchAll(t, h.Path(t, Patience), peer, objects, ref(1))
@@ -311,7 +310,7 @@ func (h Harness) concurrent(t *testing.T) {
 	}
 }
 
-// large makes a source with objects that take a while.
+// large makes a source with objects whose transfer takes a while.
 func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, func()) {
 	t.Helper()
 	objects := h.objects(t)
@@ -325,9 +324,8 @@ func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, fu
 	return objects, refs, peer, kill
 }
 
-// interrupted fetches and calls interrupt when the second object is placed. It
-// returns what Fetch did, having checked that nothing is delivered as valid that
-// is not.
+// interrupted fetches, and calls interrupt when the second object is placed. It returns the error
+// of Fetch. It checks that every object delivered as valid has the right bytes.
 func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, interrupt func()) error {
 	t.Helper()
 	sink := h.sink(path)
@@ -380,7 +378,7 @@ func (h Harness) dies(t *testing.T) {
 	if err := h.interrupted(t.Context(), t, path, peer, refs, kill); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("got %v", err)
 	}
-	// And it stays away.
+	// The peer remains unreachable.
 	if err := path.Fetch(t.Context(), peer, refs, NewSink()); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("again: %v", err)
 	}
@@ -407,7 +405,7 @@ func (h Harness) stall(t *testing.T) {
 	peer, _ := h.Serve(t, objects)
 	defer speak()
 	path := h.Path(t, h.silence())
-	t.Parallel() // it only waits
+	t.Parallel() // the test only waits
 	err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
 	if !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("got %v", err)
@@ -421,10 +419,10 @@ func (h Harness) patience(t *testing.T) {
 	stall := h.silence()
 	path := h.Path(t, stall)
 	sink := h.sink(path)
-	t.Parallel() // it only waits
+	t.Parallel() // the test only waits
 	sink.PlaceHook = func(ctx context.Context, _ int, _ transfer.Head) error {
 		select {
-		case <-time.After(stall + stall/2): // memory comes late
+		case <-time.After(stall + stall/2): // the memory comes late
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
