@@ -40,7 +40,7 @@ const (
 	progressAt  = 3
 	payloadAt   = 4
 	inLine      = lineWords - payloadAt // words of payload in the line
-	lineHeader  = (inLine - 2) * 8      // maximum header bytes of an object with one frame whose payload fits in the line
+	lineHeader  = (inLine - 2) * 8      // header bytes next to one frame in the line
 	// MaxPayload is the largest payload in bytes: 16 for each frame, and the header.
 	MaxPayload = (inLine + restWords) * 8
 	maxFrames  = 8

@@ -121,8 +121,8 @@ func (f *Found) Begin(objects int) {
 }
 
 // Limits in words for one allocation of room. The first one is small, because similar objects share
-// their headers; each next one doubles. Above mostWords an allocation would not come from the
-// per-processor size-class caches of the Go runtime.
+// their headers; each next one doubles. mostWords is 16 KiB: allocations of more than 32 KiB would
+// not come from the Go runtime's per-processor caches of size classes.
 const (
 	leastWords = 64
 	mostWords  = 2048

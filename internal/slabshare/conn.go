@@ -177,7 +177,7 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // no data can be lost: they were not written
+			_ = f.Close() // they were only passed on or mapped
 		}
 	}
 }
@@ -454,7 +454,7 @@ func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 // readWithFiles receives a message with descriptors, which arrive with the first byte.
 func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
-	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // the memory and three of the board
+	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // slab and board
 	if err != nil {
 		return nil, err
 	}

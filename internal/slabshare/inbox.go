@@ -42,7 +42,8 @@ func NewInbox(c *net.UnixConn) (*Inbox, error) {
 	return &Inbox{raw: raw, buffer: make([]byte, inboxBytes)}, nil
 }
 
-// Spins reports whether the process has enough processors to poll for answers instead of blocking.
+// Spins reports whether the process has enough processors (8) to poll for answers instead of
+// blocking.
 func Spins() bool { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8 }
 
 // Poll passes the available messages to take, without waiting.

@@ -135,7 +135,7 @@ func wordsComeToWhoAsked(t *testing.T, network string) {
 	}
 	r := asks[0].reader
 	maker.Tell(r, herald.Word{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
-	maker.Tell(r, herald.Word{Ref: ref(9), Bytes: 1}) // nobody asked
+	maker.Tell(r, herald.Word{Ref: ref(9), Bytes: 1}) // no such subscription
 	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
 	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
 	maker.Tell(r, herald.Word{Ref: ref(0), Bytes: 1 << 40})
@@ -181,7 +181,7 @@ func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 			t.Fatalf("heard %v", word)
 		}
 		next(t, maker.left)
-		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // the connection is gone: no effect
+		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // no effect: it is closed
 		maker.Flush()
 	}
 }

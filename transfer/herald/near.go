@@ -72,8 +72,8 @@ func (y *nearby) tell(n *near) {
 }
 
 // Look passes messages from peers of this host to Heard and Asked, and reports whether there were
-// any. The caller must then process them. Look does not wait: if another goroutine is in Look or
-// Looking, it returns false, and that goroutine finds the messages.
+// any. The caller must then process them. Look does not wait: it returns false if another goroutine
+// holds the lock, normally in Look; that goroutine then handles the messages.
 func (h *Herald) Look() (found bool) {
 	if !h.nearby.mu.TryLock() {
 		return false

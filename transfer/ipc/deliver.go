@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// deliver reports objects whose copies are over to the sink. If it returns an error, the fetch
+// deliver reports to the sink the objects whose copies are over. If it returns an error, the fetch
 // ends.
 func (f *fetch) deliver(ended []span) error {
 	if len(ended) == 0 {
@@ -52,14 +52,14 @@ func (f *fetch) done(first, count int) {
 	}
 }
 
-// holding says for ended objects whether their leases were valid to the end. The objects of one
-// glance share one answer.
+// holding says for ended objects whether their leases were valid to the end. The objects under one
+// read guard share one answer.
 type holding struct {
 	glance bool
 	each   []bool
 }
 
-// held ends the leases of a batch, or checks the read guard of a glance.
+// held ends the leases of a batch, or checks the read guard (glance).
 func (f *fetch) held(ended []span) holding {
 	if f.batch == nil {
 		return holding{glance: f.glance.Held()}

@@ -82,7 +82,7 @@ func TestGPUFetchFigures(t *testing.T) {
 			mix.Shuffle(len(sink.regions), func(i, j int) { sink.regions[i], sink.regions[j] = sink.regions[j], sink.regions[i] })
 		}
 		for range 5 {
-			_ = r.path.Fetch(t.Context(), peer, refs, together{sink}) // a persistent error would come again below
+			_ = r.path.Fetch(t.Context(), peer, refs, together{sink}) // an error would recur
 		}
 		cpu = processorTime()
 		for range n {

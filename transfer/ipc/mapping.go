@@ -316,7 +316,7 @@ func (m *mapping) unmap() error {
 		errs = append(errs, m.turn.Close())
 	}
 	for _, s := range m.streams {
-		_ = s.Sync() // a gather writes its word shortly before it ends; on a lost device nothing runs
+		_ = s.Sync() // a gather writes its word just before it ends; on a lost device nothing runs
 		errs = append(errs, s.Close())
 	}
 	if m.peer != nil && m.dead {

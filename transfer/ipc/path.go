@@ -157,7 +157,7 @@ func (l Lane) carried() string {
 type Path struct {
 	config   Config
 	lenders  *borrow.Path
-	gather   *gather // the caller may not wait yet, so perhaps no other goroutine polls
+	gather   *gather // nil: no gather kernel, for the reason in noGather
 	entrance entrance
 	// noGather never changes after New.
 	noGather string

@@ -129,7 +129,8 @@ func (r *rates) learn(p *post, now time.Time) {
 // hurry corrects the model after an oversleep: the copy had finished before our timed sleep ended,
 // so its true duration is unknown but shorter than predicted. With the same prediction the next
 // sleep would hide the truth again. hurry therefore shrinks the dominant term (base, per-copy time
-// or the time for the bytes) by 2 %, doubling up to 32 % on consecutive oversleeps.
+// or the time for the bytes) by 2 %, doubling up to 32 % on consecutive oversleeps. early is false
+// if the post was noticed only after its predicted time; that says nothing.
 func (r *rates) hurry(p *post, early bool) {
 	if !early {
 		return
