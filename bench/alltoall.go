@@ -10,45 +10,50 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// AllToAllConfig is `bench alltoall`.
+// AllToAllConfig configures `bench alltoall`.
 type AllToAllConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
 	Workers    int
-	// Protocol is how bytes go: "auto", "borrow", "ucx" or "grpc".
+	// Protocol of the workers: "auto", "borrow", "ucx" or "grpc".
 	Protocol string
-	// GPUs: the workers' memory is that of GPUs.
+	// GPUs: the workers' memory is GPU memory.
 	GPUs bool
-	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	// CUDALibrary is the driver; "": the system's. Environment holds further variables for the
+	// processes.
 	CUDALibrary string
 	Environment []string
-	// Sizes are of what goes from each worker to each other one.
+	// Sizes in bytes of the object that each worker sends to each other worker.
 	Sizes       []int
 	Repetitions int
 	Progress    func(done, of int)
 }
 
-// AllToAllRow is one size. Every worker has an object for each other one; the time is that from the submission of one task
-// on each worker, which needs all objects meant for it, to the last one's end.
+// AllToAllRow is the result for one size. Every worker has an object for each other worker. The
+// client submits one task on each worker, which needs all objects for that worker. The time is from
+// the submission to the end of the last task.
 type AllToAllRow struct {
 	// Bytes of one object.
 	Bytes int    `json:"bytes"`
 	Path  string `json:"path"`
-	// Rate is of all bytes that change the worker, WorkerRate of those that one worker gets.
+	// Rate counts all bytes that move between workers, WorkerRate the bytes that one worker
+	// receives.
 	Rate       float64 `json:"gb_per_s"`
 	WorkerRate float64 `json:"worker_gb_per_s"`
 	P50        float64 `json:"us_p50"`
 	P99        float64 `json:"us_p99"`
 	Samples    int     `json:"samples"`
-	// SeenP50 is from the moment in which the first worker ordered an object to that in which the last one had all of its own, by
-	// what they tell; 0 where nothing is fetched, as memory is used in place. SeenRate is that of all bytes in that time.
+	// SeenP50 is the time from the first worker's order of an object until the last worker had all
+	// of its objects, as the workers report it. It is 0 if nothing is fetched because memory is
+	// used in place. SeenRate is the rate of all bytes in that time.
 	SeenP50  float64 `json:"seen_us_p50,omitempty"`
 	SeenRate float64 `json:"seen_gb_per_s,omitempty"`
-	// Raw is a copy of as many bytes in the memory of one process, by as many threads as there are workers; with GPUs, copies
-	// of one process by the driver, between all pairs of GPUs at once.
+	// Raw is a plain copy of the same number of bytes in the memory of one process, by as many
+	// threads as there are workers. With GPUs it is the time of copies by the driver in one
+	// process, between all pairs of GPUs at once.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
-	// Ratio of the rates to the raw one.
+	// Ratio and SeenRatio are the rates relative to the raw one.
 	Ratio     float64 `json:"ratio,omitempty"`
 	SeenRatio float64 `json:"seen_ratio,omitempty"`
 }
@@ -62,7 +67,7 @@ type AllToAllResult struct {
 	Machine string        `json:"machine"`
 }
 
-// AllToAll measures an exchange in which every worker gets something from every other one.
+// AllToAll measures an exchange in which every worker gets an object from every other one.
 func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err error) {
 	most := 0
 	for _, size := range c.Sizes {
@@ -150,7 +155,8 @@ func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err 
 	return row, nil
 }
 
-// bare is how long the slowest of the copies between all pairs of GPUs takes, in microseconds.
+// bare returns the time of the slowest of the plain copies between all pairs of GPUs, in
+// microseconds.
 func (x *exchange) bare(ctx context.Context, size int) (longest float64, err error) {
 	var pairs [][2]string
 	for from := range x.Workers {
@@ -169,10 +175,10 @@ func (x *exchange) bare(ctx context.Context, size int) (longest float64, err err
 	return longest, err
 }
 
-// worker is the name of one.
+// worker returns the name of worker i.
 func worker(i int) string { return fmt.Sprint("host-", i) }
 
-// once makes the objects, waits for them, and then measures the exchange.
+// once creates the objects, waits for them, and then measures the exchange.
 func (x *exchange) once(ctx context.Context, size int) (took time.Duration, tasks []uint64, err error) {
 	x.round++
 	meant := make([][]any, x.Workers)
@@ -197,7 +203,7 @@ func (x *exchange) once(ctx context.Context, size int) (took time.Duration, task
 	for _, f := range made {
 		tasks = append(tasks, f.TaskID())
 	}
-	// One submission, so that no worker has its order while that of another one waits for an answer.
+	// One submission, so that no worker can start before the tasks of all workers are submitted.
 	uses := x.client.NewGraph("exchange")
 	for to := range x.Workers {
 		uses.Add("", noop, millrace.Args(meant[to]...), millrace.WithWorkers(worker(to)), millrace.Hold())
@@ -216,7 +222,7 @@ func (x *exchange) once(ctx context.Context, size int) (took time.Duration, task
 	return took, tasks, nil
 }
 
-// copies are bare copies in memory, one thread for each worker.
+// copies holds buffers for plain copies in memory, with one thread for each worker.
 type copies struct{ from, to [][]byte }
 
 func newCopies(workers, size int) *copies {
@@ -224,7 +230,7 @@ func newCopies(workers, size int) *copies {
 	for range workers {
 		data := make([]byte, (workers-1)*size)
 		for i := range data {
-			data[i] = byte(i) // pages that were never written are all the same one
+			data[i] = byte(i) // pages that were never written share one physical page
 		}
 		c.from, c.to = append(c.from, data), append(c.to, make([]byte, (workers-1)*size))
 	}

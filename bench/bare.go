@@ -16,15 +16,15 @@ import (
 	"github.com/millrace/millrace/transfer/ipc"
 )
 
-// bare copies memory of workers as it is, by the driver, to a slab of this process on the GPU of one of them: what the machine
-// gives without tasks, objects and leases.
+// bare copies memory of workers directly with the driver, to a slab of this process on the GPU of
+// one of them. That shows the speed of the hardware without tasks, objects and leases.
 type bare struct {
 	device *cuda.Device
 	slab   *cuda.Slab
 	path   *ipc.Path
 }
 
-// openBare takes so many bytes on the GPU of a worker.
+// openBare allocates the given number of bytes on the GPU of a worker.
 func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes int) (_ *bare, err error) {
 	info, err := driver.Find(reader.GetGpu().GetUuid())
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes
 	return b, err
 }
 
-// close gives back what openBare got to.
+// close releases all that openBare acquired.
 func (b *bare) close() error {
 	var errs []error
 	if b.path != nil {
@@ -65,7 +65,7 @@ func (b *bare) close() error {
 	return errors.Join(errs...)
 }
 
-// copies are of a worker's first bytes to what lies at an offset here, with a rest before each.
+// copies times copies of a worker's first bytes to an offset in the slab, with a pause before each.
 func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at int, rest time.Duration) ([]time.Duration, error) {
 	peer := transfer.Peer{Worker: ids.WorkerID(from.GetWorkerId()), Name: from.GetName(), Address: from.GetDataAddress()}
 	remote := memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(bytes)}
@@ -77,8 +77,9 @@ func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at in
 	return took[warmUps:], nil
 }
 
-// bareCopies times copies of memory from GPU to GPU, all pairs at once, which the names of a source and a reader are: how
-// long those of each pair took, with a rest before each.
+// bareCopies times copies of memory from GPU to GPU, between all pairs at once. A pair is the names
+// of a source and a reader. It returns the times of each pair's copies, with a pause before each
+// copy.
 func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest time.Duration, pairs ...[2]string) (took [][]time.Duration, err error) {
 	driver, err := cuda.Load(cuda.Config{Library: library})
 	if err != nil {
@@ -124,7 +125,7 @@ func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest
 	return took, errors.Join(errs...)
 }
 
-// byName are the workers.
+// byName returns the workers by name.
 func byName(ctx context.Context, client *millrace.Client) (map[string]*millracev1.Worker, error) {
 	workers, err := client.Workers(ctx)
 	if err != nil {

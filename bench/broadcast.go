@@ -11,24 +11,25 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// BroadcastConfig is `bench broadcast`.
+// BroadcastConfig configures `bench broadcast`.
 type BroadcastConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
 	Workers    int
 	Sizes      []int
-	// Protocol of the workers: "auto", "borrow", "ucx", "grpc".
+	// Protocol of the workers: "auto", "borrow", "ucx" or "grpc".
 	Protocol string
-	// GPUs: the workers' memory is that of GPUs.
+	// GPUs: the workers' memory is GPU memory.
 	GPUs bool
-	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	// CUDALibrary is the driver; "": the system's. Environment holds further variables for the
+	// processes.
 	CUDALibrary string
 	Environment []string
 	Repetitions int
 	Progress    func(done, of int)
 }
 
-// BroadcastRow is one size: from an object on one worker to a copy on each.
+// BroadcastRow is the result for one size: from an object on one worker to a copy on each.
 type BroadcastRow struct {
 	Bytes   int     `json:"bytes"`
 	Workers int     `json:"workers"`
@@ -37,14 +38,15 @@ type BroadcastRow struct {
 	// Rate counts the bytes of all copies.
 	Rate        float64 `json:"gb_per_s"`
 	Repetitions int     `json:"repetitions"`
-	// SeenP50 is from the moment in which the first worker ordered its copy to that in which the last one had it, by what they
-	// tell.
+	// SeenP50 is the time from the first worker's order of its copy until the last worker had its
+	// copy, as the workers report it.
 	SeenP50 float64 `json:"seen_us_p50"`
-	// Single is one copy alone, and Ratio how many of these the broadcast takes: a tree needs about log2 of the workers,
-	// if they have cores and links of their own.
+	// Single is the time of one copy alone, and Ratio is the broadcast's time relative to it: a
+	// tree needs about log2 of the number of workers, if they have cores and links of their own.
 	Single float64 `json:"one_copy_us_p50"`
 	Ratio  float64 `json:"ratio"`
-	// SeenSingle is one copy alone as its worker saw it; RawP50, with GPUs, a bare copy by the driver.
+	// SeenSingle is the time of one copy alone as its worker reports it. RawP50, with GPUs, is that
+	// of a plain copy by the driver.
 	SeenSingle float64 `json:"seen_one_copy_us_p50"`
 	RawP50     float64 `json:"raw_us_p50,omitempty"`
 }
@@ -58,7 +60,7 @@ type BroadcastResult struct {
 	Machine  string         `json:"machine"`
 }
 
-// Broadcast measures how one object gets to all workers.
+// Broadcast measures the distribution of one object to all workers.
 func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err error) {
 	arguments := []string{"--protocol", c.Protocol}
 	if c.CUDALibrary != "" {
@@ -108,7 +110,8 @@ func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err
 	return out, nil
 }
 
-// replications times copies of a fresh object to n workers in all, as the client sees them, and as the workers do.
+// replications times copies of a fresh object to n workers in all, as seen by the client and as
+// reported by the workers.
 func replications(ctx context.Context, cluster *Cluster, size, n, repetitions int) (took, seen []time.Duration, err error) {
 	var objects [][]uint64
 	for i := range repetitions + 1 {
@@ -123,7 +126,8 @@ func replications(ctx context.Context, cluster *Cluster, size, n, repetitions in
 		if err := cluster.Client.Replicate(ctx, n, f); err != nil {
 			return nil, nil, err
 		}
-		if i > 0 { // The first one warms up.
+		// The first run warms up.
+		if i > 0 {
 			took, objects = append(took, time.Since(began)), append(objects, []uint64{f.TaskID()})
 		}
 		f.Release()

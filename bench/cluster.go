@@ -24,33 +24,33 @@ const (
 	pollEvery    = 2 * time.Millisecond
 )
 
-// ClusterConfig is a cluster to measure.
+// ClusterConfig describes a cluster to measure.
 type ClusterConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
 	Workers    int
-	// Slots of each worker. 0: its share of the cores.
+	// Slots of each worker. 0: the worker's share of the cores.
 	Slots int
-	// Zero makes workers that run nothing and answer at once.
+	// Zero makes workers that answer at once without running anything.
 	Zero bool
-	// MemoryLimit of each worker, as its flag takes it. Empty: 256MiB.
+	// MemoryLimit of each worker, in the notation of its flag. Empty: 256MiB.
 	MemoryLimit string
-	// GPUs: the memory is that of GPUs, one for each worker.
+	// GPUs: the memory is GPU memory, one GPU for each worker.
 	GPUs bool
-	// PinnedLimit, with GPUs, is the host memory below each of them, which clients of the host read and write too. Empty: none,
-	// so that nothing leaves the GPU.
+	// PinnedLimit, with GPUs, is the host memory that each of them spills to. Clients of the host
+	// can read and write it, too. Empty: none, so that no object leaves the GPU.
 	PinnedLimit string
-	// Environment has further variables of the processes.
+	// Environment holds further variables for the processes.
 	Environment []string
 	// Python is the interpreter of executors. Empty: the command's default.
 	Python string
-	// Executors are Python processes to start at once.
+	// Executors is the number of Python processes that each worker starts at once.
 	Executors int
-	// Arguments are further ones of the workers.
+	// Arguments are further arguments for the workers.
 	Arguments []string
 }
 
-// Cluster is a scheduler and workers as processes of their own.
+// Cluster is a scheduler and workers in processes of their own.
 type Cluster struct {
 	Scheduler, Supervisor *Process
 	File                  string
@@ -59,10 +59,10 @@ type Cluster struct {
 	dir string
 }
 
-// Process is one child.
+// Process is one child process.
 type Process struct {
 	*exec.Cmd
-	done chan struct{} // Closed when it was reaped.
+	done chan struct{} // closed when the process was reaped
 	log  *tail
 }
 
@@ -83,14 +83,15 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what was kept.
+// String returns the text that was kept.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.text)
 }
 
-// Start runs the program with arguments. It dies with this process. No setting of ours reaches it by environment.
+// Start runs the program with arguments. The process dies with this one. It inherits none of our
+// MILLRACE_ variables.
 func Start(executable string, env []string, args ...string) (*Process, error) {
 	p := &Process{Cmd: exec.Command(executable, args...), done: make(chan struct{}), log: new(tail)}
 	for _, v := range os.Environ() {
@@ -106,7 +107,7 @@ func Start(executable string, env []string, args ...string) (*Process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.Wait() // Its exit code is in ProcessState.
+		_ = p.Wait() // The exit code is in ProcessState.
 	}()
 	return p, nil
 }
@@ -114,13 +115,13 @@ func Start(executable string, env []string, args ...string) (*Process, error) {
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.done }
 
-// PID is its process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.Process.Pid }
 
-// Log is the end of what it wrote.
+// Log returns the end of the process's output.
 func (p *Process) Log() string { return p.log.String() }
 
-// Stop ends it with SIGTERM, and with SIGKILL if it takes too long.
+// Stop ends the process with SIGTERM, and with SIGKILL if that takes too long.
 func (p *Process) Stop() error {
 	if p == nil {
 		return nil
@@ -195,7 +196,8 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	return out, nil
 }
 
-// waitForWorkers returns when so many are active, or with what they said when they are not in time or have ended.
+// waitForWorkers returns when n workers are active. If they are late, or a process has ended, it
+// returns an error with the processes' output.
 func (c *Cluster) waitForWorkers(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -235,7 +237,7 @@ func waitForFile(ctx context.Context, name string, p *Process) error {
 	}
 }
 
-// WorkerPIDs are the processes of the workers.
+// WorkerPIDs returns the process ids of the workers.
 func (c *Cluster) WorkerPIDs(ctx context.Context) ([]int, error) {
 	workers, err := c.Client.Workers(ctx)
 	if err != nil {
@@ -248,7 +250,7 @@ func (c *Cluster) WorkerPIDs(ctx context.Context) ([]int, error) {
 	return pids, nil
 }
 
-// Close stops everything.
+// Close stops all processes and removes their directory.
 func (c *Cluster) Close() error {
 	var errs []error
 	if c.Client != nil {
@@ -258,7 +260,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// settle waits until the scheduler holds no task that a client could still want.
+// settle waits until the scheduler holds no live or successful task.
 func (c *Cluster) settle(ctx context.Context) error {
 	for {
 		info, err := c.Client.ClusterInfo(ctx)

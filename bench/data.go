@@ -20,26 +20,29 @@ import (
 //go:embed data_client.py
 var pythonData string
 
-// DataConfig is `bench data`.
+// DataConfig configures `bench data`.
 type DataConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
-	// Bytes of the array.
+	// Bytes is the size of the array.
 	Bytes int
-	// Repetitions: 5 if 0.
+	// Repetitions; 0: 5.
 	Repetitions int
-	// GRPC sends all bytes by gRPC. Otherwise client and worker, being on one host, use the worker's memory.
+	// GRPC sends all bytes by gRPC. Otherwise client and worker, which are on one host, share the
+	// worker's memory.
 	GRPC bool
-	// GPUs: the worker's memory is that of a GPU.
+	// GPUs: the worker's memory is GPU memory.
 	GPUs bool
-	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	// CUDALibrary is the driver; "": the system's. Environment holds further variables for the
+	// processes.
 	CUDALibrary string
 	Environment []string
 	// Python is the interpreter that runs the Python client. Empty: the Go client is measured.
 	Python string
 }
 
-// DataResult is the result of `bench data`: an array from the client to a worker and back into fresh memory.
+// DataResult is the result of `bench data`: an array goes from the client to a worker and back into
+// fresh memory.
 type DataResult struct {
 	Bench       string  `json:"bench"`
 	Client      string  `json:"client"`
@@ -50,15 +53,17 @@ type DataResult struct {
 	ReadRate    float64 `json:"read_gb_per_s"`
 	WriteSpread Spread  `json:"write_gb_per_s_spread"`
 	ReadSpread  Spread  `json:"read_gb_per_s_spread"`
-	// InPlace is how long it takes to have the array in the worker's memory, without a copy; absent by gRPC.
+	// InPlace is the time to access the array in the worker's memory without a copy. It is absent
+	// with gRPC.
 	InPlace Percentiles `json:"in_place_us,omitzero"`
-	// Processor time of client and worker together, in seconds for 10^9 bytes: what a loaded machine does not change.
+	// WriteCPU and ReadCPU are the processor time of client and worker together, in seconds per
+	// 10^9 bytes: a figure that the load of the machine does not change.
 	WriteCPU float64 `json:"write_cpu_s_per_gb"`
 	ReadCPU  float64 `json:"read_cpu_s_per_gb"`
-	// Peaks of resident memory beyond that of the idle process, the object itself included: the client while it writes
-	// an array that it holds, the client while it reads one and holds no other, the worker over all of it with the pages
-	// of its slab.
-	ClientPeakBytes      uint64 `json:"client_peak_bytes"` // The larger of the next two.
+	// Peaks of resident memory above that of the idle process, including the object itself: the
+	// client while it writes an array that it holds; the client while it reads one and holds no
+	// other; and the worker over the whole run, with the pages of its slab.
+	ClientPeakBytes      uint64 `json:"client_peak_bytes"` // the larger one of the next two
 	ClientWritePeakBytes uint64 `json:"client_write_peak_bytes"`
 	ClientReadPeakBytes  uint64 `json:"client_read_peak_bytes"`
 	WorkerPeakBytes      uint64 `json:"worker_peak_bytes"`
@@ -67,13 +72,13 @@ type DataResult struct {
 	Machine              string `json:"machine"`
 }
 
-// dataRuns is what a client measured. The Python client prints it as JSON.
+// dataRuns holds a client's measurements. The Python client prints it as JSON.
 type dataRuns struct {
 	Write    []float64 `json:"write_gb_per_s"`
 	Read     []float64 `json:"read_gb_per_s"`
 	WriteCPU []float64 `json:"write_cpu_s_per_gb"`
 	ReadCPU  []float64 `json:"read_cpu_s_per_gb"`
-	// InPlace are seconds.
+	// InPlace is in seconds.
 	InPlace []float64 `json:"in_place_s"`
 
 	WritePeak uint64 `json:"client_write_peak_bytes"`
@@ -91,7 +96,7 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 		Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*3 + 64<<20), GPUs: c.GPUs, Environment: c.Environment,
 	}
 	if out.Memory = "host"; c.GPUs {
-		// What clients map is a part of it.
+		// Clients map a part of it.
 		out.Memory, config.PinnedLimit = "cuda", fmt.Sprint(uint64(c.Bytes)*16+64<<20)
 	}
 	if c.CUDALibrary != "" {
@@ -149,7 +154,7 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 	return out, nil
 }
 
-// peak is the growth of a process's resident memory from one moment on.
+// peak measures the growth of a process's resident memory from one moment on.
 type peak struct {
 	pid    int
 	before uint64
@@ -168,13 +173,13 @@ func (p peak) bytes() (uint64, error) {
 	return most - min(most, p.before), err
 }
 
-// idle gives back what the garbage collector holds.
+// idle returns the free memory of the garbage collector to the system.
 func idle() {
 	runtime.GC()
 	debug.FreeOSMemory()
 }
 
-// dataTimer times one direction in wall and processor time of client and worker.
+// dataTimer measures the wall time, and the processor time of client and worker, of one direction.
 type dataTimer struct {
 	worker int
 	began  time.Time
@@ -196,7 +201,7 @@ func (t *dataTimer) start() (err error) {
 	return err
 }
 
-// stop appends the rate in GB/s and the processor seconds for a GB.
+// stop appends the rate in GB/s and the processor seconds per GB.
 func (t *dataTimer) stop(size int, rates, cpus *[]float64) error {
 	took := time.Since(t.began)
 	cpu, err := t.used()
@@ -279,7 +284,7 @@ func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (ou
 			return out, fmt.Errorf("bench data: %d bytes came back as %d others", c.Bytes, len(back.Data))
 		}
 		if !c.GRPC {
-			// Percentiles are over 200 samples at least.
+			// Percentiles need at least 200 samples.
 			for len(out.InPlace) < inPlaceSamples {
 				began := time.Now()
 				_, done, err := f.View(ctx)

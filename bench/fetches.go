@@ -9,13 +9,13 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// rememberedFetches is how many fetches a worker tells of.
+// rememberedFetches is the number of last fetches that a worker reports.
 const rememberedFetches = 256
 
-// fetched are fetches as those who fetched saw them, by the task that made the object.
+// fetched holds fetches as the fetching workers report them, by the task that made the object.
 type fetched map[uint64][]*millracev1.MemoryFetch
 
-// fetched asks the named workers for the last of theirs, all workers if none is named.
+// fetched asks the named workers for their last fetches, or all workers if none is named.
 func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error) {
 	workers, err := c.Client.Workers(ctx)
 	if err != nil {
@@ -39,7 +39,8 @@ func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error)
 	return out, nil
 }
 
-// span is the time between the first want of any of the objects and the last one's use, 0 if nothing was fetched.
+// span is the time from the first request for one of the objects until the last one is usable; 0 if
+// nothing was fetched.
 func (f fetched) span(tasks ...uint64) time.Duration {
 	var first, last time.Time
 	for _, task := range tasks {
@@ -57,7 +58,7 @@ func (f fetched) span(tasks ...uint64) time.Duration {
 	return last.Sub(first)
 }
 
-// spans are those of each set of objects that was fetched.
+// spans returns the span of each set of objects that was fetched.
 func (f fetched) spans(sets [][]uint64) (out []time.Duration) {
 	for _, tasks := range sets {
 		if d := f.span(tasks...); d > 0 {
@@ -67,7 +68,8 @@ func (f fetched) spans(sets [][]uint64) (out []time.Duration) {
 	return out
 }
 
-// steps are the medians of when fetches of the objects were begun, had a place, and had arrived, in microseconds after the want.
+// steps returns medians over the fetches of the objects, in microseconds after the request: when
+// the fetch began, when it had memory for the object, and when the object had arrived.
 func (f fetched) steps(tasks []uint64) (begun, placed, arrived float64) {
 	var all [3][]time.Duration
 	for _, task := range tasks {

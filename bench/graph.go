@@ -20,7 +20,7 @@ const (
 	leastTreeSize = 3
 )
 
-// shapes build a graph of about n tasks that ends in held ones. Keys begin with prefix.
+// shapes build a graph of about n tasks of which the last ones are held. Keys begin with prefix.
 var shapes = map[string]func(g *millrace.GraphBuilder, prefix string, n int){
 	"merge":   merge,
 	"tree":    tree,
@@ -30,10 +30,11 @@ var shapes = map[string]func(g *millrace.GraphBuilder, prefix string, n int){
 	"fanout":  fanout,
 }
 
-// Shapes are the names of the graphs that Graph knows.
+// Shapes returns the names of the graphs that Graph knows.
 func Shapes() []string { return slices.Sorted(maps.Keys(shapes)) }
 
-// Graph measures a graph with dependencies: building it, submitting it, and hearing that its last tasks have ended.
+// Graph measures a graph with dependencies: building it, submitting it, and receiving the end of
+// its last tasks.
 func Graph(ctx context.Context, shape string, c TasksConfig) (TasksResult, error) {
 	build, ok := shapes[shape]
 	if !ok {
@@ -73,7 +74,7 @@ func Graph(ctx context.Context, shape string, c TasksConfig) (TasksResult, error
 
 func key(prefix string, i int) string { return prefix + strconv.Itoa(i) }
 
-// merge: n-1 independent tasks, one that needs all.
+// merge makes n-1 independent tasks and one that needs all of them.
 func merge(g *millrace.GraphBuilder, prefix string, n int) {
 	all := make([]string, max(n-1, 1))
 	for i := range all {
@@ -83,7 +84,7 @@ func merge(g *millrace.GraphBuilder, prefix string, n int) {
 	g.AddCall(prefix+"end", noop, all, true)
 }
 
-// tree: a binary reduction.
+// tree makes a binary reduction.
 func tree(g *millrace.GraphBuilder, prefix string, n int) {
 	level := make([]string, (max(n, leastTreeSize)+1)/2)
 	next := 0
@@ -108,7 +109,7 @@ func tree(g *millrace.GraphBuilder, prefix string, n int) {
 	}
 }
 
-// stencil: steps of 64 tasks, each needing its neighbours and itself of the step before.
+// stencil makes steps of 64 tasks. Each task needs itself and its neighbours of the step before.
 func stencil(g *millrace.GraphBuilder, prefix string, n int) {
 	steps := max(n/stencilWidth, 1)
 	last := make([]string, stencilWidth)
@@ -126,7 +127,7 @@ func stencil(g *millrace.GraphBuilder, prefix string, n int) {
 	}
 }
 
-// chain: each task needs the one before.
+// chain makes tasks that need the one before each.
 func chain(g *millrace.GraphBuilder, prefix string, n int) {
 	var last []string
 	for i := range n {
@@ -136,7 +137,8 @@ func chain(g *millrace.GraphBuilder, prefix string, n int) {
 	}
 }
 
-// random: each task needs up to 3 of the 1000 before it. Those that nothing needs are held.
+// random makes tasks that need up to 3 of the 1000 tasks before each. The tasks that no other one
+// needs are held.
 func random(g *millrace.GraphBuilder, prefix string, n int) {
 	r := rand.New(rand.NewPCG(randomSeed, uint64(n)))
 	inputs := make([][]string, n)
@@ -156,7 +158,7 @@ func random(g *millrace.GraphBuilder, prefix string, n int) {
 	}
 }
 
-// fanout: one task that n-1 others need.
+// fanout makes one task that n-1 others need.
 func fanout(g *millrace.GraphBuilder, prefix string, n int) {
 	root := []string{prefix + "root"}
 	g.AddCall(root[0], noop, nil, n == 1)

@@ -13,32 +13,34 @@ import (
 // hopsPerSample is the length of a chain: a sample is the mean of its hops.
 const hopsPerSample = 20
 
-// HopConfig is `bench hop`.
+// HopConfig configures `bench hop`.
 type HopConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
-	// GPUs: two workers on a GPU each, by the driver CUDALibrary ("": the system's).
+	// GPUs: two workers with a GPU each, with the driver CUDALibrary ("": the system's).
 	GPUs        bool
 	CUDALibrary string
-	// Environment has further variables of the processes.
+	// Environment holds further variables for the processes.
 	Environment []string
-	// Sizes of what a task hands to the next, multiples of 16.
+	// Sizes in bytes of the object that a task passes to the next; multiples of 16.
 	Sizes []int
-	// Samples of each size.
+	// Samples per size.
 	Samples  int
 	Progress func(done, of int)
 }
 
-// HopRow is one size. All times are from the end of one task to the end of the next, whose work is next to nothing: its
-// start is earlier by what a kernel takes that checks its input and fills its output.
+// HopRow is the result for one size. All times are from the end of one task to the end of the next,
+// which does almost no work. The next task starts earlier by the time of a kernel that checks its
+// input and fills its output.
 type HopRow struct {
 	Bytes int `json:"bytes"`
-	// Hop is of a chain that goes back and forth between two workers, Local of the same on one worker.
+	// Hop is for a chain that goes back and forth between two workers, Local for the same chain on
+	// one worker.
 	HopP50   Micros `json:"hop_p50_us"`
 	HopP99   Micros `json:"hop_p99_us"`
 	LocalP50 Micros `json:"local_p50_us"`
 	LocalP99 Micros `json:"local_p99_us"`
-	// OverLocal is the difference of the medians: what the way from worker to worker costs.
+	// OverLocal is the difference of the medians: the cost of the path between the workers.
 	OverLocal Micros `json:"over_local_us"`
 }
 
@@ -51,7 +53,7 @@ type HopResult struct {
 	Machine string   `json:"machine"`
 }
 
-// Hop measures what lies between the end of a task on one worker and its dependent on another one.
+// Hop measures the time between the end of a task on one worker and its dependent on another one.
 func Hop(ctx context.Context, c HopConfig) (out HopResult, err error) {
 	for _, n := range c.Sizes {
 		if n < 16 || n%16 != 0 {
@@ -110,7 +112,8 @@ func Hop(ctx context.Context, c HopConfig) (out HopResult, err error) {
 	return out, nil
 }
 
-// hopOver returns the mean time of a hop: what a chain takes longer than its first task alone.
+// hopOver returns the mean time of a hop: the time of a chain without that of its first task alone,
+// per hop.
 func hopOver(ctx context.Context, client *millrace.Client, prefix string, bytes int, names ...string) (time.Duration, error) {
 	op := millrace.Native("bench.point")
 	run := func(prefix string, tasks int) (time.Duration, error) {

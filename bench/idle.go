@@ -9,24 +9,25 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// IdleConfig is `bench idle`.
+// IdleConfig configures `bench idle`.
 type IdleConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
-	// Protocol is how the workers have read from each other before.
+	// Protocol by which the workers have read from each other before.
 	Protocol string
-	// For is how long nothing is done.
+	// For is the duration of the idle phase.
 	For time.Duration
 }
 
-// IdleResult is the result of `bench idle`: of two workers that have read from each other, and whose memory the client has
-// mapped, the share of a core that each uses while there is nothing to do. The scheduler's is beside it.
+// IdleResult is the result of `bench idle`: the share of a core that each of two workers uses while
+// there is no work. The workers have read from each other before, and the client has mapped their
+// memory. The scheduler's share is added.
 type IdleResult struct {
 	Bench       string    `json:"bench"`
 	Protocol    string    `json:"protocol"`
 	Seconds     float64   `json:"seconds"`
 	WorkerCores []float64 `json:"worker_cores"`
-	// MostCores is the largest of them.
+	// MostCores is the largest of WorkerCores.
 	MostCores     float64 `json:"most_cores"`
 	SchedulerCore float64 `json:"scheduler_cores"`
 	Version       string  `json:"version"`
@@ -48,7 +49,8 @@ func Idle(ctx context.Context, c IdleConfig) (out IdleResult, err error) {
 	if err != nil {
 		return out, err
 	}
-	// Each reads from the other, and the client from both: by UCX or gRPC between them, from mapped memory here.
+	// Each worker reads from the other one, by UCX or gRPC, and the client reads from both, in
+	// mapped memory.
 	var held []*millrace.Future
 	for i, w := range workers {
 		on := func(i int) millrace.TaskOption { return millrace.WithWorkers(workers[i%len(workers)].GetName()) }
@@ -68,7 +70,7 @@ func Idle(ctx context.Context, c IdleConfig) (out IdleResult, err error) {
 		}
 		held = append(held, data, read)
 	}
-	if err := sleep(ctx, 2*time.Second); err != nil { // what was begun comes to its end
+	if err := sleep(ctx, 2*time.Second); err != nil { // work that has begun ends in this time
 		return out, err
 	}
 	pids := []int{cluster.Scheduler.PID()}

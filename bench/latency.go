@@ -20,17 +20,19 @@ const (
 // LatencyResult is the result of `bench latency`.
 type LatencyResult struct {
 	Bench string `json:"bench"`
-	// SubmitResult is from Submit of one no-op task to its result in the client, one task at a time.
+	// SubmitResult is the time from Submit of one no-op task to its result in the client, one task
+	// at a time.
 	SubmitResult Percentiles `json:"submit_result_us"`
-	// DependentStart is from the finish of a task on one worker to the start of its dependent on another: a hop of a
-	// chain that goes back and forth between two workers. A sample is the mean of the 20 hops of one chain.
+	// DependentStart is the time from the finish of a task on one worker to the start of its
+	// dependent on another: a hop of a chain that goes back and forth between two workers. A sample
+	// is the mean of the 20 hops of one chain.
 	DependentStart Percentiles `json:"dependent_start_us"`
 	Workers        int         `json:"workers"`
 	Version        string      `json:"version"`
 	Machine        string      `json:"machine"`
 }
 
-// Latency measures real workers, one task at a time.
+// Latency measures latencies with real workers, one task at a time.
 func Latency(ctx context.Context, executable string, samples int, progress func(done, of int)) (out LatencyResult, err error) {
 	if samples < leastLatencies {
 		return out, fmt.Errorf("bench latency: %d samples; percentiles need at least %d", samples, leastLatencies)
@@ -49,7 +51,8 @@ func Latency(ctx context.Context, executable string, samples int, progress func(
 	}
 	all := samples + dependentRuns
 	var single []time.Duration
-	// Held to the end: releases are not what is timed, and would run beside the next sample.
+	// The futures are held to the end: releases are not measured, and would run during the next
+	// sample.
 	var held []*millrace.Future
 	for i := range latencyWarmUp + samples {
 		began := time.Now()
@@ -88,7 +91,8 @@ func Latency(ctx context.Context, executable string, samples int, progress func(
 	return out, nil
 }
 
-// hopping returns the mean time of a hop: what a chain of dependentHops hops takes more than one task on its own.
+// hopping returns the mean time of a hop: the time of a chain of dependentHops hops without that of
+// one task alone, per hop.
 func hopping(ctx context.Context, client *millrace.Client, prefix string, names ...string) (time.Duration, error) {
 	run := func(prefix string, tasks int) (time.Duration, error) {
 		g := client.NewGraph("hops")

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// userHertz is the unit of the times in /proc/PID/stat, fixed by the kernel's ABI on the platforms that we support.
+// userHertz is the unit of the times in /proc/PID/stat. The kernel's ABI fixes it on the platforms
+// that we support.
 const userHertz = 100
 
 // cpuTime returns the CPU time that a process and its threads have used.
@@ -21,7 +22,8 @@ func cpuTime(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("bench: CPU time of process %d: %w", pid, err)
 	}
-	// The name, in parentheses, may hold anything; utime and stime are the 14th and 15th fields.
+	// The name, in parentheses, may contain any characters; utime and stime are the 14th and 15th
+	// fields.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const utime = 14 - 3
 	if len(fields) < utime+2 {
@@ -62,12 +64,12 @@ func statusBytes(pid int, name string) (uint64, error) {
 	return 0, fmt.Errorf("bench: /proc/%d/status has no %s", pid, name)
 }
 
-// resetPeak makes VmHWM of a process start again from what is resident now.
+// resetPeak makes VmHWM of a process start again from its present resident memory.
 func resetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }
 
-// Machine describes where a figure was taken.
+// Machine describes the machine of a measurement.
 func Machine() string {
 	model := runtime.GOARCH
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -13,7 +13,7 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// Percentiles are over single samples.
+// Percentiles are taken over single samples.
 type Percentiles struct {
 	P50     float64 `json:"p50"`
 	P99     float64 `json:"p99"`
@@ -31,7 +31,7 @@ func percentiles(samples []time.Duration) Percentiles {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// median returns the element in the middle by the given figure, and the spread of that figure.
+// median returns the median run by the given figure, and the spread of that figure.
 func median[T any](runs []T, figure func(T) float64) (T, Spread) {
 	slices.SortFunc(runs, func(a, b T) int { return cmp.Compare(figure(a), figure(b)) })
 	return runs[len(runs)/2], Spread{Min: figure(runs[0]), Max: figure(runs[len(runs)-1])}

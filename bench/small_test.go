@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/bench"
 )
 
-// Chains and stencils of small tasks on GPUs: inputs that come with words, and those that are read from the other GPU. Their
-// points check what they get.
+// Chains and stencils of small tasks on GPUs, with inputs that come with the completion
+// notification, and inputs that are read from the other GPU. The points check their inputs.
 func TestSmallTasksOnGPUs(t *testing.T) {
 	program, library, environment := gpus(t)
 	hops, err := bench.Hop(t.Context(), bench.HopConfig{

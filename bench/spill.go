@@ -15,27 +15,29 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// SpillConfig is `bench spill`.
+// SpillConfig configures `bench spill`.
 type SpillConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
 	// TotalBytes go through a slab of SlabBytes, in chunks of ChunkBytes.
 	TotalBytes, SlabBytes, ChunkBytes int
-	// Directory is where they are spilled. Default: that of the system for temporary files.
+	// Directory is the directory to spill to. Default: the system's directory for temporary files.
 	Directory string
-	// Progress, if set, is told of finished tasks.
+	// Progress, if not nil, is called with the number of finished tasks.
 	Progress func(done, of int)
 }
 
-// SpillRow is one phase: results made (out), each read by a task (in), or each read by a task that makes another (both),
-// beside raw direct IO of as many bytes on the same disk, in the same directions, a moment before.
+// SpillRow is the result for one phase: results are created (out), each is read by a task (in), or
+// each is read by a task that creates another one (both). For comparison, direct IO of the same
+// number of bytes ran on the same disk, in the same directions, shortly before.
 type SpillRow struct {
 	Phase string `json:"phase"`
-	// Bytes were written to disk and read from it; ObjectBytes are what tasks made and read.
+	// Bytes counts the bytes written to disk and read from it. ObjectBytes counts the bytes that
+	// tasks created and read.
 	Bytes       uint64  `json:"bytes"`
 	ObjectBytes uint64  `json:"object_bytes"`
 	Seconds     float64 `json:"seconds"`
-	// Rate is Bytes by Seconds.
+	// Rate is Bytes divided by Seconds.
 	Rate    float64 `json:"gb_per_s"`
 	RawRate float64 `json:"raw_gb_per_s"`
 	Ratio   float64 `json:"ratio"`
@@ -48,7 +50,8 @@ type SpillResult struct {
 	SlabBytes  int        `json:"slab_bytes"`
 	ChunkBytes int        `json:"chunk_bytes"`
 	Rows       []SpillRow `json:"rows"`
-	// WorkerRSSBytes is the worker's resident memory without its slab, at the end; peaks are WorkerPeakBytes, with it.
+	// WorkerRSSBytes is the worker's resident memory at the end, without its slab. WorkerPeakBytes
+	// is the peak, with the slab.
 	WorkerRSSBytes  uint64 `json:"worker_rss_bytes"`
 	WorkerPeakBytes uint64 `json:"worker_peak_bytes"`
 	Repetitions     int    `json:"repetitions"`
@@ -56,7 +59,8 @@ type SpillResult struct {
 	Machine         string `json:"machine"`
 }
 
-// Spill makes more results than the slab holds, rewrites each of them and reads each of them, and checks every value.
+// Spill creates more results than the slab holds, rewrites each of them, reads each of them, and
+// checks every value.
 func Spill(ctx context.Context, c SpillConfig) (out SpillResult, err error) {
 	if c.Directory == "" {
 		c.Directory = os.TempDir()
@@ -85,7 +89,8 @@ func Spill(ctx context.Context, c SpillConfig) (out SpillResult, err error) {
 	if err != nil {
 		return out, err
 	}
-	// A slab that was never full has pages to touch and nothing to write: not what is measured.
+	// A slab that was never full must first touch its pages, and has nothing to write to disk. Fill
+	// it, because that is not measured.
 	warm, err := s.fill(ctx, c.SlabBytes/c.ChunkBytes)
 	if err != nil {
 		return out, err
@@ -147,7 +152,7 @@ func (s *spill) memory(ctx context.Context) (m spilledBytes, err error) {
 	return m, nil
 }
 
-// phase measures what a phase moves.
+// phase measures the bytes that one phase moves.
 func (s *spill) phase(ctx context.Context, name string, run func(context.Context) error) (row SpillRow, err error) {
 	before, err := s.memory(ctx)
 	if err != nil {
@@ -179,7 +184,7 @@ func (s *spill) make(ctx context.Context) (err error) {
 	return err
 }
 
-// fill makes n chunks.
+// fill creates n chunks.
 func (s *spill) fill(ctx context.Context, n int) (chunks []*millrace.Future, err error) {
 	for i := range n {
 		f, err := s.cluster.Client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]int{s.elements()}, float64(i)))
@@ -244,7 +249,8 @@ const (
 	rawParallel = 8
 )
 
-// rawIO measures direct IO in a directory: writing, both at once, reading; of so many bytes in each direction.
+// rawIO measures direct IO in a directory: writing, both at once, and reading, with total bytes in
+// each direction.
 func rawIO(directory string, total int) (rates [3]float64, err error) {
 	total = total / rawChunk * rawChunk
 	memory, err := unix.Mmap(-1, 0, rawChunk*rawParallel*2, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)

@@ -16,48 +16,52 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// TaskBenchConfig is `bench taskbench`.
+// TaskBenchConfig configures `bench taskbench`.
 type TaskBenchConfig struct {
 	Cluster ClusterConfig
-	// Pattern is one of Patterns, Radix is the number of inputs of nearest. Width is the points of a step; 0: one for each
-	// worker. Steps is how many a graph has at most: those of long tasks have fewer, so that one is done in about roundTime.
+	// Pattern is one of Patterns. Radix is the number of inputs of the pattern nearest. Width is
+	// the number of points per step; 0: one for each worker. Steps is the largest number of steps:
+	// graphs of long tasks have fewer, so that a graph takes about roundTime.
 	Pattern             string
 	Width, Steps, Radix int
-	// OutputBytes of each task, a multiple of 16.
+	// OutputBytes is the size of each task's result, a multiple of 16.
 	OutputBytes int
-	// Device is "host" or "cuda", and CUDALibrary the driver, "" for the system's.
+	// Device is "host" or "cuda". CUDALibrary is the driver, "" for the system's.
 	Device, CUDALibrary string
-	// Iterations of the longest tasks; each further measurement halves them, down to 1. 0: some milliseconds of the device.
+	// Iterations of the longest tasks. Each further measurement halves them, down to 1. 0: some
+	// milliseconds of work on the device.
 	Iterations int
-	// Repetitions of each measurement. The best one counts, as in the paper's scripts the mean of few does not.
+	// Repetitions of each measurement. The best one counts. The paper's scripts also do not use the
+	// mean of few repetitions.
 	Repetitions int
-	// Progress is told of each repetition, with what the last row says.
+	// Progress is called after each repetition.
 	Progress func(done, of int)
 }
 
 const (
-	// roundTime is what one graph should take at most, and leastSteps what it has all the same: what submitting a graph and
-	// hearing of its end cost is spread over its steps.
+	// roundTime is the longest time that one graph should take, and leastSteps the number of steps
+	// that it has in any case. The cost of submitting a graph and of receiving its end is spread
+	// over its steps.
 	roundTime  = 250 * time.Millisecond
 	leastSteps = 40
-	// hostIterations and gpuIterations take 2 to 8 ms, many times what a task costs beside its work.
+	// hostIterations and gpuIterations take 2 to 8 ms, many times the overhead of a task.
 	hostIterations = 1 << 17
 	gpuIterations  = 1 << 13
 )
 
-// TaskBenchRow is one granularity.
+// TaskBenchRow is the result for one granularity.
 type TaskBenchRow struct {
 	Iterations int `json:"iterations"`
 	Steps      int `json:"steps"`
-	// Granularity is the elapsed time times the workers by the number of tasks.
+	// Granularity is the elapsed time times the number of workers, divided by the number of tasks.
 	Granularity Micros `json:"granularity_us"`
-	// Efficiency is the rate of operations relative to the best of all rows.
+	// Efficiency is the rate of operations relative to the best one of all rows.
 	Efficiency float64 `json:"efficiency"`
 	Seconds    float64 `json:"seconds"`
 }
 
-// TaskBenchResult is the result: METG(50 %) is the smallest granularity at which half of the best rate is reached,
-// interpolated to the next smaller row.
+// TaskBenchResult is the result of `bench taskbench`. METG(50 %) is the smallest granularity at
+// which half of the best rate is reached, interpolated to the next smaller row.
 type TaskBenchResult struct {
 	Bench       string `json:"bench"`
 	Pattern     string `json:"pattern"`
@@ -68,14 +72,15 @@ type TaskBenchResult struct {
 	Tasks       int    `json:"tasks"`
 	OutputBytes int    `json:"output_bytes"`
 	METG50      Micros `json:"metg50_us"`
-	// Account is where the time of the smallest tasks goes.
+	// Account divides up the time of the smallest tasks.
 	Account
 	Rows    []TaskBenchRow `json:"rows"`
 	Version string         `json:"version"`
 	Machine string         `json:"machine"`
 }
 
-// Account is the mean of what a task of the last row spends where, as the workers tell (NativeTimes), in the order of its life.
+// Account is the mean time that a task of the last row spends in each phase of its life, in their
+// order, as the workers report it (NativeTimes).
 type Account struct {
 	Admitted  Micros `json:"admitted_us"`
 	Queued    Micros `json:"queued_us"`
@@ -83,12 +88,12 @@ type Account struct {
 	Worked    Micros `json:"worked_us"`
 	Stored    Micros `json:"stored_us"`
 	Told      Micros `json:"told_us"`
-	// Between is what is left of the granularity: the way from worker to worker and, of tasks that nothing follows at once,
-	// waiting. Less than nothing where tasks overlap.
+	// Between is the rest of the granularity: the path from worker to worker, and waiting if no
+	// task follows at once. It is negative if tasks overlap.
 	Between Micros `json:"between_us"`
 }
 
-// nativeTimes are the sums over all workers.
+// nativeTimes returns the sums over all workers.
 func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, nanos [6]uint64, err error) {
 	workers, err := c.Client.Workers(ctx)
 	if err != nil {
@@ -108,7 +113,7 @@ func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, nanos [6]ui
 	return attempts, nanos, nil
 }
 
-// account makes means of what was added between two looks.
+// account returns the means of the times that were added between two readings.
 func account(attempts uint64, before, after [6]uint64, granularity Micros) (a Account) {
 	a.Between = granularity
 	for i, to := range [...]*Micros{&a.Admitted, &a.Queued, &a.Submitted, &a.Worked, &a.Stored, &a.Told} {
@@ -118,8 +123,8 @@ func account(attempts uint64, before, after [6]uint64, granularity Micros) (a Ac
 	return a
 }
 
-// patterns say which points of the step before a point needs, of a row of so many. The names and meanings are those of Task
-// Bench (Slaughter et al., SC20, core.cc).
+// patterns return the points of the step before that a point needs, in a row of the given width.
+// The names and meanings are those of Task Bench (Slaughter et al., SC20, core.cc).
 var patterns = map[string]func(step, point, width, radix int) []int{
 	"trivial": func(int, int, int, int) []int { return nil },
 	"no_comm": func(_, p, _, _ int) []int { return []int{p} },
@@ -150,7 +155,7 @@ var patterns = map[string]func(step, point, width, radix int) []int{
 	"all_to_all": func(_, _, width, _ int) []int { return span(0, width-1) },
 }
 
-// Patterns are the names of the graphs that TaskBench knows.
+// Patterns returns the names of the graphs that TaskBench knows.
 func Patterns() []string { return slices.Sorted(maps.Keys(patterns)) }
 
 func span(first, last int) (out []int) {
@@ -208,7 +213,7 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 	round := func(name string, iterations, steps int) (time.Duration, error) {
 		return taskBenchRound(ctx, cluster, c, from, name, iterations, steps)
 	}
-	// Warm, and how long the longest tasks take beside what all do.
+	// Warm up, and measure the time of the longest tasks without the overhead that all tasks have.
 	few := min(c.Steps, leastSteps)
 	if _, err := round("warm", 1, few); err != nil {
 		return out, err
@@ -256,12 +261,13 @@ func granularity(c TaskBenchConfig, steps int, took time.Duration) Micros {
 	return Micros(took.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(c.Width*steps))
 }
 
-// stepsFor is how many steps a graph gets whose tasks work for so long.
+// stepsFor returns the number of steps of a graph whose tasks take the given time.
 func stepsFor(most int, work time.Duration) int {
 	return min(most, max(leastSteps, int(roundTime/max(work, 1))))
 }
 
-// judge fills in the efficiencies and returns METG(50 %), 0 if no row is below it: the true one is smaller than all.
+// judge fills in the efficiencies and returns METG(50 %). It returns 0 if no row is below 50 %: the
+// true value is smaller than all rows.
 func judge(rows []TaskBenchRow) Micros {
 	rate := func(r TaskBenchRow) float64 { return float64(r.Iterations) / float64(r.Granularity) }
 	peak := 0.0
@@ -281,7 +287,7 @@ func judge(rows []TaskBenchRow) Micros {
 	return 0
 }
 
-// taskBenchRound builds, submits and awaits one graph, and looks at what its last row says.
+// taskBenchRound builds, submits and awaits one graph, and checks the results of its last row.
 func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, from func(step, point, width, radix int) []int, name string, iterations, steps int) (time.Duration, error) {
 	op := millrace.Native("bench.point")
 	if err := cluster.settle(ctx); err != nil {
@@ -324,7 +330,8 @@ func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, fr
 	return took, nil
 }
 
-// checkPoint looks at the result of a bench.point. On a GPU it also tells of a wrong input of any point before it.
+// checkPoint checks the result of a bench.point. On a GPU the result also shows a wrong input of
+// any point before it.
 func checkPoint(ctx context.Context, f *millrace.Future, step, point, size int) error {
 	data, err := millrace.Get[[]byte](ctx, f)
 	if err != nil {

@@ -17,16 +17,16 @@ const (
 
 var noop = millrace.Native("bench.noop")
 
-// TasksConfig is `bench tasks`.
+// TasksConfig configures `bench tasks`.
 type TasksConfig struct {
 	Cluster     ClusterConfig
 	Tasks       int
 	Repetitions int
-	// Progress, if set, hears how many repetitions are done.
+	// Progress, if not nil, is called with the number of finished repetitions.
 	Progress func(done, of int)
 }
 
-// TasksResult is its result: the repetition with the median rate.
+// TasksResult is the result of `bench tasks`: the repetition with the median rate.
 type TasksResult struct {
 	Bench               string  `json:"bench"`
 	Workers             int     `json:"workers"`
@@ -51,7 +51,8 @@ type TasksResult struct {
 // Micros is a time in microseconds.
 type Micros float64
 
-// Tasks measures independent no-op tasks: submitted through one client, held, and each one's end heard by it.
+// Tasks measures independent no-op tasks: one client submits them, holds them, and receives the end
+// of each.
 func Tasks(ctx context.Context, c TasksConfig) (TasksResult, error) {
 	return measure(ctx, "tasks", c, func(ctx context.Context, client *millrace.Client, n int) error {
 		calls := func(yield func(millrace.Arguments) bool) {
@@ -115,7 +116,8 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 }
 
 func timed(ctx context.Context, cluster *Cluster, n int, run func(ctx context.Context, client *millrace.Client, n int) error) (out TasksResult, err error) {
-	runtime.GC() // What the repetition before left is not this one's work.
+	// The garbage of the last repetition is not this one's work.
+	runtime.GC()
 	scheduler, err := cpuTime(cluster.Scheduler.PID())
 	if err != nil {
 		return out, err
@@ -151,14 +153,15 @@ type MemoryResult struct {
 	RSSBeforeBytes   uint64 `json:"rss_before_bytes"`
 	RSSHeldBytes     uint64 `json:"rss_held_bytes"`
 	RSSReleasedBytes uint64 `json:"rss_released_bytes"`
-	// PeakRSSBytes is the highest in between.
+	// PeakRSSBytes is the highest value in between.
 	PeakRSSBytes uint64  `json:"peak_rss_bytes"`
 	BytesPerTask float64 `json:"bytes_per_task"`
 	Version      string  `json:"version"`
 	Machine      string  `json:"machine"`
 }
 
-// Memory measures what the scheduler keeps for tasks that are finished and held, and what it gives back.
+// Memory measures the memory that the scheduler keeps for tasks that are finished and held, and how
+// much of it is returned to the system after they are released.
 func Memory(ctx context.Context, executable string, tasks int) (out MemoryResult, err error) {
 	cluster, err := StartCluster(ctx, ClusterConfig{Executable: executable, Workers: 2, Zero: true})
 	if err != nil {
@@ -215,7 +218,8 @@ func Memory(ctx context.Context, executable string, tasks int) (out MemoryResult
 	return out, nil
 }
 
-// restingRSS waits until a process neither grows nor shrinks: a collector gives memory back over some seconds.
+// restingRSS waits until a process neither grows nor shrinks: a garbage collector returns memory
+// over some seconds.
 func restingRSS(ctx context.Context, pid int) (uint64, error) {
 	const (
 		step   = 500 * time.Millisecond
@@ -243,7 +247,8 @@ func restingRSS(ctx context.Context, pid int) (uint64, error) {
 	return last, err
 }
 
-// Python measures Python functions that are really called, by import path, in the executors of the cluster's workers.
+// Python measures real calls of Python functions, by import path, in the executors of the cluster's
+// workers.
 func Python(ctx context.Context, c TasksConfig) (TasksResult, error) {
 	if c.Cluster.Executors == 0 {
 		c.Cluster.Executors = 1

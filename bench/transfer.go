@@ -24,30 +24,33 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// TransferConfig is `bench transfer`.
+// TransferConfig configures `bench transfer`.
 type TransferConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
-	// Protocols to measure: "auto", "borrow", "ucx", "grpc", "ipc" with GPUs.
+	// Protocols to measure: "auto", "borrow", "ucx", "grpc"; "ipc" with GPUs.
 	Protocols []string
-	// GPUs: objects lie in the memory of two of them.
+	// GPUs: the objects are in the memory of two GPUs.
 	GPUs bool
-	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	// CUDALibrary is the driver; "": the system's. Environment holds further variables for the
+	// processes.
 	CUDALibrary string
 	Environment []string
 	Sizes       []int
-	// Objects is how many of them a task needs, of each that together fit; several only of sizes from severalFrom on. Default: 1.
+	// Objects lists numbers of objects that a task needs. Numbers above 1 are measured only for
+	// sizes from severalFrom on, and if the objects fit together. Default: 1.
 	Objects []int
-	// Samples of each size. 0: 200, and 20 of sizes above 4 MiB.
+	// Samples per size. 0: 200, and 20 for sizes above 4 MiB.
 	Samples  int
 	Progress func(done, of int)
 }
 
-// TransferRow is one size by one protocol: objects made by tasks on one worker, used by a task on the other one. The
-// times are those from the submission of the second task to its result, less the median of a task that needs nothing and is
-// submitted in the same rhythm: after a task on the other worker.
+// TransferRow is the result for one size and one protocol: tasks on one worker make objects, and a
+// task on the other worker uses them. The times are from the submission of the second task to its
+// result. The median of a task without inputs is subtracted; it is submitted in the same rhythm,
+// after a task on the other worker.
 type TransferRow struct {
-	// Bytes are those of one object, Rate and all that follows is of all Objects together.
+	// Bytes is the size of one object. Rate and all later fields are for all Objects together.
 	Bytes    int     `json:"bytes"`
 	Objects  int     `json:"objects"`
 	Protocol string  `json:"protocol"`
@@ -56,24 +59,26 @@ type TransferRow struct {
 	P50      float64 `json:"us_p50"`
 	P99      float64 `json:"us_p99"`
 	Samples  int     `json:"samples"`
-	// Of the same fetches as the reader saw them: from the want, when it ordered the first object from the source, to the moment in
-	// which the task could use the last; and, of single objects, the medians of when, on the way there, the fetch was begun, had a
-	// place for the object, and had it. 0 where nothing is fetched, as memory is used in place. WorkerRate and WorkerRatio are those of WorkerP50.
+	// The Worker fields are for the same fetches, as the reader reports them: the time from the
+	// reader's order of the first object until the task could use the last one. For single objects,
+	// Begun, Placed and Arrived are medians of the steps on the way: the fetch began, had memory
+	// for the object, and had the object. They are 0 if nothing is fetched because memory is used
+	// in place. WorkerRate and WorkerRatio belong to WorkerP50.
 	WorkerRate float64 `json:"worker_gb_per_s,omitempty"`
 	WorkerP50  float64 `json:"worker_us_p50,omitempty"`
 	WorkerP99  float64 `json:"worker_us_p99,omitempty"`
 	Begun      float64 `json:"worker_us_begun,omitempty"`
 	Placed     float64 `json:"worker_us_placed,omitempty"`
 	Arrived    float64 `json:"worker_us_arrived,omitempty"`
-	// Raw is the same without tasks and objects, in the same run: a UCX read of the source's memory, a copy by the driver
-	// from the source's mapped memory to the reader's GPU, or a bare TCP stream.
-	// Nothing raw compares with memory that is used in place.
+	// Raw is the same transfer without tasks and objects, in the same run: a UCX read of the
+	// source's memory, a copy by the driver from the source's mapped memory to the reader's GPU, or
+	// a plain TCP stream. Memory that is used in place has no raw counterpart.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
-	// RestedP50 is that of bare copies by the driver in the rhythm of the fetches, with 2 ms of rest before each; the others
-	// follow each other at once.
+	// RestedP50 is for plain copies by the driver in the rhythm of the fetches, with a pause of 2
+	// ms before each. The other plain copies follow each other at once.
 	RestedP50 float64 `json:"raw_rested_us_p50,omitempty"`
-	// Ratio of the rates to the raw one: of the client's view, and of the worker's.
+	// Ratio and WorkerRatio are the client's and the worker's rates relative to the raw one.
 	Ratio       float64 `json:"ratio,omitempty"`
 	WorkerRatio float64 `json:"worker_ratio,omitempty"`
 }
@@ -88,7 +93,7 @@ type TransferResult struct {
 	Machine string        `json:"machine"`
 }
 
-// Transfer measures how objects get from worker to worker.
+// Transfer measures transfers of objects from worker to worker.
 func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err error) {
 	if len(c.Objects) == 0 {
 		c.Objects = []int{1}
@@ -115,13 +120,14 @@ func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err er
 }
 
 const (
-	// severalFrom is the size from which on a task that needs several is measured, too.
+	// severalFrom is the size from which tasks with several objects are measured, too.
 	severalFrom = 64 << 20
-	// severalBytes is how much they are together at most: two GPUs have that and more, a host that has two workers need not.
+	// severalBytes and severalHostBytes bound the size of several objects together. Two GPUs have
+	// at least that memory; a host with two workers may have less.
 	severalBytes, severalHostBytes = 8 << 30, 1 << 30
 )
 
-// counts are the numbers of objects of a size that are measured.
+// counts returns the numbers of objects that are measured for a size.
 func (c *TransferConfig) counts(size int) (counts []int) {
 	most := severalHostBytes
 	if c.GPUs {
@@ -177,7 +183,7 @@ type transferring struct {
 	client   *millrace.Client
 	protocol string
 	library  string
-	// empty are the times of tasks that need nothing.
+	// empty holds the times of tasks without inputs.
 	empty []time.Duration
 }
 
@@ -187,7 +193,7 @@ const (
 	warmUps        = 5
 )
 
-// make has the source make objects of so many elements, and waits for them.
+// make creates objects of the given number of elements on the source, and waits for them.
 func (t *transferring) make(ctx context.Context, objects, elements int, value float64) (made []*millrace.Future, err error) {
 	for range objects {
 		f, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, value), millrace.WithWorkers(transferSource))
@@ -199,7 +205,7 @@ func (t *transferring) make(ctx context.Context, objects, elements int, value fl
 	return made, millrace.WaitAll(ctx, made...)
 }
 
-// use runs a task that needs the inputs on the reader and returns how long that took.
+// use runs a task with the given inputs on the reader and returns its duration.
 func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, error) {
 	began := time.Now()
 	f, err := t.client.Submit(ctx, noop, millrace.Args(inputs...), millrace.WithWorkers(transferReader))
@@ -211,7 +217,8 @@ func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, e
 	return time.Since(began), err
 }
 
-// once times a task that needs objects of the source, whose tasks it returns, and one that needs nothing.
+// once times a task that needs objects of the source, and one that needs nothing. It also returns
+// the tasks that made the objects.
 func (t *transferring) once(ctx context.Context, size, objects, i int) (took, empty time.Duration, tasks []uint64, err error) {
 	small, err := t.make(ctx, 1, 1, float64(i+1))
 	if err != nil {
@@ -290,7 +297,7 @@ func (t *transferring) measure(ctx context.Context, size, objects, samples int) 
 	return row, nil
 }
 
-// asSeen adds the reader's view of the last fetches.
+// asSeen adds the reader's report about the last fetches to the row.
 func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]uint64) error {
 	seen, err := t.cluster.fetched(ctx, transferReader)
 	if err != nil {
@@ -308,9 +315,9 @@ func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]u
 	return nil
 }
 
-// taken is the path by which the reader got most of what it has.
+// taken returns the path by which the reader got most of its bytes.
 func (t *transferring) taken(ctx context.Context) (string, error) {
-	// Workers tell about once a second.
+	// Workers report about once a second.
 	for limit := time.Now().Add(startTimeout); ; {
 		workers, err := t.client.Workers(ctx)
 		if err != nil {
@@ -335,7 +342,8 @@ func (t *transferring) taken(ctx context.Context) (string, error) {
 	}
 }
 
-// token is the token of the cluster's workers: a benchmark that reads a worker's memory by a lane does as a worker does.
+// token returns the token of the cluster's workers: a benchmark that reads a worker's memory
+// directly acts as a worker.
 func (c *Cluster) token() (string, error) {
 	text, err := os.ReadFile(c.File)
 	if err != nil {
@@ -350,7 +358,7 @@ func (c *Cluster) token() (string, error) {
 
 const rawTimes = 50
 
-// rawUCX reads memory of the source as it is into a slab of this process.
+// rawUCX reads memory of the source directly into a slab of this process.
 func (t *transferring) rawUCX(ctx context.Context, size int) (took []time.Duration, err error) {
 	slab, err := host.NewSlab(uint64(size+2*os.Getpagesize())&^uint64(os.Getpagesize()-1)+memory.HeaderBytes, memory.Identity{Nonce: 1})
 	if err != nil {
@@ -389,7 +397,8 @@ func (t *transferring) rawUCX(ctx context.Context, size int) (took []time.Durati
 	return nil, fmt.Errorf("there is no worker %s", transferSource)
 }
 
-// rawTCP sends bytes over a bare connection on this host, each time after a byte that asks for them.
+// rawTCP sends bytes over a plain connection on this host, each time after a byte that asks for
+// them.
 func rawTCP(size int) (took []time.Duration, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

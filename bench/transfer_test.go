@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
-// gpus are two GPUs of the driver that computes nothing, and a program that uses them.
+// gpus returns two GPUs of a fake driver that computes nothing, and a program that uses them.
 func gpus(t *testing.T) (program, library string, environment []string) {
 	t.Helper()
 	fake, err := cudatest.Start(2, 2<<30)
@@ -33,8 +33,8 @@ func gpus(t *testing.T) (program, library string, environment []string) {
 	return program, fake.Library, []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
 }
 
-// Objects of workers on GPUs go by CUDA IPC. What the workers saw of their fetches, and a bare copy of as many bytes, stand
-// beside what the client saw.
+// Workers on GPUs fetch objects by CUDA IPC. The result contains the workers' reports of their
+// fetches, and a plain copy of the same size, besides the client's times.
 func TestBenchesBetweenGPUs(t *testing.T) {
 	program, library, environment := gpus(t)
 	sizes := []int{256 << 10, 1 << 20}
@@ -46,7 +46,7 @@ func TestBenchesBetweenGPUs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Several small ones are another matter.
+		// Several small objects are not measured.
 		if len(out.Rows) != 3 || out.Rows[2].Objects != 3 || out.Rows[2].Bytes != 64<<20 {
 			t.Fatalf("%+v", out.Rows)
 		}
