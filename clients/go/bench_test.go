@@ -8,8 +8,8 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// BenchmarkTask is what one task costs the client besides the transport: encoding it, giving it its number, and decoding
-// the update that ends it.
+// BenchmarkTask measures the client's cost of one task without the transport: encoding it,
+// assigning its number, and decoding the update that ends it.
 func BenchmarkTask(b *testing.B) {
 	const tasks = 10_000
 	c := &Client{}

@@ -22,7 +22,7 @@ func insecureOption() grpc.DialOption {
 	return grpc.WithTransportCredentials(insecure.NewCredentials())
 }
 
-// patience is how long tests wait for what must happen.
+// patience is how long tests wait for an event that must happen.
 const patience = 2 * time.Minute
 
 func soon(tb testing.TB) context.Context {
@@ -56,7 +56,8 @@ func TestSubmitReturnsValues(t *testing.T) {
 	}
 }
 
-// TestKeysDoNotShowTheLease: a client's number allows to release what it holds, and every user of the cluster can list keys.
+// TestKeysDoNotShowTheLease: a client's number allows its user to release what the client holds,
+// and every user of the cluster can list keys. So generated keys must not contain this number.
 func TestKeysDoNotShowTheLease(t *testing.T) {
 	cluster := newFake(t)
 	seen := map[string]bool{}
@@ -425,7 +426,7 @@ func TestFarResultsAndScatter(t *testing.T) {
 func TestSlicesOfNumbersAreScatteredAsArrays(t *testing.T) {
 	c := newFake(t).dial(t)
 	ctx := soon(t)
-	numbers := make([]float64, 5_000_000) // 40 MB: as a list of values more than a message may have
+	numbers := make([]float64, 5_000_000) // 40 MB: encoded as a list of values, it would exceed the largest message
 	numbers[4_999_999] = 7
 	f, err := c.Scatter(ctx, numbers)
 	if err != nil {
@@ -590,7 +591,7 @@ func TestFindCluster(t *testing.T) {
 	}
 }
 
-// The error of a wrong scheduler file names the file.
+// The error for a wrong scheduler file names the file.
 func TestWrongSchedulerFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.json")
 	for text, want := range map[string]string{
@@ -609,8 +610,8 @@ func TestWrongSchedulerFiles(t *testing.T) {
 	}
 }
 
-// TestSnapshotOlderThanTheTask: the first message of a Watch may have been made before a submission that was answered
-// before it arrived.
+// TestSnapshotOlderThanTheTask: the first message of a Watch may have been made before a submission
+// whose answer arrived earlier than this message.
 func TestSnapshotOlderThanTheTask(t *testing.T) {
 	var table futureTable
 	table.init()

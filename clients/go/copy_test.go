@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Frames that several copiers share come whole, wherever the boundaries fall, and nothing behind them is touched.
+// Frames that several goroutines copy are complete, wherever the boundaries of the parts are,
+// and no byte behind them is overwritten.
 func TestCopyFrame(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	for _, n := range []int{0, 1, 4096, 2*copyPart - 1, 2 * copyPart, 3*copyPart + 12345, 5*copyPart + hugePage} {

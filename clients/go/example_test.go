@@ -10,8 +10,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// The examples find their cluster by MILLRACE_ADDRESS and MILLRACE_TOKEN, or by MILLRACE_SCHEDULER_FILE; `millrace up`
-// prints both.
+// The examples find their cluster by MILLRACE_ADDRESS and MILLRACE_TOKEN,
+// or by MILLRACE_SCHEDULER_FILE; `millrace up` prints both.
 func Example() {
 	ctx := context.Background()
 	c, err := millrace.Dial(ctx)

@@ -20,11 +20,13 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
-// fakeCluster is a scheduler and a worker in one: it accepts every task and ends it at once, as its op's name tells:
-// "bench.noop" gives null, "echo" its first argument, "fail" fails, "never" waits. Tasks of op "far" have a 3-element
-// float64 array that must be fetched.
+// fakeCluster is a scheduler and a worker in one. It accepts every task and ends it immediately,
+// depending on the name of the op: "bench.noop" returns null, "echo" its first argument,
+// "fail" fails, and "never" does not end. Tasks of op "far" have an array of 3 float64 values that
+// must be fetched.
 type fakeCluster struct {
-	// parts of objects that were asked for; missPart is one that is not there the next time, 0: none. Both are guarded by mu.
+	// parts are the parts of objects that were requested. missPart is a part that is missing at the
+	// next request, 0: none. Both are guarded by mu.
 	parts    []uint32
 	missPart uint32
 
@@ -36,7 +38,7 @@ type fakeCluster struct {
 	mu       sync.Mutex
 	nextTask uint64
 	keys     map[string]uint64
-	batches  []int // Tasks of each submission.
+	batches  []int // the number of tasks of each submission
 	requests map[string]bool
 	released []uint64
 	revision uint64
@@ -44,16 +46,17 @@ type fakeCluster struct {
 	bell     chan struct{}
 	objects  map[uint64]*fakeObject
 	watches  int
-	// gate, when set, is received from before each SubmitBatch is answered.
+	// gate, if set, blocks the answer to each SubmitBatch until a value is received from it.
 	gate chan struct{}
 	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
 	dropSubmits int
 	breakWatch  chan struct{}
-	inParts     bool // Each batch is a snapshot, a task in each message, and comes when the test says so.
+	inParts     bool // each batch is a snapshot with one task per message, sent when the test requests it
 	// full makes that many submissions fail with SCHEDULER_FULL.
 	full int
-	// worker is the number of the only worker, 1 if 0. loseWrites makes it die that many times after it has taken an
-	// object and before it reports it: another one with the next number takes its place.
+	// worker is the number of the only worker, 1 if 0. loseWrites makes the worker die that many
+	// times after it has received an object and before it reports the object.
+	// Another worker with the next number replaces it.
 	worker, loseWrites uint32
 	writes             int
 }

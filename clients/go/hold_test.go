@@ -34,7 +34,7 @@ func submitTo(t *testing.T, c *Client, op string, args Arguments, options ...Tas
 	return f
 }
 
-// The caller is told of tasks that are not there; the others are cancelled.
+// Cancel returns an error for tasks that do not exist, and cancels the others.
 func TestCancelOfUnknownTasksSaysSo(t *testing.T) {
 	c := dialCluster(t)
 	ctx := soon(t)
@@ -42,7 +42,8 @@ func TestCancelOfUnknownTasksSaysSo(t *testing.T) {
 	if err := c.Flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// Behind its back, as another connection with this lease could do.
+	// The task is released without the client's knowledge, as by another connection with the same
+	// lease.
 	if _, err := c.service.ReleaseTasks(ctx, &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: []uint64{lost.TaskID()}}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,14 +55,14 @@ func TestCancelOfUnknownTasksSaysSo(t *testing.T) {
 	}
 }
 
-const long = 600.0 // seconds of a task that only ends because it is cancelled
+const long = 600.0 // seconds; the task ends only because it is cancelled
 
 func TestCancelledFuturesSaySoWhenCancelReturns(t *testing.T) {
 	c := dialCluster(t)
 	ctx := soon(t)
 	for i := range 50 {
 		f := submitTo(t, c, "bench.sleep", Args(long))
-		if i%2 == 0 { // Some have begun, others have not.
+		if i%2 == 0 { // some tasks have begun, others have not
 			if err := c.Flush(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -148,7 +149,7 @@ func TestACancelledKeyRunsAgain(t *testing.T) {
 	}
 }
 
-// heard returns when c has heard all that was said of its tasks.
+// heard returns when c has received all updates on its tasks that were sent before.
 func heard(t *testing.T, c *Client) {
 	t.Helper()
 	if err := submitTo(t, c, "core.identity", Args(0)).Wait(soon(t)); err != nil {
@@ -161,7 +162,7 @@ func TestAHoldThatExistsIsHeardOfAgain(t *testing.T) {
 	if err := submitTo(t, owner, "core.identity", Args(7), WithKey("held")).Wait(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	// The answer to this one is lost: the client holds the task and does not know of it.
+	// The answer to this call is lost: the client holds the task without knowing it.
 	in := &millracev1.HoldTasksRequest{ClientId: c.ID(), Keys: []string{"held"}}
 	if _, err := c.Scheduler().HoldTasks(soon(t), in); err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func TestAReleasedKeyMayBeHeldAtOnce(t *testing.T) {
 		if v, err := Get[int](ctx, mine); err != nil || v != i {
 			t.Fatalf("submitted %d: %v, %v", i, v, err)
 		}
-		mine.Release() // The next one has the key and other arguments.
+		mine.Release() // the next task has the same key and other arguments
 	}
 }
 

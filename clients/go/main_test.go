@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain starts a cluster for the Examples, which find it by the environment as any program does.
+// TestMain starts a cluster for the examples. They find it by the environment, as any program does.
 func TestMain(m *testing.M) {
 	stop, err := startCluster()
 	if err != nil {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// startCluster runs `millrace up`: MILLRACE_BIN, else built here.
+// startCluster runs `millrace up` with the binary MILLRACE_BIN, or with one that is built here.
 func startCluster() (stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "millrace-go-")
 	if err != nil {
@@ -71,7 +71,7 @@ func startCluster() (stop func() error, err error) {
 			break
 		}
 		if time.Now().After(deadline) {
-			text, _ := os.ReadFile(log) // Best effort: the error is that it is not ready.
+			text, _ := os.ReadFile(log) // best effort: the returned error is that the cluster is not ready
 			return nil, errors.Join(fmt.Errorf("millrace up is not ready:\n%s", text), stop())
 		}
 	}

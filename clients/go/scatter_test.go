@@ -52,7 +52,8 @@ func TestScatterGoesToAnotherWorkerIfOneDiesBeforeItReports(t *testing.T) {
 	}
 }
 
-// A lost object is known by its key for as long as a future of it is held: scattering it again sends the bytes again.
+// A lost object is known by its key as long as a future of it is held. Scattering the value again
+// sends the bytes again.
 func TestLostDataMayBeScatteredAgain(t *testing.T) {
 	fake := newFake(t)
 	c := fake.dial(t)
@@ -100,7 +101,8 @@ func TestScatterThatNobodyReportsEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A large object is read in parts, over as many connections; who misses one of them reads it anew.
+// A large object is read in parts, over as many connections. If a part is missing, the whole object
+// is read again.
 func TestLargeObjectsComeInParts(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	f := newFake(t)
@@ -133,7 +135,7 @@ func TestLargeObjectsComeInParts(t *testing.T) {
 	if !slices.Equal(got, []uint32{0, 0, 1, 1, 2, 2}) {
 		t.Errorf("parts %v were read", got)
 	}
-	// One connection does not lead there any more.
+	// One of the parts is missing at the next request.
 	f.mu.Lock()
 	f.missPart = 2
 	f.mu.Unlock()
@@ -145,7 +147,7 @@ func TestLargeObjectsComeInParts(t *testing.T) {
 	}
 }
 
-// Why a large object was not read is told, also if one behind it was.
+// The reason why a large object was not read is returned, even if an object behind it was read.
 func TestPartsThatAreMissingAreTold(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	f := newFake(t)

@@ -2,7 +2,8 @@ package millrace
 
 import "testing"
 
-// A task of many inputs once cost the square of their number in memory: 30 GB for 100,000.
+// A task of many inputs once took memory proportional to the square of their number: 30 GB for
+// 100,000 inputs.
 func TestWideTaskTakesMemoryOfItsInputsOnly(t *testing.T) {
 	g := new(GraphBuilder)
 	const n = 100_000
