@@ -9,14 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/hostport"
 )
 
-// Environment variables that name a cluster where the program does not.
+// Environment variables that identify a cluster if the program does not.
 const (
 	EnvAddress       = "MILLRACE_ADDRESS"
 	EnvToken         = "MILLRACE_TOKEN"
 	EnvSchedulerFile = "MILLRACE_SCHEDULER_FILE"
 )
 
-// SchedulerFile is what a scheduler writes to the file that --scheduler-file names, once it takes requests.
+// SchedulerFile is the content of the file that --scheduler-file names. A scheduler writes it as
+// soon as it accepts requests.
 type SchedulerFile struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
@@ -25,7 +26,7 @@ type SchedulerFile struct {
 	PID     int    `json:"pid"`
 }
 
-// ReadSchedulerFile reads such a file.
+// ReadSchedulerFile reads a scheduler file.
 func ReadSchedulerFile(path string) (SchedulerFile, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -50,8 +51,8 @@ func ReadSchedulerFile(path string) (SchedulerFile, error) {
 	return f, nil
 }
 
-// findCluster fills in address and token: as given, else from a scheduler file that was given, else from the
-// environment.
+// findCluster returns the address and the token of the cluster. It takes the given ones, else those
+// of the given scheduler file, else those of the environment.
 func findCluster(address, token, file string) (string, string, error) {
 	if address != "" {
 		if token == "" {
@@ -81,7 +82,7 @@ func findCluster(address, token, file string) (string, string, error) {
 	return f.Address, token, nil
 }
 
-// given checks an address; place is what it is from.
+// given checks an address; place names its source for the error message.
 func given(place, address, token string) (string, string, error) {
 	address, err := hostport.Dial(address)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// DType is the element type of an Array. All are little endian.
+// DType is the element type of an Array. All types are little-endian.
 type DType int
 
-// Element types, with NumPy's names.
+// The element types, with NumPy's names.
 const (
 	Bool       = DType(millracev1.DType_DTYPE_BOOL)
 	Uint8      = DType(millracev1.DType_DTYPE_UINT8)
@@ -61,7 +61,7 @@ func (d DType) Size() int {
 	return 0
 }
 
-// Element are the Go types whose slices are arrays without conversion.
+// Element lists the Go types whose slices can be used as arrays without conversion.
 type Element interface {
 	bool | uint8 | int32 | int64 | float32 | float64 | complex64 | complex128
 }
@@ -76,7 +76,8 @@ type Array struct {
 	Data []byte
 }
 
-// FromSlice makes an Array of the elements of data, which it shares. Without a shape the array has one axis.
+// FromSlice makes an Array of the elements of data, sharing its memory. Without a shape the array
+// has one axis.
 func FromSlice[T Element](data []T, shape ...int) (Array, error) {
 	a := Array{DType: dtypeOf[T](), Shape: shape}
 	if len(shape) == 0 {
@@ -95,7 +96,8 @@ func FromSlice[T Element](data []T, shape ...int) (Array, error) {
 	return a, nil
 }
 
-// Slice returns the elements of a, sharing its memory where alignment allows. T must be the Go type of a.DType.
+// Slice returns the elements of a, sharing its memory if the alignment allows.
+// T must be the Go type of a.DType.
 func Slice[T Element](a Array) ([]T, error) {
 	if want := dtypeOf[T](); a.DType != want {
 		return nil, fmt.Errorf("millrace: the array holds %s, not %s; cast it with the op array.cast", a.DType, want)
@@ -116,7 +118,8 @@ func Slice[T Element](a Array) ([]T, error) {
 	return out, nil
 }
 
-// Len returns the number of elements, or an error if the shape, the type and the bytes do not agree.
+// Len returns the number of elements, or an error if the shape, the type and the bytes do not
+// agree.
 func (a Array) Len() (int, error) {
 	n := uint64(1)
 	for _, l := range a.Shape {
@@ -170,8 +173,8 @@ func dtypeOf[T Element]() DType {
 	}
 }
 
-// arrayOfTensor reads a tensor out of its frame (or inline data), gathering strided elements into C order. A contiguous
-// one shares the frame's memory.
+// arrayOfTensor reads a tensor from its frame or its inline data. A contiguous tensor shares the
+// frame's memory; strided elements are copied into C order.
 func arrayOfTensor(t *millracev1.Tensor, frames [][]byte) (Array, error) {
 	a := Array{DType: DType(t.GetDtype()), Shape: make([]int, len(t.GetShape()))}
 	for i, n := range t.GetShape() {

@@ -29,9 +29,10 @@ import (
 const (
 	apiVersion = "v1.0"
 
-	// defaultLease outlives a restart of the client's network, not the client's death by much.
+	// defaultLease is long enough for a short interruption of the client's network.
+	// After the client's death, its results are kept only this much longer.
 	defaultLease = 30 * time.Second
-	// defaultRetryTimeout bounds how long a call is tried again while the scheduler cannot be reached.
+	// defaultRetryTimeout is how long a call is retried while the scheduler cannot be reached.
 	defaultRetryTimeout = 30 * time.Second
 	maxMessageBytes     = 256 << 20
 	windowBytes         = 8 << 20
@@ -52,57 +53,64 @@ type config struct {
 	batchTasks, batchSize int
 }
 
-// WithAddress is the host:port of the scheduler.
+// WithAddress sets the host:port of the scheduler.
 func WithAddress(address string) Option { return func(c *config) { c.address = address } }
 
-// WithToken is the cluster's token.
+// WithToken sets the cluster's token.
 func WithToken(token string) Option { return func(c *config) { c.token = token } }
 
-// WithSchedulerFile reads address and token from the file that `millrace up --scheduler-file` writes.
+// WithSchedulerFile makes Dial read the address and the token from the file that `millrace up
+// --scheduler-file` writes.
 func WithSchedulerFile(path string) Option { return func(c *config) { c.file = path } }
 
-// WithName names the client, for people. The default is the program's name.
+// WithName sets a name of the client for people. The default is the program's name.
 func WithName(name string) Option { return func(c *config) { c.name = name } }
 
-// WithNamespace is the namespace of the client's keys. The default is "default".
+// WithNamespace sets the namespace of the client's keys. The default is "default".
 func WithNamespace(namespace string) Option { return func(c *config) { c.namespace = namespace } }
 
-// WithLease is how long the cluster keeps what the client holds after it has lost touch with it. The default is 30 s.
+// WithLease sets how long the cluster keeps the results that the client holds after the connection
+// to the client was lost. The default is 30 s.
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
-// WithRetryTimeout is how long calls are tried again while the scheduler cannot be reached, or has no memory for more tasks
-// (ErrSchedulerFull). The default is 30 s.
+// WithRetryTimeout sets how long calls are retried while the scheduler cannot be reached, or has no
+// memory for more tasks (ErrSchedulerFull). The default is 30 s.
 func WithRetryTimeout(d time.Duration) Option { return func(c *config) { c.retry = d } }
 
 // WithTLS encrypts the connections.
 func WithTLS(t *tls.Config) Option { return func(c *config) { c.tls = t } }
 
-// WithoutSharedMemory sends all data by gRPC, even to and from workers on this host, whose memory is used otherwise.
+// WithoutSharedMemory sends all data by gRPC. Without this option, data to and from workers on this
+// host goes through their shared memory.
 func WithoutSharedMemory() Option { return func(c *config) { c.unshared = true } }
 
-// WithDialOptions adds options to the connection to the scheduler: a dialer for tests, an interceptor for tracing.
+// WithDialOptions adds options to the connection to the scheduler, for example a dialer for tests
+// or an interceptor for tracing.
 func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(c *config) { c.dial = append(c.dial, options...) }
 }
 
-// WithoutLease opens no lease: the client can look and operate, but not hold results, so Submit, Scatter and GraphBuilder.Submit
-// do not work. For tools.
+// WithoutLease opens no lease. The client can query and operate the cluster but cannot hold
+// results, so Submit, Scatter and GraphBuilder.Submit do not work. It is meant for tools.
 func WithoutLease() Option { return func(c *config) { c.leaseless = true } }
 
-// Client is a connection to a cluster and a lease on it. Its methods may be called from any goroutine.
+// Client is a connection to a cluster, together with a lease on it. Its methods may be called from
+// any goroutine.
 type Client struct {
 	config  config
 	conn    *grpc.ClientConn
 	service millracev1.SchedulerServiceClient
 
-	// ctx ends with the client. It is the one context that outlives calls: the background goroutines run under it.
+	// ctx ends with the client. It is the only context that outlives calls: the background
+	// goroutines run under it.
 	ctx    context.Context //nolint:containedctx // the lifetime of the background goroutines
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	closed atomic.Bool
 
-	lease atomic.Uint64 // Number of the lease; 0 without one.
-	// nonce is in each key that the client makes up, and tells it from other clients' keys; nextKey counts them.
+	lease atomic.Uint64 // the number of the lease; 0 without one
+	// nonce is a part of each generated key, so that the keys of different clients differ.
+	// nextKey counts these keys.
 	nonce   string
 	nextKey atomic.Uint64
 	cluster atomic.Pointer[millracev1.ClusterInfo]
@@ -114,8 +122,9 @@ type Client struct {
 	callToken credentials.PerRPCCredentials
 }
 
-// Dial connects to a cluster, named by options, else by MILLRACE_ADDRESS and MILLRACE_TOKEN, else by
-// MILLRACE_SCHEDULER_FILE, and opens a lease. ctx bounds the dialling only.
+// Dial connects to a cluster and opens a lease. The cluster is the one that the options name,
+// else the one of MILLRACE_ADDRESS and MILLRACE_TOKEN, else the one of MILLRACE_SCHEDULER_FILE.
+// ctx limits only the dialling.
 func Dial(ctx context.Context, options ...Option) (*Client, error) {
 	conf := config{lease: defaultLease, retry: defaultRetryTimeout, batchTasks: maxBatchTasks, batchSize: maxBatchBytes}
 	for _, o := range options {
@@ -170,7 +179,8 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// target leaves addresses with a resolver's scheme as they are; others are host:port, to be dialled as they stand.
+// target returns the gRPC target of an address. An address with a resolver's scheme stays
+// unchanged; any other is a host:port that is dialled without a resolver.
 func target(address string) string {
 	for i := range len(address) {
 		if address[i] == ':' && len(address) > i+2 && address[i+1] == '/' {
@@ -180,7 +190,7 @@ func target(address string) string {
 	return "passthrough:///" + address
 }
 
-// taskWorker names the worker if this process runs its tasks.
+// taskWorker returns the worker's name if this process runs tasks of a worker, else "".
 func taskWorker() string {
 	if os.Getenv("MILLRACE_EXECUTOR") == "" {
 		return ""
@@ -215,11 +225,12 @@ func (c *Client) openLease(ctx context.Context) error {
 	return nil
 }
 
-// fullBackoff is the first wait after SCHEDULER_FULL; it doubles up to a second.
+// fullBackoff is the first wait after SCHEDULER_FULL; it doubles up to one second.
 const fullBackoff = 100 * time.Millisecond
 
-// retry makes a call until it succeeds, the scheduler refuses it, or it could not be reached, or had no memory for it, for
-// the retry timeout. call must be idempotent.
+// retry makes a call until it succeeds or the scheduler refuses it. While the scheduler cannot be
+// reached, or has no memory for the call, retry repeats the call for at most the retry timeout.
+// call must be idempotent.
 func (c *Client) retry(ctx context.Context, op string, call func(context.Context) error) error {
 	deadline := time.Now().Add(c.config.retry)
 	wait := 5 * time.Millisecond
@@ -242,7 +253,7 @@ func (c *Client) retry(ctx context.Context, op string, call func(context.Context
 	}
 }
 
-// sleep waits for d; false if ctx ended before.
+// sleep waits for d. It returns false if ctx ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -254,8 +265,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Close gives the lease back, which releases everything that the client held, and ends all waits with ErrClosed. It does
-// not wait for queued submissions: Flush first if they matter.
+// Close returns the lease, which releases everything that the client held, and ends all waits with
+// ErrClosed. It does not wait for queued submissions: call Flush first if they matter.
 func (c *Client) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil
@@ -269,23 +280,23 @@ func (c *Client) Close() error {
 		defer cancel()
 		_, err = c.service.CloseClient(ctx, &millracev1.CloseClientRequest{ClientId: id})
 		if status.Code(err) == codes.Unavailable {
-			err = nil // There is nobody left to give the lease back to.
+			err = nil // the scheduler is gone, and the lease with it
 		}
 		err = callError(ctx, "CloseClient", err)
 	}
 	return errors.Join(err, c.data.close(), c.conn.Close())
 }
 
-// Address is the scheduler's address.
+// Address returns the scheduler's address.
 func (c *Client) Address() string { return c.config.address }
 
-// ID is the number of the client's lease; 0 without one.
+// ID returns the number of the client's lease; 0 without one.
 func (c *Client) ID() uint64 { return c.lease.Load() }
 
-// Scheduler is the raw service, for what the Client has no method for.
+// Scheduler returns the raw gRPC service, for calls that the Client has no method for.
 func (c *Client) Scheduler() millracev1.SchedulerServiceClient { return c.service }
 
-// newKey makes a key up: the name of the op, the client's nonce and a count.
+// newKey generates a key: the name of the op, the client's nonce and a counter.
 func (c *Client) newKey(op Op) string {
 	var buf [96]byte
 	b := append(buf[:0], op.name...)
@@ -299,8 +310,9 @@ func (c *Client) newKey(op Op) string {
 	return string(b)
 }
 
-// newNonce returns eight random characters. The scheduler keeps the key of each task, so a nonce is short: of a million
-// clients in one namespace, two have the same with a probability of 1 in 560.
+// newNonce returns eight random characters. It is short because the scheduler keeps the key of each
+// task. Of a million clients in one namespace, two have the same nonce with a probability of 1 in
+// 560.
 func newNonce() string {
 	var id [6]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -309,7 +321,8 @@ func newNonce() string {
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-// newRequestID makes the name under which a submission is applied once, however often it is sent.
+// newRequestID returns a random identifier of a submission. The scheduler applies a submission once
+// per identifier, however often it is sent.
 func newRequestID() string {
 	var id [16]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -326,5 +339,6 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: clusters bound to loopback need none.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. It returns false,
+// because clusters bound to loopback need no TLS.
 func (bearer) RequireTransportSecurity() bool { return false }

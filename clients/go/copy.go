@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// copyPart is what each of several copiers gets at least: starting one costs as much as copying 100 KiB.
+	// copyPart is the smallest amount for each of several copying goroutines, since starting one
+	// costs as much as copying 100 KiB.
 	copyPart = 8 << 20
-	// copiers move a frame together: one processor alone moves 5 GB/s where memory has 50, and less into pages that are
-	// touched for the first time.
+	// copiers is the number of goroutines that copy a large frame together. One core copies 5 GB/s
+	// where the memory allows 50 GB/s, and less into pages that are touched for the first time.
 	copiers  = 4
 	hugePage = 2 << 20
 )
 
-// copyFrame copies as many bytes as both have.
+// copyFrame copies the smaller of the two lengths.
 func copyFrame(dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
@@ -23,7 +24,8 @@ func copyFrame(dst, src []byte) {
 		copy(dst, src)
 		return
 	}
-	// A huge page is touched by one of them only.
+	// The parts are multiples of a huge page, so that each huge page is touched by one goroutine
+	// only.
 	step := (n/parts + hugePage) &^ (hugePage - 1)
 	var others sync.WaitGroup
 	for at := step; at < n; at += step {

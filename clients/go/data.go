@@ -20,27 +20,29 @@ import (
 )
 
 const (
-	// fetchTimeout bounds how long a result that exists may stay out of reach before the caller is told.
+	// fetchTimeout is how long a fetch retries an existing result that cannot be read, before it
+	// returns an error. It also limits how long Scatter looks for a worker.
 	fetchTimeout = 60 * time.Second
-	// workersFresh is how long a list of workers is used to place scattered data.
+	// workersFresh is how long a list of workers may be used to place scattered data.
 	workersFresh = time.Second
 )
 
-// dataPool keeps the connections to the workers that bytes were exchanged with.
+// dataPool keeps the data connections to workers.
 type dataPool struct {
 	client *Client
 	shares sharePool
-	// partBytes is what a part of an object has at least.
+	// partBytes is the minimum size of one part of an object that is read in parts.
 	partBytes uint64
 
 	mu      sync.Mutex
 	conns   map[connKey]*grpc.ClientConn
-	workers []*millracev1.Worker // Active ones, as of listed.
+	workers []*millracev1.Worker // the active ones at the time listed
 	listed  time.Time
 	turn    int
 }
 
-// connKey is the address of a worker, and which of several connections it is: one carries what one goroutine at each end can.
+// connKey identifies a connection: the address of a worker, and an index among the connections to
+// it. There are several, since one connection is limited by one goroutine at each end.
 type connKey struct {
 	address string
 	number  int
@@ -92,7 +94,8 @@ func (p *dataPool) close() error {
 	return errors.Join(errs...)
 }
 
-// pick returns the next worker in turn among those that names allow (all if there are none) and not in avoid.
+// pick returns the next worker in turn that names allows (all workers if names is empty) and that
+// is not in avoid.
 func (p *dataPool) pick(ctx context.Context, names []string, avoid map[uint32]bool) (*millracev1.Worker, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +132,9 @@ func (p *dataPool) pick(ctx context.Context, names []string, avoid map[uint32]bo
 	return nil, &Error{Op: "Scatter", Reason: "NO_WORKER_FITS", Message: fmt.Sprintf("no active worker among the %d can take data (wanted: %v)", len(p.workers), names)}
 }
 
-// fetch reads the objects of succeeded tasks from the workers that hold them. If dst is not nil there is one object, and
-// its largest frame goes there. An object that vanishes meanwhile is waited for: the scheduler makes it anew.
+// fetch reads the objects of succeeded tasks from the workers that hold them.
+// If dst is not nil, there must be one object; its largest frame is read into dst.
+// If an object vanishes during the fetch, fetch waits until the scheduler has produced it again.
 func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Object, error) {
 	out := make([]Object, len(futures))
 	left := make([]int, len(futures))
@@ -169,7 +173,8 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 	}
 }
 
-// fetchOnce tries each object of left at one of its holders, and returns those that it did not get, with a reason.
+// fetchOnce tries to read each object of left from one of its holders. It returns those that it did
+// not get, and a reason.
 func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, out []Object, dst []byte) ([]int, error) {
 	in := &millracev1.LocateObjectsRequest{TaskIds: make([]uint64, len(left))}
 	for i, at := range left {
@@ -237,8 +242,8 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	return failed, lastErr
 }
 
-// read gets objects from one worker, whose sizes are known about. Objects whose Value stays nil were not read; bad says why one of
-// them was not.
+// read reads objects from one worker; sizes are their approximate sizes.
+// An object whose Value stays nil was not read; bad is the reason for one of them.
 func (c *Client) read(ctx context.Context, address string, refs []*millracev1.ObjectRef, sizes []uint64, got []Object, dst []byte) (bad *Error, err error) {
 	if err := c.borrow(ctx, address, refs, got, dst); err != nil {
 		return nil, err
@@ -268,7 +273,7 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 	return cmp.Or(worse, bad), err
 }
 
-// stream is read by gRPC, over one connection.
+// stream reads objects by gRPC over one connection.
 func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
 	reader := &objectReader{objects: make([]partObject, len(refs)), dst: dst}
 	bad, err = c.receive(ctx, connKey{address: address}, &millracev1.ReadObjectsRequest{Objects: refs}, reader)
@@ -317,19 +322,20 @@ func (c *Client) receive(ctx context.Context, over connKey, request *millracev1.
 	}
 }
 
-// errObject marks an object that was delivered and cannot be used: reading it again will not help.
+// errObject marks an object that was delivered but cannot be used. Reading it again will not help.
 var errObject = errors.New("millrace: ReadObjects")
 
-// objectReader puts objects together. Several streams may bring parts of them.
+// objectReader assembles objects. Several streams may deliver parts of them.
 type objectReader struct {
 	dst []byte
 
 	mu sync.Mutex
-	// objects are guarded by mu, but for the bytes of their frames: each stream writes others.
+	// objects are guarded by mu, except for the bytes of their frames: the streams write disjoint
+	// ranges.
 	objects []partObject
 }
 
-// take gives those that are whole. REQUIRES: no stream is under way.
+// take returns the complete objects in got. REQUIRES: no stream is in progress.
 func (r *objectReader) take(got []Object) {
 	for i := range got {
 		if p := &r.objects[i]; p.value != nil && p.missing == 0 {
@@ -339,7 +345,7 @@ func (r *objectReader) take(got []Object) {
 }
 
 type partObject struct {
-	// head is the first one that came.
+	// head is the first head that arrived.
 	head    *millracev1.ObjectHead
 	value   *millracev1.Value
 	frames  [][]byte
@@ -354,7 +360,7 @@ func (r *objectReader) accept(m *rawframe.Message) error {
 	return err
 }
 
-// claim says where the bytes of a message go, nil if it has none.
+// claim returns the memory for the bytes of a message, nil if the message has no bytes.
 func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -388,7 +394,7 @@ func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 	return p.frames[m.Frame][m.Offset : m.Offset+n], nil
 }
 
-// makeRoom gives each frame its memory; the largest goes to dst.
+// makeRoom allocates the memory of each frame. The largest frame uses dst, if it is set.
 func (r *objectReader) makeRoom(p *partObject, sizes []uint64) error {
 	largest := -1
 	for i, n := range sizes {

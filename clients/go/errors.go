@@ -16,7 +16,7 @@ import (
 // errorDomain is the ErrorInfo domain of the scheduler's and the workers' errors.
 const errorDomain = "millrace.dev"
 
-// reasonError is a sentinel: it matches every error that carries its reason.
+// reasonError is a sentinel that matches every error with this reason.
 type reasonError string
 
 const reasonCancelled reasonError = "TASK_CANCELLED"
@@ -50,7 +50,8 @@ var (
 	ErrDatasetExists    error = reasonError("DATASET_EXISTS")
 	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
 	ErrDraining         error = reasonError("DRAINING")
-	// ErrSchedulerFull: the scheduler holds as many bytes of tasks as it may. Results that are released make room.
+	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
+	// Releasing results makes room.
 	ErrSchedulerFull    error = reasonError("SCHEDULER_FULL")
 	ErrPythonException  error = reasonError("PYTHON_EXCEPTION")
 	ErrFunctionNotFound error = reasonError("FUNCTION_NOT_FOUND")
@@ -60,7 +61,8 @@ var (
 	ErrTimeout          error = reasonError("TIMEOUT")
 	ErrOutOfMemory      error = reasonError("OUT_OF_MEMORY")
 	ErrInputFailed      error = reasonError("INPUT_FAILED")
-	// ErrInputUnreachable: the worker that must run the task cannot fetch an input from the worker that must have it.
+	// ErrInputUnreachable: the task must run on a worker that cannot fetch an input from the worker
+	// that has it.
 	ErrInputUnreachable error = reasonError("INPUT_UNREACHABLE")
 
 	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.
@@ -73,22 +75,23 @@ var (
 	ErrClosed error = errors.New("millrace: the client is closed")
 	// ErrReleased is returned by a Future after its Release.
 	ErrReleased error = errors.New("millrace: the future was released")
-	// ErrLeaseLost ends the Futures of a client whose lease the scheduler no longer knows: it was silent for longer than
-	// the lease, or the scheduler is a new one. Later submissions run under a new lease.
+	// ErrLeaseLost ends the Futures of a client whose lease the scheduler no longer knows: the
+	// client was silent for longer than the lease, or the scheduler is a new one.
+	// Later submissions run under a new lease.
 	ErrLeaseLost error = errors.New("millrace: the scheduler has forgotten this client's lease, and with it what it held")
 )
 
-// Error is a call that the scheduler or a worker refused.
+// Error describes a call that the scheduler or a worker refused.
 type Error struct {
-	// Op is the call: "SubmitBatch".
+	// Op is the name of the call: "SubmitBatch".
 	Op string
 	// Code is the gRPC code.
 	Code codes.Code
 	// Reason is the stable reason; empty if the error came from the transport.
 	Reason string
-	// Message says what is wrong and what to do.
+	// Message describes the problem and the remedy.
 	Message string
-	// Metadata holds the dynamic parts of Message by name: "key", "task_id".
+	// Metadata holds the variable parts of Message by name: "key", "task_id".
 	Metadata map[string]string
 }
 
@@ -100,7 +103,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("millrace: %s: %s (%s)", e.Op, e.Message, e.Reason)
 }
 
-// Is matches the sentinel of the reason, and context errors and ErrUnavailable by code.
+// Is matches the sentinel of the reason. It matches context errors and ErrUnavailable,
+// ErrUnauthenticated and ErrPermissionDenied by the gRPC code.
 func (e *Error) Is(target error) bool {
 	if r, ok := target.(reasonError); ok {
 		return string(r) == e.Reason ||
@@ -115,7 +119,8 @@ func (e *Error) Is(target error) bool {
 // GRPCStatus lets status.FromError see the code.
 func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
 
-// callError turns the error of one RPC into an *Error; nil stays nil, and the caller's own context error wins.
+// callError converts the error of an RPC to an *Error; nil stays nil. If ctx has ended, the error
+// of ctx is returned instead.
 func callError(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -136,34 +141,35 @@ func callError(ctx context.Context, op string, err error) error {
 	return out
 }
 
-// TaskError says why a task failed or was cancelled.
+// TaskError describes why a task failed or was cancelled.
 type TaskError struct {
-	// Key is the task that was asked for.
+	// Key is the key of the task whose result was requested.
 	Key string
 	// OriginKey is the task that failed first; it differs from Key when an input failed.
 	OriginKey string
 	// Reason is the stable reason: "PYTHON_EXCEPTION", "TIMEOUT".
 	Reason string
-	// Message says what failed, where, why, and what to do.
+	// Message describes the failure, its place, its cause and the remedy.
 	Message string
-	// Worker is the name of the worker that it failed on; empty if none was involved.
+	// Worker is the name of the worker on which the task failed; empty if no worker was involved.
 	Worker string
 	// Traceback is the formatted Python traceback with its chain of causes; empty for other tasks.
 	Traceback string
 	// LogTail holds the last lines that the task wrote to stdout and stderr.
 	LogTail string
-	// Attempt is the attempt that failed, counted from 1.
+	// Attempt is the number of the failed attempt, counted from 1.
 	Attempt uint32
-	// Attempts counts the attempts that failed or ended with the death of a worker or an executor, this one included; 0 if the
-	// error is of no attempt.
+	// Attempts counts the attempts that failed or that ended with the death of a worker or an
+	// executor, including this one; 0 if the error does not come from an attempt.
 	Attempts uint32
-	// Cancelled tells a cancelled task from a failed one.
+	// Cancelled is true for a cancelled task, false for a failed one.
 	Cancelled bool
 	// Metadata holds details by name: "signal", "exit_code".
 	Metadata map[string]string
 }
 
-// Error returns what failed, where and why; the traceback, if there is one, follows on lines of its own.
+// Error returns a text with the task, the worker and the cause. The traceback, if any, follows on
+// lines of its own.
 func (e *TaskError) Error() string {
 	var b strings.Builder
 	state := "failed"
@@ -188,7 +194,8 @@ func (e *TaskError) Error() string {
 	return b.String()
 }
 
-// Is matches the sentinel of the reason, ErrTaskFailed or ErrTaskCancelled, and ErrInputFailed if an input was the cause.
+// Is matches the sentinel of the reason, ErrTaskFailed or ErrTaskCancelled, and ErrInputFailed if
+// the failure of an input was the cause.
 func (e *TaskError) Is(target error) bool {
 	r, ok := target.(reasonError)
 	if !ok {

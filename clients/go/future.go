@@ -12,10 +12,11 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// State is where a task is in its life.
+// State is the state of a task.
 type State = millracev1.TaskState
 
-// States, by short names. Queued is the client's own: the scheduler has not acknowledged the task yet.
+// The states, by short names. Queued exists in the client only: the scheduler has not acknowledged
+// the task yet.
 const (
 	Queued    = millracev1.TaskState_TASK_STATE_UNSPECIFIED
 	Waiting   = millracev1.TaskState_TASK_STATE_WAITING
@@ -29,27 +30,29 @@ const (
 	Rescuing  = millracev1.TaskState_TASK_STATE_RESCUING
 )
 
-// Future is the result of a task that runs, or ran, somewhere. The cluster keeps the result until the Future is
-// released or its Client closed. The garbage collector releases nothing: a cleanup for each of a million futures would
-// cost more than the futures, which are made in blocks of hundreds.
+// Future refers to the result of a task, which may still be running. The cluster keeps the result
+// until the Future is released or its Client is closed. The garbage collector does not release a
+// Future: a cleanup function for each of a million futures would cost more than the futures
+// themselves, which are allocated in blocks of hundreds.
 type Future struct {
 	client *Client
 	key    string
 
 	state atomic.Int32
-	end   atomic.Pointer[outcome] // Nil until the task ended.
+	end   atomic.Pointer[outcome] // nil until the task has ended
 
-	// Guarded by client.futures.mu.
-	id       uint64 // 0 until the scheduler acknowledged the task.
-	since    uint64 // Revision of the client's tasks after which the task is in every snapshot.
+	// The fields below are guarded by client.futures.mu.
+	id       uint64 // 0 until the scheduler has acknowledged the task
+	since    uint64 // the revision of the client's tasks after which every snapshot includes the task
 	next     *Future
 	wake     *waiters
 	released bool
 }
 
-// outcome is how a task ended. It does not change; a task that runs again gets another.
+// outcome describes how a task ended. It does not change; a task that runs again gets another
+// outcome.
 type outcome struct {
-	inline   []byte // A serialised Value; nil if the result must be fetched.
+	inline   []byte // a serialised Value; nil if the result must be fetched
 	isInline bool
 	bytes    uint64
 	worker   uint32
@@ -57,26 +60,28 @@ type outcome struct {
 	err      error
 }
 
-// nullOutcome is what most tasks without a result end with: shared, to spare a million allocations.
+// nullOutcome is the outcome of most tasks without a result. It is shared, which saves an
+// allocation for each task.
 var nullOutcome = &outcome{isInline: true, inline: []byte{fieldValueNull << 3, 0}}
 
-// waiters are those who wait for one future.
+// waiters are the channel and the queues that wait for one future.
 type waiters struct {
-	done   chan struct{} // Closed by the table when the future ends; nil if nobody asked for it.
+	done   chan struct{} // closed by the table when the future ends; nil if Done was not called
 	queues []*completions
 }
 
-// Key is the name of the result.
+// Key returns the key of the task.
 func (f *Future) Key() string { return f.key }
 
-// TaskID is the scheduler's number of the task; 0 until it has acknowledged it.
+// TaskID returns the scheduler's number of the task; 0 until the scheduler has acknowledged the
+// task.
 func (f *Future) TaskID() uint64 {
 	f.client.futures.mu.Lock()
 	defer f.client.futures.mu.Unlock()
 	return f.id
 }
 
-// State is the state of the task as last heard.
+// State returns the last known state of the task.
 func (f *Future) State() State { return State(f.state.Load()) }
 
 // String returns the key and the state.
@@ -112,7 +117,8 @@ var closedChan = func() chan struct{} {
 	return c
 }()
 
-// Wait waits until the task has ended. It returns nil if it succeeded, a *TaskError if it failed or was cancelled.
+// Wait waits until the task has ended. It returns nil if the task succeeded, and a *TaskError if it
+// failed or was cancelled.
 func (f *Future) Wait(ctx context.Context) error {
 	_, err := f.wait(ctx)
 	return err
@@ -131,15 +137,17 @@ func (f *Future) wait(ctx context.Context) (*outcome, error) {
 	}
 }
 
-// Object is a result as it is stored: a value, whose tensors and opaque parts may refer to frames by index.
+// Object is a result in its stored form: a value whose tensors and opaque parts may refer to frames
+// by index.
 type Object struct {
 	// Value describes the result.
 	Value *millracev1.Value
-	// Frames holds the bytes that it refers to.
+	// Frames holds the bytes to which Value refers.
 	Frames [][]byte
 }
 
-// Result waits for the task and returns its result as it is stored, fetching it from a worker unless it is small.
+// Result waits for the task and returns its result in its stored form. It fetches the result from a
+// worker, unless the result is small.
 func (f *Future) Result(ctx context.Context) (Object, error) {
 	end, err := f.wait(ctx)
 	if err != nil {
@@ -159,8 +167,8 @@ func (f *Future) Result(ctx context.Context) (Object, error) {
 	return objects[0], nil
 }
 
-// Value waits for the task and returns its result as Go: nil, bool, int64, float64, complex128, string, []byte, []any,
-// map[string]any, Array, or Opaque.
+// Value waits for the task and returns its result as a Go value: nil, bool, int64, float64,
+// complex128, string, []byte, []any, map[string]any, Array, or Opaque.
 func (f *Future) Value(ctx context.Context) (any, error) {
 	if end := f.end.Load(); end == nullOutcome {
 		return nil, nil
@@ -179,8 +187,9 @@ func (f *Future) Value(ctx context.Context) (any, error) {
 // Array waits for the task and returns its result, which must be an array.
 func (f *Future) Array(ctx context.Context) (Array, error) { return Get[Array](ctx, f) }
 
-// ArrayInto is Array with the elements written to dst, as much of it as they need. dst must be large enough and is
-// shared by the Array; a contiguous array goes from the connection straight to it.
+// ArrayInto is like Array, but writes the elements to the beginning of dst, which must be large
+// enough. The returned Array shares dst. A contiguous array is read from the connection directly
+// into dst.
 func (f *Future) ArrayInto(ctx context.Context, dst []byte) (Array, error) {
 	end, err := f.wait(ctx)
 	if err != nil {
@@ -208,11 +217,12 @@ func (f *Future) ArrayInto(ctx context.Context, dst []byte) (Array, error) {
 	return convert[Array](f.key, v)
 }
 
-// Release gives the result up: the cluster may free it once nothing else needs it. A task that has not run and that
-// nobody else wants never runs. Waits on the Future end with ErrReleased.
+// Release gives up the result: the cluster may free it as soon as nothing else needs it.
+// A task that has not started, and that is not needed otherwise, never runs.
+// Waits on the Future end with ErrReleased.
 func (f *Future) Release() { f.client.releaseFutures([]*Future{f}) }
 
-// Cancel stops the task and everything that needs its result.
+// Cancel stops the task and all tasks that need its result.
 func (f *Future) Cancel(ctx context.Context) error {
 	_, err := f.client.Cancel(ctx, f)
 	return err
@@ -222,7 +232,7 @@ func (f *Future) Cancel(ctx context.Context) error {
 type completions struct {
 	mu    sync.Mutex
 	ended []*Future
-	bell  chan struct{} // Holds a token while ended is not empty.
+	bell  chan struct{} // holds a token while ended is not empty
 }
 
 func (q *completions) push(f *Future) {
@@ -243,8 +253,8 @@ func (q *completions) take() []*Future {
 	return out
 }
 
-// AsCompleted yields the futures in the order in which they end, each with its error. It stops when ctx ends, yielding a
-// nil Future and the context's error.
+// AsCompleted yields the futures in the order in which they end, each with its error.
+// When ctx ends, it yields a nil Future with the context's error, and stops.
 func AsCompleted(ctx context.Context, futures ...*Future) iter.Seq2[*Future, error] {
 	return func(yield func(*Future, error) bool) {
 		q := &completions{bell: make(chan struct{}, 1)}
@@ -272,7 +282,7 @@ func AsCompleted(ctx context.Context, futures ...*Future) iter.Seq2[*Future, err
 	}
 }
 
-// WaitAll waits until all tasks have ended and returns the first error, in the order of futures.
+// WaitAll waits until all tasks have ended, and returns the first error in the order of futures.
 func WaitAll(ctx context.Context, futures ...*Future) error {
 	var first error
 	for _, f := range futures {

@@ -7,8 +7,9 @@ import (
 	"reflect"
 )
 
-// Get waits for the task and returns its result as a T: any of the types that Value yields, any number type that holds
-// the value exactly, a slice or string-keyed map of such types, or a []Element for an array.
+// Get waits for the task and returns its result as a T. T is one of the types that Value returns,
+// a number type that can represent the value exactly, a slice or string-keyed map of such types,
+// or a []Element for an array.
 func Get[T any](ctx context.Context, f *Future) (T, error) {
 	var zero T
 	v, err := f.Value(ctx)
@@ -18,8 +19,8 @@ func Get[T any](ctx context.Context, f *Future) (T, error) {
 	return convert[T](f.key, v)
 }
 
-// Gather waits for all tasks and returns their results as T, in order. Results that lie on the same worker are fetched
-// together.
+// Gather waits for all tasks and returns their results as T, in order. Results on the same worker
+// are fetched together.
 func Gather[T any](ctx context.Context, futures ...*Future) ([]T, error) {
 	if err := WaitAll(ctx, futures...); err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func mismatch(dst reflect.Value, v any) error {
 	return fmt.Errorf("is a %T, not %s", v, dst.Type())
 }
 
-// assign stores v, as Value yields it, in dst.
+// assign stores v, a result of Value, in dst.
 func assign(dst reflect.Value, v any) error {
 	if v != nil && reflect.TypeOf(v).AssignableTo(dst.Type()) {
 		dst.Set(reflect.ValueOf(v))
@@ -197,7 +198,7 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// assignArray stores an array in a slice of its element type, or a 0-d one in a number.
+// assignArray stores an array in a slice of its element type, or a 0-d array in a number.
 func assignArray(dst reflect.Value, a Array) error {
 	elements, err := arrayElements(a)
 	if err != nil {

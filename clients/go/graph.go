@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// chunkTasks and chunkBytes bound one message of a large submission.
+	// chunkTasks and chunkBytes limit one message of a large submission.
 	chunkTasks = 10_000
 	chunkBytes = 4 << 20
 )
 
-// GraphBuilder puts a graph together. Tasks are encoded as they are added, each once, straight into the messages that
-// Submit sends; a million tasks take a few hundred bytes of memory each and about a second. It is not safe for concurrent
-// use.
+// GraphBuilder builds a graph. Each task is encoded once, when it is added, directly into the
+// messages that Submit sends. A million tasks take a few hundred bytes of memory each and about one
+// second. A GraphBuilder is not safe for concurrent use.
 type GraphBuilder struct {
 	client *Client
 	name   string
 	tables tables
-	sent   int // How much of tables.encoded belongs to earlier chunks.
+	sent   int // the length of tables.encoded that belongs to earlier chunks
 	chunks []chunk
-	tasks  []byte // Of the open chunk.
-	count  int    // In the open chunk.
+	tasks  []byte // of the open chunk
+	count  int    // in the open chunk
 	total  int
 	held   []heldTask
-	needs  bool     // Some task refers to a Future.
-	packed [][]byte // Arguments that are the first n inputs, by n.
-	wide   []byte   // The same for one large n.
+	needs  bool     // some task refers to a Future
+	packed [][]byte // arguments that are the first n inputs, by n
+	wide   []byte   // the same for one large n
 	s      scratch
 	err    error
 }
@@ -45,16 +45,17 @@ type heldTask struct {
 	key string
 }
 
-// NewGraph begins a graph. The name is for people.
+// NewGraph begins a graph. The name is meant for people.
 func (c *Client) NewGraph(name string) *GraphBuilder {
 	return &GraphBuilder{client: c, name: name}
 }
 
-// Len is the number of tasks added so far.
+// Len returns the number of tasks added so far.
 func (g *GraphBuilder) Len() int { return g.total }
 
-// Add adds a task and returns its key, to be used as an argument of others, added earlier or later. Without a name the
-// client makes one up. A mistake is remembered, and returned by Submit.
+// Add adds a task and returns its key, to be used as an argument of other tasks, added earlier or
+// later. If key is empty and WithKey is not used, the client generates a key.
+// The first invalid argument is recorded, and Submit returns it as an error.
 func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOption) Key {
 	var o taskOptions
 	for _, option := range options {
@@ -80,16 +81,17 @@ func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOpt
 	return Key(o.key)
 }
 
-// AddCall adds a task that calls op with the results of inputs as its positional arguments, under default rules. It is
-// the cheapest way to add one. hold keeps the result.
+// AddCall adds a task that calls op with the results of inputs as its positional arguments,
+// under default rules. It is the cheapest way to add a task. hold keeps the result.
 func (g *GraphBuilder) AddCall(key string, op Op, inputs []string, hold bool) {
 	g.add(key, op, inputs, g.positional(len(inputs)), 0, hold)
 }
 
-// maxPacked bounds the arity whose packed arguments are kept: all arities up to n take n² bytes.
+// maxPacked is the largest number of inputs whose packed arguments are cached: all numbers up to n
+// take n² bytes.
 const maxPacked = 64
 
-// positional returns the arguments that are n inputs in order.
+// positional returns the encoded arguments that are n inputs in order.
 func (g *GraphBuilder) positional(n int) []byte {
 	for len(g.packed) <= min(n, maxPacked) {
 		last := len(g.packed) - 1
@@ -109,7 +111,7 @@ func (g *GraphBuilder) positional(n int) []byte {
 	return g.wide
 }
 
-// appendInput appends the positional argument that is input i.
+// appendInput appends the positional argument that refers to input i.
 func appendInput(b []byte, i int) []byte {
 	b, start := openMessage(b, fieldArgPositional)
 	return closeMessage(appendVarintField(b, fieldValueInput, uint64(i)), start)
@@ -143,19 +145,19 @@ func (g *GraphBuilder) closeChunk() {
 type GraphRun struct {
 	// ID is the graph's number.
 	ID uint64
-	// Tasks is how many tasks it has.
+	// Tasks is the number of its tasks.
 	Tasks int
-	// Joined is how many of them were known already under the same key.
+	// Joined is the number of these tasks that the scheduler knew already under the same key.
 	Joined uint64
 
 	futures []*Future
 	byKey   func() map[string]*Future
 }
 
-// Futures are those of the tasks that are held, in the order in which they were added.
+// Futures returns the futures of the held tasks, in the order in which the tasks were added.
 func (r *GraphRun) Futures() []*Future { return r.futures }
 
-// Future is that of a held task; nil if no task of that key is held.
+// Future returns the future of a held task; nil if no task with that key is held.
 func (r *GraphRun) Future(key Key) *Future { return r.byKey()[string(key)] }
 
 // Wait waits until all held tasks have ended, and returns the first error.
@@ -168,8 +170,9 @@ func (r *GraphRun) Release() {
 	}
 }
 
-// Submit sends the graph as one submission: either all of it is accepted, or nothing runs. It returns once the scheduler
-// has it. Only held tasks have Futures; at least one must be held, as nothing else keeps results alive.
+// Submit sends the graph as one submission: either all of it is accepted, or nothing runs.
+// It returns when the scheduler has accepted the graph. Only held tasks have Futures.
+// At least one task must be held, because nothing else keeps results alive.
 func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	c := g.client
 	switch {
@@ -187,7 +190,8 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	if g.count > 0 {
 		g.closeChunk()
 	}
-	// What is queued may be what the graph refers to. Its own errors are its futures'.
+	// The graph may refer to queued tasks, so they are sent first. Errors of these tasks belong to
+	// their own futures.
 	if err := c.Flush(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
 		return nil, err
 	}
@@ -195,7 +199,8 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	// NB: the futures exist before the call, so that nothing that is heard before its answer is lost.
+	// NB: the futures must exist before the call, so that updates that arrive before its answer are
+	// not lost.
 	slab := make([]Future, len(g.held))
 	futures := make([]*Future, len(g.held))
 	for i, h := range g.held {
@@ -245,7 +250,8 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	}, nil
 }
 
-// streamChunks sends the chunks of one submission. NB: SubmitResponse and SubmitBatchResponse have the same fields.
+// streamChunks sends the chunks of one submission. NB: SubmitResponse and SubmitBatchResponse have
+// the same fields.
 func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk, out *millracev1.SubmitResponse) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,7 +265,7 @@ func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk
 			message = wireMessage{header, ch.tables, ch.tasks}
 		}
 		if err := stream.SendMsg(message); errors.Is(err, io.EOF) {
-			break // The answer says why.
+			break // the answer contains the reason
 		} else if err != nil {
 			return err
 		}

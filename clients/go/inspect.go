@@ -14,10 +14,10 @@ import (
 
 const pageSize = 1000
 
-// maxLocate is how many tasks one LocateObjects may ask for.
+// maxLocate is the largest number of tasks in one LocateObjects request.
 const maxLocate = 100_000
 
-// ClusterInfo sums up the cluster.
+// ClusterInfo returns a summary of the cluster.
 func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, error) {
 	out, err := c.service.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, erro
 	return out.GetCluster(), nil
 }
 
-// Workers lists the workers that are not lost; or those in the given states.
+// Workers lists the workers in the given states; without states, all workers that are not lost.
 func (c *Client) Workers(ctx context.Context, states ...millracev1.WorkerState) ([]*millracev1.Worker, error) {
 	in := &millracev1.ListWorkersRequest{PageSize: pageSize, States: states}
 	var all []*millracev1.Worker
@@ -69,13 +69,13 @@ func (c *Client) WaitForWorkers(ctx context.Context, n int) error {
 	return fmt.Errorf("millrace: %d of %d workers are active: the scheduler ended the stream", len(active), n)
 }
 
-// Explain says why a task is not running, or what it did.
+// Explain returns why a task is not running, or how it ran.
 func (c *Client) Explain(ctx context.Context, key string) (*millracev1.ExplainTaskResponse, error) {
 	out, err := c.service.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: key, Namespace: c.config.namespace})
 	return out, callError(ctx, "ExplainTask", err)
 }
 
-// Task returns what the scheduler knows about a task, with its story.
+// Task returns the scheduler's record of a task, with its history.
 func (c *Client) Task(ctx context.Context, key string) (*millracev1.Task, error) {
 	out, err := c.service.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: c.config.namespace, Story: true})
 	return out.GetTask(), callError(ctx, "GetTask", err)
@@ -87,7 +87,8 @@ func (c *Client) Graph(ctx context.Context, id uint64) (*millracev1.Graph, error
 	return out.GetGraph(), callError(ctx, "GetGraph", err)
 }
 
-// acknowledged returns the tasks of futures, waiting until the scheduler has them all.
+// acknowledged returns the task numbers of futures. It waits until the scheduler has acknowledged
+// all of them.
 func (c *Client) acknowledged(ctx context.Context, futures []*Future) ([]uint64, error) {
 	var flush bool
 	for _, f := range futures {
@@ -107,10 +108,10 @@ func (c *Client) acknowledged(ctx context.Context, futures []*Future) ([]uint64,
 	return ids, nil
 }
 
-// Cancel stops tasks and everything that needs their results, and returns how many were stopped. What other clients hold
-// as well goes on; only this client's hold ends. The futures have ended when this returns: they are cancelled, but for those
-// that had ended before. If the scheduler does not know a task of them any more, the others are cancelled and the error is
-// ErrUnknownTask.
+// Cancel stops tasks and all tasks that need their results, and returns how many were stopped.
+// A task that other clients also hold continues; only this client's hold ends. When Cancel returns,
+// the futures have ended: as cancelled, unless they had ended before. If the scheduler no longer
+// knows one of the tasks, the others are cancelled and the error is ErrUnknownTask.
 func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error) {
 	active := slices.DeleteFunc(slices.Clone(futures), ended)
 	ids, err := c.acknowledged(ctx, active)
@@ -120,7 +121,7 @@ func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error)
 	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
 	if err != nil {
 		if active = slices.DeleteFunc(active, ended); len(active) == 0 {
-			return 0, nil // They ended, or were released, in the meantime.
+			return 0, nil // they ended, or were released, in the meantime
 		}
 		return 0, callError(ctx, "CancelTasks", err)
 	}
@@ -135,10 +136,12 @@ func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error)
 	return out.GetCancelledTasks(), settleUnknown(ctx, slices.DeleteFunc(active, func(f *Future) bool { return !lost(f) }))
 }
 
-// unknownPatience bounds the wait for the news of tasks that the scheduler does not know: they may have ended.
+// unknownPatience limits the wait for updates on tasks that the scheduler does not know: they may
+// have ended.
 const unknownPatience = time.Second
 
-// settleUnknown is the error of futures whose tasks could not be cancelled, since the scheduler does not know them.
+// settleUnknown returns the error of futures whose tasks could not be cancelled because the
+// scheduler does not know them. It returns nil if all of them have ended.
 func settleUnknown(ctx context.Context, futures []*Future) error {
 	patience, cancel := context.WithTimeout(ctx, unknownPatience)
 	defer cancel()
@@ -155,7 +158,8 @@ func settleUnknown(ctx context.Context, futures []*Future) error {
 	return nil
 }
 
-// endedBy waits for the end of a future, at most until the end of patience. It fails if the caller's context ends.
+// endedBy waits for the end of a future, at most until the end of patience.
+// It fails if the caller's context ends.
 func endedBy(ctx, patience context.Context, f *Future) (bool, error) {
 	select {
 	case <-f.Done():
@@ -170,12 +174,14 @@ func endedBy(ctx, patience context.Context, f *Future) (bool, error) {
 
 func ended(f *Future) bool { return f.end.Load() != nil }
 
-// settlePatience bounds the wait for the news of a task that has ended. It is long: they come unless the task ended for
-// others just when this client's hold was given up.
+// settlePatience limits the wait for the update of a task that has ended. It is long, since such an
+// update always comes, with one exception: the task ended while other clients held it, just when
+// this client's hold was given up.
 const settlePatience = 5 * time.Second
 
-// settleCancelled returns when futures whose tasks were cancelled say so. Of a task that goes on for others nothing will be
-// heard, since this client does not hold it any more.
+// settleCancelled returns when the futures of cancelled tasks have ended. For a task that continues
+// for other clients, no update will come, since this client does not hold it any more.
+// So settleCancelled ends its future itself.
 func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
 	futures = slices.DeleteFunc(futures, ended)
 	for part := range slices.Chunk(futures, maxLocate) {
@@ -212,7 +218,7 @@ func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
 	return nil
 }
 
-// CancelGraph stops all tasks of a graph.
+// CancelGraph stops all tasks of a graph, and returns how many were stopped.
 func (c *Client) CancelGraph(ctx context.Context, id uint64) (uint64, error) {
 	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), GraphIds: []uint64{id}})
 	return out.GetCancelledTasks(), callError(ctx, "CancelTasks", err)
@@ -236,8 +242,8 @@ func (c *Client) Retry(ctx context.Context, futures ...*Future) (uint64, error) 
 	return out.GetRetriedTasks(), nil
 }
 
-// HoldKeys makes the client hold results by key, and returns their futures in order: what another process computed or is
-// computing.
+// HoldKeys makes the client hold results by key, and returns their futures in order.
+// In this way a client can use results that another process computes.
 func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error) {
 	if c.config.leaseless {
 		return nil, fmt.Errorf("millrace: the client has no lease (WithoutLease), so it cannot hold results")
@@ -260,13 +266,15 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	for i, k := range keys {
 		futures[i] = &Future{client: c, key: k}
 	}
-	// The answer names no revision, so that no snapshot counts as proof that these are gone.
+	// The answer contains no revision. With the largest one, no snapshot counts as proof that the
+	// tasks are gone.
 	c.futures.bind(futures, out.GetTaskIds(), math.MaxUint64)
 	return futures, nil
 }
 
-// Publish names a set of results, which are kept, whatever becomes of this client, until Unpublish. metadata says how to
-// put them together; nobody reads it but its users. replace allows a dataset of the name to be there already.
+// Publish gives a set of results a name. The cluster keeps the results until Unpublish, independent
+// of this client. metadata describes how to combine the results; only the users of the dataset
+// interpret it. replace allows Publish to replace an existing dataset of the same name.
 func (c *Client) Publish(ctx context.Context, name string, metadata []byte, replace bool, futures ...*Future) error {
 	if _, err := c.acknowledged(ctx, futures); err != nil {
 		return err
@@ -279,7 +287,7 @@ func (c *Client) Publish(ctx context.Context, name string, metadata []byte, repl
 	return callError(ctx, "PublishDataset", err)
 }
 
-// Dataset returns a published dataset; HoldKeys of its keys makes futures of it.
+// Dataset returns a published dataset. HoldKeys of its keys returns futures of the results.
 func (c *Client) Dataset(ctx context.Context, name string) (*millracev1.Dataset, error) {
 	out, err := c.service.GetDataset(ctx, &millracev1.GetDatasetRequest{Name: name, Namespace: c.config.namespace})
 	return out.GetDataset(), callError(ctx, "GetDataset", err)
@@ -301,7 +309,7 @@ func (c *Client) Datasets(ctx context.Context) ([]*millracev1.Dataset, error) {
 	}
 }
 
-// Unpublish forgets a dataset's name and gives up its hold on the results.
+// Unpublish removes a dataset's name and gives up its hold on the results.
 func (c *Client) Unpublish(ctx context.Context, name string) error {
 	_, err := c.service.UnpublishDataset(ctx, &millracev1.UnpublishDatasetRequest{Name: name, Namespace: c.config.namespace})
 	return callError(ctx, "UnpublishDataset", err)
@@ -319,13 +327,13 @@ func (c *Client) WaitGraph(ctx context.Context, id uint64) (*millracev1.Graph, e
 		}
 	}
 	if last == nil || last.GetEndTime() == nil {
-		// It ended, and was dropped, between two looks.
+		// The graph ended, and was dropped from the catalogue, between two batches.
 		return c.Graph(ctx, id)
 	}
 	return last, nil
 }
 
-// Shutdown stops the cluster: workers first, then the scheduler.
+// Shutdown stops the cluster: first the workers, then the scheduler.
 func (c *Client) Shutdown(ctx context.Context, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

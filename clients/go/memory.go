@@ -7,8 +7,9 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// DescribeMemory asks a worker what is in its memory, what keeps it there and who waits for room, with at most limit of the
-// largest holders and pins (0: 20). If task is not 0, the story of its result is told too.
+// DescribeMemory returns the objects in a worker's memory, the reasons why they are kept there,
+// and the requests that wait for memory. limit is the maximum number of holders and pins,
+// largest first (0: 20). If task is not 0, the answer includes the history of its result.
 func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit int, task uint64) (*millracev1.DescribeMemoryResponse, error) {
 	if w.GetDataAddress() == "" {
 		return nil, fmt.Errorf("millrace: worker %s has no memory of its own", w.GetName())

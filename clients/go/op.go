@@ -14,19 +14,20 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Op says what a task runs.
+// Op is the operation that a task runs.
 type Op struct {
 	kind millracev1.OpKind
 	name string
 }
 
-// Native is an op that workers have built in: "array.matmul", "bench.noop".
+// Native is an op that is built into workers: "array.matmul", "bench.noop".
 func Native(name string) Op { return Op{millracev1.OpKind_OP_KIND_NATIVE, name} }
 
-// Python is a Python function by import path: "pkg.mod:fn".
+// Python is a Python function, given by its import path: "pkg.mod:fn".
 func Python(path string) Op { return Op{millracev1.OpKind_OP_KIND_PYTHON_IMPORT, path} }
 
-// Exec is what a registered executor offers, by the executor's name, a slash, and its own name for it: "echo/upper".
+// Exec is an operation of a registered executor: the executor's name, a slash, and the executor's
+// own name for the operation, as in "echo/upper".
 func Exec(name string) Op { return Op{millracev1.OpKind_OP_KIND_EXEC, name} }
 
 var dataOp = Op{kind: millracev1.OpKind_OP_KIND_DATA, name: "data"}
@@ -34,7 +35,7 @@ var dataOp = Op{kind: millracev1.OpKind_OP_KIND_DATA, name: "data"}
 // String returns the op's name.
 func (o Op) String() string { return o.name }
 
-// TaskOption is a rule that a task runs under.
+// TaskOption is a rule for running a task.
 type TaskOption func(*taskOptions)
 
 type taskOptions struct {
@@ -44,17 +45,18 @@ type taskOptions struct {
 	bad   error
 }
 
-// WithKey names the task. The same key is the same task: submitting it again with an equal body joins it. Without it
-// the client makes up a unique one.
+// WithKey sets the key of the task. Equal keys mean the same task: submitting the key again with an
+// equal body joins the existing task. Without WithKey the client generates a unique key.
 func WithKey(key string) TaskOption { return func(o *taskOptions) { o.key = key } }
 
-// Hold keeps the result of a task of a graph until its Future is released. Tasks from Submit are always held.
+// Hold keeps the result of a task of a graph until its Future is released.
+// Tasks from Submit are always held.
 func Hold() TaskOption { return func(o *taskOptions) { o.hold = true } }
 
-// WithPriority lets tasks of a higher priority run first. The default is 0.
+// WithPriority sets a priority: tasks of a higher priority run first. The default is 0.
 func WithPriority(p int32) TaskOption { return func(o *taskOptions) { o.rules.Priority = p } }
 
-// WithRetries tries a task whose function failed up to n more times.
+// WithRetries repeats a task whose function failed up to n more times.
 func WithRetries(n uint32) TaskOption { return func(o *taskOptions) { o.rules.MaxRetries = n } }
 
 // WithRetryBackoff waits before the first retry; the wait doubles each time. The default is 100 ms.
@@ -62,7 +64,7 @@ func WithRetryBackoff(d time.Duration) TaskOption {
 	return func(o *taskOptions) { o.rules.RetryBackoff = durationpb.New(d) }
 }
 
-// WithTimeout stops an attempt that runs longer.
+// WithTimeout stops an attempt that runs longer than d.
 func WithTimeout(d time.Duration) TaskOption {
 	return func(o *taskOptions) {
 		if d <= 0 {
@@ -73,30 +75,33 @@ func WithTimeout(d time.Duration) TaskOption {
 	}
 }
 
-// WithWorkers runs the task only on workers of these names, ids ("w3") or hosts.
+// WithWorkers runs the task only on workers with these names, ids ("w3") or hosts.
 func WithWorkers(names ...string) TaskOption {
 	return func(o *taskOptions) { o.rules.Workers = names }
 }
 
-// WithPreferredWorkers runs the task on one of these workers if any of them is there and can fetch its inputs, else anywhere.
+// WithPreferredWorkers runs the task on one of these workers if one of them is available and can
+// fetch the task's inputs, else on any worker.
 func WithPreferredWorkers(names ...string) TaskOption {
 	return func(o *taskOptions) { o.rules.Workers, o.rules.AllowOtherWorkers = names, true }
 }
 
-// WithResources says what the task takes of a worker while it runs, beside its slots.
+// WithResources sets the resources of a worker, besides slots, that the task occupies while it
+// runs.
 func WithResources(resources map[string]float64) TaskOption {
 	return func(o *taskOptions) { o.rules.Resources = maps.Clone(resources) }
 }
 
-// WithSlots is how many slots of a worker the task occupies. The default is 1.
+// WithSlots sets how many slots of a worker the task occupies. The default is 1.
 func WithSlots(n uint32) TaskOption { return func(o *taskOptions) { o.rules.Slots = n } }
 
-// WithOutputBytes estimates the size of the result, for placement.
+// WithOutputBytes sets an estimate of the result's size, for placement.
 func WithOutputBytes(n uint64) TaskOption {
 	return func(o *taskOptions) { o.rules.ExpectedOutputBytes = n }
 }
 
-// WithNoWait fails the task at once with NO_WORKER_FITS if no worker of the cluster could ever run it.
+// WithNoWait makes the task fail immediately with NO_WORKER_FITS if no worker of the cluster could
+// ever run it.
 func WithNoWait() TaskOption { return func(o *taskOptions) { o.rules.NoWait = true } }
 
 // Field numbers of SubmitRequest and SubmitBatchRequest (they agree), TaskSpec and Op.
@@ -115,10 +120,11 @@ const (
 	fieldOpName        = 2
 )
 
-// tables intern the ops and options of one submission. encoded holds the ops and options fields, ready to be sent.
+// tables assign numbers to the distinct ops and options of one submission.
+// encoded holds the ops and options fields, ready to be sent.
 type tables struct {
 	ops     map[Op]uint32
-	last    Op // The op of the last call, usually that of the next.
+	last    Op // the op of the last call, usually also that of the next
 	lastAt  uint32
 	options map[string]uint32
 	encoded []byte

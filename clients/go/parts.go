@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// partBytes is what a part has at least; workers cut at multiples of 8 MiB.
+	// partBytes is the minimum size of a part; workers cut at multiples of 8 MiB.
 	partBytes = 16 << 20
-	// mostParts come at once. One stream is bound by the goroutines at its ends, to about 2 GB/s.
+	// mostParts is the largest number of parts that are read at the same time.
+	// One stream is limited to about 2 GB/s by the goroutines at its ends.
 	mostParts = 4
 )
 
-// parts is in how many parts an object of a size is read by gRPC.
+// parts returns the number of parts in which an object of the given size is read by gRPC.
 func (p *dataPool) parts(bytes uint64) uint32 {
 	return uint32(max(min(uint64(runtime.GOMAXPROCS(0)), mostParts, bytes/p.partBytes), 1))
 }
 
-// streamParts reads one object over several connections. Its Value stays nil if it was not read.
+// streamParts reads one object over several connections. got.Value stays nil if it was not read.
 func (c *Client) streamParts(ctx context.Context, address string, ref *millracev1.ObjectRef, parts uint32, got *Object, dst []byte) (bad *Error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,7 +38,7 @@ func (c *Client) streamParts(ctx context.Context, address string, ref *millracev
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			cancel() // nothing comes of the others; not before this one is noted, or they would be the cause
+			cancel() // with mu held, or the errors of the other parts would count as the cause
 			if refused != nil {
 				bad = refused
 			}
@@ -48,7 +49,7 @@ func (c *Client) streamParts(ctx context.Context, address string, ref *millracev
 	}
 	all.Wait()
 	if bad != nil {
-		return bad, nil // the object is not there, and the others were only told to stop
+		return bad, nil // the object is not there; the errors of the other parts come from the cancellation
 	}
 	if err == nil {
 		one := [1]Object{}

@@ -10,9 +10,11 @@ import (
 
 var replicateOp = Native("core.replicate")
 
-// Replicate copies the results of tasks to more workers, until n have each of them (all workers if n is 0), and returns when
-// they are there. Each fresh copy serves the next ones, so that a result reaches n workers in the time of about log2 n copies.
-// Workers with GPUs get it all at once: each reads at the one before it what is arriving there.
+// Replicate copies the results of tasks to more workers, until n workers have each of them (all
+// workers if n is 0), and returns when the copies are complete. Each new copy serves further ones,
+// so a result reaches n workers in the time of about log2 n copies. If all workers have GPUs,
+// all copies are submitted at once and form a broadcast chain: each worker reads from the previous
+// one while the data is still arriving there.
 func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error {
 	if err := WaitAll(ctx, futures...); err != nil {
 		return err
@@ -46,7 +48,7 @@ func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error
 		holders[i] = slices.DeleteFunc(o.GetWorkerIds(), func(w uint32) bool { return names[w] == "" })
 	}
 	for {
-		// In one submission, so that the scheduler plans for them together.
+		// All copies of this round are one submission, so that the scheduler places them together.
 		g := c.NewGraph("replicate")
 		for i, f := range futures {
 			left := n - len(holders[i])

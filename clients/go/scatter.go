@@ -15,14 +15,16 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
-// scatterPause is how long the first look at a worker that should report an object waits; it doubles up to a second.
+// scatterPause is the wait before the first check of a worker that should report an object;
+// the wait doubles up to one second.
 const scatterPause = 100 * time.Millisecond
 
-// Scatter stores a value on a worker, without a task, and returns its Future, which other tasks can be called with. An
-// Array, or a slice of one number type, which becomes an Array of one axis, goes to the worker without another copy; its bytes
-// must not change until Scatter returns. That is when the
-// scheduler knows where they are: should the worker die before, they go to another one. WithKey names the value,
-// WithWorkers says where it may go.
+// Scatter stores a value on a worker, without running a task, and returns a Future that can be used
+// as an argument of tasks. An Array is sent to the worker without an extra copy;
+// a slice of one number type is sent as an Array with one axis. The bytes must not change until
+// Scatter returns. Scatter returns when the scheduler knows where the value is;
+// if the worker dies before that, the value is sent to another worker. WithKey sets the key of the
+// value, WithWorkers restricts the workers that may store it.
 func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) (*Future, error) {
 	var o taskOptions
 	for _, option := range options {
@@ -59,14 +61,15 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 		return nil, err
 	}
 	if end := f.end.Load(); end != nil && errors.Is(end.err, ErrObjectLost) {
-		// An older future of the key knows that the bytes were lost. By the submission the scheduler waits for them again.
+		// An older future of the same key knows that the value was lost.
+		// Because of the new submission, the scheduler waits for the bytes again.
 		c.futures.revive([]*Future{f}, []*outcome{end})
 	}
 	if end := f.end.Load(); end != nil && end.err != nil {
 		return nil, end.err
 	}
 	if f.State() == Succeeded {
-		return f, nil // The key was known, and its bytes are there.
+		return f, nil // the key was known, and its bytes are there
 	}
 	head.Object = &millracev1.ObjectRef{TaskId: f.TaskID()}
 	if err := c.place(ctx, f, o.rules.GetWorkers(), head, frames); err != nil {
@@ -76,7 +79,8 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 	return f, nil
 }
 
-// arrayOf is the Array that a value is or, for slices of numbers, can be seen as; ok is false for all other values.
+// arrayOf returns the Array that a value is, or as which a slice of numbers can be seen;
+// ok is false for all other values.
 func arrayOf(value any) (a Array, ok bool, err error) {
 	switch v := value.(type) {
 	case Array:
@@ -107,8 +111,9 @@ func arrayOf(value any) (a Array, ok bool, err error) {
 	return a, err == nil, err
 }
 
-// place writes an object to one worker after another, until the scheduler has its task as succeeded. A worker that has
-// the bytes may die before the scheduler hears of them: then nobody but this client can bring them again.
+// place writes an object to one worker after another, until the scheduler reports its task as
+// succeeded. The loop is needed because a worker may die after it received the bytes and before it
+// reported them; then only this client can send them again.
 func (c *Client) place(ctx context.Context, f *Future, names []string, head *millracev1.ObjectHead, frames [][]byte) error {
 	avoid := make(map[uint32]bool)
 	deadline := time.Now().Add(fetchTimeout)
@@ -128,7 +133,7 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 		case c.closed.Load():
 			return ErrClosed
 		case errors.Is(err, ErrNoWorkerFits) && len(avoid) > 0:
-			clear(avoid) // One that came late, or came back, may take it.
+			clear(avoid) // a worker that joined late, or came back, may accept it
 		case !errors.Is(err, ErrUnavailable):
 			return err
 		}
@@ -141,8 +146,8 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 	}
 }
 
-// told waits until the task of an object that was written to a worker has ended, which is nil whatever the end. Its
-// error matches ErrUnavailable if that worker is no longer one that will report the object.
+// told waits until the task of a written object has ended, and returns nil whatever its outcome.
+// The error matches ErrUnavailable if the worker with the object is gone and will not report it.
 func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
 	done := f.Done()
 	for pause := scatterPause; ; pause = min(2*pause, time.Second) {
@@ -158,7 +163,7 @@ func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
 		}
 		workers, err := c.Workers(ctx)
 		if errors.Is(err, ErrUnavailable) {
-			continue // The scheduler is away, and so are its news.
+			continue // the scheduler is away, so no update can come
 		}
 		if err != nil {
 			return err
@@ -175,7 +180,7 @@ func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
 	}
 }
 
-// write streams one object to a worker. Without an error the worker has it.
+// write streams one object to a worker. If it returns nil, the worker has the object.
 func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
 	var size uint64
 	for _, n := range head.GetFrameBytes() {
@@ -208,7 +213,7 @@ func (c *Client) write(ctx context.Context, address string, head *millracev1.Obj
 		err = stream.RecvMsg(&out)
 	}
 	if status.Code(err) == codes.AlreadyExists {
-		err = nil // An earlier try came through, and only its answer was lost.
+		err = nil // an earlier try succeeded, and only its answer was lost
 	}
 	if err != nil {
 		return callError(ctx, "WriteObject", err)

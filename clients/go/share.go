@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// shareFrom is the size from which on data of workers on this host goes through their memory.
+	// shareFrom is the size from which on data of workers on this host goes through shared memory.
 	shareFrom = 64 << 10
-	// shareAgain is for how long nobody asks a worker again whether it shares its memory.
+	// shareAgain is how long a worker that does not share its memory is not asked again.
 	shareAgain = time.Minute
 )
 
-// sharePool keeps the connections to the memory of workers on this host.
+// sharePool keeps the mappings of the memory of workers on this host.
 type sharePool struct {
 	token string
 	off   bool
 
 	mu sync.Mutex
-	// All below is guarded by mu, by data address. shares are for reading and for writing; refused says why there are none,
-	// and until when nobody asks.
+	// The fields below are guarded by mu. shares are the mappings by data address and mode,
+	// for reading or for writing. refused holds, by data address, the reason why there is no
+	// mapping and the time until which the worker is not asked again.
 	shares  map[shareKey]*share
 	refused map[string]shareRefusal
 	closed  bool
@@ -41,15 +42,16 @@ type shareRefusal struct {
 	until time.Time
 }
 
-// lease is an object in the memory of a worker. end is called once, and says whether its bytes were the object's until then.
+// lease is a read lease on an object in a worker's memory. end must be called once;
+// it returns whether the memory held the object's bytes during the whole lease.
 type lease struct {
 	head   *millracev1.ObjectHead
 	frames [][]byte
 	end    func() bool
 }
 
-// DataPaths tells how each worker that data was exchanged with is reached, by its data address: "shared memory", or "grpc"
-// with the reason why not better.
+// DataPaths reports how each worker with which data was exchanged is reached, by its data address:
+// "shared memory", or "grpc" with the reason why shared memory is not used.
 func (c *Client) DataPaths() map[string]string {
 	out := make(map[string]string)
 	c.data.mu.Lock()
@@ -69,7 +71,7 @@ func (c *Client) DataPaths() map[string]string {
 	return out
 }
 
-// get returns the memory of a worker, nil if that is out of reach.
+// get returns the mapping of a worker's memory, nil if there is none.
 func (p *sharePool) get(ctx context.Context, address string, write bool) *share {
 	if p.off || !canShare {
 		return nil
@@ -113,7 +115,8 @@ func (p *sharePool) close() {
 	p.shares = nil
 }
 
-// borrow copies those objects out of a worker's memory that lie there. The others' Value stays nil.
+// borrow copies the objects that are in a worker's shared memory. The Value of the other objects
+// stays nil.
 func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) error {
 	s := c.data.shares.get(ctx, address, false)
 	if s == nil {
@@ -151,8 +154,9 @@ func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.
 	return err
 }
 
-// View is Array without a copy where the result lies in the memory of a worker on this host: Data is that memory, which must
-// not be written to, and keeps its room there until done is called. Elsewhere it is Array.
+// View is like Array, but without a copy if the result is in the memory of a worker on this host.
+// In that case Data is the worker's memory: it must not be written to, and stays occupied until
+// done is called. In all other cases View is the same as Array.
 func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
 	end, err := f.wait(ctx)
 	if err != nil {
@@ -184,7 +188,7 @@ func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
 	return a, done, err
 }
 
-// lend leases one object at a worker on this host; nil if none has it.
+// lend leases one object from a worker on this host; nil if no such worker has the object.
 func (c *Client) lend(ctx context.Context, task uint64) (*lease, error) {
 	located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: []uint64{task}})
 	if err != nil {

@@ -15,16 +15,18 @@ import (
 
 const canShare = true
 
-// shareTimeout bounds the handshake and the leasing, which take a fraction of a millisecond where all is well.
+// shareTimeout limits the handshake and the leasing, which normally take a fraction of a
+// millisecond.
 const shareTimeout = 5 * time.Second
 
-// share is a connection to a worker on this host and the mapping of its memory.
+// share is a connection to a worker on this host, with a mapping of the worker's memory.
 type share struct {
 	conn *slabshare.Conn
 	data []byte
 
 	mu sync.Mutex
-	// users use the mapping; who is the last one after close unmaps. Guarded by mu.
+	// users counts the current uses of the mapping; the last one after close unmaps it.
+	// Guarded by mu.
 	users  int
 	closed bool
 }
@@ -48,7 +50,7 @@ func openShare(ctx context.Context, address, token string, write bool) (*share, 
 
 func (s *share) broken() bool { return s.conn.Err() != nil }
 
-// use says whether the mapping is there, and keeps it until done.
+// use reports whether the mapping exists, and if so keeps it until done is called.
 func (s *share) use() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,16 +76,16 @@ func (s *share) close() {
 	s.unmapIfUnused()
 }
 
-// unmapIfUnused ends the mapping. REQUIRES: mu.
+// unmapIfUnused ends the mapping after close, when there are no users. REQUIRES: mu is held.
 func (s *share) unmapIfUnused() {
 	if s.closed && s.users == 0 && s.data != nil {
-		_ = slabshare.Unmap(s.data) // nothing could be done about it
+		_ = slabshare.Unmap(s.data) // there is no remedy for an error
 		s.data = nil
 		s.conn.Free()
 	}
 }
 
-// acquire leases objects, in their order. Those that cannot be had have no end.
+// acquire leases objects, in their order. A lease without end means that the object was not leased.
 func (s *share) acquire(ctx context.Context, refs []*millracev1.ObjectRef) ([]lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
 	defer cancel()
@@ -125,13 +127,13 @@ func (s *share) giveBack(id uint64) {
 	if id == 0 {
 		return
 	}
-	// A connection that has ended gave everything back.
+	// A connection that has ended has returned all leases.
 	_ = s.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
 		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{id}},
 	}})
 }
 
-// frames finds frames in the mapping.
+// frames returns frames as slices of the mapping.
 func (s *share) frames(at []*millracev1.FrameLocation, sizes []uint64) ([][]byte, bool) {
 	if len(at) != len(sizes) {
 		return nil, false
@@ -147,7 +149,8 @@ func (s *share) frames(at []*millracev1.FrameLocation, sizes []uint64) ([][]byte
 	return out, true
 }
 
-// write puts an object where it stays. done is false if it is to be written by gRPC.
+// write writes an object directly into the worker's memory. done is false if the object must be
+// written by gRPC instead.
 func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [][]byte) (done bool, err error) {
 	if !s.use() {
 		return false, nil
@@ -172,7 +175,7 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 	return ok, nil
 }
 
-// wrote says whether a refusal means that the object is there already.
+// wrote reports whether a refusal means that the worker has the object already.
 func wrote(err error) bool {
 	var refused *slabshare.RefusedError
 	return errors.As(err, &refused) && refused.Reason == codes.AlreadyExists.String()

@@ -11,7 +11,7 @@ import (
 
 const canShare = false
 
-// share is memory of workers on this host, which no client of this system can map.
+// share is a mapping of a worker's memory. Clients on this operating system cannot map any.
 type share struct{}
 
 func openShare(context.Context, string, string, bool) (*share, error) {

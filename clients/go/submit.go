@@ -16,27 +16,29 @@ import (
 )
 
 const (
-	// maxBatchTasks and maxBatchBytes bound one coalesced submission: large enough that its fixed cost is nothing a task,
-	// small enough that the cluster works on one while the next is put together.
+	// maxBatchTasks and maxBatchBytes limit one coalesced submission. It is large enough that its
+	// fixed cost per task is negligible, and small enough that the cluster works on one batch while
+	// the next is collected.
 	maxBatchTasks = 10_000
 	maxBatchBytes = 4 << 20
-	// maxQueuedBatches bounds what is queued before Submit waits.
+	// maxQueuedBatches is the number of queued batches at which Submit blocks.
 	maxQueuedBatches = 64
-	// graphTasks is how many tasks of single Submit calls share a graph, before the client begins another.
+	// graphTasks is the number of tasks from single Submit calls that share a graph, before the
+	// client begins another graph.
 	graphTasks = 100_000
 )
 
-// batch is what will be one submission. Encoded tasks and futures are in the same order.
+// batch is one future submission. Encoded tasks and futures are in the same order.
 type batch struct {
 	tables  tables
 	tasks   []byte
-	ends    []int // Where each task ends in tasks.
+	ends    []int // the end of each task in tasks
 	futures []*Future
-	// needs holds the futures that tasks were called with, so that a task whose input never reached the scheduler
-	// fails for that reason.
+	// needs holds the unacknowledged futures that are arguments of tasks.
+	// If such an input is refused by the scheduler, the task fails for that reason.
 	needs []need
-	keyed bool // Some of the keys are of the program's choice.
-	// done is closed when the batch was acknowledged or refused; nil if nobody flushes.
+	keyed bool // some of the keys were chosen by the program
+	// done is closed when the batch was acknowledged or refused; nil if no Flush waits for it.
 	done chan struct{}
 }
 
@@ -45,15 +47,15 @@ type need struct {
 	input *Future
 }
 
-// submitQueue holds the batches that wait. Only the last one is open.
+// submitQueue holds the batches that wait to be sent. Only the last one is open.
 type submitQueue struct {
 	mu      sync.Mutex
 	batches []*batch
-	busy    *batch        // Being sent.
-	bell    chan struct{} // Holds a token while there is something to send.
-	room    chan struct{} // Closed, and made anew, whenever a batch leaves the queue; who finds it full waits for that.
+	busy    *batch        // the batch that is being sent
+	bell    chan struct{} // holds a token while there is something to send
+	room    chan struct{} // closed and replaced whenever a batch leaves the queue; Submit waits for it when the queue is full
 
-	// Used by submitLoop alone.
+	// The fields below are used only by submitLoop.
 	graph      uint64
 	graphUsed  int
 	graphLease uint64
@@ -64,7 +66,7 @@ func (q *submitQueue) init() {
 	q.room = make(chan struct{})
 }
 
-// scratch is what encoding one call needs.
+// scratch holds the buffers for encoding one call.
 type scratch struct {
 	packed []byte
 	inputs inputList
@@ -77,9 +79,10 @@ func (s *scratch) reset() {
 	s.inputs = inputList{keys: s.inputs.keys[:0], futures: s.inputs.futures[:0]}
 }
 
-// Submit queues one call and returns its Future at once; it waits only if very much is queued already. Calls are
-// coalesced: what is queued while one request is under way leaves together with the next. An error that only the
-// scheduler can see is the Future's; the error returned here is about the arguments, the options or the client.
+// Submit queues one call and returns its Future immediately. It blocks only while the queue is
+// full. Calls are coalesced: all calls that are queued during one request are sent together with
+// the next. An error that only the scheduler can detect is returned by the Future;
+// the error returned here concerns the arguments, the options or the client.
 func (c *Client) Submit(ctx context.Context, op Op, args Arguments, options ...TaskOption) (*Future, error) {
 	var o taskOptions
 	for _, option := range options {
@@ -106,8 +109,8 @@ func (c *Client) Submit(ctx context.Context, op Op, args Arguments, options ...T
 	return f, nil
 }
 
-// Map calls op once for each of calls. The futures are in their order. It is the fast way to submit many independent
-// tasks: about a microsecond each.
+// Map calls op once for each element of calls. The futures are in the same order.
+// It is the fast way to submit many independent tasks: about one microsecond each.
 func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], options ...TaskOption) ([]*Future, error) {
 	var o taskOptions
 	for _, option := range options {
@@ -143,7 +146,7 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 	return futures, nil
 }
 
-// enqueue puts one encoded task into the open batch.
+// enqueue adds one encoded task to the open batch.
 func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rules []byte, keyed bool) error {
 	if c.config.leaseless {
 		return fmt.Errorf("millrace: submit %s: the client has no lease (WithoutLease), so it cannot hold results", op)
@@ -196,7 +199,7 @@ func (b *batch) full(c *Client) bool {
 	return len(b.futures) >= c.config.batchTasks || len(b.tasks) >= c.config.batchSize
 }
 
-// next takes the oldest batch.
+// next removes the oldest batch from the queue.
 func (q *submitQueue) next() *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -212,8 +215,9 @@ func (q *submitQueue) next() *batch {
 	return b
 }
 
-// Flush waits until everything that was queued before is acknowledged by the scheduler: it is in its books now, and
-// survives this client's connection. It returns the error of the first task that was refused.
+// Flush waits until the scheduler has acknowledged everything that was queued before the call.
+// From then on the tasks are recorded in the scheduler, and survive a break of this client's
+// connection. Flush returns the error of the first task that was refused.
 func (c *Client) Flush(ctx context.Context) error {
 	q := &c.submits
 	q.mu.Lock()
@@ -291,7 +295,7 @@ func (c *Client) sendBatch(b *batch) {
 	c.sendTasks(b, 0, len(b.futures))
 }
 
-// failOrphans fails tasks that were called with futures the scheduler refused.
+// failOrphans fails the tasks whose inputs are futures that the scheduler refused.
 func (c *Client) failOrphans(b *batch) {
 	for _, n := range b.needs {
 		end := n.input.end.Load()
@@ -301,8 +305,9 @@ func (c *Client) failOrphans(b *batch) {
 	}
 }
 
-// sendTasks submits the tasks from lo to hi that have not failed. If the scheduler refuses, it halves them until it has
-// found those that are to blame: one caller's mistake is not another's.
+// sendTasks submits the tasks from lo to hi that have not failed. If the scheduler refuses them,
+// it halves the range until it has found the invalid tasks. So the mistake of one caller does not
+// fail the tasks of another.
 func (c *Client) sendTasks(b *batch, lo, hi int) {
 	tasks, futures := b.pick(lo, hi)
 	if len(futures) == 0 {
@@ -352,7 +357,8 @@ func (b *batch) pick(lo, hi int) ([]byte, []*Future) {
 	return tasks, futures
 }
 
-// refusal reports whether the scheduler read the submission and said no, as opposed to not having been reached.
+// refusal reports whether the scheduler read the submission and refused it, and false if the
+// scheduler was not reached.
 func refusal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.FailedPrecondition, codes.NotFound, codes.ResourceExhausted:
@@ -362,7 +368,7 @@ func refusal(err error) bool {
 	}
 }
 
-// submitOnce makes one submission, applied once however often it must be sent.
+// submitOnce makes one submission. The scheduler applies it once, however often it must be sent.
 func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitBatchResponse, error) {
 	q := &c.submits
 	if q.graphUsed+tasks > graphTasks || q.graphLease != c.lease.Load() {
@@ -409,15 +415,16 @@ func encodeHeader(h *millracev1.SubmitHeader) ([]byte, error) {
 	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, h)
 }
 
-// releaseQueue holds tasks to be given up. Releases are coalesced like submissions.
+// releaseQueue holds the tasks to be released. Releases are coalesced like submissions.
 type releaseQueue struct {
 	mu   sync.Mutex
 	ids  []uint64
 	bell chan struct{}
 
-	// order is a lock (a channel with room for one token). It is held while releases are sent, and during a call that
-	// takes holds by keys which the program chose. Such a key may belong to a task that was just released: a release
-	// that arrived after the new hold would end it, and no news of the task would come any more.
+	// order is a lock (a channel with room for one token). It is held while releases are sent,
+	// and during a call that takes holds by keys which the program chose. Such a key may belong to
+	// a task that was just released: a release that arrived after the new hold would end this hold,
+	// and no further update on the task would arrive.
 	order chan struct{}
 }
 
@@ -442,10 +449,10 @@ func (c *Client) releaseIDs(ids []uint64) {
 
 func (c *Client) releaseFutures(futures []*Future) { c.releaseIDs(c.futures.forget(futures)) }
 
-// Release gives many results up at once.
+// Release gives up many results at once.
 func (c *Client) Release(futures ...*Future) { c.releaseFutures(futures) }
 
-// releaseLoop sends what is to be released until the client closes, which releases everything anyway.
+// releaseLoop sends the queued releases until the client closes, which releases everything anyway.
 func (c *Client) releaseLoop() {
 	for {
 		select {
@@ -459,8 +466,9 @@ func (c *Client) releaseLoop() {
 	}
 }
 
-// takeHolds is called before a call that holds tasks by keys of the program's choice; done must be called when their
-// futures are bound. It first sends all queued releases, so that the keys of released tasks are free.
+// takeHolds is called before a call that holds tasks by keys of the program's choice;
+// done must be called when their futures are bound. takeHolds first sends all queued releases,
+// so that the keys of released tasks are free.
 func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
 	select {
 	case c.releases.order <- struct{}{}:
@@ -473,10 +481,10 @@ func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
 	return func() { <-c.releases.order }, nil
 }
 
-// sendReleases sends what is to be released. REQUIRES: the token of releases.order.
+// sendReleases sends the queued releases. REQUIRES: the caller has the token of releases.order.
 func (c *Client) sendReleases(ctx context.Context) {
 	q := &c.releases
-	const most = 20_000 // The scheduler does one request in one step, during which it does nothing else.
+	const most = 20_000 // the scheduler handles one request in one step, during which it does nothing else
 	for {
 		q.mu.Lock()
 		ids := q.ids[:min(len(q.ids), most)]
@@ -498,8 +506,8 @@ func (c *Client) sendReleases(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			// The scheduler was away for longer than a lease lasts, or does not know the lease any more. Either way it
-			// has released all tasks that the lease held.
+			// The scheduler was away for longer than a lease lasts, or does not know the lease any
+			// more. In both cases it has released all tasks that the lease held.
 			return
 		}
 	}

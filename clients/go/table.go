@@ -10,20 +10,22 @@ import (
 
 const pageFutures = 512
 
-// futureTable finds the futures of a task by its number. Numbers of one submission lie close together, so that pages
-// take the place of a map: a million futures cost 8 MB and no hashing.
+// futureTable maps the number of a task to its futures. The numbers of one submission are close
+// together, so the table uses pages instead of a map: a million futures cost 8 MB and no hashing.
 type futureTable struct {
 	mu    sync.Mutex
 	pages map[uint64]*futurePage
-	last  *futurePage // The page of the last look-up.
-	at    uint64      // Its number.
+	last  *futurePage // the page of the last look-up
+	at    uint64      // the number of that page
 
-	// Updates of tasks whose submission is not acknowledged yet, by task. Kept only while a submission is under way.
+	// early holds, by task, the updates of tasks whose submission is not acknowledged yet.
+	// It is used only while a submission is in progress.
 	early    map[uint64]taskUpdate
 	underWay int
 }
 
-// futurePage holds the futures of pageFutures consecutive tasks. Several futures of one task are chained by next.
+// futurePage holds the futures of pageFutures consecutive tasks. Several futures of one task are
+// chained by next.
 type futurePage struct {
 	futures [pageFutures]*Future
 	used    int
@@ -34,7 +36,8 @@ func (t *futureTable) init() {
 	t.early = make(map[uint64]taskUpdate)
 }
 
-// slot returns the place of a task. REQUIRES: mu.
+// slot returns the place of a task; nil if it does not exist and create is false.
+// REQUIRES: mu is held.
 func (t *futureTable) slot(id uint64, create bool) (*futurePage, **Future) {
 	n := id / pageFutures
 	if t.last == nil || t.at != n {
@@ -51,7 +54,7 @@ func (t *futureTable) slot(id uint64, create bool) (*futurePage, **Future) {
 	return t.last, &t.last.futures[id%pageFutures]
 }
 
-// begin says that a submission is under way; every begin is followed by one end.
+// begin says that a submission is in progress; every begin is followed by one end.
 func (t *futureTable) begin() {
 	t.mu.Lock()
 	t.underWay++
@@ -66,8 +69,9 @@ func (t *futureTable) end() {
 	}
 }
 
-// bind gives futures the numbers of their tasks, and tells them what was heard about these before. After revision since
-// the tasks are in every snapshot. It returns the tasks whose futures were released in the meantime.
+// bind assigns task numbers to futures, and applies the updates on these tasks that arrived before.
+// since is the revision after which every snapshot includes the tasks. bind returns the tasks whose
+// futures were released in the meantime.
 func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (released []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +91,8 @@ func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (relea
 		if *s == nil {
 			page.used++
 		}
-		// NB: a client hears of a task once; what an older future of the same task knows, this one must be told.
+		// NB: the scheduler sends an update to a client once, so the new future takes over the
+		// state of an older future of the same task.
 		f.next = *s
 		*s = f
 		if f.next != nil {
@@ -111,7 +116,7 @@ func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (relea
 	return released
 }
 
-// update applies what the scheduler said.
+// update applies updates from the scheduler.
 func (t *futureTable) update(updates []taskUpdate) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,8 +135,9 @@ func (t *futureTable) update(updates []taskUpdate) {
 	}
 }
 
-// snapshot applies a snapshot: what is not in it does not exist any more, unless it came after the snapshot was made. NB:
-// changes count revisions, submissions do not: a snapshot of the same revision may be older than the task.
+// snapshot applies a snapshot. A task that is not in it does not exist any more, unless the task
+// was submitted after the snapshot was made. NB: revisions count changes, not submissions,
+// so a snapshot of the same revision may be older than the task.
 func (t *futureTable) snapshot(updates []taskUpdate, revision uint64) {
 	t.update(updates)
 	known := make(map[uint64]bool, len(updates))
@@ -147,7 +153,7 @@ func (t *futureTable) snapshot(updates []taskUpdate, revision uint64) {
 	})
 }
 
-// each visits all futures. REQUIRES: mu.
+// each visits all futures. REQUIRES: mu is held.
 func (t *futureTable) each(visit func(*Future)) {
 	for _, p := range t.pages {
 		for _, f := range p.futures {
@@ -158,7 +164,8 @@ func (t *futureTable) each(visit func(*Future)) {
 	}
 }
 
-// forget takes released futures out and returns the tasks that nobody here holds any more.
+// forget removes released futures, and returns the tasks that no future of this client holds any
+// more.
 func (t *futureTable) forget(futures []*Future) (released []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +176,7 @@ func (t *futureTable) forget(futures []*Future) (released []uint64) {
 		f.released = true
 		f.fail(ErrReleased)
 		if f.id == 0 {
-			continue // Still being submitted: bind will see it.
+			continue // still being submitted; bind will handle it
 		}
 		page, s := t.slot(f.id, false)
 		if s == nil {
@@ -180,7 +187,7 @@ func (t *futureTable) forget(futures []*Future) (released []uint64) {
 			at = &(*at).next
 		}
 		if *at == nil {
-			continue // Of an earlier lease: the place is another task's.
+			continue // of an earlier lease: the place belongs to another task
 		}
 		*at = f.next
 		f.next = nil
@@ -193,7 +200,8 @@ func (t *futureTable) forget(futures []*Future) (released []uint64) {
 	return released
 }
 
-// vacate counts one used place of a page less, and drops the page when none is left. REQUIRES: mu is held.
+// vacate decrements the number of used places of a page, and drops the page when none is left.
+// REQUIRES: mu is held.
 func (t *futureTable) vacate(page *futurePage, id uint64) {
 	if page.used--; page.used == 0 {
 		delete(t.pages, id/pageFutures)
@@ -201,7 +209,8 @@ func (t *futureTable) vacate(page *futurePage, id uint64) {
 	}
 }
 
-// unheld returns the tasks without those that got a new future after their release was queued.
+// unheld returns the given tasks without those that got a new future after their release was
+// queued.
 func (t *futureTable) unheld(ids []uint64) []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,8 +220,9 @@ func (t *futureTable) unheld(ids []uint64) []uint64 {
 	})
 }
 
-// abandon ends futures whose tasks this client does not hold any more, though they may go on for others: nothing will be
-// heard of them. All futures of such a task end, and have no task from now on.
+// abandon ends futures whose tasks this client does not hold any more. No update on such a task
+// will come, although it may continue for other clients. All futures of such a task end,
+// and have no task from now on.
 func (t *futureTable) abandon(futures []*Future) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -237,7 +247,7 @@ func (t *futureTable) abandon(futures []*Future) {
 	}
 }
 
-// failAll ends all futures that have not ended, and forgets them all.
+// failAll ends all futures that have not ended, and removes all futures from the table.
 func (t *futureTable) failAll(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -273,7 +283,7 @@ func (t *futureTable) subscribe(f *Future, q *completions) {
 	f.wake.queues = append(f.wake.queues, q)
 }
 
-// finish ends a future and wakes who waits. REQUIRES: table.mu.
+// finish ends a future and wakes its waiters. REQUIRES: table.mu is held.
 func (f *Future) finish(end *outcome) {
 	f.end.Store(end)
 	w := f.wake
@@ -289,7 +299,7 @@ func (f *Future) finish(end *outcome) {
 	}
 }
 
-// fail ends a future without the scheduler's word. REQUIRES: table.mu.
+// fail ends a future without an update from the scheduler. REQUIRES: table.mu is held.
 func (f *Future) fail(err error) {
 	if f.end.Load() == nil {
 		f.state.Store(int32(Failed))
@@ -305,15 +315,15 @@ func (f *Future) fail(err error) {
 // releasedOutcome is shared, like nullOutcome.
 var releasedOutcome = &outcome{err: ErrReleased}
 
-// taskUpdate is a TaskUpdate in Go.
+// taskUpdate is the decoded form of a TaskUpdate message.
 type taskUpdate struct {
 	id      uint64
 	state   State
-	end     *outcome // Set if the task ended.
+	end     *outcome // set if the task succeeded
 	failure *millracev1.TaskError
 }
 
-// apply tells one future. REQUIRES: table.mu.
+// apply applies an update to one future. REQUIRES: table.mu is held.
 func (u *taskUpdate) apply(f *Future) {
 	f.state.Store(int32(u.state))
 	switch u.state {
@@ -323,13 +333,13 @@ func (u *taskUpdate) apply(f *Future) {
 		f.finish(&outcome{err: taskError(f.key, u.state, u.failure)})
 	case Queued, Waiting, Ready, Assigned, Running, Released, Rescuing:
 		if f.end.Load() != nil {
-			f.end.Store(nil) // It runs again, or its object is looked for: retried, or the object was lost.
+			f.end.Store(nil) // the task was retried, or its object was lost: it runs again, or the object is searched for
 		}
 	}
 }
 
-// revive makes futures that failed, with the outcomes given, wait again: their tasks were told to run once more. Those
-// of which the scheduler has said something new since then stay as they are.
+// revive resets futures that failed with the given outcomes to waiting, since their tasks were told
+// to run again. A future that has received a newer update since then stays as it is.
 func (t *futureTable) revive(futures []*Future, before []*outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

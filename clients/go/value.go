@@ -12,28 +12,31 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// maxInlineBytes is the largest tensor that may travel inside an argument; larger ones are scattered.
+// maxInlineBytes is the largest tensor that may be part of an argument;
+// larger ones must be scattered.
 const maxInlineBytes = 64 << 10
 
 const (
-	// maxArgumentBytes bounds the encoded arguments of one call: they stay with the scheduler as long as the task may run again.
+	// maxArgumentBytes limits the encoded arguments of one call, because the scheduler keeps them
+	// as long as the task may run again.
 	maxArgumentBytes = 40 << 20
-	// maxHeaderBytes is ObjectHead.header's limit: all of a scattered value that is no Array.
+	// maxHeaderBytes is the limit of ObjectHead.header. A scattered value that is not an Array
+	// consists of the header only.
 	maxHeaderBytes = 16 << 20
 )
 
-// Key names a task's result. As an argument it stands for that result.
+// Key is the key of a task. As an argument it stands for the task's result.
 type Key string
 
-// Arguments are what one task is called with; Args makes them.
+// Arguments are the arguments of one task; Args makes them.
 type Arguments struct {
 	positional []any
 	named      map[string]any
 }
 
-// Args makes positional arguments out of Go values: nil, bool, integers, floats, complex numbers, string, []byte,
-// slices and string-keyed maps of these, Array (up to 64 KiB; Scatter larger ones), and *Future or Key for the result of
-// another task.
+// Args makes positional arguments out of Go values: nil, bool, integers, floats, complex numbers,
+// string, []byte, slices and string-keyed maps of these, Array (up to 64 KiB;
+// scatter larger ones), and *Future or Key for the result of another task.
 func Args(positional ...any) Arguments { return Arguments{positional: positional} }
 
 // With returns the arguments with one more named argument.
@@ -46,10 +49,10 @@ func (a Arguments) With(name string, value any) Arguments {
 	return Arguments{positional: a.positional, named: named}
 }
 
-// inputList collects the keys that arguments refer to, each once, in order of first use.
+// inputList collects the keys to which arguments refer, each once, in the order of first use.
 type inputList struct {
 	keys    []string
-	index   map[string]uint32 // Built when keys outgrow a linear search.
+	index   map[string]uint32 // built when there are too many keys for a linear search
 	futures []*Future
 }
 
@@ -101,8 +104,8 @@ const (
 	fieldArgNamed      = 2
 )
 
-// appendArguments appends an Arguments message. Named arguments are sorted: equal calls have equal bytes, which is what
-// makes a task the same task.
+// appendArguments appends an Arguments message. Named arguments are sorted, so that equal calls
+// have equal bytes: two tasks with one key are the same task only if their bytes are equal.
 func appendArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
 	b, err := encodeArguments(b, a, in)
 	if err == nil && len(b) > maxArgumentBytes {
@@ -295,7 +298,7 @@ func appendTensorType(b []byte, a Array) []byte {
 
 // Opaque is a result that only another language understands, such as a Python pickle.
 type Opaque struct {
-	// Encoding names it: "pickle5".
+	// Encoding is the name of the encoding: "pickle5".
 	Encoding string
 	// TypeName is the name of its type, for people.
 	TypeName string
@@ -305,8 +308,8 @@ type Opaque struct {
 	Buffers [][]byte
 }
 
-// goValue turns a result into Go: nil, bool, int64, float64, complex128, string, []byte, []any, map[string]any, Array or
-// Opaque.
+// goValue converts a result to a Go value: nil, bool, int64, float64, complex128, string, []byte,
+// []any, map[string]any, Array or Opaque.
 func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
 	switch k := v.GetKind().(type) {
 	case nil, *millracev1.Value_NullValue:

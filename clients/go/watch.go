@@ -33,13 +33,14 @@ const (
 	maxSharedInlineBytes = 2
 )
 
-// taskBatch is a WatchResponse of a stream that watches tasks only. Its slices are used again for the next one.
+// taskBatch is a decoded WatchResponse of a stream that watches only tasks.
+// The slice updates is reused for the next response.
 type taskBatch struct {
 	revision uint64
 	snapshot bool
-	more     bool // The snapshot goes on in the next one.
+	more     bool // the snapshot continues in the next response
 	updates  []taskUpdate
-	outcomes []outcome // Where the outcomes of this batch lie; not used again.
+	outcomes []outcome // the memory of this batch's outcomes; not reused
 }
 
 var errWire = errors.New("malformed WatchResponse")
@@ -148,7 +149,8 @@ func (b *taskBatch) decodeUpdate(data []byte, u *taskUpdate) error {
 	return nil
 }
 
-// outcome keeps how a task succeeded. inline is copied: it lies in the transport's buffer.
+// outcome stores the outcome of a succeeded task. inline is copied because it is in the transport's
+// buffer.
 func (b *taskBatch) outcome(inline []byte, bytes uint64, worker, attempt uint32) *outcome {
 	// A result that is neither inline nor on a worker is null, whose encoding may be empty.
 	null := len(inline) == 0 && worker == 0 && bytes == 0
@@ -166,7 +168,8 @@ func (b *taskBatch) outcome(inline []byte, bytes uint64, worker, attempt uint32)
 	return end
 }
 
-// watchLoop keeps a Watch open and tells the futures, until the client closes. While it is open it is the lease.
+// watchLoop keeps a Watch stream open and applies its updates to the futures, until the client
+// closes. The open stream also keeps the lease alive.
 func (c *Client) watchLoop() {
 	var after uint64
 	wait := firstWatchBackoff
@@ -211,7 +214,7 @@ func (c *Client) watchTasks(after *uint64) error {
 		return callError(c.ctx, "Watch", err)
 	}
 	var b taskBatch
-	var parts []taskUpdate // of a snapshot that goes on
+	var parts []taskUpdate // the parts of a snapshot that is not complete
 	for {
 		if err := stream.RecvMsg(&b); err != nil {
 			return callError(c.ctx, "Watch", err)
@@ -219,7 +222,7 @@ func (c *Client) watchTasks(after *uint64) error {
 		switch {
 		case b.snapshot && b.more:
 			parts = append(parts, b.updates...)
-			continue // Only after the last part are missing tasks gone, and only the last part has the revision.
+			continue // only the last part has the revision, and only after it missing tasks count as gone
 		case b.snapshot:
 			c.futures.snapshot(append(parts, b.updates...), b.revision)
 			parts = nil
@@ -232,19 +235,19 @@ func (c *Client) watchTasks(after *uint64) error {
 	}
 }
 
-// WatchOptions say what to watch.
+// WatchOptions select the changes that Watch yields.
 type WatchOptions struct {
-	// Graphs, Workers and Datasets stream the changes of these.
+	// Graphs, Workers and Datasets enable the changes of each kind.
 	Graphs, Workers, Datasets bool
-	// GraphIDs restricts the graphs.
+	// GraphIDs restricts the graphs to these.
 	GraphIDs []uint64
-	// UntilEnded ends the stream once every graph in GraphIDs has ended.
+	// UntilEnded ends the stream when every graph in GraphIDs has ended.
 	UntilEnded bool
 }
 
-// Watch yields batches of changes of graphs, workers and datasets, beginning with a snapshot. It reconnects, and resumes
-// where it was; after a long interruption another snapshot comes. It ends with ctx's error, or with one that trying again
-// would not cure.
+// Watch yields batches of changes of graphs, workers and datasets, beginning with a snapshot.
+// It reconnects and resumes after an interruption; after a long one, another snapshot is yielded.
+// Watch ends with the error of ctx, or with an error for which a retry is useless.
 func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*millracev1.WatchResponse, error] {
 	return func(yield func(*millracev1.WatchResponse, error) bool) {
 		var after uint64
@@ -274,7 +277,7 @@ func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*mil
 	}
 }
 
-// watchCatalog returns nil if the stream ended as asked or visit said stop.
+// watchCatalog returns nil if the stream ended as requested, or if visit returned false.
 func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64, visit func(*millracev1.WatchResponse) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -289,7 +292,7 @@ func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64,
 	if err != nil {
 		return callError(ctx, "Watch", err)
 	}
-	var whole *millracev1.WatchResponse // A snapshot of several messages, as one.
+	var whole *millracev1.WatchResponse // collects a snapshot of several messages
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

@@ -10,19 +10,20 @@ import (
 	_ "google.golang.org/grpc/encoding/proto"
 )
 
-// wireMessage is a request that was encoded while it was put together. Sending it does not copy it, so it must not change
-// until the call has ended.
+// wireMessage is a request that was encoded while it was built. It is sent without a copy,
+// so it must not change until the call has ended.
 type wireMessage [][]byte
 
-// wireDecoder is a response that reads its own bytes; data is only valid during the call.
+// wireDecoder is a response that decodes its own bytes; data is only valid during the call.
 type wireDecoder interface {
 	decodeWire(data []byte) error
 }
 
-// wireCodec speaks protobuf. Messages of the hot paths are encoded and decoded by hand, all others by the library.
+// wireCodec speaks protobuf. Messages of the hot paths are encoded and decoded by hand, all others
+// by the library.
 type wireCodec struct{}
 
-// Name implements encoding.CodecV2: to the server this is plain protobuf.
+// Name implements encoding.CodecV2: for the server this is plain protobuf.
 func (wireCodec) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.
@@ -70,8 +71,9 @@ func appendVarintField(b []byte, field protowire.Number, v uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), v)
 }
 
-// openMessage begins a length-delimited field whose size is not known yet; closeMessage, given what openMessage
-// returned as start, puts the size in. Sizes below 128 bytes, the usual ones, move nothing.
+// openMessage begins a length-delimited field of unknown size; closeMessage inserts the size.
+// Its argument start is the start that openMessage returned. For sizes below 128 bytes, the usual
+// case, no bytes are moved.
 func openMessage(b []byte, field protowire.Number) (out []byte, start int) {
 	b = append(appendTag(b, field, protowire.BytesType), 0)
 	return b, len(b)
