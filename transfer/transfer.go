@@ -1,5 +1,5 @@
-// Package transfer is an Interface: how the bytes of objects get from one
-// process to another. It knows nothing of tasks.
+// Package transfer is an Interface: how the bytes of objects get from one process to another. It
+// does not know about tasks.
 //
 // The receiver pulls. It first reserves memory: it asks a peer for objects, learns their sizes,
 // provides a place for each object, and is notified when the bytes are in place and valid. A Path
@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// The kinds of errors.
+// The kinds of errors. Paths wrap them, so that callers can use errors.Is.
 var (
 	// ErrNotHere: the peer does not hold the object, or no longer. Another holder may have it; it
 	// is useless to ask this peer again.

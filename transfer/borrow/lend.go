@@ -136,7 +136,7 @@ func (l *lending) join(c *peer, now time.Time) *shared {
 	return s
 }
 
-// leave is Loan.End.
+// leave is Loan.End: it ends one loan, and with the last loan of the guard the guard.
 func (l *lending) leave(c *peer, s *shared) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

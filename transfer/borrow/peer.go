@@ -230,7 +230,7 @@ func (c *peer) unmapIfUnused() {
 	}
 }
 
-// end is Loan.End.
+// end is Loan.End: the lease is given back by run.
 func (l *loan) end() bool {
 	c := l.peer
 	limit := l.limit.Load()

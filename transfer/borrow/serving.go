@@ -416,7 +416,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	go func() {
 		defer c.creating.Done()
 		defer mishap.Caught(c.server.config.Log, fmt.Sprintf("a place for object %s", head.Ref), func(err error) {
-			_ = c.send(refusal(call, codes.Internal.String(), err.Error())) // as below
+			_ = c.send(refusal(call, codes.Internal.String(), err.Error())) // if the send fails, the client is gone
 		})
 		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {

@@ -12,58 +12,57 @@ import (
 )
 
 const (
-	// chunkBytes bounds one read: what waits behind it waits that long.
+	// chunkBytes bounds one read. Reads queued behind it wait that long.
 	chunkBytes = 64 << 20
-	// copiedChunkBytes is that of lanes where our own thread copies: it answers
-	// nobody meanwhile, and gains nothing from larger ones.
+	// copiedChunkBytes is the bound on lanes where our own thread copies. The thread answers nobody
+	// during a copy, and larger copies are not faster.
 	copiedChunkBytes = 4 << 20
-	// messageChunkBytes is that of lanes where reads are answered by messages: both
-	// sides hold that much.
+	// messageChunkBytes is the bound on lanes where reads are answered by messages: both sides keep
+	// that much in memory.
 	messageChunkBytes = 2 << 20
-	// largePosted is how many large reads are posted per peer. One leaves the lane
-	// idle between reads, more only delay what comes behind.
+	// largePosted is how many large reads are posted per peer. One would leave the lane idle
+	// between reads; more only delay later reads.
 	largePosted = 2
-	// smallBytes is the size up to which a read goes before the large ones, and
-	// smallPosted how many of them are posted per peer.
+	// smallBytes is the size up to which a read is posted before the large ones. smallPosted is how
+	// many of these are posted per peer.
 	smallBytes  = 1 << 20
 	smallPosted = 64
-	// A wait is bounded: should UCX ever miss a wake-up, it costs no more.
+	// busyWait and idleWait bound a wait: if UCX missed a wake-up, the delay would not be longer.
 	busyWait = 5 * time.Millisecond
 	idleWait = 50 * time.Millisecond
-	// askAfter is for how long a peer may owe an answer before it is asked, over the
-	// control connection, whether it serves the lane: more than answers take, and
-	// little beside the time in which a fetch stalls.
+	// askAfter is how long a peer may owe an answer before it is asked, over the control
+	// connection, whether it still serves the lane. It is longer than answers usually take, and
+	// short compared with StallTimeout.
 	askAfter = 250 * time.Millisecond
 )
 
-// loop is what the thread owns. Nothing of it is touched by anything else.
+// loop is the state of the progress thread. Nothing else may touch it.
 type loop struct {
 	c      *Context
 	engine engine
 	orders []op
-	// conns are the connections by our token, and by no other: what has an
-	// unknown token is dropped.
+	// conns are the connections by our token. A message with an unknown token is dropped.
 	conns map[uint64]*conn
-	// flights are the posted reads by tag, idle the free tags.
+	// flights are the posted reads, indexed by tag. idle are the free tags.
 	flights  []flight
 	idle     []uint32
 	posted   int
 	stopping bool
-	// ends is when the next of the posted reads from a GPU should be over.
+	// ends is the predicted time at which the next of the posted reads from a GPU ends.
 	ends time.Time
 }
 
-// flight is a posted read.
+// flight is a read that was posted, or that the peer was asked to answer.
 type flight struct {
 	conn  *conn
 	read  *read
 	small bool
 }
 
-// run is the thread: it alone calls UCX.
+// run is the progress thread: only it calls UCX.
 func run(c *Context, ready chan<- error) {
-	// Unlocked at the end, or the thread would end too, and with it all children
-	// that were started on it with a parent-death signal.
+	// The thread is unlocked at the end. Otherwise it would exit with the goroutine, and all child
+	// processes that were started on it with a parent-death signal would be killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(c.ended)
@@ -93,7 +92,7 @@ func run(c *Context, ready chan<- error) {
 		}
 		l.turn()
 	}
-	// What came in the meantime, and buffers that are still to be freed.
+	// Handle the last events, and free the remaining buffers.
 	for len(l.orders) > 0 {
 		events := l.engine.wait(l.orders, 0, 0, noNap)
 		l.orders = l.orders[:0]
@@ -108,7 +107,7 @@ func (l *loop) begin() error {
 	var err error
 	c := l.c
 	if c.slab != nil {
-		// Where no context is current, UCX unpacks keys for slow emulation.
+		// Without a current CUDA context, UCX unpacks keys for slow emulation.
 		if err := c.slab.Device().MakeCurrent(); err != nil {
 			return err
 		}
@@ -126,7 +125,7 @@ func (l *loop) begin() error {
 	return nil
 }
 
-// turn posts what is due, waits, and handles what happened.
+// turn posts the reads that are due, waits, and handles the events.
 func (l *loop) turn() {
 	outstanding, expected := l.posted > 0 || l.stopping, l.c.active.Load() > 0
 	now := time.Now()
@@ -141,7 +140,7 @@ func (l *loop) turn() {
 		}
 		expected = expected || len(n.leases) > 0
 	}
-	// With nothing to come the core is better left to others at once.
+	// If no event is expected, do not spin: other threads can use the core.
 	spin, timeout := time.Duration(0), idleWait
 	if outstanding || expected {
 		spin = l.c.config.Spin
@@ -191,7 +190,7 @@ func (l *loop) handle(e *event) {
 	}
 }
 
-// connect makes an endpoint. The conn is complete but for it.
+// connect makes the endpoint of n. The other fields of n are already set.
 func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 	if l.stopping {
 		return nil, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
@@ -227,7 +226,8 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 	return n, nil
 }
 
-// listen takes note that the peer owes an answer.
+// listen is called in each turn while the peer owes an answer. It measures how long the peer has
+// been silent, and calls onSilence after askAfter.
 func (n *conn) listen(now time.Time) {
 	switch {
 	case n.quiet.IsZero():
@@ -238,8 +238,8 @@ func (n *conn) listen(now time.Time) {
 	}
 }
 
-// fail ends a connection: nothing new is posted, what is queued fails now, and
-// what is posted when UCX calls back, which the close makes it do soon.
+// fail ends a connection. From now on nothing is posted, and queued reads fail at once. Posted
+// reads fail when UCX calls back; the close of the endpoint makes it do so soon.
 func (l *loop) fail(n *conn, err error) {
 	if n.failure != nil {
 		return
@@ -277,8 +277,8 @@ func (l *loop) fail(n *conn, err error) {
 	l.forgetLeases(n)
 }
 
-// forgetLeases gives back what a reader that is gone holds. It can never learn
-// that a lease held, so nothing that it still reads counts.
+// forgetLeases releases the leases of a reader that has gone. The reader can never get a
+// confirmation that a lease held, so nothing that it still reads counts.
 func (l *loop) forgetLeases(n *conn) {
 	if len(n.leases) == 0 {
 		return
@@ -292,7 +292,8 @@ func (l *loop) forgetLeases(n *conn) {
 	l.serve(func() { l.c.config.Source.Release(leases) })
 }
 
-// serve calls the source: here if it is quick.
+// serve runs f, which calls the source: on this thread if the source is quick, else on a new
+// goroutine.
 func (l *loop) serve(f func()) {
 	if l.c.config.SourceIsQuick {
 		f()
@@ -305,7 +306,7 @@ func (l *loop) serve(f func()) {
 	}()
 }
 
-// settle gives an endpoint back once it is closed and nothing is outstanding.
+// settle frees an endpoint once it is closed and nothing is outstanding.
 func (l *loop) settle(n *conn) {
 	if n.closed && n.smallPosted+n.largePosted == 0 && l.conns[n.token] == n {
 		l.engine.release(n.endpoint)
@@ -317,12 +318,13 @@ func (l *loop) settle(n *conn) {
 	}
 }
 
-// deathTakes is how long giveUp waits for the process of a lost peer to end: a process with much GPU memory ends
-// slowly.
+// deathTakes is how long giveUp waits for the process of a lost peer to end: a process with much
+// GPU memory ends slowly.
 const deathTakes = 2500 * time.Millisecond
 
-// giveUp unmaps the memory of a peer. If the peer was lost, giveUp first waits whether its process has ended. Only then
-// may UCX's own mapping of that memory be closed too: UCX would still use it for reads from a live process.
+// giveUp unmaps the memory of a peer. If the peer was lost, giveUp first waits for the end of its
+// process. Only after that end may UCX's own mapping of the memory be closed too: while the process
+// is alive, UCX could still use it for reads.
 func (l *loop) giveUp(n *conn) {
 	if !n.lost || n.watch == nil || l.stopping {
 		n.unmap(n.watch.ended(0))
@@ -348,7 +350,7 @@ func (l *loop) stop() {
 	}
 }
 
-// hangUp ends a connection that is well, and says so to the peer.
+// hangUp ends a connection that works, and notifies the peer.
 func (l *loop) hangUp(n *conn, why error) {
 	if n.failure == nil {
 		l.send(n, preamble{token: n.theirs, kind: messageBye}, 0, nil)
@@ -356,14 +358,14 @@ func (l *loop) hangUp(n *conn, why error) {
 	l.fail(n, why)
 }
 
-// send composes a message in memory that the engine frees when it is gone.
+// send composes a message in C memory, which the engine frees after it was sent.
 func (l *loop) send(n *conn, p preamble, bytes int, compose func([]byte) []byte) {
 	if n.failure == nil {
 		l.sendComposed(n, composed(l.engine, p, bytes, compose))
 	}
 }
 
-// letter is a message in C memory, not yet posted.
+// letter is a composed message in C memory that was not posted yet.
 type letter struct {
 	header header
 	handle uint64
@@ -381,7 +383,7 @@ func composed(e engine, p preamble, bytes int, compose func([]byte) []byte) lett
 	return letter{p.header(), handle, bytes}
 }
 
-// discard drops a letter that will not be posted.
+// discard frees a letter that will not be posted.
 func (m letter) discard(e engine) {
 	if m.handle != 0 {
 		e.discard(m.handle)
@@ -398,7 +400,7 @@ func (l *loop) sendComposed(n *conn, m letter) {
 	})
 }
 
-// schedule posts the next reads of a connection: small ones first.
+// schedule posts the next reads of a connection, small ones first.
 func (l *loop) schedule(n *conn) {
 	for len(n.small) > 0 && n.smallPosted < smallPosted {
 		r := n.small[0]
@@ -437,7 +439,7 @@ func (l *loop) post(n *conn, r *read, small bool) {
 	l.flights[tag] = flight{n, r, small}
 	l.posted++
 	if l.c.slab != nil {
-		// Of several peers the first to be over counts.
+		// With several peers, ends is the earliest time.
 		if ends := n.pace.posted(r, time.Now()); l.posted == 1 || ends.Before(l.ends) || l.ends.Before(time.Now()) {
 			l.ends = ends
 		}

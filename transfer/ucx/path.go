@@ -22,29 +22,29 @@ import (
 type Path struct {
 	c      *Context
 	config PathConfig
-	// ctx ends with the path: those who connect stop.
+	// ctx ends with the path. Then the goroutines that connect stop.
 	ctx  context.Context //nolint:containedctx // the life of the path, not of a call
 	stop context.CancelFunc
 
 	mu sync.Mutex
-	// lanes are the connections by address, made or being made. Guarded by mu.
+	// lanes are the connections by address, open or being opened. Guarded by mu.
 	lanes  map[string]*lane
 	closed bool
-	// wait are the fetches and those who connect.
+	// wait counts the fetches and the goroutines that connect or use the control connection.
 	wait sync.WaitGroup
 }
 
 var _ transfer.Path = (*Path)(nil)
 
-// lane is a connection that is made or being made. conn and err are fixed once
-// ready is closed.
+// lane is a connection that is open or being opened. conn and err do not change once ready is
+// closed.
 type lane struct {
 	ready chan struct{}
 	conn  *conn
 	err   error
 }
 
-// wireUpSteps is for how many times StallTimeout the answer to a wire-up is waited for.
+// wireUpSteps: the answer to a wire-up may take this many times StallTimeout.
 const wireUpSteps = 4
 
 // NewPath returns a path without connections. The context must outlive it.
@@ -56,7 +56,7 @@ func NewPath(c *Context, config PathConfig) *Path {
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "ucx" }
 
-// enter keeps the path open until wait.Done is called; false: it is closed.
+// enter keeps the path open until wait.Done is called. It returns false if the path is closed.
 func (p *Path) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *Path) enter() bool {
 	return true
 }
 
-// Close is part of transfer.Path. It returns when the fetches have.
+// Close is part of transfer.Path. It returns when all fetches have returned.
 func (p *Path) Close() error {
 	p.mu.Lock()
 	lanes := p.lanes
@@ -84,7 +84,7 @@ func (p *Path) Close() error {
 	return nil
 }
 
-// Forget closes the connection to a peer that is gone.
+// Forget closes the connection to a peer that has left.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
 	l := p.lanes[address]
@@ -102,12 +102,12 @@ func (p *Path) Forget(address string) {
 	}
 }
 
-// hangUp closes a connection; gone says when that is done.
+// hangUp starts to close a connection; n.gone is closed when that is done.
 func (p *Path) hangUp(n *conn, why error) {
-	p.c.do(func(l *loop) { l.hangUp(n, why) }) // else the thread has ended, and all is gone
+	p.c.do(func(l *loop) { l.hangUp(n, why) }) // if false, the thread has ended and all is gone
 }
 
-// Connect makes a connection if there is none, and returns what was proved of it.
+// Connect opens a connection if there is none, and returns its proved properties.
 func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
 	n, err := p.conn(ctx, peer)
 	if err != nil {
@@ -116,7 +116,7 @@ func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
 	return n.lane, nil
 }
 
-// Lanes returns those that are connected, by address.
+// Lanes returns the open connections, by address.
 func (p *Path) Lanes() map[string]Lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +133,8 @@ func (p *Path) Lanes() map[string]Lane {
 	return out
 }
 
-// conn returns the connection to a peer, making it if need be. It is made for
-// all who want it: it does not end with the fetch that asked first.
+// conn returns the connection to a peer. It opens one if necessary. The connection is for all
+// callers: it does not end if the fetch that wanted it first ends.
 func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -162,23 +162,25 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	}
 }
 
-// giveUp tells the source over the control connection that a lane has ended, so
-// that it does not hold leases for it any longer. UCX does not always: which of
-// two endpoints between two workers fails with which is its own affair. A source
-// that is gone, or a path that is closing, need not know.
+// giveUp reports to the source, over the control connection, that a lane has ended, so that the
+// source releases its leases. UCX does not always report that: we cannot know which of two
+// endpoints between two workers fails together with which. A source that has gone needs no report,
+// nor does one when the path is closing.
 func (p *Path) giveUp(peer transfer.Peer, n *conn) {
-	// A failure changes nothing: the leases end with their time.
+	// A failure is harmless: the leases expire.
 	p.tell(peer, &millracev1.ConnectLaneRequest{GiveUpToken: n.theirs}, func(*millracev1.ConnectLaneResponse, error) {})
 }
 
-// askServed asks a source that has been silent for a while whether it serves the
-// lane, over the control connection, and ends the lane if it does not. The source's
-// endpoint may have failed because a connection in the other direction was closed,
-// while ours is well: UCX tells us nothing then, and our messages reach nobody.
+// askServed asks a source that has been silent for a while, over the control connection, whether it
+// still serves the lane, and ends the lane if not. The source's endpoint may have failed because a
+// connection in the other direction was closed, while our endpoint works. UCX reports nothing then,
+// and our messages get no answer.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
 	p.tell(peer, &millracev1.ConnectLaneRequest{ServedToken: n.theirs}, func(response *millracev1.ConnectLaneResponse, err error) {
 		if errors.Is(err, ErrNoLane) {
-			return // it does not know the question, so it is not asked again: what is lost there stalls
+			// The source does not know this request, so it is not asked again. A fetch whose
+			// messages are lost there stalls.
+			return
 		}
 		p.c.do(func(l *loop) {
 			n.asking = false
@@ -189,8 +191,8 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 	})
 }
 
-// tell sends something about a lane over the control connection, waits for nobody,
-// and hands over the answer. Nothing is sent when the path is closing.
+// tell sends a request about a lane over the control connection. It returns at once, and passes the
+// answer to answered. It sends nothing when the path is closing.
 func (p *Path) tell(peer transfer.Peer, request *millracev1.ConnectLaneRequest, answered func(*millracev1.ConnectLaneResponse, error)) {
 	if !p.enter() {
 		return
@@ -207,7 +209,7 @@ func (p *Path) tell(peer transfer.Peer, request *millracev1.ConnectLaneRequest, 
 	}()
 }
 
-// drop removes a lane that is of no use any more.
+// drop removes a lane that can no longer be used.
 func (p *Path) drop(address string, l *lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +218,7 @@ func (p *Path) drop(address string, l *lane) {
 	}
 }
 
-// dropConn is drop by connection.
+// dropConn is drop for the lane of a connection.
 func (p *Path) dropConn(address string, n *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,8 +233,9 @@ func (p *Path) dropConn(address string, n *conn) {
 	}
 }
 
-// dial makes a connection and proves it. Each of its steps has a time of its own: the first one has a longer one, as a peer may
-// have to open its library for it, which takes seconds where there are many devices.
+// dial opens a connection and proves it. Each step has a timeout of its own. The first step has a
+// longer one, because the peer may have to open its library first, which takes seconds on hosts
+// with many devices.
 func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	token := newToken()
 	ctx, cancel := context.WithTimeout(p.ctx, wireUpSteps*p.config.StallTimeout)
@@ -281,7 +284,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	return n, nil
 }
 
-// dialError says which kind of error a status of the wire-up is.
+// dialError converts a gRPC status of the wire-up into an error of this package or of transfer.
 func dialError(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -300,8 +303,8 @@ func dialError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
 }
 
-// get reads remote memory and waits for it, for so long as a fetch waits for a sign of life. When it returns nothing writes to
-// local any more.
+// get reads remote memory and waits for the read, for at most StallTimeout. When it returns,
+// nothing writes to local any more.
 func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, into int32) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)
 	defer cancel()
@@ -323,8 +326,8 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 	return 0, errors.Join(err, <-done)
 }
 
-// prove compares the peer's header page with what it said over the control
-// connection, and times reads.
+// prove compares the peer's header page with the identity that the peer sent over the control
+// connection, and times some reads.
 func (p *Path) prove(n *conn, source *millracev1.LaneEndpoint) error {
 	c := p.c
 	ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
@@ -373,7 +376,8 @@ func (p *Path) prove(n *conn, source *millracev1.LaneEndpoint) error {
 		switch {
 		case err != nil:
 			return err
-		case i >= 1 && i < 4: // the first of its kind also faults pages in, or maps
+		// The first read of 4 MiB is not counted: it also causes page faults, or maps memory.
+		case i >= 1 && i < 4:
 			n.lane.BytesPerSecond = max(n.lane.BytesPerSecond, float64(length)/took.Seconds())
 		case i >= 4 && (best == 0 || took < best):
 			best = took

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process names a process of this host: its pid, and the pid namespace of that pid. 0: unknown.
+// process names a process of this host by its PID and the PID namespace. 0: unknown.
 type process struct {
 	pid       uint32
 	namespace uint64
@@ -23,8 +23,8 @@ var thisProcess = sync.OnceValue(func() process {
 	return process{uint32(os.Getpid()), st.Ino}
 })
 
-// watch opens a pidfd, by which the end of the process is seen. It returns nil if that is not possible: the process has
-// ended, or is in another pid namespace.
+// watch opens a pidfd, which reports the end of the process. It returns nil if that is not
+// possible: the process has ended, or is in another PID namespace.
 func (p process) watch() *watched {
 	own := thisProcess()
 	if p.pid == 0 || p.namespace == 0 || p.namespace != own.namespace {
@@ -37,10 +37,10 @@ func (p process) watch() *watched {
 	return &watched{fd}
 }
 
-// watched is a process that is watched by a pidfd. A nil *watched never reports an end.
+// watched is a process with an open pidfd. A nil *watched never reports an end.
 type watched struct{ fd int }
 
-// ended waits for the end of the process, for at most `wait`, and says whether it has ended.
+// ended waits for at most wait for the end of the process, and says whether it has ended.
 func (w *watched) ended(wait time.Duration) bool {
 	if w == nil {
 		return false

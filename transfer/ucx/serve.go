@@ -18,8 +18,8 @@ import (
 const (
 	// maxRefs is how many objects one lease request may name.
 	maxRefs = 512
-	// inlineRoom bounds the bulk that travels inside one answer, answerRoom the
-	// whole answer: what does not fit is asked for again.
+	// inlineRoom bounds the object bytes that travel inside one answer, and answerRoom the whole
+	// answer. The reader asks again for objects that did not fit.
 	inlineRoom = 1 << 20
 	answerRoom = 8 << 20
 	maxTTL     = 10 * time.Minute
@@ -31,7 +31,7 @@ func readerOf(r *millracev1.ConnectLaneRequest) transfer.Reader {
 	return transfer.Reader{Worker: ids.WorkerID(r.GetReaderWorkerId())}
 }
 
-// refusal makes a status of an error.
+// refusal converts an error into a gRPC status.
 func refusal(err error) error {
 	code := codes.Unavailable
 	if errors.Is(err, ErrNoLane) {
@@ -40,11 +40,11 @@ func refusal(err error) error {
 	return status.Error(code, err.Error())
 }
 
-// free gives the memory of a message back.
+// free frees the memory of a message.
 func (l *loop) free(handle uint64) { l.orders = append(l.orders, op{kind: opFree, local: handle}) }
 
-// message handles one that came. Its bytes are the engine's until it is told
-// otherwise, which is at once.
+// message handles a message. Its bytes are freed when message returns, unless the receiver of an
+// answer keeps them.
 func (l *loop) message(e *event) {
 	kept := false
 	defer func() {
@@ -56,7 +56,7 @@ func (l *loop) message(e *event) {
 	p := e.header.preamble()
 	n := l.conns[p.token]
 	if n == nil || n.failure != nil {
-		return // of another life, or too late
+		return // for an earlier connection, or too late
 	}
 	n.quiet = time.Time{}
 	switch p.kind {
@@ -78,10 +78,11 @@ func (l *loop) message(e *event) {
 		}
 	case messageRead:
 		frame := memory.Frame{Offset: r.u64(), Bytes: r.u64()}
-		// Only out of host memory: UCX copies what is short with the processor, which faults on a GPU's addresses.
+		// Only from host memory: UCX copies short messages with the CPU, which faults on a GPU's
+		// addresses.
 		if r.err == nil && l.c.slab == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.bytes == 0 {
-			// Out of the slab as it is. What the reader makes of it is decided when it
-			// gives the lease back, like with reads that we do not see.
+			// The bytes are sent directly from the slab, without a check of the lease. As with
+			// one-sided reads, the release of the lease tells the reader whether they were valid.
 			l.orders = append(l.orders, op{
 				kind: opSend, endpoint: n.endpoint, local: l.c.base + frame.Offset, length: frame.Bytes,
 				header: preamble{token: n.theirs, request: p.request, kind: messageData}.header(),
@@ -106,7 +107,7 @@ func (l *loop) message(e *event) {
 	l.fail(n, fmt.Errorf("%w: a message of kind %d with %d parts that makes no sense", transfer.ErrProtocol, p.kind, p.count))
 }
 
-// ask has the peer send what is to be read.
+// ask asks the peer to send the bytes of a read.
 func (l *loop) ask(n *conn, r *read, small bool) {
 	n.lastCall++
 	n.asked[n.lastCall] = flight{n, r, small}
@@ -116,8 +117,8 @@ func (l *loop) ask(n *conn, r *read, small bool) {
 	})
 }
 
-// answered hands an answer to who waits for it. Leases that nobody waits for any
-// more are given back.
+// answered passes an answer to the call that waits for it. If the caller has stopped waiting,
+// answered gives back the leases that were granted.
 func (l *loop) answered(n *conn, p preamble, r *reader, a answer) {
 	c := n.calls[p.request]
 	if c == nil {
@@ -140,7 +141,7 @@ func (l *loop) answered(n *conn, p preamble, r *reader, a answer) {
 	l.giveBack(n, leases)
 }
 
-// giveBack releases leases whose fate does not matter.
+// giveBack releases leases without waiting for the result.
 func (l *loop) giveBack(n *conn, leases []transfer.LeaseID) {
 	if len(leases) > 0 {
 		l.request(n, messageRelease, len(leases), leasesPayload(leases), func(answer, error) {})
@@ -155,8 +156,8 @@ func leasesPayload(leases []transfer.LeaseID) []byte {
 	return b
 }
 
-// lease answers a lease request. It runs on the thread exactly if the source is
-// quick, and otherwise where it may wait.
+// lease answers a lease request. It runs on the progress thread if the source is quick, and
+// otherwise on a goroutine of its own, because it may block.
 func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, refs []transfer.Ref) {
 	leased := c.config.Source.Lease(n.reader, refs, ttl)
 	a := c.answer(leased)
@@ -171,7 +172,7 @@ func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, ref
 		if len(spent) == 0 || a.confirm(objects, c.config.Source.Release(spent)) {
 			break
 		}
-		// A lease ended while its bytes were copied: once more without that object.
+		// A lease ended while its bytes were copied: compose the answer again, without that object.
 		m.discard(c.engine)
 	}
 	for i, k := range a.kinds {
@@ -200,7 +201,7 @@ func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, ref
 	}
 }
 
-// release answers a release.
+// release answers a request to release leases.
 func (l *loop) release(n *conn, request uint64, leases []transfer.LeaseID) {
 	known := make([]transfer.LeaseID, 0, len(leases))
 	index := make([]int, 0, len(leases))
@@ -225,11 +226,11 @@ func (l *loop) release(n *conn, request uint64, leases []transfer.LeaseID) {
 			answer(l)
 			return
 		}
-		l.c.do(answer) // else nobody is left to be told
+		l.c.do(answer) // if false, the thread has ended, and so has the connection
 	})
 }
 
-// answering is an answer to a lease request that is being composed.
+// answering is an answer to a lease request, while it is composed.
 type answering struct {
 	c      *Context
 	leased []transfer.Leased
@@ -317,8 +318,9 @@ func (a *answering) append(b []byte) []byte {
 	return b
 }
 
-// leases returns those that the reader is to hold, and those that end now, by
-// object: what they protected was copied, or is not told of.
+// leases returns the leases that the reader will hold, and those that end now (spent), with the
+// indices of their objects. The objects of spent leases were copied into the answer, or are not
+// part of it.
 func (a *answering) leases() (held, spent []transfer.LeaseID, objects []int) {
 	for i, l := range a.leased {
 		switch {
@@ -333,8 +335,8 @@ func (a *answering) leases() (held, spent []transfer.LeaseID, objects []int) {
 	return held, spent, objects
 }
 
-// confirm takes note of which of the objects were protected while they were
-// copied. It returns false if an answer that was composed must not be sent.
+// confirm records which of the objects were protected during the copy. It returns false if the
+// composed answer must not be sent.
 func (a *answering) confirm(objects []int, ok []bool) bool {
 	good := true
 	for k, i := range objects {

@@ -10,32 +10,32 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// messageKind is what a message between peers says. Numbers are little-endian;
-// peers run the same version of UCX, but not always of Millrace: a message that
-// cannot be read fails its connection.
+// messageKind is the kind of a message between peers. Numbers are little-endian. Peers run
+// compatible versions of UCX, but not always the same version of Millrace: a message that cannot be
+// parsed fails its connection.
 type messageKind uint8
 
 const (
-	// lease asks: ttl in ms (uint32), then task (uint64) and generation (uint32)
+	// messageLease asks for leases: TTL in ms (uint32), then task (uint64) and generation (uint32)
 	// of each object.
 	messageLease messageKind = iota + 1
-	// leased answers: for each object a grant.
+	// messageLeased answers messageLease with a grant for each object.
 	messageLeased
-	// release gives back: lease (uint64) of each object.
+	// messageRelease releases leases: the ID (uint64) of each.
 	messageRelease
-	// released answers: a byte for each lease, 1 if it held.
+	// messageReleased answers messageRelease: one byte for each lease, 1 if it held.
 	messageReleased
-	// bye: the sender closes the connection.
+	// messageBye announces that the sender closes the connection.
 	messageBye
-	// read asks for a range of the slab, on lanes that cannot read by themselves:
-	// offset (uint64) and length (uint64).
+	// messageRead asks for a range of the slab, on lanes that cannot read by themselves: offset
+	// (uint64) and length (uint64).
 	messageRead
-	// data answers: the bytes.
+	// messageData answers messageRead with the bytes.
 	messageData
 )
 
-// A message begins with the receiver's token, the number of the request, kind
-// and count.
+// preamble is the begin of every message: the receiver's token, the number of the request, the kind
+// and the number of elements.
 type preamble struct {
 	token   uint64
 	request uint64
@@ -58,36 +58,36 @@ func (h header) preamble() preamble {
 	}
 }
 
-// grantKind says what a grant holds.
+// grantKind says which fields a grant has.
 type grantKind uint8
 
 const (
-	// grantLease: lease, description, offsets of the frames in the slab.
+	// grantLease: lease, description of the object, offsets of its frames in the slab.
 	grantLease grantKind = iota
-	// grantInline: description, bytes.
+	// grantInline: description of the object, its bytes.
 	grantInline
 	// grantMissing: the object is not here.
 	grantMissing
-	// grantError: it is here and cannot be read, and why.
+	// grantError: the object is here but cannot be read; with the reason.
 	grantError
-	// grantElsewhere: it is here, but not in memory that this path reads, and where.
+	// grantElsewhere: the object is here, but not in memory that this path reads; with the reason.
 	grantElsewhere
-	// grantLater: the answer had no room for it; ask again.
+	// grantLater: the answer had no room for the object; the reader must ask again.
 	grantLater
 )
 
-// grant is what becomes of one object of a lease request.
+// grant is the answer for one object of a lease request.
 type grant struct {
 	kind    grantKind
 	lease   transfer.LeaseID
 	head    transfer.Head
 	offsets []uint64
-	// bytes are all frames, one behind the other.
+	// bytes are the bytes of all frames, frame after frame.
 	bytes []byte
 	text  string
 }
 
-// describedBytes is the size of a grant with a description, without bulk.
+// describedBytes is the size of a grant with a description, without offsets or object bytes.
 func describedBytes(h transfer.Head) int {
 	return 1 + 8 + 4 + 4 + 4 + len(h.Header) + 8*len(h.FrameBytes)
 }
@@ -106,7 +106,7 @@ func appendDescription(b []byte, h transfer.Head) []byte {
 
 var errTruncated = errors.New("a message ends in its middle")
 
-// reader takes a message apart. After the first error all it returns is zero.
+// reader parses a message. After the first error it returns only zero values.
 type reader struct {
 	b   []byte
 	err error
@@ -168,7 +168,7 @@ func (r *reader) refs(n uint32) []transfer.Ref {
 	return out
 }
 
-// grant reads one of a peer whose slab has the given size. Its bytes lie in the
+// grant parses one grant of a peer whose slab has the given size. The bytes of the grant lie in the
 // message.
 func (r *reader) grant(slabBytes uint64) grant {
 	g := grant{kind: grantKind(r.u8())}
