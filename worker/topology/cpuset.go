@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// CPUSet is a set of processors, or of memory nodes, sorted.
+// CPUSet is a sorted set of CPUs or of NUMA nodes.
 type CPUSet []int
 
-// maxCPU bounds what a list may name: the kernel's own limit is 8192.
+// maxCPU limits the numbers in a list. The kernel's own limit is 8192.
 const maxCPU = 1 << 16
 
-// ParseCPUSet reads the kernel's form: "0-3,8,10-11". "" is the empty set.
+// ParseCPUSet parses a list in the kernel's format: "0-3,8,10-11". "" is the empty set.
 func ParseCPUSet(text string) (CPUSet, error) {
 	var set CPUSet
 	text = strings.TrimSpace(text)
@@ -38,7 +38,7 @@ func ParseCPUSet(text string) (CPUSet, error) {
 	return slices.Compact(set), nil
 }
 
-// String is the kernel's form.
+// String returns the set in the kernel's format.
 func (s CPUSet) String() string {
 	var parts []string
 	for i := 0; i < len(s); {
@@ -56,13 +56,13 @@ func (s CPUSet) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Contains says whether n is in the set.
+// Contains reports whether n is in the set.
 func (s CPUSet) Contains(n int) bool {
 	_, found := slices.BinarySearch(s, n)
 	return found
 }
 
-// Intersect returns what is in both.
+// Intersect returns the numbers that are in both sets.
 func (s CPUSet) Intersect(other CPUSet) CPUSet {
 	var both CPUSet
 	for _, n := range s {

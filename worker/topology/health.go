@@ -5,71 +5,77 @@ import (
 	"slices"
 )
 
-// EventKind is what happened to a GPU.
+// EventKind is the kind of an event of a GPU.
 type EventKind int
 
-// The kinds. An Xid is what the driver reports to the kernel's log; ECC an error
-// of memory that could not be corrected.
+// The kinds of events. An Xid is an error that the driver reports in the kernel's log. ECC is a
+// memory error that could not be corrected.
 const (
 	Xid EventKind = iota
 	ECC
 )
 
-// Event is something that NVML tells of a GPU.
+// Event is an error event of a GPU that NVML reports.
 type Event struct {
-	// UUID is the GPU's, "" for all of them.
+	// UUID is the UUID of the GPU, "" for an event of all GPUs.
 	UUID string
-	// Instances are the UUIDs of the MIG instances that it is about, if the GPU is cut up.
+	// Instances are the UUIDs of the MIG instances that the event concerns, if the GPU is divided
+	// into such instances.
 	Instances []string
 	Kind      EventKind
-	// Xid is the number of one.
+	// Xid is the number of an Xid event.
 	Xid uint64
 }
 
-// Of says whether the event names this device, which may be a MIG instance. An event without a UUID concerns all
-// devices, and Of is false for it: each worker then checks its own device.
+// Of reports whether the event names this device, which may be a MIG instance. An event without a
+// UUID concerns all devices, and Of is false for it: each worker then checks its own device.
 func (e Event) Of(uuid string) bool {
 	return e.UUID != "" && (e.UUID == uuid || slices.Contains(e.Instances, uuid))
 }
 
-// Verdict is what a worker does about an event of its GPU.
+// Verdict is the reaction of a worker to an event of its GPU.
 type Verdict int
 
 const (
-	// Harmless: a program's own fault, which ends that program's context alone, or for information.
+	// Harmless: the event is a fault of one program and ends only that program's context, or it is
+	// only informative.
 	Harmless Verdict = iota
-	// Doubtful: the worker checks whether its own context and memory are undamaged. Xids that the table does not have
-	// are doubtful.
+	// Doubtful: the worker checks whether its own context and memory are undamaged. Xids that are
+	// not in the table are doubtful.
 	Doubtful
-	// Drain: the GPU works, and needs a reset before it is to be relied on: the worker leaves properly.
+	// Drain: the GPU still works, but needs a reset before it is reliable again. The worker leaves
+	// in an orderly way.
 	Drain
-	// Fatal: nothing that runs on the GPU can go on.
+	// Fatal: no program on the GPU can continue.
 	Fatal
 )
 
-// String is for logs.
+// String returns a name for logs.
 func (v Verdict) String() string {
 	return [...]string{"harmless", "doubtful", "drain", "fatal"}[v]
 }
 
-// xid is what is known of one number.
+// xid is the information about one Xid number.
 type xid struct {
 	verdict Verdict
-	// poison: memory of the GPU may be wrong, or fail those who read it, also other GPUs.
+	// poison says that memory of the GPU may be wrong, or that a read of it may fail. This concerns
+	// readers on other GPUs, too.
 	poison bool
 	text   string
 }
 
-// xids follow NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/ : its immediate action (nothing, restart
-// the application, reset the GPU), applied to a worker that is one of several applications on the GPU.
+// xids follows NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/ : its immediate
+// action (nothing, restart the application, reset the GPU), applied to a worker that is one of
+// several applications on the GPU.
 var xids = map[uint64]xid{
-	13:  {Harmless, false, "a program's kernel failed"},
-	31:  {Harmless, false, "a program used an address that is not mapped"},
-	32:  {Harmless, false, "a program's commands were not valid"},
-	43:  {Harmless, false, "a program's work was stopped"},
-	45:  {Harmless, false, "a program's work was cleaned up"},
-	46:  {Doubtful, false, "the GPU stopped processing"},
-	48:  {Doubtful, true, "a memory error that ECC could not correct"}, // the program that read it has lost its context
+	13: {Harmless, false, "a program's kernel failed"},
+	31: {Harmless, false, "a program used an address that is not mapped"},
+	32: {Harmless, false, "a program's commands were not valid"},
+	43: {Harmless, false, "a program's work was stopped"},
+	45: {Harmless, false, "a program's work was cleaned up"},
+	46: {Doubtful, false, "the GPU stopped processing"},
+	// The program that read the memory has lost its context.
+	48:  {Doubtful, true, "a memory error that ECC could not correct"},
 	61:  {Doubtful, false, "a breakpoint of the GPU's own processor"},
 	62:  {Fatal, true, "the GPU's own processor has halted"},
 	63:  {Harmless, false, "a row of memory will be remapped at the next reset"},
@@ -96,10 +102,10 @@ var xids = map[uint64]xid{
 	158: {Fatal, true, "a fatal timeout of the GPU"},
 }
 
-// Verdict says what a worker does about an event of its own GPU.
+// Verdict returns the reaction of a worker to an event of its own GPU.
 func (e Event) Verdict() Verdict {
 	if e.Kind != Xid {
-		return Doubtful // an Xid says how far it went
+		return Doubtful // the driver also reports an Xid, which says how serious the error is
 	}
 	if x, known := xids[e.Xid]; known {
 		return x.verdict
@@ -107,11 +113,11 @@ func (e Event) Verdict() Verdict {
 	return Doubtful
 }
 
-// Poisons says whether others must not read the GPU's memory: it may be wrong, and to read it may cost the
-// reader its own context.
+// Poisons reports whether other workers must not read the GPU's memory: it may be wrong, and a read
+// may destroy the reader's own context.
 func (e Event) Poisons() bool { return e.Kind != Xid || xids[e.Xid].poison }
 
-// String is for people.
+// String returns a description for users.
 func (e Event) String() string {
 	gpu := e.UUID
 	if gpu == "" {
@@ -127,28 +133,29 @@ func (e Event) String() string {
 	return fmt.Sprintf("%s: Xid %d: %s", gpu, e.Xid, text)
 }
 
-// Sample is the state of a GPU at one time. What the driver does not tell is 0.
+// Sample is the state of a GPU at one time. Values that the driver does not report are 0.
 type Sample struct {
 	UsedBytes, TotalBytes uint64
-	// UtilizationPercent is of kernels, MemoryPercent of the memory's bandwidth.
+	// UtilizationPercent is the share of time in which kernels run, MemoryPercent the share in
+	// which the memory is accessed.
 	UtilizationPercent, MemoryPercent int
 	ClockMHz, MemoryClockMHz          int
-	// Throttled names the reasons for a lower clock.
+	// Throttled names the reasons for a reduced clock rate.
 	Throttled []string
 	Watts     float64
 	Celsius   int
-	// CorrectedECC and UncorrectedECC count since the driver was loaded.
+	// CorrectedECC and UncorrectedECC are counted since the driver was loaded.
 	CorrectedECC, UncorrectedECC uint64
 	Processes                    []Process
 }
 
-// Process uses the GPU.
+// Process is a process that uses the GPU.
 type Process struct {
 	PID       int
 	UsedBytes uint64
 }
 
-// Foreign are the processes that are not among ours.
+// Foreign returns the processes that are not among ours.
 func (s Sample) Foreign(ours ...int) (list []Process) {
 	for _, p := range s.Processes {
 		mine := false

@@ -10,25 +10,25 @@ import (
 	"strings"
 )
 
-// NIC is an RDMA card.
+// NIC is an RDMA network card.
 type NIC struct {
-	// Name is that of the RDMA device: "mlx5_0".
+	// Name is the name of the RDMA device: "mlx5_0".
 	Name string
-	// PCIBusID is "" for one without hardware.
+	// PCIBusID is "" for a device without hardware.
 	PCIBusID string
-	// Ports are the active ones in UCX's form, "mlx5_0:1".
+	// Ports are the active ports in UCX's format: "mlx5_0:1".
 	Ports []string
-	// Ethernet: RoCE rather than InfiniBand, by the first active port.
+	// Ethernet says that the card uses RoCE and not InfiniBand, according to its first active port.
 	Ethernet bool
 	Node     int
 }
 
-// Distance is how far two PCI devices are from each other; more is farther. The
-// names are nvidia-smi's.
+// Distance is the distance between two PCI devices; a larger value is farther. The names are those
+// of nvidia-smi.
 type Distance int
 
-// The distances: below one PCIe switch, below several of them, below one host
-// bridge, below one memory node, anywhere.
+// The distances: below the same PCIe switch, across several PCIe switches, across the host bridge,
+// on the same NUMA node, any other.
 const (
 	PIX Distance = iota
 	PXB
@@ -37,7 +37,7 @@ const (
 	SYS
 )
 
-// String is nvidia-smi's name.
+// String returns nvidia-smi's name.
 func (d Distance) String() string {
 	if d < PIX || d > SYS {
 		return fmt.Sprintf("distance %d", int(d))
@@ -47,7 +47,7 @@ func (d Distance) String() string {
 
 func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 	dir := filepath.Join(root, "class/infiniband")
-	entries, _ := os.ReadDir(dir) // none: no RDMA here
+	entries, _ := os.ReadDir(dir) // an error means that there is no RDMA
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
 		n := NIC{Name: e.Name(), Node: -1}
@@ -57,7 +57,7 @@ func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 				n.Node = node
 			}
 		}
-		ports, _ := os.ReadDir(filepath.Join(at, "ports")) // none: not active
+		ports, _ := os.ReadDir(filepath.Join(at, "ports")) // an error means that no port is active
 		for _, p := range ports {
 			if !strings.Contains(readText(at, "ports", p.Name(), "state"), "ACTIVE") {
 				continue
@@ -85,7 +85,7 @@ func nearest(root, busID string, nics []NIC) []Near {
 	var list []Near
 	for _, n := range nics {
 		if n.PCIBusID == "" {
-			continue // one of software is near to nothing
+			continue // a software device has no distance
 		}
 		list = append(list, Near{NIC: n, Distance: distance(from, pciPath(root, n.PCIBusID), node, n.Node)})
 	}
@@ -95,8 +95,8 @@ func nearest(root, busID string, nics []NIC) []Near {
 	return list
 }
 
-// pciPath is the chain from the host bridge to a device: "pci0000:16",
-// "0000:16:01.0", …; nil if it is not known.
+// pciPath returns the chain from the host bridge to a device: "pci0000:16", "0000:16:01.0" and so
+// on; nil if it is not known.
 func pciPath(root, busID string) (chain []string) {
 	if busID == "" {
 		return nil
@@ -113,12 +113,12 @@ func pciPath(root, busID string) (chain []string) {
 	return chain
 }
 
-// isPCI says whether a name is a PCI address, 0000:1b:00.0.
+// isPCI reports whether a name is a PCI address like 0000:1b:00.0.
 func isPCI(name string) bool {
 	return strings.Count(name, ":") == 2 && strings.Contains(name, ".")
 }
 
-// distance compares two chains and two memory nodes.
+// distance compares the PCI paths and the NUMA nodes of two devices.
 func distance(a, b []string, nodeA, nodeB int) Distance {
 	common := 0
 	for common < min(len(a), len(b)) && a[common] == b[common] {
@@ -130,9 +130,9 @@ func distance(a, b []string, nodeA, nodeB int) Distance {
 	case common == 0:
 		return SYS
 	case common == 1:
-		return PHB // they share the host bridge alone
-	// One switch has a port above and one for each device: behind what they share
-	// come a port and the device.
+		return PHB // they share only the host bridge
+	// Below one switch, the paths share the switch's upstream port. After the shared part, each
+	// path has a downstream port and the device.
 	case len(a)-common <= 2 && len(b)-common <= 2:
 		return PIX
 	default:

@@ -12,23 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Placement is where the process of a device should run.
+// Placement says on which CPUs and with which memory the process of a device should run.
 type Placement struct {
-	// Node is the memory node near the device, -1 if there is none or it is not
-	// known, which is so in many virtual machines.
+	// Node is the NUMA node near the device. It is -1 if there is none or it is not known, as in
+	// many virtual machines.
 	Node int
-	// CPUs are those that the process should have; they are never empty if any
-	// were granted.
+	// CPUs are the CPUs for the process. They are not empty if any CPUs were granted.
 	CPUs CPUSet
-	// Prefer says whether memory should come from Node first.
+	// Prefer says whether memory should be allocated on Node first.
 	Prefer bool
-	// Why says what was done, for people.
+	// Why describes the decision for users.
 	Why string
 }
 
-// place finds the processors near a card and takes those of them that were
-// granted. It never fails: whatever is not known or not granted leaves all that
-// was granted.
+// place finds the CPUs near a card and takes those that were granted. It never fails: if they are
+// unknown or not granted, the placement has all granted CPUs.
 func place(c Config, g GPU) Placement {
 	at := filepath.Join(c.Root, "bus/pci/devices", g.PCIBusID)
 	node := -1
@@ -66,7 +64,7 @@ func place(c Config, g GPU) Placement {
 }
 
 func nearCPUs(root, at string, node int, g GPU) (CPUSet, string) {
-	// A card without a node lists all processors there are, which is as good.
+	// For a card without a node, the list has all CPUs of the machine, which does no harm.
 	if set, err := ParseCPUSet(readText(at, "local_cpulist")); err == nil && len(set) > 0 && g.PCIBusID != "" {
 		return set, "sysfs"
 	}
@@ -79,7 +77,7 @@ func nearCPUs(root, at string, node int, g GPU) (CPUSet, string) {
 	return g.CPUs, "nvml"
 }
 
-// Granted returns the processors and memory nodes that this process may use.
+// Granted returns the CPUs and NUMA nodes that this process may use.
 func Granted() (cpus, nodes CPUSet, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -100,17 +98,17 @@ func Granted() (cpus, nodes CPUSet, err error) {
 	return cpus, nodes, nil
 }
 
-// Memory policies of the kernel.
+// The kernel's memory policies.
 const (
 	mpolDefault   = 0
 	mpolPreferred = 1
 )
 
-// Start calls start, which should start a process, with the processors and the
-// memory policy of the placement, and puts those of the calling thread back. The
-// process inherits them, with all threads that it will ever have. What the
-// kernel refuses is told by refused and does not keep the process from starting:
-// a worker in the wrong place is better than none.
+// Start calls start, which should start a process, with the CPUs and the memory policy of the
+// placement. The process inherits them for all of its threads. Afterwards Start restores the CPUs
+// of the calling thread and sets its memory policy to the default. If the kernel refuses a setting,
+// the error is in refused, and the process is started all the same: a worker in the wrong place is
+// better than none.
 func (p Placement) Start(start func() error) (refused, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -157,5 +155,5 @@ func setPolicy(policy, node int) error {
 	return nil
 }
 
-// maxNodes is what the kernel is built for at most.
+// maxNodes is the largest number of NUMA nodes that the kernel supports.
 const maxNodes = 1024

@@ -1,8 +1,7 @@
-// Package topology is an Adapter: what GPUs this machine has, which of them are
-// ours, and what of the machine lies near each: processors, memory, the network
-// card. It reads sysfs itself and asks NVML through Library, so that it works,
-// and says what it lacks, where there is no NVML, no GPU, or a container that
-// grants little.
+// Package topology is an Adapter: it finds the GPUs of this machine, selects those that this
+// process may use, and finds the CPUs, memory and network cards near each. It reads sysfs itself
+// and queries NVML through Library. So it also works, and reports the missing information, on a
+// machine without NVML or without a GPU, and in a container with few permissions.
 package topology
 
 import (
@@ -14,126 +13,127 @@ import (
 	"strings"
 )
 
-// Library is NVML, or what stands for it. Its methods may be called from any
-// goroutine.
+// Library is NVML or a substitute for it. Its methods may be called from any goroutine.
 type Library interface {
-	// Report lists all GPUs of the machine in the order of their PCI addresses.
+	// Report returns all GPUs of the machine in the order of their PCI addresses.
 	Report() (Report, error)
 }
 
-// Report is what NVML says of a machine. CUDA_VISIBLE_DEVICES means nothing to
-// it.
+// Report is NVML's information about a machine. CUDA_VISIBLE_DEVICES has no influence on it.
 type Report struct {
-	// Driver is "580.159.04", CUDA the newest version that it knows, "13.0".
+	// Driver is the driver's version, "580.159.04". CUDA is the newest version of CUDA that it
+	// supports, "13.0".
 	Driver, CUDA string
 	GPUs         []GPU
-	// Links says at [i][j] how GPU i reaches GPU j.
+	// Links has at [i][j] the link from GPU i to GPU j.
 	Links [][]Link
-	// Notes are what could not be asked.
+	// Notes describe the information that could not be obtained.
 	Notes []string
 }
 
 // GPU is a whole card.
 type GPU struct {
-	// Index is nvidia-smi's.
+	// Index is the index that nvidia-smi shows.
 	Index int
-	// UUID as in nvidia-smi: "GPU-…".
+	// UUID is in the format of nvidia-smi: "GPU-…".
 	UUID, Name string
-	// PCIBusID as in sysfs, "0000:1b:00.0".
+	// PCIBusID is in the format of sysfs: "0000:1b:00.0".
 	PCIBusID                   string
 	TotalBytes                 uint64
 	ComputeMajor, ComputeMinor int
-	// MIGEnabled: the card is cut up, and only its instances can be used.
+	// MIGEnabled says that the card is divided into MIG instances and that only these can be used.
 	MIGEnabled bool
 	Instances  []Instance
-	// CPUs are the processors near it as the driver knows them, empty if unknown.
+	// CPUs are the CPUs near the card according to the driver; empty if unknown.
 	CPUs CPUSet
 }
 
 // Instance is a MIG instance.
 type Instance struct {
-	// UUID as in nvidia-smi: "MIG-…".
+	// UUID is in the format of nvidia-smi: "MIG-…".
 	UUID, Name string
 	TotalBytes uint64
-	// GPUInstance and ComputeInstance are the numbers of the older notation,
-	// MIG-GPU-…/1/0.
+	// GPUInstance and ComputeInstance are the numbers in the older notation, MIG-GPU-…/1/0.
 	GPUInstance, ComputeInstance int
 }
 
-// Link is how one GPU reaches another one.
+// Link is the connection from one GPU to another.
 type Link struct {
-	// NVLinks is how many links lie between them, through a switch or directly.
+	// NVLinks is the number of NVLinks between them, direct or through a switch.
 	NVLinks int
-	// P2P: the one can read the other's memory; if not, Why says what NVML does.
+	// P2P says that the first GPU can read the memory of the second. If it is false, Why has NVML's
+	// reason.
 	P2P bool
 	Why string
 }
 
-// Config is what Discover looks at.
+// Config is the input of Discover.
 type Config struct {
-	// Library is nil where NVML cannot be had; WithoutLibrary says why.
+	// Library is nil if NVML is not available; WithoutLibrary then says why.
 	Library        Library
 	WithoutLibrary error
-	// Known are the GPUs that the CUDA driver sees, used where NVML says nothing.
+	// Known are the GPUs that the CUDA driver sees. They are used if NVML gives no information.
 	Known []GPU
-	// KnownLinks says at [i][j] how the one reaches the other; nil if it is not known.
+	// KnownLinks has at [i][j] the link from Known[i] to Known[j]; nil if the links are not known.
 	KnownLinks [][]Link
-	// Root is where sysfs is mounted; "" is /sys.
+	// Root is the mount point of sysfs; "" means /sys.
 	Root string
 	// Visible is the value of CUDA_VISIBLE_DEVICES, nil if it is not set.
 	Visible *string
 	// DeviceOrder is the value of CUDA_DEVICE_ORDER.
 	DeviceOrder string
-	// Granted are the processors and memory nodes that this process may use.
-	// Empty nodes: all.
+	// Granted and Nodes are the CPUs and NUMA nodes that this process may use. Empty Nodes mean
+	// all.
 	Granted CPUSet
 	Nodes   CPUSet
-	// NoAffinity leaves processors and memory as they were granted.
+	// NoAffinity leaves CPUs and memory as they were granted.
 	NoAffinity bool
-	// NetDevices is the value of UCX_NET_DEVICES: it overrides the choice.
+	// NetDevices is the value of UCX_NET_DEVICES, which overrides the choice of network cards.
 	NetDevices string
 }
 
-// Topology is what was found.
+// Topology is the result of Discover.
 type Topology struct {
 	Driver, CUDA string
-	// Devices are what workers can be started on, one each, in the order in which
-	// CUDA_VISIBLE_DEVICES names them.
+	// Devices are the devices for workers, one worker each, in the order of CUDA_VISIBLE_DEVICES.
 	Devices []Device
-	// Links says at [i][j] how device i reaches device j. Nil if it is not known.
+	// Links has at [i][j] the link from device i to device j; nil if the links are not known.
 	Links [][]Link
-	// NICs are the RDMA cards of the machine.
+	// NICs are the RDMA network cards of the machine.
 	NICs []NIC
-	// Wrong says what CUDA_VISIBLE_DEVICES names that there is not.
+	// Wrong is the error for the first entry of CUDA_VISIBLE_DEVICES that names no device; nil if
+	// there is none.
 	Wrong error
-	// Notes say what was not found, not granted or not understood.
+	// Notes describe everything that was not found, not granted or not understood.
 	Notes []string
 }
 
-// Device is a GPU or a MIG instance, with what lies near it.
+// Device is a GPU or a MIG instance, with the CPUs, memory and network cards near it.
 type Device struct {
-	// UUID is what CUDA_VISIBLE_DEVICES of the device's worker must be.
+	// UUID is the value that CUDA_VISIBLE_DEVICES must have for the device's worker.
 	UUID string
-	// GPU is the whole card. GPU.Index is not the worker's: there it is 0.
+	// GPU is the whole card. GPU.Index is not the index in the worker: there the device has index
+	// 0.
 	GPU GPU
-	// Instance is set for a part of a card.
+	// Instance is set if the device is a MIG instance.
 	Instance   *Instance
 	Name       string
 	TotalBytes uint64
 	Placement  Placement
-	// NICs are all RDMA cards, nearest first.
+	// NICs are all RDMA network cards, nearest first.
 	NICs []Near
-	// NetDevices is what UCX_NET_DEVICES should be; "" leaves the choice to UCX.
+	// NetDevices is the recommended value of UCX_NET_DEVICES; "" leaves the choice to UCX.
 	NetDevices string
 }
 
-// Near is a network card and how far it is.
+// Near is a network card and its distance.
 type Near struct {
 	NIC      NIC
 	Distance Distance
 }
 
-// Discover never fails: what it cannot find out it says in Notes.
+// Discover finds the topology. It never fails: Notes describe the information that it could not
+// find.
 func Discover(c Config) *Topology {
 	if c.Root == "" {
 		c.Root = "/sys"
@@ -162,7 +162,7 @@ func (t *Topology) note(format string, args ...any) {
 	t.Notes = append(t.Notes, fmt.Sprintf(format, args...))
 }
 
-// ask returns what NVML says, or what else is known.
+// ask returns the report of NVML or, without NVML, the information from the CUDA driver.
 func (t *Topology) ask(c Config) Report {
 	if c.Library != nil {
 		r, err := c.Library.Report()
@@ -189,10 +189,10 @@ func (t *Topology) ask(c Config) Report {
 	return Report{GPUs: c.Known, Links: c.KnownLinks}
 }
 
-// cardsOf lists the PCI addresses of NVIDIA's display controllers.
+// cardsOf returns the PCI addresses of NVIDIA's display controllers.
 func cardsOf(root string) (cards []string) {
 	dir := filepath.Join(root, "bus/pci/devices")
-	entries, _ := os.ReadDir(dir) // none: no PCI bus
+	entries, _ := os.ReadDir(dir) // an error means that there is no PCI bus
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
 		if readText(at, "vendor") == "0x10de" && strings.HasPrefix(readText(at, "class"), "0x03") {
@@ -202,7 +202,7 @@ func cardsOf(root string) (cards []string) {
 	return cards
 }
 
-// readText returns a file of sysfs without its line end, "" if it cannot be read.
+// readText returns the text of a sysfs file without the line end, "" if it cannot be read.
 func readText(elements ...string) string {
 	b, err := os.ReadFile(filepath.Join(elements...))
 	if err != nil {
@@ -211,8 +211,8 @@ func readText(elements ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// linksOf arranges the links of a report by devices. Instances of MIG reach
-// nobody: NVLink and P2P are off for them.
+// linksOf arranges the links of a report by devices. MIG instances have no links: NVLink and P2P
+// are off for them.
 func linksOf(r Report, devices []Device) [][]Link {
 	if len(r.Links) == 0 {
 		return nil
@@ -237,8 +237,8 @@ func linksOf(r Report, devices []Device) [][]Link {
 	return links
 }
 
-// chooseNICs gives each device the nearest card; devices that are as near to the
-// same cards share them out.
+// chooseNICs assigns the nearest card to each device. Devices with the same nearest cards are
+// distributed evenly over them.
 func (t *Topology) chooseNICs(override string) {
 	if override != "" {
 		t.note("UCX_NET_DEVICES=%s is set and used for all devices", override)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// tree is a sysfs of the parts that are read.
+// tree is a directory with the parts of sysfs that the package reads.
 type tree struct {
 	t    *testing.T
 	root string
@@ -44,7 +44,7 @@ func (s tree) link(path, to string) {
 	}
 }
 
-// pci makes a PCI device at the end of a chain below a host bridge.
+// pci creates a PCI device at the end of a chain below a host bridge.
 func (s tree) pci(chain string, node int, cpus string) {
 	s.t.Helper()
 	at := "devices/" + chain
@@ -69,7 +69,7 @@ func (s tree) nic(name, chain string, node int, cpus, state, layer string) {
 	s.write(at+"/ports/1/link_layer", layer)
 }
 
-// machine is a Library that says what it is told.
+// machine is a Library that returns a given report.
 type machine struct {
 	report topology.Report
 	err    error
@@ -77,7 +77,7 @@ type machine struct {
 
 func (m machine) Report() (topology.Report, error) { return m.report, m.err }
 
-// cards makes n GPUs on the given addresses, all linked with each other.
+// cards returns a report of n GPUs at the given addresses, all linked with each other.
 func cards(buses ...string) topology.Report {
 	r := topology.Report{Driver: "580.159.04", CUDA: "13.0"}
 	for i, bus := range buses {
@@ -109,8 +109,8 @@ func set(t *testing.T, text string) topology.CPUSet {
 
 func text(s string) *string { return &s }
 
-// dgx is a machine like a DGX: two nodes, below each two PCIe switches with two
-// GPUs and one network card.
+// dgx is a machine like a DGX: two NUMA nodes. Below each there are two PCIe switches, each with
+// two GPUs and one network card.
 func dgx(t *testing.T) (tree, topology.Report) {
 	t.Helper()
 	s := newTree(t)
@@ -129,7 +129,7 @@ func dgx(t *testing.T) (tree, topology.Report) {
 		nic := fmt.Sprintf("0000:%02x:00.0", 0x18+16*sw)
 		s.nic(fmt.Sprintf("mlx5_%d", sw), fmt.Sprintf("%s/0000:%02x:08.0/%s", bridge, 0x12+16*sw, nic), node, cpus, "4: ACTIVE", "InfiniBand")
 	}
-	// One for the machine itself, below node 0's own host bridge.
+	// One card for the machine itself, below another host bridge of node 0.
 	s.nic("mlx5_9", "pci0000:80/0000:80:01.0/0000:81:00.0", 0, "0-55,112-167", "4: ACTIVE", "Ethernet")
 	s.write("devices/system/node/node0/cpulist", "0-55,112-167")
 	return s, cards(buses...)
@@ -180,7 +180,7 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	s.nic("b_pxb", "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:02.0/0000:15:00.0/0000:16:00.0/0000:17:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
 	s.nic("c_phb", "pci0000:10/0000:10:02.0/0000:20:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
 	s.nic("d_sys", "pci0000:50/0000:50:01.0/0000:51:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
-	s.write("class/infiniband/rxe0/ports/1/state", "4: ACTIVE") // of software
+	s.write("class/infiniband/rxe0/ports/1/state", "4: ACTIVE") // a software device
 	got := topology.Discover(topology.Config{Library: machine{report: cards("0000:13:00.0")}, Root: s.root, Granted: set(t, "0-7")})
 	var list []string
 	for _, n := range got.Devices[0].NICs {
@@ -340,7 +340,7 @@ func TestIndicesOfDifferentGPUsAreDoubtful(t *testing.T) {
 func TestWithoutNVMLItSaysWhatItKnows(t *testing.T) {
 	empty, withCard := newTree(t), newTree(t)
 	withCard.gpu("pci0000:10/0000:10:01.0/0000:13:00.0", 0, "0-3")
-	withCard.pci("pci0000:10/0000:10:02.0/0000:14:00.0", 0, "0-3") // no GPU
+	withCard.pci("pci0000:10/0000:10:02.0/0000:14:00.0", 0, "0-3") // not a GPU
 	gone := errors.New("libnvidia-ml.so.1 is not there")
 	for name, c := range map[string]struct {
 		config topology.Config

@@ -11,12 +11,12 @@ type picked struct {
 	instance *Instance
 }
 
-// pickVisible applies CUDA_VISIBLE_DEVICES as the CUDA driver does: indices,
-// UUIDs or their beginnings, and MIG instances; the first entry that names
-// nothing ends the list. An index means nvidia-smi's order.
+// pickVisible applies CUDA_VISIBLE_DEVICES as the CUDA driver does. An entry is an index, a UUID or
+// the beginning of one, or a MIG instance. The first entry that matches no device ends the list. An
+// index is in nvidia-smi's order.
 //
-// What it names wrongly is an error beside what is left: CUDA says nothing, and
-// nobody wants a cluster with fewer GPUs than were asked for.
+// An entry without a match is also returned as an error, together with the devices before it. CUDA
+// ignores it silently, but then a cluster would have fewer GPUs than requested.
 func pickVisible(gpus []GPU, visible *string, order string, note func(string, ...any)) (list []picked, wrong error) {
 	if visible == nil {
 		for _, g := range gpus {
@@ -61,7 +61,7 @@ func pickVisible(gpus []GPU, visible *string, order string, note func(string, ..
 	return list, wrong
 }
 
-// listed names what CUDA_VISIBLE_DEVICES could name.
+// listed returns the devices that CUDA_VISIBLE_DEVICES could name.
 func listed(gpus []GPU) string {
 	if len(gpus) == 0 {
 		return "none"
@@ -85,7 +85,7 @@ func differ(gpus []GPU) bool {
 	return false
 }
 
-// wholeOrParts is the card, or its instances if it is cut up.
+// wholeOrParts returns the card or, if it has MIG enabled, its instances.
 func wholeOrParts(g GPU, note func(string, ...any)) (list []picked) {
 	if !g.MIGEnabled {
 		return []picked{{gpu: g}}
@@ -132,7 +132,7 @@ func match(gpus []GPU, entry string, note func(string, ...any)) ([]picked, error
 	}
 }
 
-// matchParts finds the older notation of a MIG instance: GPU's UUID/1/0.
+// matchParts finds a MIG instance by the older notation: the GPU's UUID, then /1/0.
 func matchParts(gpus []GPU, rest string) ([]picked, error) {
 	uuid, numbers, _ := strings.Cut(rest, "/")
 	for _, g := range gpus {
