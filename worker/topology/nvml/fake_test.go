@@ -2,11 +2,11 @@ package nvml
 
 import "fmt"
 
-// fakeSystem is a machine without hardware; what a function says can be replaced.
+// fakeSystem is a machine without hardware. Tests can replace the results of its functions.
 type fakeSystem struct {
 	cards    []*fakeCard
 	initCode code
-	// handle and counted replace what the machine says.
+	// handle and counted replace the machine's results.
 	handle  func(int) (card, code)
 	counted code
 	set     events
@@ -43,13 +43,14 @@ func (s *fakeSystem) newEvents() (events, code) {
 	return s.set, success
 }
 
-// fakeCard is a GPU of a DGX A100, or what its fields make of it. A function that is nil says that the driver lacks it.
+// fakeCard is a GPU of a DGX A100; its fields can change that. If a function is nil, the driver
+// lacks it.
 type fakeCard struct {
 	id, model, bus   string
 	idCode, nameCode code
 	total, used      uint64
 	mig              bool
-	parts            []*fakeCard // nil where there is a place without an instance
+	parts            []*fakeCard // nil for a possible MIG instance that does not exist
 	gi, ci           int
 	cpus             []uint64
 	link             func(int) (bool, code)
@@ -110,7 +111,7 @@ func (g *fakeCard) eccErrors(kind int) (uint64, code) {
 func (g *fakeCard) processes() ([]process, code) { return g.list, success }
 func (g *fakeCard) eventTypes() (uint64, code)   { return g.kinds() }
 
-// fakeEvents plays a script, then ends it.
+// fakeEvents returns the events of a script, then calls end.
 type fakeEvents struct {
 	script            []told
 	end               func()

@@ -14,7 +14,8 @@ import (
 
 const defaultLibrary = "libnvidia-ml.so.1"
 
-// loaded is the library of this process: go-nvml's calls are bound to the first one that is loaded.
+// loaded is the library of this process. go-nvml's calls are bound to the first library that is
+// loaded.
 var loaded struct {
 	sync.Mutex
 	name    string              // guarded by Mutex
@@ -23,7 +24,7 @@ var loaded struct {
 	calls   nvml.Interface      // written before name is set
 }
 
-// Open loads and initialises the library; "" is libnvidia-ml.so.1.
+// Open loads and initialises the library; "" means libnvidia-ml.so.1.
 func Open(library string) (*NVML, error) {
 	if library == "" {
 		library = defaultLibrary
@@ -42,12 +43,12 @@ func Open(library string) (*NVML, error) {
 	return open(real{calls: loaded.calls, missing: loaded.missing})
 }
 
-// needed are the functions without which a library is no NVML.
+// needed are the functions that every NVML library has.
 var needed = []string{"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString"}
 
-// used are the functions that may be missing in an old driver's library: to call one of those ends the process,
-// since go-nvml leaves it to the dynamic linker to find them. Where there are several versions, go-nvml takes the
-// newest, and any will do.
+// used are the functions that may be missing in the library of an old driver. A call of a missing
+// function ends the process, since go-nvml lets the dynamic linker resolve it. If there are several
+// versions, go-nvml calls the newest that exists, so any of them is sufficient.
 var used = [][]string{
 	{"nvmlSystemGetDriverVersion"}, {"nvmlSystemGetCudaDriverVersion_v2"},
 	{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
@@ -64,7 +65,8 @@ var used = [][]string{
 	{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
 }
 
-// load finds out what the library has, before go-nvml calls any of it. REQUIRES: loaded is locked.
+// load finds out which functions the library has, before go-nvml calls any of them.
+// REQUIRES: loaded is locked.
 func load(library string) error {
 	symbols := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := symbols.Open(); err != nil {
@@ -72,7 +74,7 @@ func load(library string) error {
 	}
 	for _, name := range needed {
 		if symbols.Lookup(name) != nil {
-			_ = symbols.Close() // nothing of it is used
+			_ = symbols.Close() // no function of it is in use
 			return fmt.Errorf("%s has no %s: it is no NVML", library, name)
 		}
 	}
@@ -86,16 +88,16 @@ func load(library string) error {
 	return nil
 }
 
-// real is the library by go-nvml.
+// real is the system that calls the library with go-nvml.
 type real struct {
 	calls   nvml.Interface
 	missing map[string]struct{}
 }
 
-// functionNotFound is what NVML itself returns for a function that a driver lacks.
+// functionNotFound is the code that NVML itself returns for a function that a driver lacks.
 const functionNotFound = code(nvml.ERROR_FUNCTION_NOT_FOUND)
 
-// has says whether a function can be called, by the newest of its versions.
+// has reports whether a function can be called. The name is that of its newest version.
 func (l real) has(name string) bool {
 	_, missing := l.missing[name]
 	return !missing
@@ -155,7 +157,7 @@ func (l real) newEvents() (events, code) {
 	return realEvents{l, set}, code(r)
 }
 
-// realCard is a card by go-nvml.
+// realCard is a card of go-nvml.
 type realCard struct {
 	library real
 	d       nvml.Device
@@ -185,7 +187,7 @@ func (g realCard) pciBusID() (string, code) {
 	return textOf(pci.BusId), code(r)
 }
 
-// textOf is what C wrote into an array of characters.
+// textOf returns the text that C wrote into an array of characters.
 func textOf(b [32]uint8) string {
 	n := slices.Index(b[:], 0)
 	if n < 0 {
@@ -254,7 +256,8 @@ func (g realCard) nearCPUs() ([]uint64, code) {
 	if !g.library.has("nvmlDeviceGetCpuAffinityWithinScope") {
 		return nil, functionNotFound
 	}
-	// 16 words are 1024 processors. NB: go-nvml divides the number by the bytes of a word, not by its bits.
+	// 16 words are 1024 CPUs. NB: go-nvml divides the number by the bytes of a word, not by its
+	// bits.
 	const words = 16
 	set, r := g.d.GetCpuAffinityWithinScope(words*int(unsafe.Sizeof(uint(0))), nvml.AFFINITY_SCOPE_NODE)
 	out := make([]uint64, len(set))
@@ -340,7 +343,7 @@ func (g realCard) eccErrors(kind int) (uint64, code) {
 	if !g.library.has("nvmlDeviceGetTotalEccErrors") {
 		return 0, functionNotFound
 	}
-	// Volatile: since the driver was loaded.
+	// Volatile counts begin when the driver is loaded.
 	n, r := g.d.GetTotalEccErrors(nvml.MemoryErrorType(kind), nvml.VOLATILE_ECC)
 	return n, code(r)
 }
@@ -365,7 +368,7 @@ func (g realCard) eventTypes() (uint64, code) {
 	return kinds, code(r)
 }
 
-// realEvents is an event set by go-nvml.
+// realEvents is an event set of go-nvml.
 type realEvents struct {
 	library real
 	set     nvml.EventSet
@@ -379,10 +382,10 @@ func (e realEvents) wait(millis int) (event, code) {
 	data, r := e.set.Wait(uint32(millis))
 	out := event{kind: data.EventType, data: data.EventData, instance: int(int32(data.GpuInstanceId))}
 	if code(r) == success {
-		// It may be none: then it has no UUID.
+		// There may be no device: then its UUID cannot be read.
 		out.of = realCard{e.library, data.Device}
 	}
 	return out, code(r)
 }
 
-func (e realEvents) free() { _ = e.set.Free() } // nobody waits for it any more
+func (e realEvents) free() { _ = e.set.Free() } // no goroutine waits for the set any more

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// TestOldLibrary goes through the C code, to a library that lacks much.
+// TestOldLibrary calls the C code with a library that lacks many functions.
 func TestOldLibrary(t *testing.T) {
 	if _, err := Open("/nonexistent/libnvidia-ml.so.1"); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "install NVIDIA's driver") {
 		t.Errorf("got %v", err)

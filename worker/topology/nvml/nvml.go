@@ -30,8 +30,8 @@ func (n *NVML) Close() error {
 	return nil
 }
 
-// Report is part of topology.Library. It fails only if the GPUs cannot be
-// listed; what else is missing is in the report's notes.
+// Report is part of topology.Library. It fails only if the GPUs cannot be counted. Other missing
+// information is described in the report's notes.
 func (n *NVML) Report() (topology.Report, error) {
 	var report topology.Report
 	if version, r := n.library.driverVersion(); r == success {
@@ -66,7 +66,7 @@ func (n *NVML) Report() (topology.Report, error) {
 	return report, nil
 }
 
-// describe needs the UUID; the rest may be missing.
+// describe returns the description of a GPU. It fails only if the UUID is missing.
 func (n *NVML) describe(index int, d card, note func(string, ...any)) (topology.GPU, error) {
 	gpu := topology.GPU{Index: index}
 	var r code
@@ -87,12 +87,12 @@ func (n *NVML) describe(index int, d card, note func(string, ...any)) (topology.
 	missing("memory", r)
 	gpu.ComputeMajor, gpu.ComputeMinor, r = d.computeCapability()
 	missing("compute capability", r)
-	// Most cards cannot be cut up, and say so.
+	// Most cards do not support MIG, and return an error.
 	if enabled, r := d.migMode(); r == success && enabled {
 		gpu.MIGEnabled = true
 		gpu.Instances = n.instances(d, note)
 	}
-	// sysfs knows this better, where it is there.
+	// This is used only if sysfs does not list the CPUs.
 	if words, r := d.nearCPUs(); r == success {
 		gpu.CPUs = cpus(words)
 	}
@@ -107,7 +107,7 @@ func (n *NVML) instances(d card, note func(string, ...any)) (list []topology.Ins
 	for i := range count {
 		m, r := d.migDevice(i)
 		if r != success {
-			continue // places without an instance are counted too
+			continue // the count includes instances that do not exist
 		}
 		var in topology.Instance
 		if in.UUID, r = m.uuid(); r != success {
@@ -123,7 +123,7 @@ func (n *NVML) instances(d card, note func(string, ...any)) (list []topology.Ins
 	return list
 }
 
-// busID makes sysfs's form of NVML's: 00000000:1B:00.0 is 0000:1b:00.0.
+// busID converts NVML's format to that of sysfs: 00000000:1B:00.0 becomes 0000:1b:00.0.
 func busID(pci string) string {
 	domain, rest, found := strings.Cut(strings.ToLower(pci), ":")
 	if !found {
@@ -146,8 +146,8 @@ func cpus(words []uint64) (set topology.CPUSet) {
 	return set
 }
 
-// links asks every pair. Links that end at a switch reach whatever else does, as
-// far as NVML says that the pair has NVLink.
+// links queries every pair of GPUs. NVLinks that end at a switch connect all GPUs at the switch, if
+// NVML reports NVLink for the pair.
 func (n *NVML) links(devices []card, gpus []topology.GPU) [][]topology.Link {
 	direct := make([]map[string]int, len(devices))
 	switched := make([]int, len(devices))
@@ -156,7 +156,7 @@ func (n *NVML) links(devices []card, gpus []topology.GPU) [][]topology.Link {
 		for l := range maxNVLinks {
 			enabled, r := d.nvLinkEnabled(l)
 			if r == invalidArgument || r == notSupported {
-				break // there are no more
+				break // there are no more links
 			}
 			if r != success || !enabled {
 				continue
@@ -167,7 +167,7 @@ func (n *NVML) links(devices []card, gpus []topology.GPU) [][]topology.Link {
 					continue
 				}
 			}
-			// A switch; or a virtual machine that does not show what is behind.
+			// The other end is a switch, or a virtual machine hides it.
 			switched[i]++
 		}
 	}
@@ -213,8 +213,8 @@ func (n *NVML) refusal(status int, r code) string {
 	return text
 }
 
-// Sample returns the state of a GPU or a MIG instance. What the driver does not
-// tell is 0.
+// Sample returns the state of a GPU or a MIG instance. Values that the driver does not report are
+// 0.
 func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	var s topology.Sample
 	d, r := n.library.byUUID(uuid)
@@ -260,7 +260,7 @@ func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	return s, nil
 }
 
-// instancesOf are the UUIDs of the MIG instances that an event is about, none for a whole card.
+// instancesOf returns the UUIDs of the MIG instances that an event concerns; none for a whole card.
 func (n *NVML) instancesOf(e event) (uuids []string) {
 	if enabled, r := e.of.migMode(); r != success || !enabled {
 		return nil
@@ -291,13 +291,12 @@ func throttled(bits uint64) (names []string) {
 	return names
 }
 
-// watchMillis is how long NVML waits for an event before Watch looks at its
-// context.
+// watchMillis is how long NVML waits for an event before Watch checks its context.
 const watchMillis = 500
 
-// Watch calls report for each Xid and each uncorrectable error of memory, until
-// the context ends; it then returns nil. An error means that nothing is watched
-// any more, or that the system has no such events.
+// Watch calls report for each Xid and each uncorrectable memory error until the context ends; then
+// it returns nil. An error means that events are not watched any more, or that the system has no
+// such events.
 func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
 	set, r := n.library.newEvents()
 	if r != success {
@@ -336,7 +335,8 @@ func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
 			event = topology.Event{Kind: topology.ECC}
 		}
 		if data.of != nil {
-			event.UUID, _ = data.of.uuid() // a lost GPU has none: then it is all of them
+			// A lost GPU has no UUID: then the event concerns all GPUs.
+			event.UUID, _ = data.of.uuid()
 			event.Instances = n.instancesOf(data)
 		}
 		report(event)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// dgx is a DGX A100: eight GPUs with twelve links each to switches.
+// dgx returns a DGX A100: eight GPUs, each with twelve links to switches.
 func dgx() *fakeSystem {
 	s := &fakeSystem{}
 	for i := range 8 {
@@ -76,7 +76,8 @@ func TestReportOfADGX(t *testing.T) {
 
 func TestLinksBetweenPairs(t *testing.T) {
 	s := dgx()
-	// 0 and 1 are linked directly by four, 0 to 2 only by PCIe, and refused.
+	// GPUs 0 and 1 are linked directly by four NVLinks. GPUs 0 and 2 are connected only by PCIe,
+	// and P2P between them is refused.
 	for _, pair := range [][2]int{{0, 1}, {1, 0}} {
 		d := s.cards[pair[0]]
 		d.linkKind = func(int) (int, code) { return kindGPU, success }
@@ -179,7 +180,7 @@ func TestSample(t *testing.T) {
 	s := dgx()
 	d := s.cards[2]
 	d.used, d.busy, d.clocks, d.ecc, d.watts = 3<<30, [2]int{90, 30}, true, true, 123456
-	d.slow = 1 | slowPowerCap | slowHardwareThermal // 1: idle, which is no reason to worry
+	d.slow = 1 | slowPowerCap | slowHardwareThermal // 1 means idle, which is not reported
 	d.list = []process{{10, 1 << 30}, {11, notTold}}
 	n := &NVML{library: s}
 	got, err := n.Sample(d.id)
@@ -241,7 +242,8 @@ func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 	}
 }
 
-// A worker on a MIG instance knows its own UUID only; events name the card.
+// TestEventsNameTheInstancesThatTheyAreAbout checks that events have the UUIDs of the MIG
+// instances. NVML's events name the card, but a worker on a MIG instance knows only its own UUID.
 func TestEventsNameTheInstancesThatTheyAreAbout(t *testing.T) {
 	s := dgx()
 	g := s.cards[3]
@@ -273,8 +275,8 @@ func TestBusIDsAreSysfs(t *testing.T) {
 	}
 }
 
-// TestGPUTopologyOfThisMachine shows what a real machine says; without a driver
-// it shows that.
+// TestGPUTopologyOfThisMachine logs the topology of a real machine. On a machine without a driver
+// it checks and logs that there is none.
 func TestGPUTopologyOfThisMachine(t *testing.T) {
 	n, err := Open("")
 	real := os.Getenv("MILLRACE_CUDA_REAL") != ""

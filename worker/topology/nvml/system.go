@@ -1,10 +1,11 @@
 package nvml
 
-// system is the library, and what stands for it in tests. Names are those of NVML.
+// system is the library or a substitute for it in tests. The names of its methods are like those of
+// NVML.
 type system interface {
 	init() code
 	shutdown() code
-	// text is NVML's own for a code.
+	// text returns NVML's text for a code.
 	text(code) string
 	driverVersion() (string, code)
 	cudaDriverVersion() (int, code)
@@ -26,7 +27,7 @@ type card interface {
 	migDevice(int) (card, code)
 	gpuInstance() (int, code)
 	computeInstance() (int, code)
-	// nearCPUs is a bit mask.
+	// nearCPUs returns a bit mask.
 	nearCPUs() ([]uint64, code)
 	nvLinkEnabled(link int) (bool, code)
 	nvLinkRemoteKind(link int) (int, code)
@@ -45,7 +46,8 @@ type card interface {
 // events is an event set.
 type events interface {
 	register(of card, kinds uint64) code
-	// wait returns a card only if the event is of one; it has no UUID then, or is nil.
+	// wait returns the next event. If the event does not belong to a card, its card is nil or has
+	// no UUID.
 	wait(millis int) (event, code)
 	free()
 }
@@ -58,7 +60,8 @@ type process struct {
 type event struct {
 	of         card
 	kind, data uint64
-	// instance is the GPU instance of a card that is cut up, negative if it is about all of the card.
+	// instance is the GPU instance of a card with MIG; negative if the event concerns the whole
+	// card.
 	instance int
 }
 
@@ -92,6 +95,6 @@ const (
 
 	slowPowerCap, slowHardware, slowThermal, slowHardwareThermal, slowPowerBrake = 0x4, 0x8, 0x20, 0x40, 0x80
 
-	// notTold stands for the memory of a process that the driver does not tell.
+	// notTold is the memory size of a process if the driver does not report it.
 	notTold = ^uint64(0)
 )
