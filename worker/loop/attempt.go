@@ -168,7 +168,8 @@ func (w *Worker) admit(a *attempt) {
 }
 
 // assigned builds the machine's event for an attempt: it lists the inputs that are here, which it
-// pins, and those that are missing. Inline, borrowed and read-in-place inputs are not listed.
+// pins, and those that are missing. Inputs that need no pin are not listed: inline values, small
+// headers, and inputs that are borrowed or read in place.
 func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	pb := a.pb
 	a.known, a.placed = time.Now(), false
@@ -496,7 +497,8 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
 		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || a.placed && len(has.Frames) > 0 {
-			// An inline value has no frames. A placed input has not moved since it was pinned.
+			// An input without frames is complete with its header. A placed input has not moved
+			// since it was pinned.
 			continue
 		}
 		// The input may have been moved or dropped since it was pinned.

@@ -1,7 +1,7 @@
 package loop
 
-// Steps by flat combining. A message that finds the owner goroutine asleep costs two switches
-// between goroutines: one to wake the owner and one to the goroutine that carries out the order. On
+// This file steps the machine by flat combining. A message that finds the owner goroutine asleep
+// costs two switches between goroutines: to the owner, and to the goroutine that gets the order. On
 // a machine with many processors that takes longer than a small task. So a goroutine that brings an
 // urgent event, and has nothing else to do, tries to take the lock owning and steps the machine
 // itself: a lane that has run out of work, or the receiver of the session. Only one goroutine holds
@@ -23,9 +23,9 @@ func (w *Worker) post(x any) {
 	w.wakeOwner()
 }
 
-// drive posts an event. If the inbox was empty and nobody owns the machine, the caller steps the
-// machine itself. REQUIRES: the caller holds no locks, and the owner's work never waits for the
-// caller.
+// drive posts an event. If the inbox was empty and no other goroutine is the owner, the caller
+// steps the machine itself. REQUIRES: the caller holds no locks, and the owner's work never waits
+// for the caller.
 func (w *Worker) drive(x any) {
 	if w.driveQuietly(x) {
 		w.signal()

@@ -131,7 +131,8 @@ type Worker struct {
 	machine *lifecycle.Machine
 	native  *native
 	outbox  *outbox
-	// fetching counts the goroutines of fetches, lease requests and rescues; Run waits for them.
+	// fetching counts the goroutines of fetches, lease requests, rescues and the preparation of
+	// routes; Run waits for them.
 	fetching sync.WaitGroup
 	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes atomic.Uint32

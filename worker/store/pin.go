@@ -40,9 +40,9 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 	return objects, loose
 }
 
-// smallShare: the inputs of an attempt are pinned in the slab without a reservation if they are at
-// most this part of it. spareShare: all such attempts together leave this part of the slab to
-// others. Many such attempts may wait for a lane while the runs before them wait for room.
+// The inputs of an attempt are pinned in the slab without a reservation if they need at most
+// 1/smallShare of it, and if at least 1/spareShare of the slab is available to others: many such
+// attempts may wait for a lane while the runs before them wait for room.
 const (
 	smallShare = 256
 	spareShare = 4

@@ -16,8 +16,8 @@ type Spare struct {
 	object      ledger.ObjectID
 }
 
-// sparePart: one part in sparePart of the slab must stay free beside a spare, so that a spare
-// neither evicts objects nor makes requests wait.
+// sparePart: 1/sparePart of the slab must stay free beside a spare, so that a spare neither evicts
+// objects nor makes requests wait.
 const sparePart = 4
 
 // Spare reserves memory, or returns the zero Spare if memory is short. Release releases it.

@@ -1,6 +1,6 @@
 // Package store is an Interface to a worker's memory: a space, the tiers below it, and the ledger
 // that keeps their records, behind one lock. Device, executors, paths and loop share it. It knows
-// them only as memory.Space and memory.Tier.
+// the space and the tiers only through the interfaces memory.Space and memory.Tier.
 //
 // The ledger is a machine and needs one owner. Here the owner is a lock instead of a goroutine:
 // operations, streams of peers and executors need the answer to a request before they can continue,
