@@ -1,18 +1,15 @@
-// Package alloc is a Machine: it hands out ranges of the offsets [0, size) and
-// takes them back. It never touches the memory behind them, which may be a
-// memfd, a GPU or nothing at all.
+// Package alloc is a Machine: it allocates ranges of the offsets [0, size) and frees them. It never
+// touches the memory behind them, which may be a memfd, GPU memory or nothing at all.
 //
-// The design is the two-level segregated fit: free blocks hang in lists by size
-// class, 32 classes to each power of two, and two levels of bitmaps find the
-// next class that has any. Blocks know their neighbours by address, so that a
-// freed block merges with both sides at once and no two free blocks ever touch.
-// Block records live in a pool and are found by offset through an open hash
-// table; memory is proportional to the number of blocks, not to the size.
+// The design is the two-level segregated fit. Free blocks are in lists by size class, with 32
+// classes for each power of two, and two levels of bitmaps find the next class with a free block.
+// Blocks are linked to their neighbours by address, so that a freed block is merged with both sides
+// at once and no two free blocks ever touch. Block records are in a pool and are found by offset
+// through an open hash table. The memory is proportional to the number of blocks, not to the size.
 //
-// Alloc and Free are O(1) while a class above the wanted one has a block. Only
-// before Alloc gives up does it look through the blocks of the classes that may
-// or may not fit; so it fails exactly when no free block can hold the request,
-// which is what the fuzz model checks.
+// Alloc and Free are O(1) while a class above the requested one has a block. Only before Alloc
+// fails, it searches the blocks of the classes that may or may not fit. So it fails exactly if no
+// free block can hold the request. The fuzz model checks this.
 package alloc
 
 import (
@@ -23,21 +20,22 @@ import (
 )
 
 const (
-	// Granule is the unit of all sizes and offsets in bytes: the alignment that
-	// GPU loads want, and coarse enough for 32-bit block numbers up to 1 TiB.
+	// Granule is the unit of all sizes and offsets in bytes. It is the alignment that GPU loads
+	// need, and coarse enough for 32-bit block numbers up to 1 TiB.
 	Granule = 256
-	// BigBytes is where requests begin to be aligned to HugeBytes, so that they cover
-	// whole huge pages and register with the fewest mappings. As below, the gap costs a
-	// sixteenth of them at most: chunks of a little more than 2 MiB would else take 4.
+	// BigBytes is the size from which requests are aligned to HugeBytes, so that they cover whole
+	// huge pages and register with the fewest mappings. As for PagedBytes, the gap costs at most a
+	// sixteenth of the request; with a lower limit, chunks of a little more than 2 MiB would take 4
+	// MiB.
 	BigBytes = 32 << 20
 	// HugeBytes is the size of a huge page.
 	HugeBytes = 2 << 20
-	// PagedBytes is where requests begin to be aligned to PageBytes, so that a disk
-	// can read and write them in place: the gap costs a sixteenth of them at most.
+	// PagedBytes is the size from which requests are aligned to PageBytes, so that a disk can read
+	// and write them in place. The gap costs at most a sixteenth of the request.
 	PagedBytes = 64 << 10
-	// PageBytes is what direct IO wants of offsets and sizes.
+	// PageBytes is the alignment that direct IO needs for offsets and sizes.
 	PageBytes = 4 << 10
-	// MaxBytes is the largest size that New takes.
+	// MaxBytes is the largest size that New accepts.
 	MaxBytes = (1<<32 - 1) * Granule
 
 	bigGranules   = BigBytes / Granule
@@ -47,31 +45,31 @@ const (
 
 	rowBits = 5
 	rowLen  = 1 << rowBits
-	// Row 0 holds the sizes 0..31 exactly; row r the sizes [32<<(r-1), 32<<r).
+	// Row 0 holds exactly the sizes 0..31; row r holds the sizes [32<<(r-1), 32<<r).
 	rows = 32 - rowBits + 1
 
-	// tries bounds the near fits that Alloc looks at before it takes a block
-	// from a class that fits for sure. A few of them keep holes of a size in use
-	// for requests of the same size instead of cutting into larger blocks.
+	// tries is the largest number of near fits that Alloc checks before it takes a block from a
+	// class that always fits. Checking a few keeps holes of a size in use for requests of the same
+	// size, instead of cutting larger blocks.
 	tries = 8
 )
 
-// ErrSize is the error of New for a size that cannot be managed.
+// ErrSize is the error of New for a size that is not supported.
 var ErrSize = errors.New("alloc: bad size")
 
-// node is one block. Numbers of nodes index Allocator.nodes; 0 is none.
+// node is one block. Node numbers are indexes of Allocator.nodes; 0 means none.
 type node struct {
 	start, size        uint32 // granules
 	before, after      uint32 // neighbours by address
-	prevFree, nextFree uint32 // links of the class's list; only when free
+	prevFree, nextFree uint32 // links of the class's list; only if free
 	free               bool
 }
 
-// Allocator hands out ranges of [0, size). The zero value is not usable.
+// Allocator allocates ranges of [0, size). The zero value is not usable.
 type Allocator struct {
 	nodes    []node
-	spare    uint32 // list of unused nodes through nextFree
-	byStart  table  // exactly those blocks that are in use
+	spare    uint32 // list of unused nodes, linked by nextFree
+	byStart  table  // exactly the blocks in use
 	rowMask  uint32
 	binMask  [rows]uint32
 	heads    [rows * rowLen]uint32
@@ -83,19 +81,18 @@ type Allocator struct {
 	observe  func(Step)
 }
 
-// Stats describes the state at one moment. All sizes are in bytes.
+// Stats describes the allocator at one moment. All sizes are in bytes.
 type Stats struct {
 	Size, Used, Free uint64
-	// LargestFree is the longest free block; a large request may need one longer
+	// LargestFree is the size of the largest free block. A large request may need a larger block
 	// than itself for its alignment.
 	LargestFree uint64
-	// Blocks are in use, FreeBlocks are the gaps.
+	// Blocks is the number of blocks in use. FreeBlocks is the number of free blocks.
 	Blocks, FreeBlocks int
 }
 
-// Fragmentation is the share of the free bytes that lie outside of the largest
-// free block: 0 when all is one block or nothing is free, towards 1 when the
-// free space is dust.
+// Fragmentation is the share of the free bytes that lie outside of the largest free block: 0 if all
+// free bytes are one block or nothing is free, near 1 if the free bytes are in many small blocks.
 func (s Stats) Fragmentation() float64 {
 	if s.Free == 0 {
 		return 0
@@ -118,7 +115,7 @@ func New(size uint64) (*Allocator, error) {
 	return a, nil
 }
 
-// Rounded returns the bytes that a request of n occupies.
+// Rounded returns the number of bytes that a request of n occupies.
 func Rounded(n uint64) uint64 {
 	if n == 0 {
 		return Granule
@@ -126,8 +123,7 @@ func Rounded(n uint64) uint64 {
 	return (n + Granule - 1) / Granule * Granule
 }
 
-// granulesOf converts a request to granules; ok is false when no allocator
-// could ever hold it.
+// granulesOf converts a request to granules. ok is false if no allocator could ever hold it.
 func granulesOf(bytes uint64) (g uint32, ok bool) {
 	if bytes > MaxBytes {
 		return 0, false
@@ -135,10 +131,9 @@ func granulesOf(bytes uint64) (g uint32, ok bool) {
 	return uint32(Rounded(bytes) / Granule), true
 }
 
-// Alloc takes a block of at least the given bytes; 0 asks for one granule. The
-// offset is a multiple of Granule, of PageBytes for requests of PagedBytes or more,
-// of HugeBytes for those of BigBytes or more. ok is false when no free block can
-// hold the request.
+// Alloc allocates a block of at least the given bytes; 0 asks for one granule. The offset is a
+// multiple of Granule, of PageBytes for requests of at least PagedBytes, and of HugeBytes for
+// requests of at least BigBytes. ok is false if no free block can hold the request.
 func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	g, ok := granulesOf(bytes)
 	if !ok || g > a.granules-a.used {
@@ -164,8 +159,8 @@ func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	return uint64(start) * Granule, true
 }
 
-// Claim takes exactly [off, off+bytes), both rounded outwards to granules, if
-// all of it is free.
+// Claim allocates exactly [off, off+bytes), both rounded outwards to granules, if all of it is
+// free.
 func (a *Allocator) Claim(off, bytes uint64) bool {
 	if bytes == 0 || bytes > MaxBytes || off > MaxBytes || off+bytes > uint64(a.granules)*Granule {
 		return false
@@ -188,8 +183,9 @@ func (a *Allocator) Claim(off, bytes uint64) bool {
 	return false
 }
 
-// Free gives a block back. REQUIRES: off was returned by Alloc or Split, or
-// claimed, and not freed since; it panics otherwise.
+// Free frees a block.
+// REQUIRES: off was returned by Alloc or Split, or claimed, and not freed since; otherwise Free
+// panics.
 func (a *Allocator) Free(off uint64) {
 	n := a.lookup(off)
 	if n == 0 {
@@ -214,10 +210,10 @@ func (a *Allocator) Free(off uint64) {
 	a.link(n)
 }
 
-// Split cuts the block at off, which is in use, so that it keeps the given
-// bytes (rounded up), and returns the offset of a second block in use that
-// holds the rest. ok is false, and nothing changed, when there is no rest.
-// REQUIRES: a block in use starts at off; it panics otherwise.
+// Split divides the block in use at off. That block keeps the given bytes (rounded up), and Split
+// returns the offset of a second block in use with the rest. If there is no rest, ok is false and
+// nothing changes.
+// REQUIRES: a block in use starts at off; otherwise Split panics.
 func (a *Allocator) Split(off, bytes uint64) (rest uint64, ok bool) {
 	n := a.lookup(off)
 	if n == 0 {
@@ -236,8 +232,8 @@ func (a *Allocator) Split(off, bytes uint64) (rest uint64, ok bool) {
 	return uint64(a.nodes[s].start) * Granule, true
 }
 
-// Bytes returns the length of the block in use that starts at off, which is
-// the request rounded up to granules; 0 when none starts there.
+// Bytes returns the size of the block in use that starts at off, which is the request rounded up to
+// granules, or 0 if none starts there.
 func (a *Allocator) Bytes(off uint64) uint64 {
 	n := a.lookup(off)
 	if n == 0 {
@@ -246,8 +242,8 @@ func (a *Allocator) Bytes(off uint64) uint64 {
 	return uint64(a.nodes[n].size) * Granule
 }
 
-// FreeBlocks yields offset and length of the free blocks of at least min bytes,
-// smaller size classes first and within a class the most recently freed first.
+// FreeBlocks yields offset and size of the free blocks of at least min bytes, smaller size classes
+// first, and within a class the most recently freed first.
 // REQUIRES: the allocator is not changed meanwhile.
 func (a *Allocator) FreeBlocks(min uint64) iter.Seq2[uint64, uint64] {
 	return func(yield func(off, bytes uint64) bool) {
@@ -266,13 +262,13 @@ func (a *Allocator) FreeBlocks(min uint64) iter.Seq2[uint64, uint64] {
 	}
 }
 
-// Size returns the bytes managed.
+// Size returns the number of bytes managed.
 func (a *Allocator) Size() uint64 { return uint64(a.granules) * Granule }
 
-// Used returns the bytes in use, rounding included.
+// Used returns the number of bytes in use, rounding included.
 func (a *Allocator) Used() uint64 { return uint64(a.used) * Granule }
 
-// Stats looks at the largest class only, so it is cheap enough for each scrape.
+// Stats searches only the largest class, so it is cheap enough for each scrape of the metrics.
 func (a *Allocator) Stats() Stats {
 	s := Stats{
 		Size:       a.Size(),
@@ -293,16 +289,16 @@ func (a *Allocator) Stats() Stats {
 
 func alignUp(g, align uint32) uint32 { return (g + align - 1) &^ (align - 1) }
 
-// holds says whether a block can hold g granules at the alignment. Sums are in
-// 64 bits: an aligned start may lie behind the 32-bit range.
+// holds says whether a block can hold g granules at the alignment. The sums have 64 bits, because
+// an aligned start may lie beyond the 32-bit range.
 func (b *node) holds(g, align uint32) bool {
 	start := (uint64(b.start) + uint64(align) - 1) &^ (uint64(align) - 1)
 	return start+uint64(g) <= uint64(b.start)+uint64(b.size)
 }
 
-// find returns a free block that holds g granules at the alignment, 0 if there
-// is none. It prefers near fits, then takes the first that fits for sure, and
-// looks at every candidate only when there is no such block.
+// find returns a free block that holds g granules at the alignment, 0 if there is none. It prefers
+// near fits, then takes a block from the first class that always fits. It checks every other
+// candidate only if there is no such block.
 func (a *Allocator) find(g, align uint32) uint32 {
 	near := classOf(g)
 	left := tries
@@ -314,8 +310,7 @@ func (a *Allocator) find(g, align uint32) uint32 {
 			left--
 		}
 	}
-	// Every block of a class that starts at or above this length fits wherever
-	// it begins.
+	// Every block of a class that starts at or above this size fits, whatever its start.
 	end := len(a.heads)
 	if sure := classAbove(uint64(g) + uint64(align) - 1); sure >= 0 {
 		end = sure
@@ -333,7 +328,7 @@ func (a *Allocator) find(g, align uint32) uint32 {
 	return 0
 }
 
-// classOf returns the class whose lists holds free blocks of g granules.
+// classOf returns the class whose list contains free blocks of g granules.
 func classOf(g uint32) int {
 	if g < rowLen {
 		return int(g)
@@ -342,8 +337,8 @@ func classOf(g uint32) int {
 	return (log-rowBits+1)<<rowBits | int(g>>(log-rowBits))&(rowLen-1)
 }
 
-// classAbove returns the first class all of whose blocks have at least g
-// granules, -1 if there is none.
+// classAbove returns the first class in which all blocks have at least g granules, -1 if there is
+// none.
 func classAbove(g uint64) int {
 	if g >= rowLen {
 		step := uint64(1) << (bits.Len64(g) - 1 - rowBits)
@@ -355,8 +350,7 @@ func classAbove(g uint64) int {
 	return classOf(uint32(g))
 }
 
-// next returns the first class from the given one on that has a block, -1 if
-// none has.
+// next returns the first class, from the given one on, that has a block, -1 if none has.
 func (a *Allocator) next(class int) int {
 	row := class >> rowBits
 	if row >= rows {
@@ -373,8 +367,8 @@ func (a *Allocator) next(class int) int {
 	return row<<rowBits | bits.TrailingZeros32(a.binMask[row])
 }
 
-// cut takes g granules at start out of the unlinked free block n as a block in
-// use, and puts what is left on either side back among the free blocks.
+// cut takes g granules at start out of the unlinked free block n and makes them a block in use. The
+// parts that are left on either side become free blocks.
 func (a *Allocator) cut(n, start, g uint32) {
 	if lead := start - a.nodes[n].start; lead > 0 {
 		rest := a.divide(n, lead)
@@ -389,8 +383,7 @@ func (a *Allocator) cut(n, start, g uint32) {
 	a.live++
 }
 
-// divide shortens n to g granules and returns a new block, in no list, that
-// holds the rest.
+// divide shortens n to g granules and returns a new block with the rest, which is in no list.
 func (a *Allocator) divide(n, g uint32) uint32 {
 	s := a.take()
 	b := &a.nodes[n]
@@ -403,7 +396,7 @@ func (a *Allocator) divide(n, g uint32) uint32 {
 	return s
 }
 
-// absorb makes the following block s part of n. Neither is in a list.
+// absorb makes the following block s a part of n. Neither block is in a list.
 func (a *Allocator) absorb(n, s uint32) {
 	b := &a.nodes[n]
 	b.size += a.nodes[s].size
@@ -442,7 +435,7 @@ func (a *Allocator) link(n uint32) {
 	a.freeLen++
 }
 
-// unlink takes a block out of its class's list.
+// unlink removes a block from its class's list.
 func (a *Allocator) unlink(n uint32) {
 	b := &a.nodes[n]
 	if b.nextFree != 0 {

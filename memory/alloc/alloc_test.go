@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// sizes draws requests of all kinds: tiny, around the class edges, big.
+// sizes draws requests of all kinds: tiny, near the limits of the classes, and big.
 func sizes(limit int) *rapid.Generator[uint64] {
 	return rapid.Custom(func(t *rapid.T) uint64 {
 		log := rapid.IntRange(0, limit).Draw(t, "log")
@@ -76,8 +76,8 @@ func FuzzAllocatorAgreesWithBitmap(f *testing.F) {
 		}
 		for ; len(script) >= 2; script = script[2:] {
 			verb, arg := script[0]%4, uint64(script[1])
-			// The high bits of the argument choose the magnitude, so that a byte
-			// reaches from a granule to several MiB.
+			// The high bits of the argument choose the magnitude, so that one byte covers the range
+			// from a granule to several MiB.
 			bytes := (arg&15 + 1) << (arg >> 4) * 32
 			if verb != 0 && verb != 3 && len(m.blocks) == 0 {
 				continue
@@ -129,7 +129,7 @@ func TestLargestSpaceIsOneBlockToItsEnd(t *testing.T) {
 	if _, ok := a.Alloc(1); !ok {
 		t.Fatal("an empty space gave no block")
 	}
-	// Aligned, the biggest request that still fits begins at the second MiB pair.
+	// Because of the alignment, the largest request that still fits begins at offset 2 MiB.
 	if off, ok := a.Alloc(alloc.MaxBytes - alloc.HugeBytes); !ok || off != alloc.HugeBytes {
 		t.Fatalf("big block behind a small one: got %d, %v", off, ok)
 	}
@@ -164,7 +164,7 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-// mix draws sizes as a worker sees them: mostly small, some chunks, few big.
+// mix draws sizes that are typical of a worker: mostly small, some chunks, few big.
 func mix(x uint64) uint64 {
 	switch x >> 8 % 10 {
 	case 0:
@@ -176,7 +176,7 @@ func mix(x uint64) uint64 {
 	}
 }
 
-// BenchmarkAllocFree replaces one random block of 1,000 live ones per step.
+// BenchmarkAllocFree replaces one random block of 1,000 blocks in use per step.
 func BenchmarkAllocFree(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -213,7 +213,7 @@ func BenchmarkAllocFree(b *testing.B) {
 	}
 }
 
-// What alignment costs is a sixteenth at most, whatever the size.
+// The alignment costs at most a sixteenth, for every size.
 func TestBlocksOfOneSizeFillTheSpace(t *testing.T) {
 	const space = 1 << 30
 	for _, bytes := range []uint64{

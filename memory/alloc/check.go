@@ -2,13 +2,13 @@ package alloc
 
 import "fmt"
 
-// Check returns an error that names the first broken invariant, nil if all
-// hold. It walks every block, so it belongs into tests and test builds.
+// Check returns an error that names the first broken invariant, nil if all hold. It walks every
+// block, so use it only in tests and test builds.
 //
-// The invariants: the blocks follow one another without gap or overlap from 0
-// to the size; no two free ones touch; exactly the free ones are in the list of
-// their class, and exactly the classes with a list have their bits set; exactly
-// those in use are found by their offset; the counters agree.
+// The invariants are: the blocks follow one another without gap or overlap from 0 to the size; no
+// two free blocks touch; exactly the free blocks are in the list of their class, and exactly the
+// classes with a list have their bits set; exactly the blocks in use are found by their offset; the
+// counters are right.
 func (a *Allocator) Check() error {
 	var at, used uint32
 	var live, free, spare int

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// model is the naive allocator state that the real one is compared with: one
-// owner per granule, 0 for free.
+// model is a naive allocator for the comparison with the real one: it has one owner per granule, 0
+// for free.
 type model struct {
 	real   *alloc.Allocator
 	owner  []uint32
@@ -25,7 +25,7 @@ func newModel(granules int) (*model, error) {
 	return &model{real: a, owner: make([]uint32, granules)}, err
 }
 
-// alignment is what offsets of a request are multiples of.
+// alignment returns the alignment of a request's offset.
 func alignment(bytes uint64) uint64 {
 	switch bytes = alloc.Rounded(bytes); {
 	case bytes >= alloc.BigBytes:
@@ -36,7 +36,7 @@ func alignment(bytes uint64) uint64 {
 	return alloc.Granule
 }
 
-// fits looks for a free run that holds the request at its alignment.
+// fits says whether a free run can hold the request at its alignment.
 func (m *model) fits(bytes uint64) bool {
 	need := int(alloc.Rounded(bytes) / alloc.Granule)
 	align := int(alignment(bytes) / alloc.Granule)

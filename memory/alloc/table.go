@@ -1,8 +1,8 @@
 package alloc
 
-// table maps the first granule of each block in use to its node: open
-// addressing with linear probing, and deletion by moving the followers up, so
-// that there are no tombstones and a lookup never gets slower with age.
+// table maps the first granule of each block in use to its node. It uses open addressing with
+// linear probing. Deletion moves the following entries up, so that there are no tombstones and
+// lookups do not become slower over time.
 type table struct {
 	slots []slot // a power of two, at most half full
 	shift uint8  // 32 - log2(len(slots))
@@ -23,8 +23,8 @@ func (t *table) init(n int) {
 	t.count = 0
 }
 
-// home is the slot where a start would like to be: the multiplication spreads
-// the regular distances that offsets have.
+// home returns the preferred slot of a start. The multiplication spreads the regular distances of
+// offsets.
 func (t *table) home(start uint32) uint32 { return start * 0x9E3779B1 >> t.shift }
 
 func (t *table) get(start uint32) uint32 {
@@ -37,7 +37,8 @@ func (t *table) get(start uint32) uint32 {
 	}
 }
 
-// put adds a start. REQUIRES: it is not there.
+// put adds a start.
+// REQUIRES: the start is not in the table.
 func (t *table) put(start, n uint32) {
 	if 2*(t.count+1) > len(t.slots) {
 		old := t.slots
@@ -57,7 +58,8 @@ func (t *table) put(start, n uint32) {
 	t.count++
 }
 
-// remove takes a start out. REQUIRES: it is there.
+// remove removes a start.
+// REQUIRES: the start is in the table.
 func (t *table) remove(start uint32) {
 	mask := uint32(len(t.slots) - 1)
 	i := t.home(start)
@@ -66,7 +68,7 @@ func (t *table) remove(start uint32) {
 	}
 	t.count--
 	for j := (i + 1) & mask; t.slots[j].node != 0; j = (j + 1) & mask {
-		// The follower may fill the hole only if its home does not lie behind it.
+		// The entry may move to the hole only if its home is not between the hole and the entry.
 		if (j-t.home(t.slots[j].start))&mask >= (j-i)&mask {
 			t.slots[i] = t.slots[j]
 			i = j

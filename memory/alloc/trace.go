@@ -2,10 +2,10 @@ package alloc
 
 import "fmt"
 
-// Kind is what a Step did.
+// Kind is the kind of a Step.
 type Kind byte
 
-// The kinds, as they are written.
+// The kinds, as they appear in a trace.
 const (
 	Allocated Kind = 'a'
 	Claimed   Kind = 'c'
@@ -18,13 +18,13 @@ const (
 type Step struct {
 	Kind   Kind
 	Offset uint64
-	// Bytes are those that were asked for; 0 if the block was freed.
+	// Bytes is the requested size; 0 if the block was freed.
 	Bytes uint64
 }
 
-// Observe says whom to tell of each change from now on, so that it can be made
-// again elsewhere; nil: nobody.
+// Observe sets a function that is called for each change from now on, so that the changes can be
+// repeated elsewhere; nil means none.
 func (a *Allocator) Observe(f func(Step)) { a.observe = f }
 
-// String is a line of a trace.
+// String returns the step as a line of a trace.
 func (s Step) String() string { return fmt.Sprintf("%c %d %d", s.Kind, s.Offset, s.Bytes) }

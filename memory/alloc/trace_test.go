@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// readTrace reads what MILLRACE_ALLOC_TRACE has recorded of a worker.
+// readTrace reads a trace of a worker that MILLRACE_ALLOC_TRACE recorded.
 func readTrace(tb testing.TB, path string) (steps []Step) {
 	tb.Helper()
 	f, err := os.Open(path)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer func() { _ = f.Close() }() // nothing was written
+	defer func() { _ = f.Close() }() // the file was only read
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		tb.Fatal(err)
@@ -34,9 +34,9 @@ func readTrace(tb testing.TB, path string) (steps []Step) {
 	return steps
 }
 
-// replay makes the steps again, wherever that puts the blocks. It returns the most
-// bytes that were asked for and in use at one time, and whether all found room.
-// What was claimed inside was only free memory on its way back to the system.
+// replay repeats the steps; blocks may get other offsets. It returns the largest number of
+// requested bytes in use at one time, and whether all requests found room. It ignores claims at
+// other offsets than 0, because they were only free memory on its way back to the system.
 func replay(a *Allocator, steps []Step) (peak uint64, ok bool) {
 	type block struct{ at, bytes uint64 }
 	blocks := make(map[uint64]block)
@@ -72,9 +72,9 @@ func replay(a *Allocator, steps []Step) (peak uint64, ok bool) {
 	return peak, true
 }
 
-// Fragmentation is what it costs: of the smallest slab in which the whole trace
-// finds room, the share that is not in use when most is. That counts rounding,
-// alignment and holes, and nothing that a larger slab merely leaves free.
+// Fragmentation here is measured in the smallest slab in which the whole trace finds room: it is
+// the share of that slab that is not in use at the peak. It includes rounding, alignment and holes,
+// but no memory that is free only because the slab is larger than necessary.
 func TestFragmentationOfTheMainJob(t *testing.T) {
 	for _, name := range []string{"digits-0", "digits-1"} {
 		t.Run(name, func(t *testing.T) {
