@@ -1,12 +1,11 @@
 // Package disk is an Adapter: a tier of memory in a file.
 //
-// The file is sparse, and where in it what lies is the ledger's business. Nothing
-// is ever synced: the bytes are worthless without the process, and so the file is
-// in a directory that goes with it (see internal/localdir).
+// The file is sparse, and the ledger decides the place of the bytes in it. The file is never
+// synced: the bytes are worthless without the process, so the file is in a directory that is
+// removed with the process (see internal/localdir).
 //
-// IO bypasses the page cache where the file system can do that (see ADR 0006): a
-// tier that is there to bound memory must not take it by another name, and the
-// copy would cost a core.
+// IO bypasses the page cache if the file system can do that (see ADR 0006). A tier that exists to
+// bound memory must not use memory of the page cache instead, and the copy would cost a core.
 package disk
 
 import (
@@ -25,37 +24,38 @@ import (
 )
 
 const (
-	// unitBytes is what direct IO wants offsets, lengths and addresses to be
-	// multiples of: the largest that disks ask for.
+	// unitBytes is the alignment of offsets, lengths and addresses for direct IO: the largest one
+	// that disks require.
 	unitBytes = 4096
-	// chunkBytes is how much one system call moves.
+	// chunkBytes is the number of bytes that one system call moves.
 	chunkBytes = 4 << 20
-	// lanes is how many of these are on their way for one transfer.
+	// lanes is the number of chunks of one transfer that are in progress at a time.
 	lanes = 2
-	// bounceBytes is the size of the aligned buffers for bytes that lie unaligned.
+	// bounceBytes is the size of an aligned bounce buffer, for bytes that are not aligned.
 	bounceBytes = 1 << 20
-	// bounces bounds their number.
+	// bounces is the number of bounce buffers.
 	bounces = 4
-	// discardBytes is from where on a punched hole is worth a system call.
+	// discardBytes is the smallest size of a hole for which punching is worth a system call.
 	discardBytes = 1 << 20
 )
 
-// File is what the tier needs of a file; tests put broken ones in its place.
+// File is the part of a file that the tier uses. Tests replace it by a faulty one.
 type File interface {
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
-	// Punch gives the blocks of a range back; it reads as zeros then.
+	// Punch gives the blocks of a range back; the range then reads as zeros.
 	Punch(off, n int64) error
 	Close() error
 }
 
 // Config is fixed for the life of a tier.
 type Config struct {
-	// Directory is where the file is made, as "data": the worker's own.
+	// Directory is the directory in which the file "data" is created. It belongs to the worker
+	// alone.
 	Directory string
-	// SizeBytes bounds the file. 0 means half of what is free there now.
+	// SizeBytes is the limit of the file. 0 means half of the free space there now.
 	SizeBytes uint64
-	// Wrap, if set, is put between the tier and its file.
+	// Wrap, if set, returns a File to put between the tier and its file.
 	Wrap func(File) File
 }
 
@@ -65,7 +65,7 @@ type Tier struct {
 	size      uint64
 	file      File
 	direct    bool
-	// buffers are the free bounce buffers; taking one waits for it.
+	// buffers has the free bounce buffers. To take one, receive from it, which waits for one.
 	buffers chan []byte
 	arena   []byte
 	close   sync.Once
@@ -74,7 +74,7 @@ type Tier struct {
 
 var _ memory.Tier = (*Tier)(nil)
 
-// Open makes an empty file.
+// Open creates an empty file.
 func Open(c Config) (_ *Tier, err error) {
 	if c.SizeBytes == 0 {
 		free, err := FreeBytes(c.Directory)
@@ -110,7 +110,7 @@ func Open(c Config) (_ *Tier, err error) {
 	return t, nil
 }
 
-// FreeBytes returns the space that an ordinary user may take in a directory.
+// FreeBytes returns the space that an ordinary user may use in a directory.
 func FreeBytes(directory string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(directory, &st); err != nil {
@@ -119,7 +119,7 @@ func FreeBytes(directory string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// path is where the file lies.
+// path returns the path of the file.
 func (t *Tier) path() string { return filepath.Join(t.directory, "data") }
 
 // Direct says whether IO bypasses the page cache.
@@ -137,7 +137,8 @@ func (t *Tier) UnitBytes() uint64 { return unitBytes }
 // DiscardBytes is part of memory.Tier.
 func (t *Tier) DiscardBytes() uint64 { return discardBytes }
 
-// Close removes the file. REQUIRES: no IO is in progress.
+// Close removes the file.
+// REQUIRES: no IO is in progress.
 func (t *Tier) Close() error {
 	t.close.Do(func() {
 		errs := []error{t.file.Close(), os.RemoveAll(t.path())}
@@ -149,7 +150,7 @@ func (t *Tier) Close() error {
 	return t.closed
 }
 
-// aligned says whether direct IO can use a slice where it is.
+// aligned says whether direct IO can use a slice in place.
 func aligned(p []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%unitBytes == 0 && len(p)%unitBytes == 0
 }
@@ -169,8 +170,9 @@ func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
 	return sum, nil
 }
 
-// eachChunk moves p in chunks, several at a time, and calls check for each in
-// order, meanwhile, or with after only when it was moved.
+// eachChunk moves p in chunks, several at a time. It also calls check for each chunk, in order.
+// With after, check is called only when the chunk was moved; otherwise it may run at the same time
+// as the move.
 func eachChunk(p []byte, move func(at int, part []byte) error, check func(part []byte), after bool) error {
 	n := (len(p) + chunkBytes - 1) / chunkBytes
 	part := func(i int) []byte { return p[i*chunkBytes : min((i+1)*chunkBytes, len(p))] }
@@ -234,8 +236,7 @@ func (t *Tier) writeChunk(off uint64, p []byte) error {
 	return nil
 }
 
-// within says whether a range lies in the file, the rest of its last block
-// included.
+// within says whether a range lies in the file, including the rest of its last block.
 func (t *Tier) within(off uint64, n int) bool {
 	return off%unitBytes == 0 && memory.Frame{Offset: off, Bytes: uint64(roundUp(n))}.Within(t.size)
 }
@@ -302,7 +303,7 @@ func (t *Tier) readSome(off uint64, p []byte) (int, error) {
 	return copy(part, buffer[lead:]), nil
 }
 
-// ReadInto is part of memory.Reader. The checksum is not looked at.
+// ReadInto is part of memory.Reader. It does not check the checksum.
 func (t *Tier) ReadInto(off uint64, p []byte) error {
 	if !(memory.Frame{Offset: off, Bytes: uint64(len(p))}).Within(t.size) {
 		return fmt.Errorf("disk: read [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
@@ -321,10 +322,10 @@ func (t *Tier) Discard(off, n uint64) error {
 	return nil
 }
 
-// osFile is a File of the system.
+// osFile is a File of the operating system.
 type osFile struct{ *os.File }
 
-// openFile makes a file, for direct IO if the file system has that.
+// openFile creates a file, for direct IO if the file system supports that.
 func openFile(path string) (f File, direct bool, err error) {
 	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
 	file, err := os.OpenFile(path, flags|unix.O_DIRECT, 0o600)
@@ -334,7 +335,7 @@ func openFile(path string) (f File, direct bool, err error) {
 	if !errors.Is(err, unix.EINVAL) {
 		return nil, false, fmt.Errorf("disk: %w", err)
 	}
-	// Some file systems make the file before they refuse.
+	// Some file systems create the file before they refuse direct IO.
 	_ = os.Remove(path)
 	if file, err = os.OpenFile(path, flags, 0o600); err != nil {
 		return nil, false, fmt.Errorf("disk: %w", err)

@@ -35,8 +35,8 @@ func open(t *testing.T, c Config) *Tier {
 	return tier
 }
 
-// fill returns n random bytes that begin shift bytes into a page, as those of
-// small objects in the slab do.
+// fill returns n random bytes that begin shift bytes into a page, like those of small objects in
+// the slab.
 func fill(t *testing.T, n, shift int) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, n+shift+unitBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -198,7 +198,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// broken fails on demand.
+// broken is a File that fails on demand.
 type broken struct {
 	File
 	err error
@@ -237,10 +237,10 @@ func TestErrorsNameThePlaceAndTheCause(t *testing.T) {
 	}
 }
 
-// A file system of 4 MiB is full before the limit is.
+// A file system of 4 MiB is full before the limit of the tier is reached.
 func TestFullFileSystemIsAnError(t *testing.T) {
 	if os.Getenv("MILLRACE_TEST_FULL") == "" {
-		// A mount of its own needs a namespace of its own.
+		// A private mount needs a private namespace.
 		cmd := exec.Command(os.Args[0], "-test.run=^TestFullFileSystemIsAnError$", "-test.v")
 		cmd.Env = append(os.Environ(), "MILLRACE_TEST_FULL=1")
 		cmd.SysProcAttr = namespace()

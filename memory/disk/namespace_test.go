@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// namespace lets a child mount file systems that nobody else sees.
+// namespace lets a child mount file systems that no other process sees.
 func namespace() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

@@ -1,10 +1,10 @@
-// Package host is an Adapter: host memory as one memfd, mapped shared, that a
-// worker passes to its executors and to peers and clients on the same host.
+// Package host is an Adapter: host memory as one memfd, mapped shared, that a worker passes to its
+// executors and to peers and clients on the same host.
 //
-// A memfd belongs to no file system, so nothing is left behind when a process
-// dies, and /dev/shm's size does not bound it; but its pages count as memory of
-// the cgroup of whoever touched them first. Pages come into being at the first
-// touch and go back only by Punch: a large slab costs nothing until it is used.
+// A memfd belongs to no file system. So nothing is left behind when a process dies, and the size of
+// /dev/shm is no limit. But its pages count as memory of the cgroup of the process that touched
+// them first. Pages are created by the first touch, and only Punch gives them back: a large slab
+// costs nothing until it is used.
 package host
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Magic are the first bytes of a slab.
+// Magic is the first bytes of a slab.
 const Magic = memory.Magic
 
 var (
-	// ErrSize: no slab of that size can be had here.
+	// ErrSize: a slab of that size is not possible here.
 	ErrSize = errors.New("host: bad slab size")
-	// ErrNotASlab: the descriptor is not that of a slab that this build can map.
+	// ErrNotASlab: the descriptor is not a slab, or this build cannot map it.
 	ErrNotASlab = errors.New("host: not a slab")
 )
 
@@ -44,9 +44,9 @@ var (
 	_ memory.Space   = (*View)(nil)
 )
 
-// NewSlab makes and maps a slab of the given size, header page included, and
-// writes the header. It takes no memory besides the header page, but refuses a
-// size beyond what the machine or the cgroup could ever provide.
+// NewSlab makes and maps a slab of the given size, header page included, and writes the header. It
+// uses only the memory of the header page, but it refuses a size that the machine or the cgroup
+// could never provide.
 func NewSlab(sizeBytes uint64, id memory.Identity) (*Slab, error) {
 	page := uint64(os.Getpagesize())
 	if sizeBytes < 2*memory.HeaderBytes || sizeBytes%page != 0 {
@@ -77,8 +77,8 @@ func fill(file *os.File, sizeBytes uint64, id memory.Identity) (*Slab, error) {
 	if err := unix.Ftruncate(fd, int64(sizeBytes)); err != nil {
 		return nil, fmt.Errorf("host: size a slab to %d bytes: %w; lower --memory-limit", sizeBytes, err)
 	}
-	// A reader of a file that shrinks dies by SIGBUS: seal that off for all who
-	// will ever map it, and any further seal (writes) with it.
+	// If a file shrinks, its readers die by SIGBUS. The seals prevent that for every process that
+	// maps the slab, and F_SEAL_SEAL prevents further seals (against writes).
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, fmt.Errorf("host: seal a slab of %d bytes: %w", sizeBytes, err)
@@ -103,15 +103,14 @@ func (s *Slab) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] 
 // FD is part of memory.Space.
 func (s *Slab) FD() int { return int(s.file.Fd()) }
 
-// File returns the memfd for a child process (exec.Cmd's ExtraFiles) or for
-// SCM_RIGHTS. The slab keeps owning it.
+// File returns the memfd for a child process (exec.Cmd's ExtraFiles) or for SCM_RIGHTS. The slab
+// still owns it.
 func (s *Slab) File() *os.File { return s.file }
 
-// Punch is part of memory.Puncher. The ranges should come in large batches: each
-// call into the kernel interrupts every core that has the pages mapped, and
-// pages that are used again must be cleared anew, which costs more than copying
-// into them. When to punch what is the ledger's decision (Trim); this only
-// carries it out, on whole pages inside of the ranges.
+// Punch is part of memory.Puncher. Call it with large batches of ranges: each call into the kernel
+// interrupts every core that has the pages mapped, and pages that are used again must be cleared,
+// which costs more than copying into them. The ledger decides when to punch which ranges (Trim).
+// Punch only carries that out, for the whole pages inside of the ranges.
 func (s *Slab) Punch(ranges []memory.Frame) error {
 	page := uint64(os.Getpagesize())
 	for _, r := range ranges {
@@ -136,8 +135,8 @@ func (s *Slab) Punch(ranges []memory.Frame) error {
 	return nil
 }
 
-// ResidentBytes returns how much memory the slab takes now, in whatever
-// process its pages were touched.
+// ResidentBytes returns the memory that the slab uses now, including pages that other processes
+// touched.
 func (s *Slab) ResidentBytes() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.FD(), &st); err != nil {
@@ -146,9 +145,9 @@ func (s *Slab) ResidentBytes() (uint64, error) {
 	return uint64(st.Blocks) * 512, nil
 }
 
-// Close unmaps the slab and closes its descriptor. Other processes' mappings
-// live on. REQUIRES: no slice that Bytes returned is used any more; a touch
-// would be a fault that cannot be recovered from.
+// Close unmaps the slab and closes its descriptor. Mappings of other processes stay.
+// REQUIRES: no slice from Bytes is used any more. An access would be a fault that cannot be
+// recovered from.
 func (s *Slab) Close() error {
 	if s.data == nil {
 		return nil
@@ -158,19 +157,18 @@ func (s *Slab) Close() error {
 	return errors.Join(err, s.file.Close())
 }
 
-// View is another process's slab, mapped for reading only. Writing to its bytes
-// faults. It is a memory.Space.
+// View is another process's slab, mapped read-only. A write to its bytes faults. It is a
+// memory.Space.
 type View struct {
 	fd       int
 	data     []byte
 	identity memory.Identity
 }
 
-// OpenReadOnly maps the slab behind a descriptor that another process passed,
-// and checks that it is one and that its size cannot change. The descriptor
-// stays the caller's and must stay open as long as View.FD is used; the mapping
-// does not need it. Compare Identity with what the scheduler said before
-// believing a byte.
+// OpenReadOnly maps the slab of a descriptor from another process. It checks that this is a slab
+// and that its size cannot change. The caller still owns the descriptor and must keep it open while
+// View.FD is used; the mapping does not need it. Before you use its bytes, compare Identity with
+// the identity from the scheduler.
 func OpenReadOnly(fd int) (*View, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -179,7 +177,7 @@ func OpenReadOnly(fd int) (*View, error) {
 	if st.Size < 2*memory.HeaderBytes {
 		return nil, fmt.Errorf("%w: descriptor %d has %d bytes", ErrNotASlab, fd, st.Size)
 	}
-	// Without the seal its owner could cut it short and kill us by SIGBUS.
+	// Without the seal its owner could shrink it, and SIGBUS would kill this process.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: descriptor %d cannot be sealed: %w", ErrNotASlab, fd, err)
@@ -216,13 +214,14 @@ func (v *View) Size() uint64 { return uint64(len(v.data)) }
 // Identity is part of memory.Space.
 func (v *View) Identity() memory.Identity { return v.identity }
 
-// Bytes is part of memory.Space, but for reading only.
+// Bytes is part of memory.Space. The slice is read-only.
 func (v *View) Bytes(off, n uint64) []byte { return v.data[off : off+n : off+n] }
 
 // FD is part of memory.Space.
 func (v *View) FD() int { return v.fd }
 
-// Close unmaps the view. REQUIRES: as for Slab.Close.
+// Close unmaps the view.
+// REQUIRES: as for Slab.Close.
 func (v *View) Close() error {
 	if v.data == nil {
 		return nil
@@ -232,15 +231,15 @@ func (v *View) Close() error {
 	return err
 }
 
-// Limit is the most memory that this process could get, and who says so.
+// Limit is the largest memory that this process could get, and the source of that limit.
 type Limit struct {
 	Bytes  uint64
 	Source string
 }
 
-// MemoryLimit returns the smallest of the machine's memory and the limits of
-// the process's cgroup and those above it (version 2 and 1). What others use of
-// it now is not counted: the bound is for sizes that can never work.
+// MemoryLimit returns the smallest of the machine's memory and the limits of the process's cgroup
+// and its ancestors (version 2 and 1). It ignores the present use of the memory, because it is a
+// bound for sizes that can never work.
 func MemoryLimit() (Limit, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -249,14 +248,13 @@ func MemoryLimit() (Limit, error) {
 	least := Limit{Bytes: info.Totalram * uint64(info.Unit), Source: "the machine's memory"}
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return least, nil // no cgroups here, so none that limits
+		return least, nil // there are no cgroups, and so no limit of a cgroup
 	}
 	return cgroupLimit(least, "/sys/fs/cgroup", string(self)), nil
 }
 
-// UsableMemory is the limit of the cgroup where there is one, else MemoryLimit: on
-// virtual machines that are given memory as they touch it, what the machine says to
-// have is too little.
+// UsableMemory returns the limit of the cgroup if there is one, otherwise MemoryLimit. On virtual
+// machines that get memory when they touch it, the machine's own number is too small.
 func UsableMemory() (Limit, error) {
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err == nil {
@@ -267,9 +265,9 @@ func UsableMemory() (Limit, error) {
 	return MemoryLimit()
 }
 
-// cgroupLimit lowers a limit to that of the cgroups which /proc/self/cgroup
-// lists. A file that is not there limits nothing: in a container the paths
-// listed may be those of the host, and then the root of the mount is ours.
+// cgroupLimit lowers a limit to that of the cgroups in the text of /proc/self/cgroup. A missing
+// file means no limit: in a container the listed paths may be those of the host, and then the root
+// of the mount is the container's own cgroup.
 func cgroupLimit(least Limit, root, self string) Limit {
 	for line := range strings.Lines(self) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -286,7 +284,7 @@ func cgroupLimit(least Limit, root, self string) Limit {
 			file := filepath.Join(base, dir, name)
 			text, err := os.ReadFile(file)
 			if err == nil {
-				// "max" means none, and does not parse.
+				// "max" means no limit, and does not parse.
 				n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 				if err == nil && n < least.Bytes {
 					least = Limit{Bytes: n, Source: file}

@@ -49,7 +49,7 @@ func TestPagesAreTakenAtFirstTouchAndGivenBackByPunch(t *testing.T) {
 		}
 		return n
 	}
-	// A system may use huge pages for shared memory, so a touch can cost 2 MiB.
+	// The system may use huge pages for shared memory, so one touch can cost 2 MiB.
 	const slack = 4 << 20
 	if n := resident(); n > slack {
 		t.Fatalf("an unused slab takes %d bytes", n)
