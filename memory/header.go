@@ -6,12 +6,11 @@ import (
 	"fmt"
 )
 
-// The layout of the header page; all numbers are little-endian. The rest of the
-// page is zero.
+// The layout of the header page. All numbers are little-endian. The rest of the page is zero.
 const (
-	// Magic are the first bytes of a space.
+	// Magic is the first bytes of a space.
 	Magic = "MILLRACE"
-	// layoutVersion changes with the header's layout.
+	// layoutVersion must change when the layout of the header changes.
 	layoutVersion = 1
 
 	versionAt     = 8  // uint32
@@ -22,17 +21,17 @@ const (
 	headerEnd     = 64
 )
 
-// ErrHeader: what is there is not the header page of a space.
+// ErrHeader: the bytes are not the header page of a space.
 var ErrHeader = errors.New("not the header page of a slab")
 
-// Header is what the header page says.
+// Header is the content of the header page.
 type Header struct {
 	Identity Identity
-	// SizeBytes is the space's, header page included.
+	// SizeBytes is the size of the space, header page included.
 	SizeBytes uint64
 }
 
-// Write puts it at the beginning of a zeroed page.
+// Write writes the header to the beginning of a zeroed page.
 func (h Header) Write(page []byte) {
 	copy(page, Magic)
 	binary.LittleEndian.PutUint32(page[versionAt:], layoutVersion)
@@ -42,7 +41,7 @@ func (h Header) Write(page []byte) {
 	binary.LittleEndian.PutUint64(page[sizeAt:], h.SizeBytes)
 }
 
-// ParseHeader reads a header page, which may be anything.
+// ParseHeader reads a header page. The page may have any content.
 func ParseHeader(page []byte) (Header, error) {
 	if len(page) < headerEnd || string(page[:len(Magic)]) != Magic {
 		return Header{}, fmt.Errorf("%w: it begins with %q", ErrHeader, page[:min(len(page), len(Magic))])

@@ -3,94 +3,94 @@ package memory
 // StageBytes is the size of the buffers of a Staged space.
 const StageBytes = 4 << 20
 
-// Staged is a Space whose bytes the processor cannot address: Bytes returns nil. It
-// copies them to and from buffers of host memory, by itself and several at a time.
-// Its methods may be called from any goroutine; the order of copies that touch the
-// same bytes is the caller's business.
+// Staged is a Space whose bytes the processor cannot address: Bytes returns nil. It copies them to
+// and from buffers of host memory, asynchronously and several at a time. Its methods may be called
+// from any goroutine. The caller orders copies that touch the same bytes.
 type Staged interface {
 	Space
 	Reader
-	// WriteFrom copies p to [off, off+len(p)), and waits for it.
+	// WriteFrom copies p to [off, off+len(p)), and waits until the copy is done.
 	WriteFrom(off uint64, p []byte) error
-	// Buffer lends a buffer, until Buffer.Free. There always is one; beyond a certain
-	// number they are slow.
+	// Buffer lends a buffer until Buffer.Free. It always returns one, but beyond a certain number
+	// the copies of a buffer are slow.
 	Buffer() (Buffer, error)
 }
 
-// Buffer is host memory to which and from which a Staged space copies. It belongs
-// to one goroutine at a time.
+// Buffer is host memory to and from which a Staged space copies. Only one goroutine may use it at a
+// time.
 type Buffer interface {
-	// Bytes are the StageBytes of the buffer.
+	// Bytes returns the StageBytes of the buffer.
 	Bytes() []byte
-	// Load begins to copy pieces of the space to the buffer, Store pieces of the
-	// buffer to the space. REQUIRES: what was begun before has been waited for.
+	// Load begins to copy pieces of the space to the buffer. Store begins to copy pieces of the
+	// buffer to the space.
+	// REQUIRES: Wait was called after the last Load or Store.
 	Load(pieces ...Piece)
 	Store(pieces ...Piece)
-	// Wait returns when what was begun is over, with its error.
+	// Wait waits for the copies that were begun, and returns their error.
 	Wait() error
-	// Free gives the buffer back, after waiting if need be.
+	// Free gives the buffer back, after waiting for its copies.
 	Free()
 }
 
-// Piece says that the bytes of a buffer from At on are those of a frame of a space.
+// Piece says that the bytes of a buffer from At on are the bytes of a frame of a space.
 type Piece struct {
 	At uint64
 	Frame
 }
 
-// DirectTier is a Tier between which and some Staged spaces a device copies, without
-// the processor. Its bytes are as safe as those of the space, so they have no
-// checksum: that of Read and Write does not matter for what was saved.
+// DirectTier is a Tier for which the device copies to and from some Staged spaces, without the
+// processor. Its bytes are as safe as those of the space, so Save and Load use no checksum. The
+// checksums of Read and Write do not apply to bytes from Save.
 type DirectTier interface {
 	Tier
-	// Reaches says whether it is so for a space.
+	// Reaches says whether the device can copy between this tier and a space.
 	Reaches(s Space) bool
-	// Save copies a frame of a space to off of the tier, and waits for it; Load the
-	// other way round. Several can be on their way, in both directions.
+	// Save copies a frame of a space to off of the tier, and waits until the copy is done. Load
+	// copies in the other direction. Several calls may run at the same time, in both directions.
 	Save(off uint64, from Space, f Frame) error
 	Load(off uint64, to Space, f Frame) error
-	// Host is memory in which the bytes of the tier lie, from an offset on: the
-	// processor can use them in place, and other processes map them.
+	// Host returns the host memory that contains the bytes of the tier, from the offset base on.
+	// The processor can use the bytes in place, and other processes can map them.
 	Host() (s Space, base uint64)
 }
 
-// ahead is how many buffers a flow uses: one is copied while another is used.
+// ahead is the number of buffers that a flow uses: one is copied while another is used.
 const ahead = 2
 
-// Outflow hands the bytes of frames of a Staged space out, in their order: what
-// comes next is being copied while a chunk is used.
+// Outflow reads the bytes of frames of a Staged space, in their order. The next buffer is copied
+// while the caller uses a chunk.
 type Outflow struct {
 	space  Staged
 	frames []Frame
 	chunk  uint64
-	// frame and offset are what is to be loaded next.
+	// frame and offset are the position of the next bytes to load.
 	frame   int
 	offset  uint64
 	loaded  []load
 	current load
 }
 
-// load is a buffer with the chunks in it.
+// load is a buffer and the chunks in it.
 type load struct {
 	buffer Buffer
 	chunks []Chunk
 }
 
-// Chunk are bytes from an offset of one of the frames on.
+// Chunk is a range of bytes of one of the frames, from Offset in the frame on.
 type Chunk struct {
 	Frame  int
 	Offset uint64
 	Data   []byte
 }
 
-// NewOutflow begins to copy. Chunks have at most so many bytes, and at most
-// StageBytes. Empty frames have none.
+// NewOutflow returns an Outflow; the first Next begins to copy. A chunk has at most chunk bytes,
+// and at most StageBytes. Empty frames have no chunks.
 func NewOutflow(space Staged, frames []Frame, chunk uint64) *Outflow {
 	return &Outflow{space: space, frames: frames, chunk: min(chunk, StageBytes)}
 }
 
-// Next returns the next chunk, whose bytes are good until the next call, and false
-// when there are no more.
+// Next returns the next chunk, and false when there are no more. The bytes of a chunk are valid
+// until the next call.
 func (o *Outflow) Next() (c Chunk, ok bool, err error) {
 	if len(o.current.chunks) == 0 {
 		if o.current.buffer != nil {
@@ -124,7 +124,7 @@ func (o *Outflow) Close() {
 	o.loaded, o.current = nil, load{}
 }
 
-// more moves on to a frame with bytes left.
+// more moves to the next frame with bytes left, and says whether there is one.
 func (o *Outflow) more() bool {
 	for o.frame < len(o.frames) && o.offset == o.frames[o.frame].Bytes {
 		o.frame, o.offset = o.frame+1, 0
@@ -132,7 +132,7 @@ func (o *Outflow) more() bool {
 	return o.frame < len(o.frames)
 }
 
-// load begins to copy what fits into one buffer.
+// load begins to copy as many chunks as fit into one buffer.
 func (o *Outflow) load() error {
 	buffer, err := o.space.Buffer()
 	if err != nil {
@@ -157,8 +157,8 @@ func (o *Outflow) load() error {
 	return nil
 }
 
-// Inflow takes bytes for a Staged space: what came is being copied there while the
-// next is received. The zero Inflow is not usable; make it with NewInflow.
+// Inflow writes bytes to a Staged space. Received bytes are copied there while the next bytes are
+// received. The zero Inflow is not usable; make it with NewInflow.
 type Inflow struct {
 	space   Staged
 	current Buffer
@@ -167,12 +167,12 @@ type Inflow struct {
 	sent    []Buffer
 }
 
-// NewInflow returns one for a space.
+// NewInflow returns an Inflow for a space.
 func NewInflow(space Staged) *Inflow { return &Inflow{space: space} }
 
-// Room returns where the next bytes are to be put that belong at an offset of the
-// space: n, or StageBytes if that is less. REQUIRES: n is not 0, and what it returned
-// before has been filled.
+// Room returns a slice for the next bytes, which belong at offset off of the space. Its length is
+// n, or StageBytes if that is less.
+// REQUIRES: n is not 0, and the slice of the last call has been filled.
 func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 	n = min(n, StageBytes)
 	if f.used+n > StageBytes {
@@ -197,7 +197,7 @@ func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 	return p, nil
 }
 
-// send begins to copy what has come to the space.
+// send begins to copy the received bytes to the space.
 func (f *Inflow) send() error {
 	if f.current == nil {
 		return nil
@@ -219,7 +219,7 @@ func (f *Inflow) settle() error {
 	return err
 }
 
-// Flush returns when all that came is in the space. After an error, Close it.
+// Flush returns when all received bytes are in the space. After an error, call Close.
 // REQUIRES: as for Room.
 func (f *Inflow) Flush() error {
 	err := f.send()
@@ -229,8 +229,8 @@ func (f *Inflow) Flush() error {
 	return err
 }
 
-// Close gives the buffers back; what was not flushed may be in the space or not,
-// and nothing is copied any more.
+// Close gives the buffers back. It is undefined whether bytes that were not flushed are in the
+// space. After Close, no copy is in progress.
 func (f *Inflow) Close() {
 	if f.current != nil {
 		f.sent = append(f.sent, f.current)

@@ -1,4 +1,4 @@
-// Package memorytest is Test support: what every memory.Space must do.
+// Package memorytest is Test support: the tests that every memory.Space must pass.
 package memorytest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Space runs the conformance tests. open makes a space of the given size and
-// identity; it is closed by the test's cleanup, which open registers.
+// Space runs the conformance tests. open makes a space of the given size and identity, and
+// registers a cleanup that closes it.
 func Space(t *testing.T, open func(t *testing.T, size uint64, id memory.Identity) memory.Space) {
 	t.Helper()
 	const size = 8 << 20
