@@ -23,12 +23,12 @@ import (
 const (
 	token = "partition"
 	port  = "7000"
-	// patience is for what must happen, on a machine however busy: whatever is asked of a cluster must have come to an end by
-	// then.
+	// patience is the longest time that a test waits for an event on a very busy machine. Every
+	// request to a cluster must be complete by then.
 	patience = 5 * time.Minute
 )
 
-// cluster is a scheduler on host 0 and what was started beside it.
+// cluster is a scheduler on host 0 and the processes that were started with it.
 type cluster struct {
 	t      *testing.T
 	lab    *netlab.Lab
@@ -54,7 +54,7 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// start runs a scheduler on host 0 of a lab, and a client beside the hosts.
+// start runs a scheduler on host 0 of a lab, and a client outside of the hosts.
 func start(t *testing.T, hosts int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, binary: cmp.Or(os.Getenv("MILLRACE_BIN"), filepath.Join("..", "..", "bin", "millrace")), lab: netlab.New(t, hosts)}
@@ -74,20 +74,20 @@ func start(t *testing.T, hosts int) *cluster {
 	return c
 }
 
-// spec is one worker.
+// spec describes one worker.
 type spec struct {
 	host int
 	// name is the prefix of the worker's name; default: w and the number of the host.
 	name string
-	// by is the protocol that it reads with; default: auto.
+	// by is the protocol that the worker reads with; default: auto.
 	by protocol
-	// limit is the slab; default: 256MiB.
+	// limit is the size of the slab; default: 256MiB.
 	limit string
 	// listen is the port of its DataService; default: any.
 	listen string
-	// around is a command that runs what is put after it.
+	// around is a command that runs the command line appended to it.
 	around []string
-	// child is the name of the worker that this process is, if it is started as a supervisor starts its child; else "".
+	// child is the worker's name if the process is started like a supervisor's child; otherwise "".
 	child string
 	env   []string
 	args  []string
@@ -125,7 +125,7 @@ func (c *cluster) process(host int, args ...string) *exec.Cmd {
 	return c.processWith(host, nil, nil, append([]string{c.binary}, args...)...)
 }
 
-// processWith runs a program on a host with these variables and open files beside the usual ones.
+// processWith runs a program on a host with these additional variables and open files.
 func (c *cluster) processWith(host int, env []string, files []*os.File, line ...string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.lab.Host(host).Command(context.Background(), line[0], line[1:]...)
@@ -139,7 +139,7 @@ func (c *cluster) processWith(host int, env []string, files []*os.File, line ...
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // in case the test stopped it
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Process.Signal(syscall.SIGINT) // stop at once: nobody needs its objects any more
+		_ = cmd.Process.Signal(syscall.SIGINT) // stop at once: its objects are not needed any more
 		killer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		_ = cmd.Wait() // the test caused its end
 		killer.Stop()
@@ -162,7 +162,8 @@ func (c *cluster) find(name string) *millracev1.Worker {
 	return nil
 }
 
-// must returns the active worker of a name. One that was starved for long is lost for a moment.
+// must returns the active worker of a name. It waits, because a worker that got no processor for
+// long may be lost for a moment.
 func (c *cluster) must(name string) *millracev1.Worker {
 	c.t.Helper()
 	var w *millracev1.Worker
@@ -173,8 +174,8 @@ func (c *cluster) must(name string) *millracev1.Worker {
 	return w
 }
 
-// says waits until a line of the processes' logs has all of the words, and returns all such lines. What a process writes is
-// read some time after it did what it tells.
+// says waits until a line of the processes' logs contains all the words, and returns all such
+// lines. The output of a process is read some time after the event that it reports.
 func (c *cluster) says(words ...string) (lines []string) {
 	c.t.Helper()
 	c.until(fmt.Sprintf("a line of a log has %q", words), func() bool {
@@ -188,7 +189,7 @@ func (c *cluster) says(words ...string) (lines []string) {
 	return lines
 }
 
-// back waits until a worker has another life, and says after how long.
+// back waits until a worker has another incarnation, and logs how long that took.
 func (c *cluster) back(before *millracev1.Worker) *millracev1.Worker {
 	c.t.Helper()
 	var w *millracev1.Worker
@@ -228,7 +229,7 @@ func (c *cluster) soon() context.Context {
 	return ctx
 }
 
-// numbers submits the numbers from 0 to n.
+// numbers submits a task that makes the numbers from 0 up to, but not including, n.
 func (c *cluster) numbers(n float64, options ...millrace.TaskOption) *millrace.Future {
 	return c.submit("array.arange", millrace.Args(n), options...)
 }

@@ -17,8 +17,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestDiskIsFull: the spill fails, and with it what has no room elsewhere; the worker goes on, and when there is room again
-// it is used.
+// TestDiskIsFull: spilling fails, and so do the objects that fit nowhere else. The worker goes on,
+// and uses the disk when it has room again.
 func TestDiskIsFull(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -51,7 +51,7 @@ func TestDiskIsFull(t *testing.T) {
 	kept = kept[1:]
 	release(append(readAll(c, 100, kept), kept...)...)
 	c.empty()
-	// As much again as did fit.
+	// The same number of bytes that fitted before.
 	again := []object{c.stamp(201, 16<<20, nil), c.stamp(202, 16<<20, nil), c.stamp(203, 16<<20, nil), c.stamp(204, 16<<20, nil)}
 	c.wait(again...)
 	if now := c.must("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
@@ -59,7 +59,7 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
-// spilled starts a worker with much more on its disk than in its slab.
+// spilled starts a worker with many more bytes on its disk than in its slab.
 func spilled(t *testing.T, disk string) (*cluster, []object) {
 	t.Helper()
 	c := start(t, 2)
@@ -68,7 +68,7 @@ func spilled(t *testing.T, disk string) (*cluster, []object) {
 	return c, kept
 }
 
-// readAll has every object read, and checked.
+// readAll reads every object by a task, and checks the results.
 func readAll(c *cluster, first int64, of []object) (reads []object) {
 	c.t.Helper()
 	for i, o := range of {
@@ -79,7 +79,7 @@ func readAll(c *cluster, first int64, of []object) (reads []object) {
 	return reads
 }
 
-// TestDiskCannotBeRead: what cannot be read back is made again.
+// TestDiskCannotBeRead: objects that cannot be read back are computed again.
 func TestDiskCannotBeRead(t *testing.T) {
 	t.Parallel()
 	disk, broken := brokenDisk(t)
@@ -96,7 +96,7 @@ func TestDiskCannotBeRead(t *testing.T) {
 	c.says("spilled object is lost")
 }
 
-// TestDiskCannotBeWritten: what has no room fails and says why; what is there stays.
+// TestDiskCannotBeWritten: objects without room fail with the reason; existing objects stay.
 func TestDiskCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	disk, broken := brokenDisk(t)
@@ -116,7 +116,7 @@ func TestDiskCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestCorruptedSpillFile: the checksum notices, and what was lost is made again.
+// TestCorruptedSpillFile: the checksum detects the damage, and the lost objects are computed again.
 func TestCorruptedSpillFile(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -146,10 +146,10 @@ func TestCorruptedSpillFile(t *testing.T) {
 	c.says("checksum")
 }
 
-// faulty says what fails of a disk.
+// faulty selects the operations of a disk that fail.
 type faulty struct{ reads, writes atomic.Bool }
 
-// brokenDisk is a directory in a file system that can be told to fail.
+// brokenDisk returns a directory in a file system that fails on demand.
 func brokenDisk(t *testing.T) (string, *faulty) {
 	t.Helper()
 	below, at := t.TempDir(), t.TempDir()
@@ -184,7 +184,8 @@ var (
 	_ fs.NodeWriter = (*faultyNode)(nil)
 )
 
-// Create is part of fs.NodeCreater. Buffers here are not aligned as direct IO needs it.
+// Create is part of fs.NodeCreater. It drops O_DIRECT, because FUSE's buffers are not aligned for
+// it.
 func (n *faultyNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	i, h, _, errno := n.LoopbackNode.Create(ctx, name, flags&^syscall.O_DIRECT, mode, out)
 	return i, h, fuse.FOPEN_DIRECT_IO, errno

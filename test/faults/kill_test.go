@@ -9,7 +9,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// onSource and onReader are where tasks want to run; onlyReader, where they must.
+// onSource and onReader are preferred workers of a task; onlySource and onlyReader are the only
+// allowed ones.
 var (
 	onSource   = millrace.WithPreferredWorkers("source-0")
 	onReader   = millrace.WithPreferredWorkers("reader-0")
@@ -17,7 +18,7 @@ var (
 	onlyReader = millrace.WithWorkers("reader-0")
 )
 
-// TestSourceIsKilledWhileIdle: what it had is made again for who needs it.
+// TestSourceIsKilledWhileIdle: its objects are computed again for the tasks that need them.
 func TestSourceIsKilledWhileIdle(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -34,7 +35,8 @@ func TestSourceIsKilledWhileIdle(t *testing.T) {
 	})
 }
 
-// TestSourceIsKilledAtConnect: it dies at the moment at which the reader first turns to it, or soon after that.
+// TestSourceIsKilledAtConnect: the source dies when the reader first connects to it, or shortly
+// after.
 func TestSourceIsKilledAtConnect(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -60,7 +62,7 @@ func TestSourceIsKilledAtConnect(t *testing.T) {
 	})
 }
 
-// TestSourceIsKilledInTheMiddle: of much that is on its way, the rest never comes.
+// TestSourceIsKilledInTheMiddle: many bytes are on their way, and the rest of them never arrives.
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -81,7 +83,8 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	})
 }
 
-// TestReaderIsKilledInTheMiddle: its next life reads again, and the source has its memory back.
+// TestReaderIsKilledInTheMiddle: its next incarnation reads again, and the source gets its memory
+// back.
 func TestReaderIsKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -101,7 +104,8 @@ func TestReaderIsKilledInTheMiddle(t *testing.T) {
 	})
 }
 
-// TestSourceRestartsOnTheSameAddress: whoever answers there now is another one, with other bytes at the same places.
+// TestSourceRestartsOnTheSameAddress: another process answers at the address, and has other bytes
+// at the same places.
 func TestSourceRestartsOnTheSameAddress(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -111,11 +115,12 @@ func TestSourceRestartsOnTheSameAddress(t *testing.T) {
 		kept := c.stamps(100, moved()/16, onlySource)
 		for life := range int64(4) {
 			c.check(c.stamp(life+1, 32, kept, onlyReader))
-			if life == 0 { // later a lane to the same address may be shut for a while
+			// Later a path to the same address may be closed for a while.
+			if life == 0 {
 				c.carried(p, "source-0", "reader-0")
 			}
 			before := c.must("source-0")
-			// Other bytes first, so that nothing lies where it lay.
+			// Other bytes come first, so that no object has its old place.
 			c.signal(before, syscall.SIGKILL)
 			if now := c.back(before); now.GetDataAddress() != before.GetDataAddress() {
 				t.Fatalf("it was at %s, and is at %s", before.GetDataAddress(), now.GetDataAddress())
@@ -126,7 +131,8 @@ func TestSourceRestartsOnTheSameAddress(t *testing.T) {
 	})
 }
 
-// TestSourceRestartsWithTheSameProcessID: as above, and it is process 1 of a fresh process namespace each time.
+// TestSourceRestartsWithTheSameProcessID: as above, and the source is process 1 of a fresh process
+// namespace each time.
 func TestSourceRestartsWithTheSameProcessID(t *testing.T) {
 	t.Parallel()
 	with(t, apart, func(t *testing.T, p protocol) {

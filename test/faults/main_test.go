@@ -1,8 +1,9 @@
-// Package faults is Test support: what a cluster does when a process, a host, the network, a disk, memory or UCX fails it.
-// The hosts are network namespaces; the processes, and the faults, are real. README.md says which test is for which fault.
+// Package faults is Test support: tests of the behaviour of a cluster when a process, a host, the
+// network, a disk, memory or UCX fails. The hosts are network namespaces; the processes and the
+// faults are real. README.md maps each fault to its test.
 //
-// Payloads are made by bench.stamp: whoever reads one checks every word of it, so that bytes of another object, another
-// generation or another life are noticed wherever they come from.
+// bench.stamp makes the payloads. A reader checks every word of a payload, so bytes of another
+// object, another generation or another incarnation are detected, wherever they come from.
 package faults
 
 import (
@@ -22,14 +23,15 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Most of the time is spent waiting for deadlines. More clusters at once than this would only wait for cores.
+	// The tests mostly wait for deadlines. With more clusters at once they would only wait for
+	// cores.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "4") // it is there
+		_ = flag.Set("test.parallel", "4") // the flag exists
 	}
 	os.Exit(netlab.Main(m))
 }
 
-// moved is what is on its way.
+// moved returns the number of bytes that are transferred.
 func moved() int64 {
 	return *volume
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestMainJobBetweenHosts: the digits, by Python functions and native operations, with two workers that share nothing but
-// the network.
+// TestMainJobBetweenHosts: the digits of the main job, by Python functions and native operations,
+// with two workers that share only the network.
 func TestMainJobBetweenHosts(t *testing.T) {
 	python, err := filepath.Abs(cmp.Or(os.Getenv("MILLRACE_PYTHON"), filepath.Join("..", "..", ".venv", "bin", "python")))
 	if err != nil {

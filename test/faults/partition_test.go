@@ -7,13 +7,14 @@ import (
 )
 
 const (
-	// many float64 are 8 MiB.
+	// many float64 values have 8 MiB.
 	many = 1 << 20
 	sum  = float64(many) * (many - 1) / 2
 )
 
-// TestPartitionBetweenWorkers: two workers see the scheduler and not each other, from the beginning or from when they are
-// connected. What one needs of the other is computed again where it can be reached.
+// TestPartitionBetweenWorkers: two workers can reach the scheduler but not each other, from the
+// beginning or after they have connected. An object that one needs from the other is computed again
+// where it can be reached.
 func TestPartitionBetweenWorkers(t *testing.T) {
 	for name, cuts := range map[string][][2]int{
 		"both ways":                {{1, 2}, {2, 1}},
@@ -45,7 +46,7 @@ func TestPartitionBetweenWorkers(t *testing.T) {
 	}
 }
 
-// TestPartitionInTheMiddle: the connection is there, and much is on its way when it is cut.
+// TestPartitionInTheMiddle: the connection is cut while many bytes are on their way.
 func TestPartitionInTheMiddle(t *testing.T) {
 	for name, cuts := range map[string][][2]int{
 		"both ways":                {{1, 2}, {2, 1}},
@@ -78,8 +79,9 @@ func TestPartitionInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestPartitionFromScheduler: a worker that the scheduler does not see is given up after its lease, and its work done
-// elsewhere; when the network is whole again it comes back by itself.
+// TestPartitionFromScheduler: a worker that the scheduler cannot reach is declared lost after its
+// lease, and its tasks run elsewhere. When the network is whole again the worker comes back by
+// itself.
 func TestPartitionFromScheduler(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)

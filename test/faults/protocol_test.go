@@ -10,13 +10,13 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// protocol is a way for bytes from worker to worker.
+// protocol is a path for bytes from worker to worker.
 type protocol struct {
 	name  string
 	flags []string
-	// together: it leads only to workers on the same host.
+	// together: the path only works between workers on the same host.
 	together bool
-	// path and transport are what a worker says that carries its bytes then.
+	// path and transport are the names under which a worker reports the path.
 	path, transport string
 }
 
@@ -30,7 +30,7 @@ var (
 	everywhere = []protocol{byGRPC, byTCP, byCMA, byBorrow}
 )
 
-// with runs a test once for each protocol, each beside whatever else there is.
+// with runs a test once for each protocol, all in parallel with the other tests.
 func with(t *testing.T, protocols []protocol, test func(t *testing.T, p protocol)) {
 	t.Helper()
 	for _, p := range protocols {
@@ -41,7 +41,7 @@ func with(t *testing.T, protocols []protocol, test func(t *testing.T, p protocol
 	}
 }
 
-// pair starts a source and a reader, source-0 and reader-0, whose slabs hold the bytes that tests move and some more.
+// pair starts source-0 and reader-0. Their slabs hold the bytes that tests move, and some more.
 func (c *cluster) pair(p protocol, s spec) {
 	c.t.Helper()
 	c.source(p, s)
@@ -63,8 +63,8 @@ func (c *cluster) reader(p protocol, s spec) {
 	c.run(s)
 }
 
-// carried sees to it that a reader's bytes come from a source by the protocol that the test is for, and not by what the ladder
-// falls back to. It reads something for that, if nothing was read yet.
+// carried waits until a reader's bytes come from a source by the protocol under test, and not by a
+// fallback of the route selector. If necessary, it makes the reader read an object.
 func (c *cluster) carried(p protocol, source, reader string) {
 	c.t.Helper()
 	var last time.Time
@@ -74,7 +74,7 @@ func (c *cluster) carried(p protocol, source, reader string) {
 		}) {
 			return true
 		}
-		// Workers tell of it with their next beat: not to read all the time until then.
+		// Workers report it with their next heartbeat, so do not read all the time until then.
 		if time.Since(last) > 2*time.Second {
 			o := c.stamp(1<<40, 1<<20, nil, millrace.WithWorkers(source))
 			r := c.stamp(1<<40+1, 32, []object{o}, millrace.WithWorkers(reader))

@@ -16,10 +16,10 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// byAll has all of UCX for the same host, and what comes after it.
+// byAll allows all transports of UCX for one host, and TCP after them.
 var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true, path: "ucx", transport: "cma"}
 
-// TestShmIsFull: workers that find no room in /dev/shm do without it.
+// TestShmIsFull: workers that find no room in /dev/shm do not use it.
 func TestShmIsFull(t *testing.T) {
 	t.Parallel()
 	with(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
@@ -45,8 +45,8 @@ func TestLittleLockedMemory(t *testing.T) {
 	})
 }
 
-// TestOutOfFileDescriptors: a worker that can open nothing more cannot be reached, or cannot reach others. What it has is
-// made elsewhere; when it has descriptors again it is as good as any.
+// TestOutOfFileDescriptors: a worker without free descriptors cannot be reached, or cannot reach
+// others. Its objects are computed elsewhere. When it has descriptors again, it works as before.
 func TestOutOfFileDescriptors(t *testing.T) {
 	for _, who := range []string{"source", "reader"} {
 		t.Run(who, func(t *testing.T) {
@@ -57,14 +57,15 @@ func TestOutOfFileDescriptors(t *testing.T) {
 				c.source(p, spec{})
 				kept := c.stamps(100, moved()/16)
 				c.reader(p, spec{})
-				// The other way: what the test is for must not be connected yet.
+				// Connect only in the other direction: the direction under test must not be
+				// connected yet.
 				c.carried(p, "reader-0", "source-0")
 				w := c.must(who + "-0")
 				restore := exhaust(t, w)
 				c.check(c.stamp(1, 32, kept, onlyReader))
 				restore()
 				if who == "reader" {
-					c.says("too many open files") // why it could not read
+					c.says("too many open files") // the reason why it could not read
 				}
 				if now := c.must(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
 					t.Errorf("%s died of it", who)
@@ -76,11 +77,12 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	}
 }
 
-// exhaust lets a worker open nothing more.
+// exhaust prevents a worker from opening any more files.
 func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 	t.Helper()
 	pid := int(w.GetPid())
-	// The next one would be the lowest that is free; those above it stay open. Some are open for a moment only.
+	// The next descriptor would be the lowest free one; those above it stay open. Some are open
+	// only for a moment.
 	next := math.MaxInt
 	for range 50 {
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -96,7 +98,7 @@ func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 			free++
 		}
 		next = min(next, free)
-		time.Sleep(2 * time.Millisecond) // for those to be closed
+		time.Sleep(2 * time.Millisecond) // so that those can be closed
 	}
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
@@ -112,7 +114,8 @@ func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 	}
 }
 
-// TestLargerThanTheSlab: what can never fit fails at once and says why, be it a result or the inputs of a task.
+// TestLargerThanTheSlab: a result, or inputs of a task, that can never fit fail at once and with
+// the reason.
 func TestLargerThanTheSlab(t *testing.T) {
 	t.Parallel()
 	c := start(t, 2)
@@ -121,7 +124,7 @@ func TestLargerThanTheSlab(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		err := o.future.Wait(c.soon())
-		// Tasks wait 30 s for memory, if that is what they wait for.
+		// Tasks that can get memory wait up to 30 s for it.
 		if took := time.Since(began); !errors.Is(err, how) || !strings.Contains(err.Error(), why) || took > 25*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
@@ -129,13 +132,13 @@ func TestLargerThanTheSlab(t *testing.T) {
 	refused(c.stamp(1, 65<<20, nil), millrace.ErrOutOfMemory, "larger than the slab")
 	kept := []object{c.stamp(10, 24<<20, nil), c.stamp(11, 24<<20, nil), c.stamp(12, 24<<20, nil)}
 	c.wait(kept...)
-	// Without being told otherwise it would wait for a larger worker to come.
+	// Without this option the task would wait for a larger worker to come.
 	refused(c.stamp(2, 32, kept, millrace.WithNoWait()), millrace.ErrNoWorkerFits, "memory")
 	c.check(c.stamp(3, 32, kept[:2]))
 }
 
-// TestManySmallAndOneHuge: 10,000 objects of a little more than 1 KiB, so that they lie in the slab, and one of nine tenths
-// of it, at once.
+// TestManySmallAndOneHuge: 10,000 objects of a little more than 1 KiB, so that they are in the
+// slab, and one of nine tenths of the slab, at the same time.
 func TestManySmallAndOneHuge(t *testing.T) {
 	t.Parallel()
 	const slab, count, small = 64 << 20, 10_000, 1<<10 + 8

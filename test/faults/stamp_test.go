@@ -13,7 +13,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// object is a stamped one.
+// object is a stamped object.
 type object struct {
 	future     *millrace.Future
 	key, bytes int64
@@ -30,7 +30,7 @@ func (c *cluster) stamp(key, bytes int64, inputs []object, options ...millrace.T
 	return object{c.submit("bench.stamp", millrace.Args(args...), options...), key, bytes}
 }
 
-// stamps submits objects of together so many bytes, and waits for them.
+// stamps submits objects of total bytes together, and waits for them.
 func (c *cluster) stamps(first, total int64, options ...millrace.TaskOption) []object {
 	c.t.Helper()
 	const pieces = 16
@@ -52,7 +52,7 @@ func (c *cluster) wait(of ...object) {
 	}
 }
 
-// check waits for an object that is small, and looks whether it is the right one.
+// check waits for a small object, and checks that it is the right one.
 func (c *cluster) check(o object) {
 	c.t.Helper()
 	began := time.Now()
@@ -67,14 +67,14 @@ func (c *cluster) check(o object) {
 	c.t.Logf("right bytes after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// release gives objects up.
+// release releases objects.
 func release(of ...object) {
 	for _, o := range of {
 		o.future.Release()
 	}
 }
 
-// empty waits until nothing is left in any slab.
+// empty waits until all slabs are empty.
 func (c *cluster) empty() {
 	c.t.Helper()
 	began := time.Now()
@@ -94,13 +94,13 @@ func (c *cluster) empty() {
 	c.t.Logf("all slabs are empty after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// arriving waits until a worker has so many more bytes of its slab before it than it had.
+// arriving waits until a worker has n more bytes resident than before.
 func (c *cluster) arriving(w *millracev1.Worker, before, n int64) {
 	c.t.Helper()
 	c.until(fmt.Sprintf("%d bytes have come to %s", n, w.GetName()), func() bool { return resident(c.t, w) >= before+n })
 }
 
-// resident is what a worker sees of its slab, and of others'.
+// resident returns the bytes of its own and of other slabs that a worker has resident.
 func resident(t *testing.T, w *millracev1.Worker) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.GetPid()))

@@ -9,8 +9,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// stopped stops a worker until the function that it returns is called: then it wakes, if need be after the time that
-// processes are to be stopped.
+// stopped stops a worker until the returned function is called. That function first waits until the
+// worker was stopped for at least the given time.
 func (c *cluster) stopped(pid int64, name string, atLeast time.Duration) (wake func()) {
 	c.t.Helper()
 	if pid < 100 {
@@ -23,7 +23,7 @@ func (c *cluster) stopped(pid int64, name string, atLeast time.Duration) (wake f
 	resume := func() {
 		if !awake {
 			awake = true
-			_ = syscall.Kill(int(pid), syscall.SIGCONT) // it may have been killed by its supervisor
+			_ = syscall.Kill(int(pid), syscall.SIGCONT) // the supervisor may have killed it
 		}
 	}
 	c.t.Cleanup(resume)
@@ -34,7 +34,7 @@ func (c *cluster) stopped(pid int64, name string, atLeast time.Duration) (wake f
 	}
 }
 
-// TestSourceIsStopped: what it has is made elsewhere; when it wakes it joins in again.
+// TestSourceIsStopped: its objects are computed elsewhere; when it wakes it works again.
 func TestSourceIsStopped(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -59,7 +59,8 @@ func TestSourceIsStopped(t *testing.T) {
 	})
 }
 
-// TestReaderIsStopped: what it was to do is done elsewhere; when it wakes nobody wants what it has read.
+// TestReaderIsStopped: its tasks run elsewhere; when it wakes, the objects that it has read are not
+// needed any more.
 func TestReaderIsStopped(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -83,8 +84,9 @@ func TestReaderIsStopped(t *testing.T) {
 	})
 }
 
-// TestLeaseExpiresWhileTheReaderIsStopped: the source waits for it no longer than a lease, and puts other bytes where the
-// reader was reading. What the reader then has is discarded; it reads again.
+// TestLeaseExpiresWhileTheReaderIsStopped: the source waits for the reader no longer than a lease,
+// and puts other bytes in the place that the reader was reading. The reader discards the bytes that
+// it has, and reads again.
 func TestLeaseExpiresWhileTheReaderIsStopped(t *testing.T) {
 	t.Parallel()
 	with(t, everywhere, func(t *testing.T, p protocol) {
@@ -99,8 +101,8 @@ func TestLeaseExpiresWhileTheReaderIsStopped(t *testing.T) {
 		c.arriving(reader, had, moved()/5)
 		wake := c.stopped(reader.GetPid(), "the reader", *pause)
 		began := time.Now()
-		// For this there is room only where the others lie, all of them. A lease over UCX, which is not renewed, may last as
-		// long as a task waits for memory, so that it may take more tries.
+		// This object fits only in the place of all the others. A lease over UCX is not renewed and
+		// may last as long as a task waits for memory, so the task may need more tries.
 		huge := c.stamp(200, moved()/8*9, nil, onlySource, millrace.WithRetries(5))
 		c.wait(huge)
 		t.Logf("the source has its memory back after %v", time.Since(began).Round(time.Millisecond))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// library is a file of UCX that the Makefile brings, as an absolute path.
+// library returns the absolute path of a UCX library that the Makefile installed.
 func library(t *testing.T, folder string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", ".tools", folder, "lib", "libucp.so.0"))
@@ -26,7 +26,8 @@ func library(t *testing.T, folder string) string {
 	return path
 }
 
-// TestUnusableUCX: the cluster works over gRPC, and each worker that needed UCX says so in one line, once.
+// TestUnusableUCX: the cluster works over gRPC, and each worker that needed UCX reports it once, in
+// one line.
 func TestUnusableUCX(t *testing.T) {
 	t.Parallel()
 	whole, err := os.ReadFile(library(t, "ucx"))
@@ -60,8 +61,8 @@ func TestUnusableUCX(t *testing.T) {
 	}
 }
 
-// TestForcedUCXIsUnusable: whoever is told to use UCX, and cannot, says so in one line and ends; nothing is started again and
-// again.
+// TestForcedUCXIsUnusable: a process that is forced to use UCX, and cannot, reports it in one line
+// and ends. No process is started again and again.
 func TestForcedUCXIsUnusable(t *testing.T) {
 	t.Parallel()
 	binary := cmp.Or(os.Getenv("MILLRACE_BIN"), filepath.Join("..", "..", "bin", "millrace"))
@@ -82,7 +83,8 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 				cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_DEVICE=host", "MILLRACE_ADDRESS=127.0.0.1:1")
 				code := 8
 				if command == "one worker" {
-					// What the supervisor starts, if it was well when that looked.
+					// The process that the supervisor starts, if UCX worked when the supervisor
+					// tested it.
 					cmd.Env, code = append(cmd.Env, "MILLRACE_WORKER_CHILD=host-0"), 12
 					cmd.ExtraFiles = supervised(t, "")
 				}
@@ -100,7 +102,8 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 	}
 }
 
-// TestAnotherVersionOfUCX: workers whose UCX differs do not talk through it, though they were told to, but by gRPC.
+// TestAnotherVersionOfUCX: workers with different UCX versions use gRPC between them, although they
+// were forced to use UCX.
 func TestAnotherVersionOfUCX(t *testing.T) {
 	for name, p := range map[string]protocol{"tcp": byTCP, "cma": byCMA} {
 		t.Run(name, func(t *testing.T) {
