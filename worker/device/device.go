@@ -62,7 +62,7 @@ type Scratch interface {
 	Scratch(bytes uint64) (memory.Frame, error)
 }
 
-// Allocator gives a call memory for its result.
+// Allocator allocates memory for the result of a call.
 type Allocator func(bytes uint64) (memory.Frame, error)
 
 // Result is the result of a call.

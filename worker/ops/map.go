@@ -31,7 +31,7 @@ type register struct {
 
 type instruction struct {
 	run       kernel
-	function  string // what run computes, as kernelFor and castKernel name it
+	function  string // the name of run in kernelFor, or castFunction
 	work      DType  // the type of the operands; for where, the type of the last two
 	registers [4]int // destination, then operands
 	operands  int    // number of operands

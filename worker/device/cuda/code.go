@@ -82,9 +82,9 @@ type entry struct {
 	functions map[string]*gpu.Function
 }
 
-// code keeps the modules that were loaded onto the device. Generated kernels are kept by source,
-// without an eviction of single ones, since a program uses few of them. When there are maxModules
-// of them, the table is emptied; their modules stay loaded until close.
+// code keeps the modules that were loaded onto the device. Generated kernels are kept by source. A
+// program uses few of them, so they are not evicted one by one: when there are maxModules of them,
+// the table is emptied. Their modules stay loaded until close.
 type code struct {
 	device    *Device
 	compiler  once[*compiler]

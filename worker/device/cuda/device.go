@@ -31,8 +31,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Options say where a device finds the libraries and files that it needs besides the driver. The
-// zero Options use the usual places.
+// Options are the settings of a device: the locations of the libraries and files that it needs
+// besides the driver, and the size of its scratch memory. The zero Options use the usual places.
 type Options struct {
 	// Libraries are folders or files to search first for NVRTC, cuBLAS and cuSOLVER.
 	Libraries []string
@@ -45,7 +45,8 @@ type Options struct {
 	// ScratchBytes is the size of the scratch memory: device memory outside of the slab that all
 	// operations share for intermediate data; 0 means 128 MiB. It grows when a call needs more.
 	ScratchBytes uint64
-	// Logf receives a message for each library: where it was found, or why it was not. May be nil.
+	// Logf receives a message for each library: its file, or the reason why it was not found. May
+	// be nil.
 	Logf func(format string, args ...any)
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// userFlags are the flags for users' sources: the defaults of nvcc.
+// userFlags are the flags for users' sources. Unlike compileFlags, they permit the contraction of
+// products and sums, as nvcc does by default.
 var userFlags = []string{"--std=c++17", "--device-as-default-execution-space"}
 
 // freeShared is the size of dynamic shared memory that every kernel may use without a request to

@@ -245,8 +245,8 @@ func (e *Encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
 	return out, nil
 }
 
-// location says where the data of a result's tensor lies: in a frame, in the header, or (for a
-// tensor without elements) nowhere.
+// location is the place of the data of a result's tensor: a frame, the header, or (for a tensor
+// without elements) none.
 type location struct {
 	located, framed bool
 	frame           int
