@@ -287,7 +287,8 @@ func (l *Ledger) demand() (n uint64) {
 }
 
 // writeAhead writes extents that have no copy below, if there are more of them than the high
-// watermark allows, until the low watermark is reached.
+// watermark allows, until the low watermark is reached. While reservations wait, the watermarks of
+// the slab are lowered, so that the requested room (see demand) can be freed without a write.
 func (l *Ledger) writeAhead(out []Effect) []Effect {
 	for i := 0; i+1 < len(l.tiers); i++ {
 		t := l.tiers[i]
