@@ -61,8 +61,8 @@ var (
 	ErrTimeout          error = reasonError("TIMEOUT")
 	ErrOutOfMemory      error = reasonError("OUT_OF_MEMORY")
 	ErrInputFailed      error = reasonError("INPUT_FAILED")
-	// ErrInputUnreachable: the task must run on a worker that cannot fetch an input from the worker
-	// that has it.
+	// ErrInputUnreachable: the task must run on one worker and its input must stay on another, and
+	// the first worker cannot fetch from the second.
 	ErrInputUnreachable error = reasonError("INPUT_UNREACHABLE")
 
 	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.

@@ -8,8 +8,8 @@ import (
 )
 
 // Get waits for the task and returns its result as a T. T is one of the types that Value returns,
-// a number type that can represent the value exactly, a slice or string-keyed map of such types,
-// or a []Element for an array.
+// a number type, a slice or string-keyed map of such types, or a []Element for an array. An integer
+// type must represent the value exactly; floating-point and complex types round it.
 func Get[T any](ctx context.Context, f *Future) (T, error) {
 	var zero T
 	v, err := f.Value(ctx)

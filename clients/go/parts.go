@@ -49,7 +49,7 @@ func (c *Client) streamParts(ctx context.Context, address string, ref *millracev
 	}
 	all.Wait()
 	if bad != nil {
-		return bad, nil // the object is not there; the errors of the other parts come from the cancellation
+		return bad, nil // the object is not there; the other errors come from the cancellation
 	}
 	if err == nil {
 		one := [1]Object{}

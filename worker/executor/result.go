@@ -51,7 +51,7 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 			results = append(results, p.finish(q, f, m.GetRelease()))
 		}
 	}
-	// Releases come last: results may be in memory that is released. By now they have adopted it.
+	// Releases come last, because the results above may have adopted memory that is released here.
 	p.release(m.GetRelease())
 	p.pools.config.Done(results)
 	return nil
@@ -100,8 +100,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*
 }
 
 // keepInputs keeps inputs that the process still reads after the run, under one lease of the
-// process for each. REQUIRES: the run's own hold on its inputs has not ended, i.e.
-// Done was not called.
+// process for each. REQUIRES: Done was not called, so that the run still holds its inputs.
 func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
 	for _, k := range kept {
 		if err := p.keepInput(r, k); err != nil {
