@@ -90,7 +90,7 @@ func random(seed uint64, n int) []byte {
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
 
-// Run checks that a path does what transfer.Path promises.
+// Run checks that a path keeps the guarantees of transfer.Path.
 func (h Harness) Run(t *testing.T) {
 	t.Helper()
 	t.Run("sizes", h.sizes)

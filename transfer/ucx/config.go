@@ -134,8 +134,8 @@ type PathConfig struct {
 	// it registers again. Nil: 0.
 	Worker func() ids.WorkerID
 	// StallTimeout is how long a fetch waits without any progress. It also limits each step of
-	// opening a connection, except for the first: the peer's answer may take four times as long. 0:
-	// DefaultStallTimeout.
+	// opening a connection, except for the first: the peer's answer may take four times as long.
+	// The default is DefaultStallTimeout.
 	StallTimeout time.Duration
 	// LeaseTTL is how long the source keeps an object for a reader that has disappeared without
 	// notice. 0: 30 s.

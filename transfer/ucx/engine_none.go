@@ -8,7 +8,7 @@ func loadLibrary(string, [][2]string) (version, error) {
 	return version{}, fmt.Errorf("%w: this program was built without cgo, or not for Linux; build with CGO_ENABLED=1", ErrUnavailable)
 }
 
-// newEngine always fails, as loadLibrary does.
+// newEngine is never called, because loadLibrary fails first.
 func newEngine([][2]string) (engine, error) {
 	_, err := loadLibrary("", nil)
 	return nil, err

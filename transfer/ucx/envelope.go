@@ -13,9 +13,9 @@ import (
 
 // UCX parses the addresses and keys of peers without checks. It aborts its process on an address of
 // another version, and reads beyond the end of a truncated one. So they travel in an envelope of
-// ours: it says what kind of content it has, which version of UCX made it and how long it is, and
-// has a checksum over everything. Only the content of a valid envelope is passed to UCX. An
-// envelope is not a signature: DataService.ConnectLane requires the token of a worker first.
+// ours, with the kind of its content, the version of UCX that made it, its length, and a checksum
+// over everything. Only the content of a valid envelope is passed to UCX. An envelope is not a
+// signature: DataService.ConnectLane requires the token of a worker first.
 //
 // Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes
 // each), PID of the process (4 bytes) and the number of its PID namespace (8 bytes), length of the

@@ -132,7 +132,7 @@ func (f *fetch) run(ctx context.Context) error {
 			i := f.placing[0]
 			f.placing = f.placing[1:]
 			f.place(ctx, i)
-			stall.Reset(f.path.config.StallTimeout) // that wait was not the peer's
+			stall.Reset(f.path.config.StallTimeout) // the peer did not cause that wait
 			continue
 		}
 		f.freeMessage()
