@@ -273,8 +273,8 @@ type fetch struct {
 type incoming struct {
 	regions []transfer.Region
 	// frame and offset are the position of the next byte: the data of an object must arrive in
-	// order, so nothing can be missing when the end is reached. offset counts from the begin of the
-	// part.
+	// order, so nothing can be missing when the end is reached. offset counts from the beginning of
+	// the part.
 	part   part
 	frame  int
 	offset uint64

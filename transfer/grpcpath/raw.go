@@ -52,7 +52,7 @@ const (
 	rawFlushBytes = 64 << 10
 )
 
-// appendHello encodes the begin of a connection.
+// appendHello encodes the beginning of a connection.
 func appendHello(b []byte, magic, token string) []byte {
 	b = append(b, magic...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(token)))

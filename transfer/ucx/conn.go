@@ -41,7 +41,7 @@ type conn struct {
 	unmap func(dead bool)
 	watch *watched
 	// lost says that the endpoint failed, or the peer was reported as gone. That does not prove
-	// that its process has ended: on an overloaded host, UCX gives up live peers, too.
+	// that its process has ended: on an overloaded host, UCX gives up on live peers, too.
 	lost bool
 
 	endpoint int32

@@ -52,7 +52,7 @@ type op struct {
 	header     header
 }
 
-// header is the begin of every message.
+// header is the beginning of every message.
 type header [24]byte
 
 // event is the result of an order, or a message or an error from a peer. Its layout is that of

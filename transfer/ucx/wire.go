@@ -34,8 +34,8 @@ const (
 	messageData
 )
 
-// preamble is the begin of every message: the receiver's token, the number of the request, the kind
-// and the number of elements.
+// preamble is the beginning of every message: the receiver's token, the number of the request, the
+// kind and the number of elements.
 type preamble struct {
 	token   uint64
 	request uint64
