@@ -21,7 +21,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// mentions reports whether an error says all of words.
+// mentions reports whether an error's text contains all of words.
 func mentions(err error, words ...string) bool {
 	for _, w := range words {
 		if err == nil || !strings.Contains(err.Error(), w) {
@@ -210,7 +210,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// raw is a connection without the client's conveniences.
+// raw returns a gRPC connection to the scheduler, without the client library.
 func raw(t *testing.T) (context.Context, millracev1.SchedulerServiceClient) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+shared.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -237,7 +237,8 @@ func TestMessageOverTheLimit(t *testing.T) {
 	}
 }
 
-// TestHalfASubmission: a stream that breaks leaves nothing; the same request, sent again, is applied once.
+// TestHalfASubmission: a stream that breaks leaves no task; the same request, sent again, is
+// applied once.
 func TestHalfASubmission(t *testing.T) {
 	ctx, s := raw(t)
 	header := &millracev1.SubmitHeader{Namespace: namespace(t), RequestId: "half-a-submission"}
@@ -301,7 +302,7 @@ func TestTwoClientsSubmitTheSameKeyAtOnce(t *testing.T) {
 			t.Fatalf("key %d is task %d and task %d", n, a, b)
 		}
 	}
-	// What one gives up, the other still has.
+	// The second client still has the results that the first one releases.
 	clients[0].Release(futures[0]...)
 	if got, err := millrace.Gather[[]int64](ctx, futures[1]...); err != nil || got[7][0] != 7 {
 		t.Errorf("%v", err)

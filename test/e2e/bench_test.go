@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/bench"
 )
 
-// TestBenchPrintsItsContract: the fields that others rely on, and nothing else on stdout. No figure is
-// judged here.
+// TestBenchPrintsItsContract: the output on stdout consists of the fields that other programs rely
+// on. The test does not judge the figures.
 func TestBenchPrintsItsContract(t *testing.T) {
 	tasks := "bench workers tasks seconds tasks_per_second scheduler_cpu_us_per_task client_cpu_us_per_task peak_rss_bytes version"
 	for _, tc := range []struct{ args, fields string }{
@@ -50,7 +50,7 @@ func TestBenchPrintsItsContract(t *testing.T) {
 	}
 }
 
-// Workers that cannot start end a benchmark: it does not wait for them.
+// A benchmark ends if its workers cannot start; it does not wait for them.
 func TestBenchEndsWithItsWorkers(t *testing.T) {
 	_, err := bench.StartCluster(soon(t), bench.ClusterConfig{
 		Executable: binary, Workers: 1, Arguments: []string{"--protocol", "ucx", "--ucx-library", "/nonexistent/libucp.so.0"},
@@ -60,8 +60,9 @@ func TestBenchEndsWithItsWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkerStaysWithinItsBounds: what goes through a worker's disk takes no memory beside the slab, but for buffers. The
-// worker's own memory is below 128 MiB, and the peak of both below their sum.
+// TestWorkerStaysWithinItsBounds: bytes that go through a worker's disk take no memory except the
+// slab and buffers. The worker's own memory is below 128 MiB, and the peak is below the sum of the
+// slab and that.
 func TestWorkerStaysWithinItsBounds(t *testing.T) {
 	const slab, own = 32 << 20, 128 << 20
 	out := shared.succeed(t, "bench", "spill", "--total", "256MiB", "--slab", "32MiB", "--chunk", "4MiB", "--json")
@@ -73,12 +74,14 @@ func TestWorkerStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// TestDataStaysWithinTwiceTheObject: neither client nor worker ever holds more than twice an object on its way, code and
-// buffers included, when bytes travel by gRPC. (A mapping of the worker's memory would count for both.) The worker's peak
-// has the pages of its slab, so it cannot be below the object's size; the object before this one may lie there too, until
-// the worker hears that nobody wants it any more.
+// TestDataStaysWithinTwiceTheObject: when bytes travel by gRPC, neither client nor worker ever
+// holds more than twice the size of the object, including code and buffers. (A mapping of the
+// worker's memory would count for both.) The worker's peak includes the pages of its slab, so it is
+// at least the object's size. The object before this one may also be there until the worker learns
+// that it was released.
 func TestDataStaysWithinTwiceTheObject(t *testing.T) {
-	const size = 192 << 20 // much beside code and buffers, which depend on how busy the machine is
+	// The size is large compared to code and buffers, which depend on how busy the machine is.
+	const size = 192 << 20
 	for _, client := range []string{"go", "python"} {
 		t.Run(client, func(t *testing.T) {
 			out := shared.succeed(t, "bench", "data", "--protocol", "grpc", "--client", client, "--python", python(), "--bytes", "192MiB", "--repetitions", "1", "--json")

@@ -1,4 +1,4 @@
-// Package e2e is Test support: acceptance tests against the real binary, as processes on loopback.
+// Package e2e is Test support: acceptance tests with the real binary, in processes on loopback.
 package e2e
 
 import (
@@ -23,13 +23,14 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// patience is for what must happen, on a machine however busy.
+// patience is the longest time that a test waits for an event on a very busy machine.
 const patience = 5 * time.Minute
 
-// binary is what is tested: MILLRACE_BIN, else built by TestMain.
+// binary is the tested program: MILLRACE_BIN, else TestMain builds it.
 var binary string
 
-// shared is the cluster of the tests that disturb nobody. Each of these tests has a namespace of its own.
+// shared is the cluster of the tests that do not disturb other tests. Each of these tests has a
+// namespace of its own.
 var shared *cluster
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -89,13 +90,13 @@ type cluster struct {
 	cmd   *exec.Cmd
 	log   *lockedBuffer
 	ended chan struct{}
-	// said is what it wrote to stdout before the line "ready".
+	// said is the text that it wrote to stdout before the line "ready".
 	said *lockedBuffer
-	// readyAfter is how long it took from the start to the line "ready".
+	// readyAfter is the time from the start to the line "ready".
 	readyAfter time.Duration
 }
 
-// lockedBuffer collects what a process writes.
+// lockedBuffer collects the output of a process.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -113,8 +114,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// environment is ours without settings of Millrace, and without GPUs unless a flag asks for
-// them.
+// environment returns our environment without the settings of Millrace, and without GPUs unless a
+// flag asks for them.
 func environment(add ...string) []string {
 	env := []string{"MILLRACE_DEVICE=host"}
 	for _, v := range os.Environ() {
@@ -129,7 +130,7 @@ func startUp(dir string, args ...string) (*cluster, error) {
 	return startUpOf(binary, environment(), dir, args...)
 }
 
-// startUpOf starts a cluster of another program, or with another environment.
+// startUpOf starts a cluster with the given program and environment.
 func startUpOf(binary string, env []string, dir string, args ...string) (*cluster, error) {
 	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), said: new(lockedBuffer), ended: make(chan struct{})}
 	c.cmd = exec.Command(binary, append([]string{"up", "--scheduler-file", c.file, "--python", python()}, args...)...)
@@ -157,7 +158,7 @@ func startUpOf(binary string, env []string, dir string, args ...string) (*cluste
 		}
 		_, err := io.Copy(c.log, out)
 		ready <- cmp.Or(lines.Err(), err, io.EOF)
-		_ = c.cmd.Wait() // Its exit code is ProcessState's.
+		_ = c.cmd.Wait() // The exit code is in ProcessState.
 		close(c.ended)
 	}()
 	select {
@@ -181,7 +182,7 @@ func startCluster(t *testing.T, args ...string) *cluster {
 	return watched(t, c, err)
 }
 
-// watched stops a cluster with the test.
+// watched stops a cluster at the end of the test.
 func watched(t *testing.T, c *cluster, err error) *cluster {
 	t.Helper()
 	if err != nil {
@@ -198,7 +199,7 @@ func watched(t *testing.T, c *cluster, err error) *cluster {
 	return c
 }
 
-// stop signals `up` and waits for its end. A second stop does nothing.
+// stop signals `up` and waits until it has ended. A second stop does nothing.
 func (c *cluster) stop(signal syscall.Signal) error {
 	if err := c.cmd.Process.Signal(signal); errors.Is(err, os.ErrProcessDone) {
 		return nil
@@ -241,7 +242,7 @@ func commandLine(pid int) string {
 	return strings.ReplaceAll(string(text), "\x00", " ")
 }
 
-// within polls until the condition holds: what it waits for happens in other processes.
+// within polls until the condition holds, because the event happens in another process.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -260,7 +261,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// dial connects to a cluster, in a namespace of the test's own.
+// dial connects to a cluster, in a namespace of the test.
 func (c *cluster) dial(t *testing.T, options ...millrace.Option) *millrace.Client {
 	t.Helper()
 	options = append([]millrace.Option{millrace.WithSchedulerFile(c.file), millrace.WithNamespace(namespace(t))}, options...)
@@ -281,7 +282,7 @@ func namespace(t *testing.T) string {
 	return strings.ReplaceAll(t.Name(), "/", ".")
 }
 
-// command runs the binary against the cluster and returns what it wrote and its exit code.
+// command runs the binary against the cluster and returns its output and exit code.
 func (c *cluster) command(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(soon(t), binary, args...)

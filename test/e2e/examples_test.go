@@ -10,7 +10,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// The examples for GPUs run on host workers, too, check what they compute, and end with "ok".
+// The examples for GPUs run on host workers, too; they check their results, and end with "ok".
 func TestExamplesEndWithOK(t *testing.T) {
 	kmeans := filepath.Join(t.TempDir(), "kmeans")
 	if out, err := exec.Command("go", "build", "-o", kmeans, "github.com/millrace/millrace/examples/kmeans").CombinedOutput(); err != nil {

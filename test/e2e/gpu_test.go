@@ -19,12 +19,12 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
-// onRealGPU: the machine's driver is used, with sizes that show what the hardware
-// does.
+// onRealGPU reports whether the machine's driver is used, with sizes that show the speed of the
+// hardware.
 func onRealGPU() bool { return os.Getenv("MILLRACE_CUDA_REAL") != "" }
 
-// withCUDA is the program built with cgo, as a release is: what TestMain builds shows
-// that it can be without.
+// withCUDA builds the program with cgo, as a release is built. TestMain builds it without cgo,
+// which shows that that works, too.
 var withCUDA = sync.OnceValues(func() (string, error) {
 	if os.Getenv("MILLRACE_BIN") != "" {
 		return binary, nil
@@ -39,28 +39,28 @@ var withCUDA = sync.OnceValues(func() (string, error) {
 	return program, err
 })
 
-// startGPUs is a cluster of workers on GPUs, which are pretended to be there unless
-// the machine's are to be used.
+// startGPUs starts a cluster of workers on GPUs. The GPUs are fake unless the machine's are to be
+// used.
 func startGPUs(t *testing.T, gpus int, args ...string) (*cluster, *cudatest.Fake) {
 	t.Helper()
 	return startGPUsOf(t, gpus, 256<<20, args...)
 }
 
-// startGPUsOf is startGPUs; those that are pretended have so much memory.
+// startGPUsOf is startGPUs with the given memory per fake GPU.
 func startGPUsOf(t *testing.T, gpus int, memory uint64, args ...string) (*cluster, *cudatest.Fake) {
 	t.Helper()
 	m := gpuMachine(t, gpus, memory)
 	return m.start(t, gpus, args...), m.fake
 }
 
-// gpus is what clusters, and others, share of this machine.
+// gpus describes the GPUs of this machine, which clusters and other processes share.
 type gpus struct {
 	fake *cudatest.Fake // nil if they are real
 	env  []string
 }
 
-// gpuMachine has so many GPUs, which are pretended to be there and to have so much memory
-// unless the machine's are to be used.
+// gpuMachine returns a machine with the given number of fake GPUs and memory per GPU, or the
+// machine's real GPUs.
 func gpuMachine(t *testing.T, count int, memory uint64) *gpus {
 	t.Helper()
 	m := &gpus{env: environment()}
@@ -80,13 +80,13 @@ func gpuMachine(t *testing.T, count int, memory uint64) *gpus {
 	return m
 }
 
-// arguments are those of `millrace up` for workers on so many of them.
+// arguments returns the arguments of `millrace up` for the given number of workers on GPUs.
 func (m *gpus) arguments(t *testing.T, workers int, args ...string) []string {
 	t.Helper()
 	return append([]string{"--device", "cuda", "--workers", fmt.Sprint(workers), "--slots", "2", "--local-directory", t.TempDir()}, args...)
 }
 
-// start starts a cluster on so many of them; without them the test means nothing.
+// start starts a cluster on the given number of GPUs. The test is skipped if there are fewer.
 func (m *gpus) start(t *testing.T, workers int, args ...string) *cluster {
 	t.Helper()
 	needs(t, workers)
@@ -134,7 +134,7 @@ func array(t *testing.T, content []byte) millrace.Array {
 	return a
 }
 
-// there checks an array that a client gets.
+// there checks an array that a client reads.
 func there(t *testing.T, f *millrace.Future, want []byte) {
 	t.Helper()
 	a, err := f.Array(soon(t))
@@ -146,8 +146,8 @@ func there(t *testing.T, f *millrace.Future, want []byte) {
 	}
 }
 
-// Objects of any size go to workers on GPUs and come back, through shared memory and
-// through streams; more of them than the slabs hold, and than pinned memory does.
+// Objects of any size go to workers on GPUs and come back, through shared memory and through
+// streams. There are more objects than the slabs and the pinned memory hold.
 func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
 	count := most(t, 2)
 	c, _ := startGPUs(t, count, "--rmm-pool-size", "16MiB", "--pinned-limit", "16MiB", "--spill-limit", "1GiB")
@@ -185,8 +185,7 @@ func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
 	}
 }
 
-// A worker that is killed, and one whose GPU is lost, are started again, and the
-// cause is told.
+// A worker that is killed, and one whose GPU fails, are started again, and the cause is reported.
 func TestGPUWorkersAreStartedAgain(t *testing.T) {
 	c, fake := startGPUs(t, 1, "--device-memory-limit", "16MiB", "--pinned-limit", "16MiB")
 	client := c.dial(t)
@@ -230,7 +229,7 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 	}
 	next(w, "SIGKILL")
 	if fake == nil {
-		return // no real GPU is broken for this
+		return // a real GPU cannot be broken for this
 	}
 	w = one()
 	fake.StickyPID.Store(uint64(w.GetPid()))
@@ -239,7 +238,7 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 	next(w, "CUDA_ERROR_ECC_UNCORRECTABLE")
 }
 
-// The figures of a client that scatters and gathers 256 MiB.
+// TestGPUClientRates measures a client that scatters and gathers 256 MiB.
 func TestGPUClientRates(t *testing.T) {
 	size, times, limits := 5<<20, 1, []string{"--device-memory-limit", "16MiB", "--pinned-limit", "32MiB"}
 	if onRealGPU() {
@@ -279,13 +278,13 @@ func TestGPUClientRates(t *testing.T) {
 	}
 }
 
-// noteRate notes a rate of a real GPU.
+// noteRate records a rate of a real GPU.
 func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
 	t.Helper()
 	note(t, name, float64(bytes)/float64(took), "GB/s")
 }
 
-// note notes a figure of a real GPU.
+// note records a figure of a real GPU.
 func note(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
 	if !onRealGPU() {
@@ -294,7 +293,7 @@ func note(t *testing.T, name string, value float64, unit string) {
 	t.Logf("%-55s %8.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv("MILLRACE_RATES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // nobody asked
+		return // no file was asked for
 	}
 	_, err = fmt.Fprintf(file, "%-55s %8.2f %s\n", name, value, unit)
 	if err = errors.Join(err, file.Close()); err != nil {

@@ -13,11 +13,12 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// A large object gets to all GPUs of a host in a chain, each reading at the one before it what is arriving there: those in the
-// middle give what they get. It is right everywhere, also if one of them dies meanwhile. Of two real
-// GPUs, the first one has two workers.
+// A large object reaches all GPUs of a host through a broadcast chain: each worker reads from the
+// one before it while the bytes are still arriving there, so that the workers in the middle pass on
+// their bytes. All copies are right, even if one of the workers dies during the broadcast. With two
+// real GPUs, the first one has two workers.
 func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
-	const gpus = 3 // one to give, one in the middle, one at the end
+	const gpus = 3 // a source, one in the middle, one at the end
 	needs(t, gpus-1)
 	large, limits := 66<<20, []string{"--device-memory-limit", "200MiB", "--pinned-limit", "32MiB"}
 	if onRealGPU() {
@@ -71,7 +72,8 @@ func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
 		}
 		f.Release()
 	}
-	// Who is told to read behind somebody that is slow to begin asks a holder: as when memory is mapped for the first time.
+	// A worker whose upstream is slow to begin reads from a holder instead, for example when memory
+	// is mapped for the first time. So repeat until a worker in the middle has passed on bytes.
 	given := func() (bytes uint64) {
 		for _, w := range workers()[1:] {
 			bytes += w.GetBytesOut()
@@ -88,7 +90,8 @@ func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
 	t.Logf("the chain was taken after %d rounds; %d bytes were given on", round, given())
 	for round := range 3 {
 		broadcast(1000+round, func() {
-			time.Sleep(time.Duration(round) * 3 * time.Millisecond) // somewhere on its way
+			// at some moment of the broadcast
+			time.Sleep(time.Duration(round) * 3 * time.Millisecond)
 			if err := syscall.Kill(int(workers()[1].GetPid()), syscall.SIGKILL); err != nil {
 				t.Error(err)
 			}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// realGPUs is how many this machine has that may be used.
+// realGPUs returns the number of real GPUs that may be used.
 var realGPUs = sync.OnceValues(func() (int, error) {
 	driver, err := cuda.Load(cuda.Config{})
 	if err != nil {
@@ -28,7 +28,7 @@ var realGPUs = sync.OnceValues(func() (int, error) {
 	return len(driver.Devices()), nil
 })
 
-// most is a number of GPUs, or as many as there are.
+// most returns count, or the number of real GPUs if that is smaller.
 func most(t *testing.T, count int) int {
 	t.Helper()
 	if !onRealGPU() {
@@ -41,7 +41,7 @@ func most(t *testing.T, count int) int {
 	return min(n, count)
 }
 
-// needs ends a test that means nothing with fewer GPUs.
+// needs skips a test that is meaningless with fewer GPUs.
 func needs(t *testing.T, count int) {
 	t.Helper()
 	if n := most(t, count); n < count {
@@ -49,7 +49,7 @@ func needs(t *testing.T, count int) {
 	}
 }
 
-// withCompiler makes NVIDIA's compiler found where there is no CuPy that brings it.
+// withCompiler makes NVIDIA's compiler available without a CuPy that brings it.
 func (m *gpus) withCompiler(t *testing.T) *gpus {
 	t.Helper()
 	if m.fake == nil {
@@ -67,7 +67,7 @@ func (m *gpus) withCompiler(t *testing.T) *gpus {
 	return m
 }
 
-// people are the active workers of a cluster, by name.
+// people returns the active workers of a cluster, sorted by name.
 func people(t *testing.T, client *millrace.Client) []*millracev1.Worker {
 	t.Helper()
 	list, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
@@ -78,14 +78,14 @@ func people(t *testing.T, client *millrace.Client) []*millracev1.Worker {
 	return list
 }
 
-// stamped are objects whose bytes are known, also when they were made again.
+// stamped holds objects whose bytes are known, also if they were computed again.
 type stamped struct {
 	client  *millrace.Client
 	keys    []int64
 	futures []*millrace.Future
 }
 
-// stamp makes some, on a worker if it lives.
+// stamp makes some stamped objects, on the given worker if it is alive.
 func stamp(t *testing.T, client *millrace.Client, worker string, first, count, bytes int) *stamped {
 	t.Helper()
 	s := &stamped{client: client}
@@ -102,7 +102,7 @@ func stamp(t *testing.T, client *millrace.Client, worker string, first, count, b
 	return s
 }
 
-// check has a task look at all bytes of each.
+// check runs a task per object that checks all of its bytes.
 func (s *stamped) check(t *testing.T, where ...millrace.TaskOption) {
 	t.Helper()
 	for i, f := range s.futures {
@@ -117,8 +117,9 @@ func (s *stamped) check(t *testing.T, where ...millrace.TaskOption) {
 	}
 }
 
-// A user's kernel that uses an address that it may not ends the context of its worker. That one is replaced, the cause is
-// told, what it held is there again, and the task is given up when it has done so three times.
+// A user's kernel that accesses an illegal address ends the CUDA context of its worker. The worker
+// is replaced, the cause is reported, its objects are available again, and the task is given up
+// after three such deaths.
 func TestGPUIllegalAddressInAWorker(t *testing.T) {
 	count := most(t, 2)
 	c := gpuMachine(t, count, 4<<30).withCompiler(t).start(t, count, "--device-memory-limit", "1GiB", "--pinned-limit", "64MiB")
@@ -147,7 +148,7 @@ func TestGPUIllegalAddressInAWorker(t *testing.T) {
 	held.check(t, millrace.WithWorkers(victim.GetName()))
 }
 
-// fails runs `millrace up` and returns what it says when it gives up.
+// fails runs `millrace up` and returns its output when it gives up.
 func (m *gpus) fails(t *testing.T, args ...string) string {
 	t.Helper()
 	program, err := withCUDA()
@@ -164,7 +165,7 @@ func (m *gpus) fails(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// What CUDA_VISIBLE_DEVICES names wrongly is refused, with what there is.
+// Wrong entries in CUDA_VISIBLE_DEVICES are refused, with a list of the GPUs that exist.
 func TestGPUWrongVisibleDevices(t *testing.T) {
 	m := gpuMachine(t, 1, 1<<30)
 	env := m.env
@@ -173,7 +174,7 @@ func TestGPUWrongVisibleDevices(t *testing.T) {
 		said := m.fails(t, "--device", "cuda")
 		for _, want := range []string{fmt.Sprintf("CUDA_VISIBLE_DEVICES=%q", visible), "(GPU-", "correct or unset it"} {
 			if m.fake != nil && want == "(GPU-" {
-				want = "GPU-fafafafa" // as the driver tells it
+				want = "GPU-fafafafa" // the fake driver's UUID
 			}
 			if !strings.Contains(said, want) {
 				t.Errorf("it does not say %q:\n%s", want, said)
@@ -185,7 +186,8 @@ func TestGPUWrongVisibleDevices(t *testing.T) {
 	stamp(t, c.dial(t), "gpu-0", 1, 3, 1<<20).check(t)
 }
 
-// Another program uses a GPU, and then takes all that is left of its memory. The worker says so, and goes on in its own.
+// Another program uses a GPU, and then takes the rest of its memory. The worker reports that, and
+// goes on in its own memory.
 func TestGPUIsUsedByAnotherProgram(t *testing.T) {
 	m := gpuMachine(t, 1, 8<<30)
 	before := m.takes(t, 3<<30)
@@ -217,8 +219,9 @@ func sized(onFake, onGPU int) int {
 	return onFake
 }
 
-// What others have is not there for the slab: one of the usual size is smaller then. One whose size was asked for is not, and
-// nothing is started; it is said what to do, and who has the memory.
+// Memory that other programs use is not available for the slab: a slab of the default size becomes
+// smaller. If the size was given explicitly, nothing is started, and the error names the remedy and
+// the processes that use the memory.
 func TestGPUMemoryIsTakenByAnotherProgram(t *testing.T) {
 	m := gpuMachine(t, 1, 8<<30)
 	o := m.takes(t, int64(sized(5<<30, 90<<30)))
@@ -244,7 +247,7 @@ func TestGPUMemoryIsTakenByAnotherProgram(t *testing.T) {
 	stamp(t, client, worker.GetName(), 1, 4, 8<<20).check(t)
 }
 
-// Two clusters share the GPUs of a machine, each with its part of their memory.
+// Two clusters share the GPUs of a machine; each uses a part of their memory.
 func TestGPUTwoClustersOnOneMachine(t *testing.T) {
 	count := most(t, 2)
 	m := gpuMachine(t, count, 8<<30)
@@ -261,7 +264,7 @@ func TestGPUTwoClustersOnOneMachine(t *testing.T) {
 		}
 		clients = append(clients, client)
 	}
-	// Each knows its own only, and both are there at once.
+	// Each cluster knows only its own objects, and both run at the same time.
 	var group sync.WaitGroup
 	for _, h := range held {
 		group.Go(func() {
@@ -278,8 +281,8 @@ func TestGPUTwoClustersOnOneMachine(t *testing.T) {
 	}
 }
 
-// A worker on a GPU is stopped: what it shows can be read, what it does not do in time others do, and it is one of them again
-// when it goes on.
+// A worker on a GPU is stopped. Its mapped memory can still be read, other workers do the tasks
+// that it does not finish in time, and it joins again when it continues.
 func TestGPUStoppedWorker(t *testing.T) {
 	needs(t, 2)
 	c := gpuMachine(t, 2, 2<<30).start(t, 2, "--device-memory-limit", "256MiB", "--pinned-limit", "64MiB", "--worker-lease", "3s")
@@ -287,7 +290,7 @@ func TestGPUStoppedWorker(t *testing.T) {
 	list := people(t, client)
 	victim, survivor := list[0], list[1]
 	held := stamp(t, client, victim.GetName(), 1, 8, 1<<20)
-	held.check(t, millrace.WithWorkers(survivor.GetName())) // which maps its memory
+	held.check(t, millrace.WithWorkers(survivor.GetName())) // this maps its memory
 	more := stamp(t, client, victim.GetName(), 100, 8, 1<<20)
 	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -303,7 +306,8 @@ func TestGPUStoppedWorker(t *testing.T) {
 	more.check(t, millrace.WithWorkers(victim.GetName()))
 }
 
-// UCX is forced, and may not use what reads from GPU to GPU: objects come in streams.
+// UCX is forced, but must not use the transport that reads from GPU to GPU: objects come in
+// streams.
 func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
 	library := os.Getenv("MILLRACE_UCX_LIBRARY")
 	if !onRealGPU() || library == "" {

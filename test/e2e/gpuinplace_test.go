@@ -13,7 +13,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// pair are two workers on GPUs, by name, and what is done with them.
+// pair is a cluster with two workers on GPUs, and a client.
 type pair struct {
 	*cluster
 	client *millrace.Client
@@ -49,8 +49,8 @@ func (p *pair) run(t *testing.T, at *millracev1.Worker, name string, args millra
 	return f
 }
 
-// came is how many bytes came to a worker by ipc so far, when it says that they are at least
-// so many.
+// came returns the number of bytes that a worker has received by ipc, once it reports at least the
+// given number.
 func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes uint64) {
 	t.Helper()
 	within(t, fmt.Sprintf("%s tells of %d bytes", to.GetName(), least), func() bool {
@@ -73,7 +73,7 @@ func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes ui
 	return bytes
 }
 
-// replicas are the workers that have a result.
+// replicas returns the workers that have a result.
 func (p *pair) replicas(t *testing.T, f *millrace.Future) []string {
 	t.Helper()
 	task, err := p.client.Task(soon(t), f.Key())
@@ -83,8 +83,8 @@ func (p *pair) replicas(t *testing.T, f *millrace.Future) []string {
 	return task.GetReplicas()
 }
 
-// A slice of an array on another GPU, and pieces from there that are joined, travel as the
-// bytes that they have: the array stays where it is, and nowhere else.
+// For a slice of an array on another GPU, and for pieces from there that are joined, only their own
+// bytes travel: the array stays on its GPU and is copied nowhere.
 func TestGPUSliceOfARemoteArray(t *testing.T) {
 	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	const large, from, to = 20 << 20, 3 << 20, 5<<20 + 1000
@@ -118,8 +118,8 @@ func TestGPUSliceOfARemoteArray(t *testing.T) {
 	}
 }
 
-// What is read often becomes a replica; what is large and read by an operation that does not
-// only move bytes does at once.
+// An object that is read often becomes a replica. A large object becomes one at once if the
+// operation that reads it does more than move bytes.
 func TestGPUReadOftenBecomesAReplica(t *testing.T) {
 	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	const small, large = 100 << 10, 8 << 20
@@ -141,8 +141,8 @@ func TestGPUReadOftenBecomesAReplica(t *testing.T) {
 	}
 }
 
-// A ring of points on two GPUs hands small objects around, which are read in place, while
-// their sources are killed: whatever is read is what it should be, or read again.
+// A ring of points on two GPUs passes small objects around. They are read in place while their
+// sources are killed: every read returns the right bytes, or is repeated.
 func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
 	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	const steps, width, bytes = 60, 4, 64 << 10

@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/worker/topology/nvml"
 )
 
-// What a worker and its executors take of a GPU beside the slab, as docs/gpu-operations.md says: contexts, scratch memory,
-// kernels and libraries.
+// The GPU memory that a worker and its executors use besides the slab, as docs/gpu-operations.md
+// states it: contexts, scratch memory, kernels and libraries.
 const (
 	besideTheSlab = 1 << 30
 	eachExecutor  = 1 << 30
 )
 
-// withCuPy lets Python tasks have what stands for CuPy where there is no GPU.
+// withCuPy gives Python tasks a replacement for CuPy if there is no GPU.
 func (m *gpus) withCuPy(t *testing.T) *gpus {
 	t.Helper()
 	if m.fake == nil {
@@ -36,7 +36,7 @@ func (m *gpus) withCuPy(t *testing.T) *gpus {
 	return m
 }
 
-// used looks at how much of a GPU's memory is in use, whoever has it.
+// used returns a function that reads how much of a GPU's memory is in use by all processes.
 func (m *gpus) used(t *testing.T, uuid string) func() uint64 {
 	t.Helper()
 	if m.fake != nil {
@@ -60,8 +60,8 @@ func (m *gpus) used(t *testing.T, uuid string) func() uint64 {
 	}
 }
 
-// Three times the slab is made, by operations and by functions, and kept: all that is in use of the GPU stays within the limit
-// and what is stated beside it.
+// Operations and functions make three times the bytes of the slab, and all are kept. The memory in
+// use on the GPU stays within the limit and the documented amount besides it.
 func TestGPUMemoryStaysWithinItsLimit(t *testing.T) {
 	const executors, parts = 2, 12
 	limit := sized(96<<20, 12<<30)
@@ -106,7 +106,7 @@ func TestGPUMemoryStaysWithinItsLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What CuPy keeps in each process are the results that it had there, at most one at a time.
+	// CuPy keeps the memory of the results that each process made, at most one at a time.
 	libraries := uint64(executors * 2 * limit / parts)
 	if most := uint64(limit) + besideTheSlab + executors*eachExecutor + libraries; highest < uint64(limit) || highest > most {
 		t.Errorf("%d bytes were in use, of a limit of %d and %d in all", highest, limit, most)

@@ -10,16 +10,16 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Workers on GPUs of one host have each other's memory mapped before anything is fetched,
-// and that of one that was started again, too.
+// Workers on GPUs of one host have each other's memory mapped before any fetch. This is so for a
+// restarted worker, too.
 func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 	const gpus = 2
 	began := time.Now()
 	c, _ := startGPUs(t, gpus, "--device-memory-limit", "16MiB", "--pinned-limit", "16MiB")
 	ready := time.Since(began)
 	client, ctx := c.dial(t), soon(t)
-	// connected waits until each active worker has a lane to each other one, none of which is
-	// the process that is gone, and returns one of them.
+	// connected waits until each active worker has a path to each other one, but none to the
+	// process that is gone. It returns the pid of one worker.
 	connected := func(gone uint64) (pid uint64) {
 		t.Helper()
 		within(t, "all pairs are connected", func() bool {
@@ -49,7 +49,7 @@ func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 	connected(pid)
 }
 
-// lanesTo counts the open lanes between two workers, over which nothing has come yet.
+// lanesTo counts the open paths between two workers that have not carried any bytes yet.
 func lanesTo(t *testing.T, reader, source *millracev1.Worker) (open int) {
 	t.Helper()
 	for _, l := range reader.GetLanes() {

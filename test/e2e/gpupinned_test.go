@@ -9,8 +9,8 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// What a GPU had no room for is read by another one out of the pinned memory in which it
-// lies: it does not come back first, and goes through no stream.
+// An object that a GPU spilled to pinned memory is read by another GPU directly from there: it does
+// not return to the first GPU, and goes through no stream.
 func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
 	c, _ := startGPUs(t, 2, "--device-memory-limit", "24MiB", "--pinned-limit", "96MiB", "--spill-limit", "none")
 	client, ctx := c.dial(t), soon(t)
@@ -25,7 +25,7 @@ func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
 		all, want = append(all, f), append(want, content)
 	}
 	for i, f := range all {
-		// A slice of all of it is a copy, made on the other GPU.
+		// A slice of the whole array is a copy, made on the other GPU.
 		again, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(f, []any{0}), millrace.WithWorkers("gpu-1"))
 		if err != nil {
 			t.Fatal(err)

@@ -13,8 +13,9 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// What a killed worker on a GPU had finished is copied out of its slab by the one that has it mapped, over their link; and the
-// slab is free again for the worker that is started in its place.
+// The finished objects of a killed worker on a GPU are copied out of its slab by the worker that
+// has the slab mapped, over the link between the GPUs. Then the slab's memory is free again for the
+// worker that is started in its place.
 func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
 	needs(t, 2)
 	large, objects, limits := 1<<20, 12, []string{"--device-memory-limit", "64MiB", "--pinned-limit", "32MiB"}
@@ -55,7 +56,7 @@ func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
 	if err := millrace.WaitAll(ctx, futures...); err != nil {
 		t.Fatal(err)
 	}
-	// The other one reads one of them, which maps the slab.
+	// The other worker reads one of them, which maps the slab.
 	sum := millrace.Native("bench.checksum")
 	want := []int64{value(submit(sum, millrace.Args(futures[0]), millrace.WithWorkers(survivor.GetName())))}
 	for _, f := range futures[1:min(8, objects)] {
@@ -97,7 +98,7 @@ func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
 	t.Logf("%d objects of %d MiB were elsewhere %v after the kill, the worker was back with its slab after %v",
 		objects, large>>20, rescued.Round(time.Millisecond), back.Round(time.Millisecond))
 	for i, f := range futures {
-		// What was not copied within 2 s was right to be made again.
+		// An object that was not copied within 2 s is rightly computed again.
 		if x := task(f); x.GetAttempt() != 1 && rescued < 2*time.Second {
 			t.Errorf("object %d was made again: attempt %d\n%v", i, x.GetAttempt(), x.GetStory())
 		}

@@ -10,7 +10,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// What carries bytes between GPUs, and how fast, is told for pairs and for a task.
+// The transport of bytes between GPUs, and its rate, are reported for pairs and for a task.
 func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	c, _ := startGPUs(t, 2, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	client, ctx := c.dial(t), soon(t)
@@ -38,7 +38,7 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	within(t, "topo says what carries the bytes", func() bool {
 		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
 		if len(pairs) != 2 {
-			return false // they connect both ways, whoever fetches
+			return false // they connect in both directions, whichever fetches
 		}
 		for _, p := range pairs {
 			p, _ := p.(map[string]any)
@@ -60,7 +60,7 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	if told["gpu-0"] != "" || !found || !carried(by) {
 		t.Errorf("explain says %q", told)
 	}
-	// Nobody is to choose a worker for what has ended, so the table tells of what waits.
+	// Placement of an ended task is not explained, so the table is about a waiting task.
 	made := full()
 	if err := made.Wait(ctx); err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	}
 }
 
-// A slice is made where its array lies: only its own bytes travel, whatever it is cut
-// from and however it lies there.
+// A slice is computed on the worker of its array: only the slice's own bytes travel, whatever the
+// layout of the slice and the array.
 func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 	c, _ := startGPUs(t, 2, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	client, ctx := c.dial(t), soon(t)
@@ -131,14 +131,14 @@ func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 	})
 }
 
-// GPUs that do not reach each other's memory exchange objects through the host, and topo
-// says why.
+// GPUs that cannot access each other's memory exchange objects through the host, and topo shows the
+// reason.
 func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	if onRealGPU() {
-		return // they do
+		return // real GPUs can
 	}
 	m := gpuMachine(t, 2, 256<<20)
-	m.fake.RefusePeer.Store(1) // before they try, which they do as they register
+	m.fake.RefusePeer.Store(1) // before they try it, when they register
 	c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", "16MiB")
 	client, ctx := c.dial(t), soon(t)
 	content := someBytes(3, 5<<20+1)

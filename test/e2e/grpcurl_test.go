@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// grpcurlPath is the pinned grpcurl: GRPCURL, else what `make` built.
+// grpcurlPath returns the pinned grpcurl: GRPCURL, else the one that `make` built.
 func grpcurlPath(t *testing.T) string {
 	t.Helper()
 	if p := os.Getenv("GRPCURL"); p != "" {
@@ -30,7 +30,7 @@ func grpcurlPath(t *testing.T) string {
 	return p
 }
 
-// grpcurl runs it without any .proto file, and returns what it wrote.
+// grpcurl runs it without any .proto file, and returns its output.
 func grpcurl(t *testing.T, data string, args ...string) string {
 	t.Helper()
 	all := []string{"-plaintext", "-max-time", fmt.Sprint(patience.Seconds()), "-H", "authorization: Bearer " + shared.Token}
@@ -51,7 +51,7 @@ func rpc(t *testing.T, method, data string) map[string]any {
 	return decode(t, grpcurl(t, data, "millrace.v1.SchedulerService/"+method))
 }
 
-// TestGrpcurl is the operator's session: everything by reflection.
+// TestGrpcurl is an operator's session that uses reflection only.
 func TestGrpcurl(t *testing.T) {
 	if out := grpcurl(t, "", "list"); !strings.Contains(out, "millrace.v1.SchedulerService") || !strings.Contains(out, "grpc.health.v1.Health") {
 		t.Errorf("list: %s", out)

@@ -8,7 +8,8 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Names from other users are only shown, never executed by the terminal, and errors name commands, not the API.
+// Names from other users are shown but never executed by the terminal, and errors name commands,
+// not API methods.
 func TestOutputIsForPeople(t *testing.T) {
 	client := shared.dial(t, millrace.WithName("client\x1b]0;owned\x07"))
 	key := "key\x1b]52;c;AAAA\x07\u202e"

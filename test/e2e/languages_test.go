@@ -10,7 +10,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// answers is what each language computes on the cluster.
+// answers holds the results that each language computes on the cluster.
 type answers struct {
 	Mean     float64   `json:"mean"`
 	Deviate  float64   `json:"deviate"`
@@ -22,7 +22,8 @@ type answers struct {
 	Shared   float64   `json:"shared"`
 }
 
-// TestGoAndPythonGetTheSameNumbers: the same functions by import path and the same native ops, from two programs.
+// TestGoAndPythonGetTheSameNumbers: two programs call the same functions by import path and the
+// same native ops.
 func TestGoAndPythonGetTheSameNumbers(t *testing.T) {
 	ctx := soon(t)
 	c := shared.dial(t, millrace.WithNamespace("two-languages"))

@@ -11,8 +11,9 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestWorkerLeavesWithoutALoss: a worker that gets SIGTERM, or whose supervisor does, ends what runs, and others have copied
-// what only it had: scattered data is kept, and no result is computed again.
+// TestWorkerLeavesWithoutALoss: a worker that gets SIGTERM, directly or by its supervisor, finishes
+// its running tasks. Other workers copy the objects that only it had: scattered data is kept, and
+// no result is computed again.
 func TestWorkerLeavesWithoutALoss(t *testing.T) {
 	for _, to := range []string{"worker", "supervisor"} {
 		t.Run(to, func(t *testing.T) {
@@ -33,7 +34,8 @@ func TestWorkerLeavesWithoutALoss(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
-			// It notes each run, and is large enough to lie on its worker alone.
+			// The task records each run, and its result is too large to be kept anywhere but on its
+			// worker.
 			noted := func(name string, seconds float64) *millrace.Future {
 				file := filepath.Join(dir, name)
 				code := fmt.Sprintf("(lambda f: [open(%q, 'a').write('x'), __import__('time').sleep(%v), __import__('numpy').full(100000, 2.5)][2])(0)", file, seconds)

@@ -10,8 +10,9 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// A scheduler is killed and started again, while workers of its earlier life still hold objects and run tasks. None of
-// their bytes is ever used as a result of the new tasks, even where task numbers of the two lives are equal.
+// A scheduler is killed and started again, while workers of its earlier life still hold objects and
+// run tasks. None of their bytes is ever used as a result of the new tasks, even if task numbers of
+// the two lives are equal.
 func TestNothingOutlivesTheLifeOfAScheduler(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,7 +77,7 @@ func TestNothingOutlivesTheLifeOfAScheduler(t *testing.T) {
 				}
 			}
 		}
-		// These run when the scheduler is killed, at the same numbers as tasks of the next life.
+		// These tasks run when the scheduler is killed, with the numbers of tasks of the next life.
 		for range 2 {
 			if _, err := c.Submit(soon(t), millrace.Python("time:sleep"), millrace.Args(1000)); err != nil {
 				t.Fatal(err)

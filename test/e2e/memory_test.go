@@ -9,8 +9,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// Chunks of 24 MiB, of which four are kept, on two workers whose slabs hold 32 MiB
-// each: most goes through the disk, and the command that describes memory says so.
+// Eight chunks of 24 MiB, four of which are kept, are made on two workers whose slabs hold 32 MiB
+// each. Most of them go through the disk, and the command that describes memory shows that.
 func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
 	directory := t.TempDir()
 	c := startCluster(t, "--workers", "2", "--memory-limit", "32MiB", "--spill-limit", "1GiB", "--local-directory", directory)
@@ -75,7 +75,8 @@ func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
 	}
 }
 
-// A task for whose result there is no room waits, and explain says for what, where, and who has the memory.
+// A task without memory for its result waits, and explain names the memory, the worker, and the
+// holders of the memory.
 func TestExplainTellsWhatMemoryATaskWaitsFor(t *testing.T) {
 	c := startCluster(t, "--workers", "1", "--memory-limit", "32MiB", "--spill-limit", "none")
 	client := c.dial(t)

@@ -9,7 +9,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// endsWithOK runs a script in Python against the shared cluster.
+// endsWithOK runs a Python script against the shared cluster. The script must print "ok".
 func endsWithOK(t *testing.T, script string) {
 	t.Helper()
 	cmd := exec.CommandContext(soon(t), python(), "testdata/"+script)
@@ -21,8 +21,9 @@ func endsWithOK(t *testing.T, script string) {
 	}
 }
 
-// Output of tasks, in any encoding and cut at any byte, ends no worker's session, and every task ends.
+// Output of tasks, in any encoding and cut at any byte, never ends a worker's session, and every
+// task ends.
 func TestTasksMayPrintAnything(t *testing.T) { endsWithOK(t, "printing.py") }
 
-// Small inputs, and arguments, travel in messages: all of them, however many there are.
+// Small inputs and arguments travel in messages, however many there are.
 func TestInputsAndArgumentsLargerThanAMessage(t *testing.T) { endsWithOK(t, "many_inputs.py") }

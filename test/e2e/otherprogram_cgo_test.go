@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// otherProgram is its main: it ends when its standard input does.
+// otherProgram is the main function of the other program: it ends when its standard input does.
 func otherProgram(order string) int {
 	slab, err := takeGPUMemory(order)
 	if err != nil {
@@ -27,7 +27,7 @@ func otherProgram(order string) int {
 		return 1
 	}
 	fmt.Println(slab.Size())
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the test has had enough
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends it
 	return 0
 }
 
@@ -40,7 +40,7 @@ func takeGPUMemory(order string) (*cuda.Slab, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first worker's, as they are numbered by UUID.
+	// The GPU of the first worker, because workers are numbered by UUID.
 	first := slices.MinFunc(driver.Devices(), func(a, b cuda.Info) int { return strings.Compare(a.UUID.String(), b.UUID.String()) })
 	gpu, err := driver.Open(first.Ordinal)
 	if err != nil {
@@ -59,11 +59,12 @@ func takeGPUMemory(order string) (*cuda.Slab, error) {
 // other is a running otherProgram.
 type other struct {
 	pid int
-	// end ends it, and returns when its memory is free.
+	// end ends the program, and returns when its memory is free.
 	end func()
 }
 
-// takes starts a program that takes memory of the first GPU.
+// takes starts a program that allocates memory of the first GPU: the given number of bytes, or all
+// but that number if it is negative.
 func (m *gpus) takes(t *testing.T, bytes int64) other {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

@@ -2,5 +2,5 @@
 
 package e2e
 
-// otherProgram: there are no GPUs.
+// otherProgram fails, because there are no GPUs without cgo.
 func otherProgram(string) int { return 1 }

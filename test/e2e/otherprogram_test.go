@@ -1,5 +1,5 @@
 package e2e
 
-// otherEnv makes the test's program one that has nothing to do with Millrace and takes memory of the first GPU: so many
-// bytes, or leaves so many if the number is negative.
+// otherEnv makes the test binary run as a program that is not part of Millrace and allocates memory
+// of the first GPU: the given number of bytes, or all but that number if it is negative.
 const otherEnv = "MILLRACE_TEST_TAKE_GPU_MEMORY"

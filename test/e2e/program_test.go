@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The program starts on any machine with a C library that is old enough: drivers, CUDA's libraries and UCX are loaded when they
-// are needed.
+// The program starts on any machine with a sufficiently old C library: drivers, CUDA's libraries
+// and UCX are loaded when they are needed.
 func TestProgramNeedsTheCLibraryOnly(t *testing.T) {
 	program, err := withCUDA()
 	if err != nil {

@@ -14,14 +14,15 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// reductionGiB is what goes through two slabs that hold a sixteenth of it each.
+// reductionGiB is the size of the data that goes through two slabs of a sixteenth of it each.
 var reductionGiB = flag.Int("reduction.gib", 1, "GiB of chunks of the reduction that is larger than memory; the issue asks for 8")
 
-// ownBytes bounds what a worker takes beside its slab: code, stacks, buffers, books.
+// ownBytes bounds a worker's memory besides its slab: code, stacks, buffers, bookkeeping.
 const ownBytes = 128 << 20
 
-// TestReductionOverMoreThanTheSlabs: chunks that fill both slabs eight times are all made, and then added up two by two.
-// The sum is right, most of the chunks were on disk, and no worker ever had more than its slab and ownBytes.
+// TestReductionOverMoreThanTheSlabs makes chunks of eight times the size of both slabs together,
+// and then adds them up in pairs. The sum is right, most of the chunks were on disk, and no worker
+// ever had more than the slabs and ownBytes.
 func TestReductionOverMoreThanTheSlabs(t *testing.T) {
 	const chunks = 256
 	total := *reductionGiB << 30
@@ -117,7 +118,7 @@ func TestReductionOverMoreThanTheSlabs(t *testing.T) {
 		if peak.own == 0 || peak.own > ownBytes {
 			t.Errorf("%s took %d MiB beside its slab, want at most %d", w.GetName(), peak.own>>20, ownBytes>>20)
 		}
-		// Pages of the other's slab that it reads in place count for it too.
+		// Pages of the other worker's slab that it reads in place count for it, too.
 		if peak.resident > uint64(2*slab)+ownBytes {
 			t.Errorf("%s had %d MiB resident, with slabs of %d", w.GetName(), peak.resident>>20, slab>>20)
 		}
@@ -128,10 +129,11 @@ func TestReductionOverMoreThanTheSlabs(t *testing.T) {
 	}
 }
 
-// memoryUse is what a process has: own without shared memory, which its slab is; resident with that.
+// memoryUse is the memory of a process: own is without shared memory, which its slab is; resident
+// includes it.
 type memoryUse struct{ own, resident uint64 }
 
-// memoryOf reads them; resident is the most that there ever was.
+// memoryOf reads a process's memory use; resident is its highest value so far.
 func memoryOf(pid int64) (m memoryUse, err error) {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestGoClientUsesTheMemoryOfWorkersOnThisHost: a scattered array is written to where it stays, comes back by a copy or as a
-// view, and by gRPC where that is asked for; all of them are the same bytes.
+// TestGoClientUsesTheMemoryOfWorkersOnThisHost: a scattered array is written to its final place,
+// and comes back by a copy, as a view, or by gRPC if that is asked for. All of them have the same
+// bytes.
 func TestGoClientUsesTheMemoryOfWorkersOnThisHost(t *testing.T) {
 	ctx := soon(t)
 	data := make([]uint8, 5<<20+3)

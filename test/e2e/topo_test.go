@@ -7,8 +7,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestTopoTellsPathsRatesAndReasons: after an object of one worker was used on another one, topo and placement know by which
-// path it came and how fast that was.
+// TestTopoTellsPathsRatesAndReasons: after an object of one worker was used on another one, topo
+// and placement know its path and the rate.
 func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
 	for _, tc := range []struct {
 		protocol, path string

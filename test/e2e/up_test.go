@@ -13,7 +13,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestUpLeavesNothingBehind: however `up` ends, so do scheduler, supervisor, workers and executors.
+// TestUpLeavesNothingBehind: when `up` ends, in whatever way, scheduler, supervisor, workers and
+// executors end, too.
 func TestUpLeavesNothingBehind(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -46,7 +47,7 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 			}
 			within(t, fmt.Sprintf("all of %v gone", names), func() bool {
 				for pid, name := range names {
-					// NB: a number that somebody else has by now has another command line.
+					// NB: another process that got the same number has another command line.
 					if line := commandLine(pid); line != "" && line == name {
 						return false
 					}
@@ -56,7 +57,7 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 			if _, err := os.Stat(c.file); signal != syscall.SIGKILL && !os.IsNotExist(err) {
 				t.Errorf("the scheduler file is still there: %v", err)
 			}
-			// What was told to end has nothing to warn of.
+			// Processes that were asked to end have no reason for warnings.
 			if log := c.log.String(); signal != syscall.SIGKILL && (strings.Contains(log, `"WARN"`) || strings.Contains(log, `"ERROR"`)) {
 				t.Errorf("it wrote:\n%s", log)
 			}
@@ -65,7 +66,8 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 }
 
 func TestUpIsReadySoon(t *testing.T) {
-	// The figure belongs to an idle machine; the test only sees to it that nothing waits for a time-out.
+	// The figure is meaningful on an idle machine only; the test checks that no step waits for a
+	// time-out.
 	if shared.readyAfter > 20*time.Second {
 		t.Errorf("ready after %s", shared.readyAfter)
 	}
@@ -91,8 +93,8 @@ func TestShutdownByAClientEndsUp(t *testing.T) {
 	}
 }
 
-// The scheduler file of a cluster that runs is its own: a second one is refused and changes nothing. The file of a cluster that
-// was killed is replaced.
+// A running cluster keeps its scheduler file: a second cluster with that file is refused and
+// changes nothing. The file of a killed cluster is replaced.
 func TestASchedulerFileHasOneCluster(t *testing.T) {
 	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
 	for _, args := range [][]string{{"up", "--workers", "1", "--memory-limit", "64MiB"}, {"scheduler"}} {
@@ -121,7 +123,8 @@ func TestASchedulerFileHasOneCluster(t *testing.T) {
 	}
 }
 
-// A --python that cannot run tasks ends `up` and `worker` with the reason. Without --python it is said in a line.
+// If --python names an interpreter that cannot run tasks, `up` and `worker` end with the reason.
+// Without --python they print a warning.
 func TestAPythonThatCannotRunTasks(t *testing.T) {
 	bare := filepath.Join(t.TempDir(), "python")
 	if err := os.WriteFile(bare, []byte("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'millrace'\" >&2\nexit 1\n"), 0o700); err != nil {
@@ -141,12 +144,12 @@ func TestAPythonThatCannotRunTasks(t *testing.T) {
 			}
 		}
 	}
-	// The one of the settings, which tests have, is an explicit one.
+	// Tests set MILLRACE_PYTHON, which counts as explicit, so remove it here.
 	env := append(environment(), "PATH="+filepath.Dir(bare)+":"+os.Getenv("PATH"))
 	if err := os.Rename(bare, bare+"3"); err != nil {
 		t.Fatal(err)
 	}
-	copied := filepath.Join(t.TempDir(), "millrace") // beside it there is no .venv
+	copied := filepath.Join(t.TempDir(), "millrace") // no .venv next to it
 	if err := os.Link(binary, copied); err != nil {
 		text, err := os.ReadFile(binary)
 		if err == nil {

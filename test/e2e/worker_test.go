@@ -17,14 +17,14 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// started is a command that goes on.
+// started is a command that runs in the background.
 type started struct {
 	cmd   *exec.Cmd
 	log   *lockedBuffer
 	ended chan struct{}
 }
 
-// background starts the binary; it is killed with the test.
+// background starts the binary; it is killed at the end of the test.
 func background(t *testing.T, env []string, args ...string) *started {
 	t.Helper()
 	s := &started{cmd: exec.Command(binary, args...), log: new(lockedBuffer), ended: make(chan struct{})}
@@ -36,7 +36,7 @@ func background(t *testing.T, env []string, args ...string) *started {
 	}
 	go func() {
 		defer close(s.ended)
-		_ = s.cmd.Wait() // its exit code is ProcessState's
+		_ = s.cmd.Wait() // the exit code is in ProcessState
 	}()
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
@@ -54,14 +54,14 @@ func background(t *testing.T, env []string, args ...string) *started {
 	return s
 }
 
-// worker starts workers beside those of a cluster.
+// worker starts further workers for a cluster.
 func (c *cluster) worker(t *testing.T, args ...string) *started {
 	t.Helper()
 	return background(t, []string{millrace.EnvSchedulerFile + "=" + c.file}, append([]string{"worker", "--workers", "1", "--slots", "1", "--memory-limit", "64MiB",
 		"--python", python()}, args...)...)
 }
 
-// code waits for the end.
+// code waits for the end and returns the exit code.
 func (s *started) code(t *testing.T) int {
 	t.Helper()
 	select {
@@ -73,13 +73,13 @@ func (s *started) code(t *testing.T) int {
 	}
 }
 
-// lastLine is the last one that it wrote.
+// lastLine returns the last line of the output.
 func (s *started) lastLine() string {
 	lines := strings.Split(strings.TrimSpace(s.log.String()), "\n")
 	return lines[len(lines)-1]
 }
 
-// active waits until the active workers are those of some names, and returns them by name.
+// active waits until the active workers have exactly the given names, and returns them by name.
 func active(t *testing.T, client *millrace.Client, names ...string) map[string]*millracev1.Worker {
 	t.Helper()
 	var found map[string]*millracev1.Worker
@@ -102,7 +102,8 @@ func active(t *testing.T, client *millrace.Client, names ...string) map[string]*
 	return found
 }
 
-// Workers that join a cluster have names of their own without a flag, and the cluster does not depend on the first ones.
+// Workers that join a cluster get unique names without a flag, and the cluster does not depend on
+// its first workers.
 func TestWorkersJoinAndLeaveACluster(t *testing.T) {
 	machine, err := os.Hostname()
 	if err != nil {
@@ -133,7 +134,8 @@ func TestWorkersJoinAndLeaveACluster(t *testing.T) {
 	}
 }
 
-// A worker that can never start ends with the reason in the last line, and with the exit code that the help names.
+// A worker that can never start ends with the reason in its last line, and with the exit code that
+// the help names.
 func TestWhatCannotWorkEndsWithTheReason(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -172,7 +174,8 @@ func TestWhatCannotWorkEndsWithTheReason(t *testing.T) {
 	}
 }
 
-// A worker that hangs is replaced: its task runs again, elsewhere or in its next life.
+// A worker that hangs is replaced: its task runs again, on another worker or on its next
+// incarnation.
 func TestWorkerThatIsStoppedIsReplaced(t *testing.T) {
 	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
 	client := c.dial(t)
@@ -180,7 +183,8 @@ func TestWorkerThatIsStoppedIsReplaced(t *testing.T) {
 	if err := syscall.Kill(int(before.GetPid()), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(int(before.GetPid()), syscall.SIGCONT) }) // it has been killed
+	// the supervisor has killed it
+	t.Cleanup(func() { _ = syscall.Kill(int(before.GetPid()), syscall.SIGCONT) })
 	var after *millracev1.Worker
 	within(t, "another process is the worker", func() bool {
 		after = active(t, client, "host-0")["host-0"]
@@ -191,7 +195,8 @@ func TestWorkerThatIsStoppedIsReplaced(t *testing.T) {
 	}
 }
 
-// A task does not find the operator's token in the processes around it, and its own does not stop the cluster.
+// A task cannot find the operator's token in the processes around it, and the task's own token does
+// not allow it to stop the cluster.
 func TestTasksDoNotSeeTheToken(t *testing.T) {
 	const token = "the-operators-own-token"
 	file := filepath.Join(t.TempDir(), "token")
@@ -241,7 +246,7 @@ func TestTasksDoNotSeeTheToken(t *testing.T) {
 			}
 			var said bytes.Buffer
 			for _, line := range strings.Split(s.log.String(), "\n") {
-				if !strings.HasPrefix(line, "token ") { // that one is for people
+				if !strings.HasPrefix(line, "token ") { // this line is for people
 					said.WriteString(line + "\n")
 				}
 			}
@@ -260,7 +265,8 @@ func TestTasksDoNotSeeTheToken(t *testing.T) {
 	}
 }
 
-// A worker that lives keeps its name: the command that wants it says so, at first in its log, and ends with that.
+// A live worker keeps its name: the command that wants the name logs the reason and finally ends
+// with it.
 func TestWorkerKeepsItsName(t *testing.T) {
 	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
 	client := c.dial(t)
