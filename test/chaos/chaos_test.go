@@ -1,4 +1,4 @@
-// Package chaos is Test support: real processes that are killed and stopped while they work.
+// Package chaos is Test support: it kills and stops real processes while they work.
 package chaos
 
 import (
@@ -31,7 +31,7 @@ import (
 var (
 	seconds = flag.Int("chaos.seconds", 0, "repeat the graph for at least this long; 0: once")
 	seed    = flag.Uint64("chaos.seed", 1, "which workers die, and when")
-	// protocol is how bytes go from worker to worker.
+	// protocol is the protocol between workers.
 	protocol = flag.String("chaos.protocol", "auto", "auto, borrow, ucx or grpc")
 )
 
@@ -40,11 +40,11 @@ const (
 	leaves     = 9_500
 	iterations = 4_000
 	fanIn      = 10
-	// patience is for what must happen, on a machine however busy.
+	// patience is the longest time that a test waits for an event on a very busy machine.
 	patience = 5 * time.Minute
 )
 
-// cluster is one `millrace up` of its own.
+// cluster is a `millrace up` for one test.
 type cluster struct {
 	client *millrace.Client
 	up     *exec.Cmd
@@ -53,7 +53,7 @@ type cluster struct {
 	disk string
 }
 
-// start runs `millrace up`, with more flags if any are given.
+// start runs `millrace up` with the given further flags.
 func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	bin := os.Getenv("MILLRACE_BIN")
@@ -120,7 +120,7 @@ func start(t *testing.T, flags ...string) *cluster {
 	return &cluster{client: client, up: up, file: file, disk: disk}
 }
 
-// entries are the names in a directory.
+// entries returns the names in a directory.
 func entries(t *testing.T, directory string) (names []string) {
 	t.Helper()
 	list, err := os.ReadDir(directory)
@@ -133,7 +133,7 @@ func entries(t *testing.T, directory string) (names []string) {
 	return names
 }
 
-// workerPIDs asks the cluster.
+// workerPIDs asks the cluster for the process ids of its workers.
 func (c *cluster) workerPIDs(ctx context.Context) ([]int, error) {
 	list, err := c.active(ctx)
 	if err != nil {
@@ -177,7 +177,8 @@ func children(pid int) []int {
 	return pids
 }
 
-// graph adds leaves that cost about a millisecond of Python each, and reductions in Python and in native ops.
+// graph builds a graph of leaves that cost about a millisecond of Python each, and of reductions in
+// Python and in native ops.
 func graph(c *millrace.Client, round int) *millrace.GraphBuilder {
 	g := c.NewGraph(fmt.Sprintf("chaos-%d", round))
 	derive, crc := millrace.Python("hashlib:pbkdf2_hmac"), millrace.Python("zlib:crc32")
@@ -209,7 +210,7 @@ func graph(c *millrace.Client, round int) *millrace.GraphBuilder {
 	return g
 }
 
-// expected is the answer, computed here.
+// expected computes the right result of the graph.
 func expected(t *testing.T, round int) int64 {
 	t.Helper()
 	var sum int64
@@ -223,13 +224,13 @@ func expected(t *testing.T, round int) int64 {
 	return sum
 }
 
-// atWork says that all workers are there, and that each has done something.
+// atWork reports whether all workers are active and each of them has finished a task.
 func atWork(list []*millracev1.Worker) bool {
 	return len(list) == workers && !slices.ContainsFunc(list, func(w *millracev1.Worker) bool { return w.GetFinishedTasks() == 0 })
 }
 
-// TestKillEverySecond is the promise to a platform engineer: workers and executors die, answers do not change, and every
-// death is explained.
+// TestKillEverySecond is the promise to a platform engineer: workers and executors die, results do
+// not change, and every death is explained.
 func TestKillEverySecond(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -250,7 +251,8 @@ func TestKillEverySecond(t *testing.T) {
 			case <-tick.C:
 			}
 			list, err := c.active(ctx)
-			if err != nil || !atWork(list) { // where starting takes seconds, nothing would ever be done
+			// Where a start takes seconds, no task would ever finish.
+			if err != nil || !atWork(list) {
 				continue
 			}
 			pids := pidsOf(list)
@@ -296,7 +298,8 @@ func TestKillEverySecond(t *testing.T) {
 	explained(t, c, killed)
 }
 
-// explained checks that every killed worker is listed as killed by SIGKILL, in the API and in the command's output.
+// explained checks that every killed worker is listed as killed by SIGKILL, in the API and in the
+// command's output.
 func explained(t *testing.T, c *cluster, killed map[int]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -329,7 +332,7 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 				missing++
 			}
 		}
-		// Sixteen deaths are kept for each name; a long run forgets the oldest.
+		// Sixteen deaths are kept per name; a long run drops the oldest.
 		return missing == 0 || dead > 16*workers
 	})
 	t.Logf("killed %d workers and %d executors", dead, len(killed)-dead)
@@ -343,7 +346,8 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 	}
 }
 
-// TestStoppedWorker: a worker that stands still for ten seconds is neither waited for nor believed afterwards.
+// TestStoppedWorker: a worker that is stopped for ten seconds delays nothing, and its late reports
+// are ignored.
 func TestStoppedWorker(t *testing.T) {
 	c := start(t)
 	ctx := t.Context()
@@ -359,7 +363,7 @@ func TestStoppedWorker(t *testing.T) {
 	}
 	victim := pids[0]
 	woken := make(chan struct{})
-	// Stop it once it has something to lose.
+	// Stop it once it has objects to lose.
 	if err := waitBusy(ctx, c, victim); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +388,7 @@ func TestStoppedWorker(t *testing.T) {
 	if err := c.client.WaitForWorkers(within, workers); err != nil {
 		t.Fatalf("the stopped worker did not come back: %v", err)
 	}
-	// And it works: a task pinned to each of them.
+	// The worker works again: each worker gets a pinned task.
 	list, err := c.client.Workers(within, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		t.Fatal(err)
@@ -419,7 +423,7 @@ func waitBusy(ctx context.Context, c *cluster, pid int) error {
 	}
 }
 
-// TestUpLeavesNothingBehind: whichever way `up` ends, its processes end too.
+// TestUpLeavesNothingBehind: when `up` ends, in whatever way, its processes end, too.
 func TestUpLeavesNothingBehind(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -447,12 +451,14 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 					if time.Now().After(deadline) {
 						t.Fatalf("process %d outlived up by %v", pid, patience)
 					}
-					time.Sleep(20 * time.Millisecond) // polling another process: there is nothing to wait on
+					// Another process is polled: there is no event to wait for.
+					time.Sleep(20 * time.Millisecond)
 				}
 			}
 			if signal == syscall.SIGKILL {
-				// Nobody was there to remove them: whoever starts next does. NB: the lock of a process goes with the last
-				// of its threads, which is after the first one is a zombie.
+				// After SIGKILL no process could remove the directories, so the next process that
+				// starts does. NB: a process keeps its lock until its last thread has ended, which
+				// may be after the first thread has become a zombie.
 				removed := localdir.Clean(c.disk)
 				for removed < workers && time.Now().Before(deadline) {
 					time.Sleep(20 * time.Millisecond) // as above
@@ -470,7 +476,7 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// alive says whether the process runs (zombies do not).
+// alive reports whether the process is running (a zombie is not).
 func alive(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -480,7 +486,7 @@ func alive(pid int) bool {
 	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
 }
 
-// TestSchedulerFileIsComplete: what the file promises is there.
+// TestSchedulerFileIsComplete: the scheduler file has all the promised fields.
 func TestSchedulerFileIsComplete(t *testing.T) {
 	c := start(t)
 	text, err := os.ReadFile(c.file)

@@ -13,11 +13,11 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// rescueTimeout is how long the scheduler waits for copies.
+// rescueTimeout is the time that the scheduler waits for copies.
 const rescueTimeout = 2 * time.Second
 
-// TestSealedObjectsOutliveTheirWorker: what a killed worker had finished is not computed again where others of its host have
-// its memory mapped; what it was at is.
+// TestSealedObjectsOutliveTheirWorker: the finished results of a killed worker are not computed
+// again if other workers of its host have its memory mapped. Its unfinished tasks run again.
 func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -47,7 +47,7 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	if err := run.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// The others read one each, where it lies.
+	// Each of the other workers reads one object in place.
 	for i, w := range list[1:] {
 		f, err := c.client.Submit(ctx, stamp, millrace.Args(2000+i, 32, numbers[i:i+1], run.Future(keys[i])), millrace.WithWorkers(w.GetName()))
 		if err != nil {
@@ -71,7 +71,7 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever reads them all finds each where it is now.
+	// A task that reads all objects finds each at its present place.
 	args := []any{3000, 32, numbers}
 	for _, key := range keys {
 		args = append(args, run.Future(key))
@@ -102,14 +102,14 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What was not copied in time was right to be made again.
+		// An object that was not copied in time is rightly computed again.
 		if task.GetAttempt() != 1 && took < rescueTimeout || task.GetState() != millracev1.TaskState_TASK_STATE_SUCCEEDED {
 			t.Errorf("%s: state %s after attempt %d\n%v", key, task.GetState(), task.GetAttempt(), task.GetStory())
 		}
 	}
 }
 
-// until waits for something to be so.
+// until waits until a condition holds.
 func (c *cluster) until(ctx context.Context, t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for !so() {

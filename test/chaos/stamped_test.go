@@ -16,10 +16,12 @@ import (
 )
 
 const (
-	// width and steps are of the stencil, as in Task Bench: a task of step s needs three of step s-1.
+	// width and steps are those of the stencil, as in Task Bench: a task of step s needs three
+	// tasks of step s-1.
 	width = 40
 	steps = 16
-	// slab is what a worker has for objects of up to largest: much of a step lies on disk.
+	// slab is the size of a worker's slab for objects of up to largest bytes. Much of a step is on
+	// disk.
 	slab    = "48MiB"
 	largest = 8 << 20
 )
@@ -27,8 +29,8 @@ const (
 // stampKey numbers the tasks of all rounds.
 func stampKey(round, step, i int) int64 { return int64(round)<<32 | int64(step)<<16 | int64(i) }
 
-// stencil adds a Task-Bench stencil whose every object tells whose bytes it is, and whose every task checks those of its
-// inputs. A task of Python in each step keeps executors in the game.
+// stencil adds a Task Bench stencil. Every object carries the number of its task, and every task
+// checks the bytes of its inputs. A Python task in each step keeps executors busy.
 func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBuilder {
 	g := c.NewGraph(fmt.Sprintf("stencil-%d", round))
 	sizes := []int{32, 100, 4 << 10, 64<<10 + 8, 1 << 20, largest}
@@ -58,13 +60,13 @@ func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBu
 	return g
 }
 
-// trouble does something to the cluster every now and then, until it is told to stop.
+// trouble injects a fault into the cluster from time to time, until it is stopped.
 type trouble struct {
 	t      *testing.T
 	c      *cluster
 	random *rand.Rand
 	mu     sync.Mutex
-	// did counts by kind; back has how long killed workers were away.
+	// did counts the faults by kind. back lists the times until killed workers were replaced.
 	did  map[string]int
 	back []time.Duration
 }
@@ -98,7 +100,8 @@ func (x *trouble) run(ctx context.Context) {
 			if syscall.Kill(pid, syscall.SIGSTOP) == nil {
 				x.count("workers stopped")
 				time.Sleep(time.Duration(x.random.IntN(3000)) * time.Millisecond) // this is the fault itself
-				_ = syscall.Kill(pid, syscall.SIGCONT)                            // it may have been killed by its supervisor
+				// The supervisor may have killed it.
+				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
 		}
 	}
@@ -110,7 +113,7 @@ func (x *trouble) count(what string) {
 	x.did[what]++
 }
 
-// await notes how long it takes until a worker has a new life.
+// await records the time until a worker has a new incarnation.
 func (x *trouble) await(ctx context.Context, name, before string) {
 	began := time.Now()
 	for time.Since(began) < patience && ctx.Err() == nil {
@@ -133,8 +136,9 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 	}
 }
 
-// TestStampedStencil: no reader is ever given bytes of another object, another generation, or a mixture, whatever happens
-// to the workers in the meantime; and when all is released, nothing is left.
+// TestStampedStencil: no reader ever gets bytes of another object or another generation, or a
+// mixture, whatever happens to the workers in the meantime. When all objects are released, slabs
+// and disks are empty.
 func TestStampedStencil(t *testing.T) {
 	t.Parallel()
 	c := start(t, "--memory-limit", slab, "--spill-limit", "4GiB", "--protocol", *protocol)
@@ -177,8 +181,8 @@ func TestStampedStencil(t *testing.T) {
 	nothingLeft(t, c)
 }
 
-// nothingLeft waits until no worker has a byte in its slab, or more than little on its disk, and the directories of those
-// that were killed are gone.
+// nothingLeft waits until no worker has a byte in its slab, or more than a little on its disk, and
+// the directories of killed workers are removed.
 func nothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -202,7 +206,7 @@ func nothingLeft(t *testing.T, c *cluster) {
 			if err == nil && info.Mode().IsRegular() {
 				bytes += diskBytes(info)
 			}
-			return nil // what vanishes meanwhile is none of ours
+			return nil // files that vanish during the walk are not ours
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +223,7 @@ func nothingLeft(t *testing.T, c *cluster) {
 	}
 }
 
-// diskBytes is what a file occupies.
+// diskBytes is the space that a file occupies.
 func diskBytes(info os.FileInfo) int64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Blocks * 512
