@@ -1,5 +1,5 @@
-// Package netlab is Test support: several hosts on one machine, each a network namespace, with a router between them that
-// can be told to lose what one sends to another.
+// Package netlab is Test support: several hosts on one machine, each a network namespace. A router
+// connects them, and can drop the packets from one host to another.
 package netlab
 
 import (
@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// insideEnv is set in the process that owns a network namespace of its own.
+// insideEnv is set in the process that has a network namespace of its own.
 const insideEnv = "MILLRACE_NETLAB_INSIDE"
 
-// Main runs the tests in fresh namespaces, so that nothing of the machine's own network or mounts is touched. It is what
-// TestMain calls, and returns the exit code.
+// Main runs the tests in fresh namespaces, so that they do not touch the network or the mounts of
+// the machine. TestMain calls it; it returns the exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(insideEnv) != "" {
-		// What tests mount is theirs, too; hosts see it come and go.
+		// The mounts of tests are private to these namespaces; hosts see them appear and disappear.
 		err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, ""))
 		if err := errors.Join(err, run("ip", "link", "set", "lo", "up")); err != nil {
 			fmt.Fprintln(os.Stderr, "netlab:", err)
@@ -54,25 +54,26 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// Lab is a router and its hosts. The test itself is on a host of its own, which sees all others. There can be several at
-// once, which share the router.
+// Lab is a router and its hosts. The test itself runs on a host of its own, which can reach all
+// others. Several labs can exist at the same time; they share the router.
 type Lab struct {
 	t     *testing.T
 	hosts []*Host
 	cuts  map[[2]int]bool
 }
 
-// Host is one network namespace, and a mount namespace whose /sys shows the devices of that network: UCX looks for them there.
+// Host is a network namespace, and a mount namespace whose /sys shows the devices of that network,
+// because UCX looks for them there.
 type Host struct {
 	lab   *Lab
 	index int
-	// number is what no other host of any lab has: its network is named after it.
+	// number is unique among the hosts of all labs; the host's network is named after it.
 	number int
 	// keeper is the process that keeps the namespaces alive.
 	keeper *exec.Cmd
 }
 
-// numbers are those of hosts that are not there.
+// numbers holds the unused host numbers.
 var numbers = func() chan int {
 	free := make(chan int, 256)
 	for i := range cap(free) {
@@ -109,9 +110,9 @@ func (l *Lab) newHost(i int) *Host {
 	}
 	ours, theirs := fmt.Sprintf("lab%d", h.number), fmt.Sprintf("eth%d", i)
 	t.Cleanup(func() {
-		_ = h.keeper.Process.Kill() // it is ours, and has nothing to lose
+		_ = h.keeper.Process.Kill() // it is our process and has no state to lose
 		_ = h.keeper.Wait()
-		// The namespace goes with its last process, in its own time; its link at once.
+		// The namespace disappears some time after its last process; its link is deleted at once.
 		_ = run("ip", "link", "del", ours)
 		numbers <- h.number
 	})
@@ -132,20 +133,22 @@ func (l *Lab) newHost(i int) *Host {
 	return h
 }
 
-// ownSysfs puts the network's own sysfs in the place of the machine's, with all that is mounted below that. The test's mounts
-// still arrive, and above all go: a file system that a test unmounts would live on in here.
+// ownSysfs replaces the machine's sysfs by the one of this network, with all that is mounted below.
+// Mounts and unmounts of the test still arrive here. Unmounts matter most: a file system that a
+// test unmounts would otherwise stay mounted here.
 const ownSysfs = `set -e
 mount --make-rslave /
 mount -t sysfs sysfs /mnt
 mount --rbind /sys/fs/cgroup /mnt/fs/cgroup
 mount --move /mnt /sys`
 
-// Address is the host's.
+// Address returns the host's address.
 func (h *Host) Address() string { return fmt.Sprintf("10.99.%d.2", h.number) }
 
 func (h *Host) gateway() string { return fmt.Sprintf("10.99.%d.1", h.number) }
 
-// Command prepares a program on the host, in the test's directory. Its process id is the program's own.
+// Command prepares a program that runs on the host, in the test's directory. The process id of the
+// command is the program's own.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	h.lab.t.Helper()
 	here, err := os.Getwd()
@@ -163,7 +166,7 @@ func (h *Host) must(line ...string) {
 	}
 }
 
-// Cut silently loses whatever host from sends to host to, until Mend.
+// Cut drops all packets from host from to host to, without any error, until Mend.
 func (l *Lab) Cut(from, to int) {
 	l.t.Helper()
 	l.cuts[[2]int{from, to}] = true

@@ -13,17 +13,17 @@ func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
 
 func TestCutLosesOneWay(t *testing.T) {
 	l := netlab.New(t, 2)
-	// UDP has no answers of its own: what arrives is what was sent.
+	// UDP sends no replies of its own: only the packet that was sent can arrive.
 	reach := func(from, to int) bool {
 		out, err := l.Host(from).Command(context.Background(), "bash", "-c",
 			"exec 3<>/dev/udp/"+l.Host(to).Address()+"/9; echo x >&3; read -t 0.3 -u 3 y; echo $?").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		// Nobody listens: the answer is an error at once, if the question arrived and the answer did.
+		// The port is closed: read fails at once if the packet and the reply to it both arrived.
 		return !strings.HasSuffix(strings.TrimSpace(string(out)), "142")
 	}
-	// What goes through may be late on a busy machine; what was cut off never comes.
+	// A packet may be late on a busy machine; a packet that was cut off never arrives.
 	reaches := func(from, to int) bool {
 		for range 30 {
 			if reach(from, to) {
