@@ -1,5 +1,6 @@
-// Package gpu_test is Test support: tools/gpu-run, which runs the GPU tests on a machine with GPUs, with programs in their
-// place that do what a test asks for, on a machine that says it has GPUs.
+// Package gpu_test is Test support: tests of tools/gpu-run, which runs the GPU tests on a machine
+// with GPUs. The GPU tests are replaced by programs that do what a test needs, on a machine that
+// pretends to have GPUs.
 package gpu_test
 
 import (
@@ -17,19 +18,19 @@ import (
 	"time"
 )
 
-// patience is after how long something is told to hang.
+// patience is the time after which a test counts as hanging.
 const patience = time.Minute
 
-// machine has GPUs, by its own account, and a folder with run.sh and programs.
+// machine pretends to have GPUs, and has a folder with run.sh and programs.
 type machine struct {
 	t     *testing.T
 	dir   string
-	begun *os.File // what groups that call meet say
+	begun *os.File // the output of the groups that use begin or meet
 	cmd   *exec.Cmd
 	said  bytes.Buffer
 }
 
-// table is what run.sh leaves as JSON.
+// table is the JSON that run.sh leaves.
 type table struct {
 	Each    int `json:"gpus_each"`
 	AtATime int `json:"at_a_time"`
@@ -42,12 +43,14 @@ type table struct {
 }
 
 const (
-	// begin says that a group has begun, and on which GPUs; meet then waits until it is let go on.
+	// begin reports that a group has begun, and its GPUs. meet then waits until the test lets it
+	// continue.
 	begin = `echo "$(basename "$0") $CUDA_VISIBLE_DEVICES" >"$DIR/begun"; `
 	meet  = begin + `read -r _ <"$DIR/on"; `
-	// leave has a process in a session of its own and one in a process group of its own, and waits for the latter.
+	// leave starts a process in a session of its own and one in a process group of its own, and
+	// waits for the latter.
 	leave = `setsid sleep 1000 & ` + begin + `timeout 1000 sleep 1000 | cat; `
-	// rate notes a figure, of which the name has a comma.
+	// rate records a figure whose name contains a comma.
 	rate = `echo "rate of $(basename "$0"), on ${CUDA_VISIBLE_DEVICES-all} 1.5 GB/s" >>"$MILLRACE_RATES"; `
 )
 
@@ -82,7 +85,7 @@ func newMachine(t *testing.T, gpus int, programs map[string]string) *machine {
 	t.Cleanup(func() { m.begun.Close() })
 	m.cmd = exec.Command(filepath.Join(m.dir, "run.sh"))
 	m.cmd.Dir, m.cmd.Stdout, m.cmd.Stderr = m.dir, &m.said, &m.said
-	// Groups find it in their environment, and we find them by it.
+	// Groups find DIR in their environment, and processes finds the groups by it.
 	m.cmd.Env = append(os.Environ(), "DIR="+m.dir, "PATH="+m.dir+"/bin:"+os.Getenv("PATH"))
 	var indices []string
 	for i := range gpus {
@@ -108,7 +111,7 @@ func (m *machine) start(arguments ...string) {
 	})
 }
 
-// hear returns what n groups said when they began.
+// hear returns the messages of n groups that have begun.
 func (m *machine) hear(n int) string {
 	m.t.Helper()
 	if err := m.begun.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -126,7 +129,7 @@ func (m *machine) hear(n int) string {
 	return string(heard)
 }
 
-// processes are those that the script or its groups have started, in whichever session.
+// processes returns the processes that the script or its groups have started, in any session.
 func (m *machine) processes() (found []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range all {
@@ -140,7 +143,7 @@ func (m *machine) processes() (found []int) {
 	return found
 }
 
-// ends waits for the script, whose exit code is to be this one, and whose groups are to have had these results.
+// ends waits for the script and checks its exit code and the results of its groups.
 func (m *machine) ends(code int, groups string) table {
 	m.t.Helper()
 	if err := m.cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
@@ -248,7 +251,7 @@ func TestSetsOfGPUsRunAtTheSameTime(t *testing.T) {
 			m.cmd.Env = append(m.cmd.Env, "CUDA_VISIBLE_DEVICES="+c.visible)
 		}
 		m.start("--each", fmt.Sprint(c.each), "placement", "cluster", "topology", "peers", "python")
-		// The long ones begin first; which set takes which of them is open.
+		// The long groups begin first; the set that gets each of them may vary.
 		got, want := strings.Fields(m.hear(c.sets)), strings.Fields(c.begun)
 		slices.Sort(got)
 		slices.Sort(want)
