@@ -1,7 +1,7 @@
 //go:build rdma
 
-// Package rdma is Test support: a cluster on two hosts with RDMA devices. Its tests run on the first of them, inside the
-// nodes that `make rdma` boots, and nowhere else.
+// Package rdma is Test support: a cluster on two hosts with RDMA devices. Its tests run on the
+// first of these hosts, inside the nodes that `make rdma` boots, and nowhere else.
 package rdma
 
 import (
@@ -26,17 +26,19 @@ import (
 
 const (
 	token = "rdma"
-	// deadline is by when whatever is asked of a cluster must have come to an end. Emulated nodes are slow.
+	// deadline is the time by which every request to a cluster must be complete. Emulated nodes are
+	// slow.
 	deadline = 5 * time.Minute
-	// pieces of pieceBytes are on their way when something dies.
+	// pieces objects of pieceBytes are on their way when a worker or node is killed.
 	pieces     = 24
 	pieceBytes = 6 << 20
 )
 
-// here and there are the addresses of this host and the other one, lab is where the machine below hears of us.
+// here and there are the addresses of this host and the other one. lab is the directory through
+// which we send requests to the machine that runs the nodes.
 var here, there, lab = os.Getenv("ME"), os.Getenv("PEER"), "/run/lab"
 
-// timedLog keeps what processes wrote, each line with when it came.
+// timedLog keeps the output of processes, each line with the time of its arrival.
 type timedLog struct {
 	mu   sync.Mutex
 	rest []byte
@@ -57,7 +59,7 @@ func (l *timedLog) Write(p []byte) (int, error) {
 	}
 }
 
-// since returns the first line after a moment that has a text in it, and how much later it came.
+// since returns the first line after a moment that contains a text, and how much later it arrived.
 func (l *timedLog) since(moment time.Time, text string) (string, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +84,7 @@ type cluster struct {
 	client  *millrace.Client
 	other   *remote.Host
 	log     timedLog
-	// key is the last of an object that was only read to see how.
+	// key is the last number of an object that was only read to see the path.
 	key int64
 }
 
@@ -135,7 +137,7 @@ func (c *cluster) process(args ...string) {
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		killer := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-		_ = cmd.Wait() // what it died of is the test's doing
+		_ = cmd.Wait() // the test caused its end
 		killer.Stop()
 	})
 }
@@ -171,7 +173,7 @@ func (c *cluster) find(name string) *millracev1.Worker {
 	return nil
 }
 
-// stamp submits a task that checks its inputs, and makes an object of so many bytes.
+// stamp submits a task that checks its inputs, and makes an object of the given size.
 func (c *cluster) stamp(key, size int64, first int64, inputs []*millrace.Future, options ...millrace.TaskOption) *millrace.Future {
 	c.t.Helper()
 	keys, args := []int64{}, []any{key, size, nil}
@@ -186,7 +188,7 @@ func (c *cluster) stamp(key, size int64, first int64, inputs []*millrace.Future,
 	return f
 }
 
-// sources makes objects on b-0, which may be made again elsewhere.
+// sources makes objects on b-0. If they are lost, they may be made again elsewhere.
 func (c *cluster) sources(first int64) (out []*millrace.Future) {
 	c.t.Helper()
 	for i := range int64(pieces) {
@@ -213,7 +215,7 @@ func (c *cluster) check(f *millrace.Future, key int64) {
 	}
 }
 
-// lane is how topo says that one reads from the other.
+// lane returns the path by which a reader reads from a source, according to topo.
 func (c *cluster) lane(probe bool, reader, source string) (path, transport string, all string) {
 	c.t.Helper()
 	out, err := exec.Command(c.binary, "topo", "--json", fmt.Sprint("--probe=", probe), "--address", c.address, "--token", token, "--timeout", "80s").Output()
@@ -234,11 +236,12 @@ func (c *cluster) lane(probe bool, reader, source string) (path, transport strin
 	return path, transport, string(out)
 }
 
-// proved fails unless one reads from the other over rc. It looks at what they have read; with use, they read until it is so, as a
-// lane that was slow to be made is left alone for half a minute.
+// proved fails unless the reader reads from the source over rc. It examines their earlier reads.
+// With use, it makes them read until that is so, because a connection that was slow to open is not
+// used for half a minute.
 func (c *cluster) proved(reader, source string, use bool) {
 	c.t.Helper()
-	// Workers tell once a second.
+	// Workers report once a second.
 	c.until(reader+" reads from "+source+" over rc_verbs", func() bool {
 		path, transport, _ := c.lane(false, reader, source)
 		if path == "ucx" && transport == "rc_verbs" {
@@ -253,10 +256,11 @@ func (c *cluster) proved(reader, source string, use bool) {
 	})
 }
 
-// reads starts to read much of b-0 on a-0, and returns when a part of it has come.
+// reads starts to read many bytes of b-0 on a-0, and returns when some of them have arrived.
 func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future) {
 	c.t.Helper()
-	// Until the lane is made, which takes seconds on emulated processors, bytes would come by streams.
+	// Opening the connection takes seconds on emulated processors; until then bytes would come by
+	// streams.
 	c.proved("a-0", "b-0", true)
 	kept := c.sources(first)
 	had := c.find("a-0").GetBytesIn()
@@ -268,7 +272,7 @@ func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future)
 	return read, kept
 }
 
-// TestLaneIsProved: topo says that both read from each other over rc.
+// TestLaneIsProved: topo shows that both workers read from each other over rc.
 func TestLaneIsProved(t *testing.T) {
 	c := start(t)
 	var all string
@@ -291,7 +295,7 @@ func TestLaneIsProved(t *testing.T) {
 	t.Logf("millrace doctor:\n%s", doctor)
 }
 
-// TestMainJob: the digits, by Python functions and native operations on both hosts.
+// TestMainJob: the digits of the main job, by Python functions and native operations on both hosts.
 func TestMainJob(t *testing.T) {
 	c := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -312,7 +316,8 @@ func TestMainJob(t *testing.T) {
 	c.proved("a-0", "b-0", true)
 }
 
-// TestWorkerIsKilledInTheMiddle: what it had is made again, and the reader has the right bytes.
+// TestWorkerIsKilledInTheMiddle: its objects are computed again, and the reader gets the right
+// bytes.
 func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, kept := c.reads(100, 1)
@@ -330,7 +335,7 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 		return w != nil && w.GetIncarnation() != victim.GetIncarnation()
 	})
 	t.Logf("b-0 is back %v after the kill", time.Since(killed).Round(time.Millisecond))
-	for _, f := range kept { // both do not fit into a-0
+	for _, f := range kept { // both sets do not fit into a-0
 		f.Release()
 	}
 	again := c.sources(200)
@@ -339,7 +344,8 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c.proved("a-0", "b-0", true)
 }
 
-// report logs when the reader's lane failed, which it must have: else nothing was on its way any more.
+// report logs when the reader's connection failed. It must have failed, or all bytes had arrived
+// before.
 func (c *cluster) report(killed time.Time) {
 	c.t.Helper()
 	line, after := c.log.since(killed, `"msg":"a path failed","worker":"a-0","path":"ucx"`)
@@ -350,7 +356,8 @@ func (c *cluster) report(killed time.Time) {
 	c.t.Logf("the lane failed %v after: %s", after.Round(time.Millisecond), line)
 }
 
-// TestNodeIsKilledInTheMiddle is the last test: the other host loses its power and does not come back.
+// TestNodeIsKilledInTheMiddle must be the last test: the other host loses its power and does not
+// come back.
 func TestNodeIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, _ := c.reads(100, 1)

@@ -1,5 +1,5 @@
-// Command agent is Test support: it runs on a host of a test, and starts processes there. Its argument is the address to
-// listen at.
+// Command agent is Test support: it runs on a host of a test and starts processes there. Its
+// argument is the address to listen at.
 package main
 
 import (

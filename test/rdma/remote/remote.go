@@ -1,5 +1,5 @@
-// Package remote is Test support: processes on another host. Serve runs there; Dial is how a test starts and ends processes
-// through it.
+// Package remote is Test support: processes on another host. Serve runs on that host; a test uses
+// Dial to start and stop processes there.
 package remote
 
 import (
@@ -19,26 +19,26 @@ import (
 // Order is a process to be started.
 type Order struct {
 	Args []string
-	// Env is added to the agent's own.
+	// Env is added to the agent's own environment.
 	Env []string
-	// Line: the process says something in its first line.
+	// Line: wait for the first line of the process's output.
 	Line bool
 }
 
-// Started is what became of an Order.
+// Started is the reply to an Order.
 type Started struct {
 	Number int
 	Pid    int
 	Line   string
 }
 
-// Kill is a signal for a process; after SIGKILL it has ended.
+// Kill is a signal for a process. After SIGKILL the call returns when the process has ended.
 type Kill struct {
 	Number int
 	Signal syscall.Signal
 }
 
-// Agent starts processes for one test. It ends them when the test's connection does.
+// Agent starts processes for one test. It kills them when the test's connection ends.
 type Agent struct {
 	mu        sync.Mutex
 	processes []*process
@@ -77,7 +77,7 @@ func (a *Agent) endAll() {
 	}
 }
 
-// Start is called by tests.
+// Start is called by tests: it starts a process.
 func (a *Agent) Start(order Order, out *Started) error {
 	cmd := exec.Command(order.Args[0], order.Args[1:]...)
 	cmd.Env = append(os.Environ(), order.Env...)
@@ -97,7 +97,7 @@ func (a *Agent) Start(order Order, out *Started) error {
 	p := &process{cmd: cmd, in: in, ended: make(chan struct{})}
 	lines := bufio.NewReader(said)
 	if order.Line {
-		// At its end the process has failed, which Stop tells.
+		// If the process ends without a line, it has failed, which Stop reports.
 		out.Line, _ = lines.ReadString('\n')
 	}
 	go func() {
@@ -118,7 +118,7 @@ func (a *Agent) find(number int) *process {
 	return a.processes[number]
 }
 
-// Signal is called by tests.
+// Signal is called by tests: it signals a process that the agent started.
 func (a *Agent) Signal(kill Kill, _ *struct{}) error {
 	p := a.find(kill.Number)
 	err := p.cmd.Process.Signal(kill.Signal)
@@ -128,12 +128,13 @@ func (a *Agent) Signal(kill Kill, _ *struct{}) error {
 	return err
 }
 
-// SignalPid is called by tests: for a process that one of ours has started.
+// SignalPid is called by tests: it signals a process that one of ours has started.
 func (a *Agent) SignalPid(kill Kill, _ *struct{}) error {
 	return syscall.Kill(kill.Number, kill.Signal)
 }
 
-// Stop is called by tests: the process's input ends, so it should; the answer is its error.
+// Stop is called by tests: it closes the input of the process, which should make it end, and
+// returns the process's error.
 func (a *Agent) Stop(number int, _ *struct{}) error {
 	p := a.find(number)
 	_ = p.in.Close() // it may have ended
@@ -146,7 +147,7 @@ func (a *Agent) Stop(number int, _ *struct{}) error {
 	}
 }
 
-// Host is another one, with an agent.
+// Host is another host, with an agent.
 type Host struct{ client *rpc.Client }
 
 // Dial connects to an agent, which may still be starting.
@@ -160,7 +161,7 @@ func Dial(address string, patience time.Duration) (*Host, error) {
 		if time.Now().After(limit) {
 			return nil, fmt.Errorf("no agent at %s within %v: %w", address, patience, err)
 		}
-		time.Sleep(100 * time.Millisecond) // another host boots
+		time.Sleep(100 * time.Millisecond) // the other host is booting
 	}
 }
 
@@ -181,19 +182,19 @@ func (h *Host) SignalPid(pid int, signal syscall.Signal) error {
 	return h.client.Call("Agent.SignalPid", Kill{pid, signal}, new(struct{}))
 }
 
-// Close ends what was started.
+// Close ends the connection, and with it all processes that were started.
 func (h *Host) Close() error { return h.client.Close() }
 
-// Process is one on another host.
+// Process is a process on another host.
 type Process struct {
 	Started
 	host *Host
 }
 
-// Signal signals it.
+// Signal signals the process.
 func (p *Process) Signal(signal syscall.Signal) error {
 	return p.host.client.Call("Agent.Signal", Kill{p.Number, signal}, new(struct{}))
 }
 
-// Stop ends its input, and waits until it has ended by itself.
+// Stop closes the input of the process, and waits until it has ended by itself.
 func (p *Process) Stop() error { return p.host.client.Call("Agent.Stop", p.Number, new(struct{})) }
