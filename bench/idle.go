@@ -34,7 +34,7 @@ type IdleResult struct {
 	Machine       string  `json:"machine"`
 }
 
-// Idle opens all paths and waits.
+// Idle opens all paths and then measures the CPU time of the idle processes.
 func Idle(ctx context.Context, c IdleConfig) (out IdleResult, err error) {
 	cluster, err := StartCluster(ctx, ClusterConfig{Executable: c.Executable, Workers: 2, Slots: 1, Arguments: []string{"--protocol", c.Protocol}})
 	if err != nil {

@@ -85,7 +85,8 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 	}
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	for _, f := range findings {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, plain(f.Check), plain(f.Found)) // a tabwriter fails in Flush
+		// A tabwriter reports its errors in Flush.
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, plain(f.Check), plain(f.Found))
 		if f.Remedy != "" {
 			_, _ = fmt.Fprintf(w, "\t\t-> %s\n", plain(f.Remedy))
 		}

@@ -297,7 +297,8 @@ const (
 	neverUsed  = 1<<64 - 1
 )
 
-// nextUse returns the place of an object in the order of next uses ("1st"), or why it has none.
+// nextUse returns the position of an object in the order of next uses ("1st"), or the reason why it
+// has none.
 func nextUse(h *millracev1.MemoryHolding, order []uint64) string {
 	switch n := h.GetNextUse(); {
 	case h.GetReservationId() != 0:

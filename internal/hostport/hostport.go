@@ -66,7 +66,8 @@ func Dial(text string) (string, error) {
 func Advertise(text string) (host, port string, err error) {
 	const want = "give the host, or host:port, at which other machines reach this one"
 	host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), ""
-	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(text, ":") { // an IPv6 address alone has colons, too
+	// An IPv6 address alone has colons, too.
+	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(text, ":") {
 		if host, port, err = net.SplitHostPort(text); err != nil {
 			return "", "", fmt.Errorf("%q is not an address: %s", text, want)
 		}

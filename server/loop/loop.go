@@ -197,7 +197,9 @@ func (l *Loop) nextAlarm() time.Time {
 // fire runs the timers that are due. The loop's own timers come first: they renew leases, which the
 // machine would find expired after a long step.
 func (l *Loop) fire() {
-	// The beat is a quarter of the lease, so a gap above three quarters is no usual delay.
+	// The loop wakes every beat, a quarter of the lease, so a gap of two beats is late by only one.
+	// A gap of more than three means a standstill. A client's lease is not much shorter than a
+	// worker's, so one limit serves both.
 	if gap := l.now.Sub(l.alive); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
 		l.forgive(gap)
 	}

@@ -28,8 +28,8 @@ func pageSize(asked int32) int {
 	return int(asked)
 }
 
-// Page tokens name the last row of the page before, so they stay valid when rows are added or
-// removed.
+// pageToken returns a token that names the last row of a page. It stays valid when rows are added
+// or removed.
 func pageToken(last string) string { return base64.RawURLEncoding.EncodeToString([]byte(last)) }
 
 func pageAfter(token string) (string, error) {

@@ -99,7 +99,8 @@ func (x *trouble) run(ctx context.Context) {
 		default:
 			if syscall.Kill(pid, syscall.SIGSTOP) == nil {
 				x.count("workers stopped")
-				time.Sleep(time.Duration(x.random.IntN(3000)) * time.Millisecond) // this is the fault itself
+				// The pause is the fault itself.
+				time.Sleep(time.Duration(x.random.IntN(3000)) * time.Millisecond)
 				// The supervisor may have killed it.
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}

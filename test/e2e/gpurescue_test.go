@@ -22,9 +22,11 @@ func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
 	op := millrace.Native("bench.stamp")
 	args := func(i int) millrace.Arguments { return millrace.Args(100+i, large, []int64{}) }
 	if onRealGPU() {
-		large, objects, limits = 256<<20, 40, []string{"--pinned-limit", "4GiB"} // the slab is the default, 70 %
+		// The slab has the default size, 70 %.
+		large, objects, limits = 256<<20, 40, []string{"--pinned-limit", "4GiB"}
 		op = millrace.Native("array.random")
-		args = func(i int) millrace.Arguments { return millrace.Args([]int{large / 8}, i) } // of float64
+		// The size is a number of float64 values.
+		args = func(i int) millrace.Arguments { return millrace.Args([]int{large / 8}, i) }
 	}
 	c, _ := startGPUs(t, 2, limits...)
 	client, ctx := c.dial(t), soon(t)

@@ -83,7 +83,8 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 	c, _ := startGPUs(t, 2, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
 	client, ctx := c.dial(t), soon(t)
-	made, err := client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{2048, 2048}, 1.5), millrace.WithWorkers("gpu-0")) // 32 MiB
+	// The array has 32 MiB.
+	made, err := client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{2048, 2048}, 1.5), millrace.WithWorkers("gpu-0"))
 	if err != nil {
 		t.Fatal(err)
 	}

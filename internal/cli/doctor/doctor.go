@@ -154,7 +154,8 @@ func lockedMemory() Finding {
 		return f
 	}
 	f.Found = humanize.IBytes(limit.Cur) + " may be locked"
-	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 { // the pattern is well-formed
+	// The pattern is well-formed, so Glob returns no error.
+	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
 		f.State = Warn
 		f.Remedy = "RDMA devices register the slab by locking it: ulimit -l unlimited, LimitMEMLOCK=infinity, --ulimit memlock=-1"
 	}
@@ -210,7 +211,8 @@ func (c Config) ucx() Finding {
 	if err := context.Close(); err != nil {
 		f.State, f.Found = Warn, f.Found+": "+err.Error()
 	}
-	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 { // the pattern is well-formed
+	// The pattern is well-formed, so Glob returns no error.
+	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
 		return c.rdma(f, len(rdma), s)
 	}
 	return f

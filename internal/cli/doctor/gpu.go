@@ -226,7 +226,8 @@ func devShm() Finding {
 	if size < 1<<30 {
 		f.State, f.Remedy = Warn, "torch's loaders, NCCL and UCX's shared memory may want more: --shm-size 8g of docker, or --ipc=host"
 	}
-	if peermem, _ := filepath.Glob("/sys/module/nvidia_peermem"); len(peermem) == 0 { // the pattern is well-formed
+	// The pattern is well-formed, so Glob returns no error.
+	if peermem, _ := filepath.Glob("/sys/module/nvidia_peermem"); len(peermem) == 0 {
 		if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
 			f.State, f.Found = Warn, f.Found+"; RDMA cards are here, and nvidia_peermem is not loaded: they do not reach the memory of GPUs directly"
 			f.Remedy = strings.TrimPrefix(f.Remedy+"; modprobe nvidia_peermem, or a UCX with dmabuf", "; ")
