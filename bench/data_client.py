@@ -1,4 +1,7 @@
-"""The Python half of `millrace bench data`: FILE WORKER_PID BYTES REPETITIONS GRPC. Prints one JSON object."""
+"""The Python client of `millrace bench data`. Prints one JSON object.
+
+Arguments: FILE WORKER_PID BYTES REPETITIONS GRPC.
+"""
 
 import functools
 import gc
@@ -24,14 +27,14 @@ def status(name: str) -> int:
 
 
 def reset() -> int:
-    """Lets the peak start again; returns what is resident now."""
+    """Resets the peak of resident memory; returns the present resident memory."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 
 
 def used(worker: int) -> float:
-    """Processor seconds of this process and the worker."""
+    """Returns the processor seconds that this process and the worker have used."""
     fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
     own = os.times()
     return own.user + own.system + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,10 @@
-"""What a GPU worker's memory does for a Python client: MILLRACE_BINARY [host].
+"""Measures a GPU worker's memory from a Python client. Arguments: MILLRACE_BINARY [host].
 
-Starts `millrace up --device cuda` with a slab of 4 GiB and 24 GiB of pinned memory below it, scatters and gathers
-256 MiB of NumPy, then makes 12.9 GB in chunks of 512 MiB by native ops, and reduces them twice: a working set of three
-times the slab. Each line is one figure: of a scatter or gather the median of those after the first, which find memory that
-was used before. With "host" the worker has host memory, and everything is small.
+Starts `millrace up --device cuda` with a slab of 4 GiB and 24 GiB of pinned memory below it.
+Scatters and gathers 256 MiB of NumPy data. Then makes 12.9 GB in chunks of 512 MiB by native ops,
+and reduces them twice: a working set of three times the slab. Each line is one figure. For a
+scatter or gather it is the median of all but the first repetition, because later ones use memory
+that was used before. With "host" the worker has host memory, and all sizes are small.
 """
 
 import statistics

@@ -1,6 +1,7 @@
-"""What NCCL needs, to compare transfers between GPUs with: python nccl.py [GPUs] [MiB per pair].
+"""Measures NCCL, to compare it with our transfers: python nccl.py [GPUs] [MiB per pair].
 
-Each line is one figure: of a time, and of the bytes that all GPUs together receive. Ends with 77 where torch is not there.
+Each line is one figure: a time, and the bytes that all GPUs together received. The exit code is 77
+if torch is not installed.
 """
 
 import os
@@ -55,7 +56,7 @@ def main() -> None:
     pair = (int(sys.argv[2]) if len(sys.argv) > 2 else 256) << 20
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    # The multicast of switches is not what peers can do by copies.
+    # Disable NVLink multicast (NVLS): copies between peers cannot use it.
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, NCCL_NVLS_ENABLE="0")
     mp.spawn(run, args=(world, pair), nprocs=world)
 

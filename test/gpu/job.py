@@ -1,4 +1,7 @@
-"""A small job on every GPU of a running cluster: scatter, native ops, tasks of CuPy, gather. Prints what took how long."""
+"""Runs a small job on every GPU of a running cluster: scatter, native ops, CuPy tasks, gather.
+
+Prints the duration of each step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks whose inputs and arguments are larger, together, than any message may be. Prints "ok" if all of it arrives."""
+"""Runs tasks whose inputs and arguments together exceed the largest message.
+
+Prints "ok" if all of them arrive.
+"""
 
 import millrace
 

@@ -1,4 +1,8 @@
-"""Tasks that print what cannot be cut anywhere, and bytes that are no text. Prints "ok" if each of them ended."""
+"""Runs tasks that print long multi-byte text, which a limit may cut inside of a character, and bytes
+that are not text.
+
+Prints "ok" if all of them end.
+"""
 
 import os
 import sys
@@ -10,7 +14,7 @@ import millrace
 def blocks(times, offset, fail):
     sys.stdout.write("x" * offset + "█" * times)
     sys.stdout.flush()
-    time.sleep(0.05)  # longer than the scheduler's word that it has begun takes
+    time.sleep(0.05)  # longer than the report that it has begun takes to arrive
     if fail:
         raise ValueError("█" * times)
     return times

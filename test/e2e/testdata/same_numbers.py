@@ -1,4 +1,4 @@
-"""The Python half of TestGoAndPythonGetTheSameNumbers: prints its answers as one JSON object."""
+"""The Python part of TestGoAndPythonGetTheSameNumbers. Prints its results as one JSON object."""
 
 import json
 
