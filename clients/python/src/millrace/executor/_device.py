@@ -1,4 +1,4 @@
-"""The worker's slab on a GPU, as arrays of CuPy, torch and others, without a copy."""
+"""The worker's slab on a GPU, wrapped as arrays of CuPy, torch and others without a copy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaError", "Device", "DeviceArray", "DeviceRange"]
 
-#: Arrays on the GPU up to this size are stored with the header, in host memory: cheaper than memory of their own.
+#: Arrays on the GPU up to this size, in bytes, are stored with the header in host memory, which is
+#: cheaper than slab memory of their own.
 INLINE_BYTES = 4 << 10
 
 
-#: Bytes that are copied to the host at once for a checksum.
+#: Bytes that are copied to the host at a time for a checksum.
 _PIECE = 16 << 20
 
 
 class Owner:
-    """Every array over the memory of one input refers to its Owner: while the Owner is alive, the input is in use."""
+    """Represents the use of one input. Every array over the input's memory refers to its Owner:
+    while the Owner is alive, the input is in use."""
 
     __slots__ = ("__weakref__", "device")
 
@@ -34,7 +36,7 @@ class Owner:
 
 
 class DeviceRange:
-    """A frame of an input, by where it lies in the slab. Read only."""
+    """A read-only frame of an input, given by its place in the slab."""
 
     __slots__ = ("device", "nbytes", "offset", "owner")
 
@@ -43,8 +45,8 @@ class DeviceRange:
 
 
 class DeviceArray:
-    """What a task is given on a machine with neither CuPy nor torch: every library that reads `__cuda_array_interface__`
-    takes it without a copy."""
+    """The array type that a task is given on a machine with neither CuPy nor torch. Every library
+    that reads `__cuda_array_interface__` accepts it without a copy."""
 
     def __init__(
         self, device: Device, pointer: int, dtype: Any, shape: tuple[int, ...], strides: Any, owner: Any = None
@@ -61,7 +63,7 @@ class DeviceArray:
             "shape": self.shape,
             "strides": self.strides,
             "data": (self._pointer, False),
-            "stream": None,  # what it holds was there before the task began
+            "stream": None,  # the data was complete before the task began
         }
 
     @property
@@ -76,7 +78,7 @@ class DeviceArray:
         return n
 
     def get(self) -> Any:
-        """A NumPy copy."""
+        """Returns a NumPy copy."""
         import numpy as np
 
         view = DeviceView(
@@ -99,7 +101,7 @@ class DeviceArray:
 
 
 class Device:
-    """The GPU of the worker. Everything here is the main thread's."""
+    """The worker's GPU as this process uses it. All methods are called in the main thread."""
 
     def __init__(self, hello: executor_pb2.ExecutorDevice, size: int) -> None:
         self.hello = hello
@@ -112,20 +114,20 @@ class Device:
             raise RuntimeError(
                 "the memory behind the worker's handle is not its slab: it is that of an earlier life of it"
             )
-        #: Arrays up to this size are stored with the header.
+        #: Arrays up to this size, in bytes, are stored with the header.
         self.inline_bytes = INLINE_BYTES
-        #: Library whose arrays the run at work is given; "": DeviceArray.
+        #: Library whose arrays the current run is given; "": DeviceArray.
         self.library = ""
-        # The run at work wants only the current streams of libraries waited for.
+        # The current run only wants the libraries' current streams to be waited for.
         self._only_current = False
         self._default: str | None = None
-        # CuPy's name for all of the slab.
+        # CuPy's object for the whole slab, for arrays without an owner.
         self._unowned: Any = None
 
-    # ---- inputs --------------------------------------------------------------------------------------------------
+    # ---- inputs ----------------------------------------------------------------------------------
 
     def choose(self, wanted: str | None, streams: str = "all") -> None:
-        """Sets the library for the next run, and which streams its end waits for."""
+        """Sets the library for the next run, and the streams that the end of the run waits for."""
         self._only_current = streams == "current"
         if wanted is None:
             if self._default is None:
@@ -137,7 +139,8 @@ class Device:
     def tensor(
         self, data: Any, dtype: Any, shape: tuple[int, ...], offset: int, strides: tuple[int, ...] | None
     ) -> Any:
-        """An input with axes. `data` is a DeviceRange, or bytes that came with the header; None: it has no elements."""
+        """Makes an array from an input with axes. `data` is a DeviceRange, or bytes that came with
+        the header; None: the array has no elements."""
         import numpy as np
 
         if self.library == "numpy":
@@ -159,7 +162,7 @@ class Device:
         strides: tuple[int, ...] | None,
         owner: Owner | None = None,
     ) -> Any:
-        """Memory of the slab as an array, which keeps `owner`."""
+        """Wraps slab memory as an array of a library. The array keeps `owner` alive."""
         if library == "cupy":
             import cupy  # pyright: ignore[reportMissingImports]
 
@@ -182,7 +185,8 @@ class Device:
         return array
 
     def restore(self, data: DeviceRange, library: str, dtype: str, shape: tuple[int, ...], order: str) -> Any:
-        """An array of a pickle, which belongs to that library unless the task wants NumPy's."""
+        """Makes an array from a pickle. It belongs to `library`, unless the task wants NumPy
+        arrays."""
         import numpy as np
 
         if self.library == "numpy" and library != "torch":
@@ -209,19 +213,19 @@ class Device:
         dtype = getattr(torch, name)
         itemsize = dtype.itemsize
         view = DeviceView(None, "", pointer, name, itemsize, shape, strides)
-        if any(s < 0 or s % itemsize for s in view.strides):  # torch knows no such strides
+        if any(s < 0 or s % itemsize for s in view.strides):  # torch supports no such strides
             return torch.from_numpy(self.fetch(view, np.dtype(name))).cuda()
         if 0 in shape:
             return torch.empty(shape, dtype=dtype, device="cuda")
         extent = itemsize + sum((n - 1) * s for n, s in zip(shape, view.strides, strict=True))
-        # The tensor keeps the DeviceArray, and that the owner.
+        # The tensor keeps the DeviceArray alive, which keeps the owner alive.
         flat = torch.as_tensor(DeviceArray(self, pointer, np.dtype("u1"), (extent,), None, owner), device="cuda").view(
             dtype
         )
         return flat.as_strided(shape, [s // itemsize for s in view.strides])
 
     def upload(self, array: Any, library: str | None = None) -> Any:
-        """A copy on the GPU of a small array in host memory."""
+        """Copies a small array in host memory to the GPU."""
         library = self.library if library is None else library
         if library == "cupy":
             import cupy  # pyright: ignore[reportMissingImports]
@@ -235,10 +239,10 @@ class Device:
             from numba import cuda  # pyright: ignore[reportMissingImports]
 
             return cuda.to_device(array)
-        return array  # nobody here could free the memory
+        return array  # DeviceArray has no library that could free the memory
 
     def host(self, frame: DeviceRange) -> memoryview:
-        """A copy of a frame in host memory."""
+        """Returns a copy of a frame in host memory."""
         data = bytearray(frame.nbytes)
         if data:
             room = (ctypes.c_ubyte * len(data)).from_buffer(data)
@@ -246,7 +250,7 @@ class Device:
         return memoryview(data).toreadonly()
 
     def checksum(self, offset: int, nbytes: int) -> int:
-        """The checksum of memory of the slab that should not change."""
+        """Returns the checksum of slab memory, to detect a change later."""
         room = (ctypes.c_ubyte * min(nbytes, _PIECE))()
         found = 0
         for at in range(offset, offset + nbytes, _PIECE):
@@ -256,7 +260,8 @@ class Device:
         return found
 
     def fetch(self, view: DeviceView, dtype: Any) -> Any:
-        """A NumPy copy of an array. It waits for the kernels that were submitted before: they may write the array."""
+        """Returns a NumPy copy of an array. It first waits for work that was submitted before,
+        because that may write the array."""
         import numpy as np
 
         self.wait(view.stream)
@@ -269,18 +274,19 @@ class Device:
         array = np.ndarray(view.shape, dtype, data, -low, view.strides)
         return array if not view.order == "" else np.ascontiguousarray(array)
 
-    # ---- results -------------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def offset(self, frame: Any) -> int | None:
-        """Where a frame lies in the slab; None if it is elsewhere."""
+        """Returns where a frame lies in the slab; None if it lies elsewhere."""
         if not isinstance(frame, DeviceFrame) or frame.gaps:
             return None
         at = frame.view.pointer - self.base
         return at if 0 <= at and at + frame.nbytes <= self.size else None
 
     def write(self, frame: Any, at: int) -> None:
-        """Begins to copy a frame of a result to where it is to lie, on a stream that waits for no other. REQUIRES: what
-        writes to the frame is done; it stays until `wait`."""
+        """Begins to copy a frame of a result to its place in the slab, on a stream that waits for
+        no other. REQUIRES: all writes to the frame are complete, and the frame stays unchanged
+        until `wait`."""
         if not frame.nbytes:
             return
         if not isinstance(frame, DeviceFrame):
@@ -288,7 +294,8 @@ class Device:
 
             host = np.frombuffer(frame, np.uint8) if isinstance(frame, memoryview) else np.ascontiguousarray(frame)
             self.driver.write(self.base + at, host.ctypes.data, host.nbytes)
-            # What is not registered with the driver was looked at before the call returned, but small things may not.
+            # The driver copies large memory that is not registered with it before the call returns,
+            # but it may still read small memory after that.
             self.driver.wait()
             return
         view = frame.view
@@ -306,8 +313,9 @@ class Device:
             self.wrap("cupy", self.base + at, view.dtype, view.shape, None)[...] = cupy.asarray(view.owner)
 
     def trouble(self) -> CudaError | None:
-        """Waits for all that was submitted; an error if the GPU answers this process no more. Some errors pass, and others are
-        of a call before: those count if the next call fails as well."""
+        """Waits for all submitted GPU work. Returns an error if the GPU does not work in this
+        process any more. An error can be transient, or come from an earlier call: it counts only if
+        the next call fails as well."""
         for last in (False, True):
             try:
                 self.driver.wait_for_all()
@@ -318,19 +326,22 @@ class Device:
                 break
         return None
 
-    # ---- order ---------------------------------------------------------------------------------------------------
+    # ---- order -----------------------------------------------------------------------------------
 
     def wait(self, *others: int) -> None:
-        """Returns once what the task submitted to the GPU is done, and the copies of this object. If the function wants it
-        so, only its current streams are waited for, and those named here."""
+        """Waits until all work that the task submitted to the GPU is done, and this object's
+        copies. If the function asks for it, only the libraries' current streams are waited for, and
+        those given in `others`."""
         streams = {0, *others}
         cupy: Any = sys.modules.get("cupy")
         if cupy is not None:
             streams.add(cupy.cuda.get_current_stream().ptr)
-        torch: Any = getattr(sys.modules.get("torch"), "cuda", None)  # another thread may be importing it
+        # Another thread may be importing torch.
+        torch: Any = getattr(sys.modules.get("torch"), "cuda", None)
         if torch is not None and torch.is_initialized():
             streams.add(torch.current_stream().cuda_stream)
-        # Looked at from outside first, since a run cannot be interrupted inside of the driver.
+        # The streams are polled first, because a run cannot be interrupted inside of the driver's
+        # blocking wait.
         self.driver.wait(*streams)
         if not self._only_current:
             self.driver.wait_for_all()

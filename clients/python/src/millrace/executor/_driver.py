@@ -1,4 +1,5 @@
-"""The few calls of the CUDA driver that an executor needs itself, whichever library its tasks use."""
+"""The few CUDA driver calls that an executor needs itself, independent of the libraries that its
+tasks use."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ _NON_BLOCKING = 1
 _BLOCKING_SYNC, _NO_TIMING = 1, 2
 _LAZY_PEER_ACCESS = 1
 OUT_OF_MEMORY = 2
-#: Codes after which a context answers nothing but them; as in memory/cuda/errors.go.
+#: Error codes after which every further call in the context fails; the same as in
+#: memory/cuda/errors.go.
 LOST = frozenset({4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 805, 806, 810})
-#: How long a wait spins before it sleeps between looks, in seconds, and how long it sleeps.
+#: How long a wait polls without a pause before it sleeps between polls, and how long it sleeps, in
+#: seconds.
 _SPIN, _NAP = 0.0002, 0.00005
 
 
 class CudaError(RuntimeError):
-    """A call of the driver that failed."""
+    """A driver call failed."""
 
     def __init__(self, call: str, code: int, name: str, text: str) -> None:
         super().__init__(f"{call}: {name} ({code}): {text}")
@@ -27,7 +30,7 @@ class CudaError(RuntimeError):
 
     @property
     def lost(self) -> bool:
-        """Nothing on the GPU will work in this process any more."""
+        """True if the context is lost: no GPU work is possible in this process any more."""
         return self.code in LOST
 
 
@@ -36,7 +39,8 @@ class _Handle(ctypes.Structure):
 
 
 class Driver:
-    """One GPU with its primary context, which is that of all libraries. The methods are the main thread's."""
+    """One GPU with its primary context, which all libraries use. All methods are called in the main
+    thread."""
 
     def __init__(self, library: str, uuid: bytes, ordinal: int) -> None:
         self._lib = ctypes.CDLL(library or "libcuda.so.1")
@@ -54,9 +58,9 @@ class Driver:
         self._call("cuCtxSetCurrent", context)
         self._stream = c_void_p()
         self._call("cuStreamCreateWithPriority", byref(self._stream), _NON_BLOCKING, 0)
-        # One for each stream that was ever waited for at once.
+        # One event for each stream that can be waited for at the same time.
         self._events: list[c_void_p] = []
-        # Something was submitted to the own stream and not waited for.
+        # True if work was submitted to the own stream and not waited for yet.
         self._busy = False
 
     def _call(self, name: str, *args: Any) -> None:
@@ -83,33 +87,34 @@ class Driver:
         raise RuntimeError(f"the worker's GPU, {uuid.hex()}, is not among the {count.value} that this process sees")
 
     def addresses(self, *names: str) -> list[int]:
-        """Where functions of the driver are, for code that calls them itself."""
+        """Returns the addresses of driver functions, for C code that calls them itself."""
         return [ctypes.cast(getattr(self._lib, name), c_void_p).value or 0 for name in names]
 
     def open(self, handle: bytes) -> int:
-        """Maps another process's allocation; its address here."""
+        """Maps another process's allocation, and returns its address in this process."""
         at = c_uint64()
         self._call("cuIpcOpenMemHandle_v2", byref(at), _Handle.from_buffer_copy(handle), _LAZY_PEER_ACCESS)
         return at.value
 
     def read(self, to: int, at: int, n: int) -> None:
-        """Copies from the GPU to host memory; done when it returns."""
+        """Copies from the GPU to host memory, and waits for the copy."""
         self._call("cuMemcpyDtoHAsync_v2", to, at, n, self._stream)
         self._busy = True
         self.wait()
 
     def write(self, at: int, data: int, n: int) -> None:
-        """Copies host memory, which must stay as it is until `wait`."""
+        """Begins to copy host memory to the GPU. The memory must stay unchanged until `wait`."""
         self._call("cuMemcpyHtoDAsync_v2", at, data, n, self._stream)
         self._busy = True
 
     def copy(self, to: int, at: int, n: int) -> None:
-        """Copies on the GPU, until `wait`."""
+        """Begins to copy on the GPU; the copy is complete after `wait`."""
         self._call("cuMemcpyDtoDAsync_v2", to, at, n, self._stream)
         self._busy = True
 
     def wait(self, *streams: int) -> None:
-        """Returns once what was submitted to these streams, and by this object, is done."""
+        """Waits until all work that was submitted to these streams and to the own stream is
+        done."""
         if self._busy:
             self._busy = False
             streams = (self._stream.value or 0, *streams)
@@ -134,12 +139,13 @@ class Driver:
                     time.sleep(_NAP)
 
     def wait_for_all(self) -> None:
-        """Returns once this process has nothing on the GPU that runs. Other processes are not waited for."""
+        """Waits until all work that this process submitted to the GPU is done. Work of other
+        processes is not waited for."""
         self._busy = False
         self._call("cuCtxSynchronize")
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free on the GPU, whoever uses the rest, and all."""
+        """Returns the free bytes of the GPU, considering all processes, and its total bytes."""
         free, total = c_size_t(), c_size_t()
         self._call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value

@@ -1,4 +1,4 @@
-"""How runs fail, and how that is told to the worker."""
+"""The failures of runs, and how they are reported to the worker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from millrace import _serialize
 if TYPE_CHECKING:
     from millrace._pb.millrace.v1 import task_pb2
 
-#: Most that is kept of one text of an error, in characters.
+#: Most characters that are kept of one text of an error.
 _TEXT = 64 << 10
 
 
 class TaskStopped(KeyboardInterrupt):
-    """Raised in a task that was cancelled or ran out of time. Catch it to clean up, and let it go on."""
+    """Raised in a task that was cancelled or exceeded its time limit. A task may catch it to clean
+    up, but should raise it again."""
 
 
 class Refused(Exception):
-    """A failure with a reason of its own."""
+    """A failure with its own reason code."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +30,7 @@ class Refused(Exception):
 
 
 class NoRoom(Exception):
-    """The worker has no room for a result, in its own words."""
+    """The worker has no room for a result. Holds the worker's error."""
 
     def __init__(self, error: task_pb2.TaskError) -> None:
         super().__init__(error.message)
@@ -37,8 +38,9 @@ class NoRoom(Exception):
 
 
 def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
-    """Describes an exception of a task. `ours` is the file of its first frames, which are left out of the traceback. The
-    exception's own methods may fail, too; then only its type is reported."""
+    """Fills in `error` from an exception of a task. `ours` is the file of the executor's own
+    frames, which are left out at the beginning of the traceback. If the exception's own methods
+    fail, only its type is reported."""
     try:
         _describe(e, error, ours)
     except BaseException as other:
@@ -65,12 +67,13 @@ def _describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
     error.message = message
     error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
     if not isinstance(e, Exception):
-        # SystemExit, KeyboardInterrupt: raised again by a client, it would end the client's program.
+        # A client raises the exception again: SystemExit or KeyboardInterrupt would end its
+        # program.
         error.message += " (the function ended itself so: that ends the task, not the process)"
         return
     data = dumped(chain(e))
     if data is None:
-        return  # clients then get the text only
+        return  # clients then get only the text
     if len(data) <= 1 << 20:
         error.exception.encoding, error.exception.data = "pickle5", data
         error.exception.type_name = qualified(type(e))
@@ -81,8 +84,9 @@ def _message(e: BaseException) -> str:
 
 
 def dumped(links: list[tuple[BaseException, bool]]) -> bytes | None:
-    """Pickles exceptions; None if that cannot be. Some pickle and do not unpickle, as their __init__ takes other arguments
-    than it passes on: these are made again without it."""
+    """Pickles exceptions, and returns None if that is impossible. Some can be pickled but not
+    unpickled, because their __init__ takes other arguments than it passes on: ExceptionPickler
+    restores these without calling __init__."""
     for kind in (_serialize.CodePickler, _serialize.ExceptionPickler):
         try:
             file = io.BytesIO()
@@ -95,8 +99,9 @@ def dumped(links: list[tuple[BaseException, bool]]) -> bytes | None:
 
 
 def chain(e: BaseException) -> list[tuple[BaseException, bool]]:
-    """The exception and its causes or contexts, outermost first, each with "the next one is its explicit cause".
-    Pickling an exception alone loses them."""
+    """Returns the exception and its causes or contexts, outermost first. Each one comes with a
+    flag: True if the next one is its explicit cause. Pickling an exception alone would lose them.
+    At most 32."""
     links: list[tuple[BaseException, bool]] = []
     seen: set[int] = set()
     current: BaseException | None = e
@@ -109,14 +114,16 @@ def chain(e: BaseException) -> list[tuple[BaseException, bool]]:
 
 
 def shortened(text: str) -> str:
-    """At most `_TEXT` characters: the beginning and the end, where Python names the error."""
+    """Shortens a text to about `_TEXT` characters: the beginning and the end are kept, because
+    Python names the error at the end."""
     if len(text) > _TEXT:
         text = f"{text[: _TEXT // 2]}\n[... {len(text) - _TEXT} characters ...]\n{text[-(_TEXT // 2) :]}"
     return text.encode(errors="replace").decode()
 
 
 def qualified(kind: type) -> str:
-    """A type's module and name. A program may have replaced either by something that is no text."""
+    """Returns a type's module and name. A program may have replaced either by an object that is no
+    text."""
     try:
         return shortened(f"{kind.__module__}.{kind.__qualname__}")
     except Exception:

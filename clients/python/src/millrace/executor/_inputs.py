@@ -1,4 +1,4 @@
-"""What a run is given: its inputs, wherever they lie, and its arguments."""
+"""The inputs and arguments of a run, and the inputs that stay in use after it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ if TYPE_CHECKING:
 
 
 class _Undecodable:
-    """Takes the place of an input that could not be decoded, to find out which argument it is."""
+    """Placeholder for an input that could not be decoded or was changed, to find the argument that
+    contains it."""
 
 
 class Inputs:
-    """The memory that inputs lie in: the slab in one of its two places, and that of other workers."""
+    """Gives runs access to the memory that their inputs lie in: the slab on the host or on a GPU,
+    and segments of other workers."""
 
     def __init__(self, worker: str, slab: Slab | None, device: Device | None) -> None:
         self._worker, self._slab, self._device = worker, slab, device
-        # Address of the mapping that inputs are served from; 0 until it is needed.
+        # Address of the slab's read-only mapping; 0 until it is needed.
         self._base = 0
-        # For each input of the current run: its number, and a weak reference to its owner, an object that every array
-        # over the input's memory refers to. An input with several frames in host memory has one owner for each frame.
+        # For each input of the current run: its index, and a weak reference to its owner. The owner
+        # is an object that every array over the input's memory refers to. An input with several
+        # frames in host memory has one owner for each frame.
         self._given: list[tuple[int, weakref.ref[Any]]] = []
-        # Inputs of earlier runs that are still in use, by the number under which the worker keeps them. `_kept`: how
-        # many owners of each are alive. `_watched`: weak references whose callbacks run when an owner is freed, in any
-        # thread.
+        # Inputs of earlier runs that are still in use, by the number under which the worker keeps
+        # them. `_kept`: how many owners of each are alive. `_watched`: weak references whose
+        # callbacks run when an owner is freed, in any thread.
         self._kept: dict[int, int] = {}
         self._watched: dict[int, list[weakref.ref[Any]]] = {}
         #: Called when an owner is freed, in any thread.
         self.on_gone: Callable[[], None] | None = None
         self._gone: deque[int] = deque()
-        #: Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
-        #: that refers to it is pending or working.
+        #: Segments of other workers by number, or the error if one could not be mapped. Changed by
+        #: the reader thread, but never while a run that uses the segment is pending or running.
         self.segments: dict[int, Segment | OSError] = {}
 
     def arguments(self, run: executor_pb2.ExecutorRun) -> tuple[Any, Any]:
@@ -95,8 +98,9 @@ class Inputs:
         for at in places:
             view = self._memory(at.segment)[at.offset : at.offset + at.bytes]
             if at.bytes:
-                # Every array that a library makes of this one keeps it alive. NumPy replaces a base that is an array by the base
-                # of that array, if it is an array, too; here it is not one.
+                # Every array that a library makes from this one keeps it alive. NumPy stores as the
+                # base of a derived array not the array itself but that array's base, if the base is
+                # an array, too. Here the base is a memoryview, so the chain ends at this array.
                 owner: Any = np.frombuffer(view, np.uint8)
                 self._given.append((number, weakref.ref(owner)))
                 view = memoryview(owner)
@@ -104,7 +108,7 @@ class Inputs:
         return out
 
     def _memory(self, number: int) -> memoryview:
-        """All of the slab, or of a segment."""
+        """Returns a view of the whole slab (number 0) or of a segment."""
         if not number:
             assert self._slab is not None
             return self._slab.readable
@@ -115,17 +119,21 @@ class Inputs:
             ) from segment
         return segment.readable
 
-    # ---- inputs that are used for longer than the run -------------------------------------------------------------
+    # ---- inputs that are used for longer than the run --------------------------------------------
 
     def keep(
         self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished, number: Callable[[], int]
     ) -> None:
-        """Finds the inputs of a run that other objects still refer to. The worker is asked to keep those in the slab; those in a
-        segment, which is only lent, are copied. `number` makes numbers by which the worker keeps them. REQUIRES: the run is
-        over, nothing of ours refers to its arguments or its result, and `finished` was not sent."""
+        """Finds the inputs of a run that other objects still refer to. The worker is asked to keep
+        those in the slab. Those in a segment, which is only lent, are copied. `number` makes the
+        numbers under which the worker keeps inputs.
+
+        REQUIRES: the run is over, the executor itself has no reference to the run's arguments or
+        result, and `finished` was not sent.
+        """
         looked_at = any(ref() is not None for _, ref in self._given)
         if looked_at:
-            gc.collect(1)  # an exception and its frames, for instance, refer to each other
+            gc.collect(1)  # breaks reference cycles, for instance of an exception and its frames
         given, self._given = self._given, []
         if not looked_at:
             return
@@ -158,7 +166,7 @@ class Inputs:
         watched: list[weakref.ref[Any]] = []
         for ref in refs:
             owner = ref()
-            if owner is None:  # it went just now
+            if owner is None:  # it was freed just now
                 self._gone.append(request)
             else:
                 watched.append(weakref.ref(owner, gone))
@@ -166,11 +174,12 @@ class Inputs:
 
     @property
     def keeps(self) -> bool:
-        """Says whether inputs of earlier runs are still in use."""
+        """True if inputs of earlier runs are still in use."""
         return bool(self._kept)
 
     def released(self) -> list[int]:
-        """Numbers of inputs that nothing uses any more. REQUIRES: all work submitted to the GPU is complete."""
+        """Returns the numbers of kept inputs that nothing uses any more. REQUIRES: all work
+        submitted to the GPU is complete."""
         out: list[int] = []
         while self._gone:
             request = self._gone.popleft()
@@ -180,11 +189,11 @@ class Inputs:
                 out.append(request)
         return out
 
-    # ---- inputs that were changed --------------------------------------------------------------------------------
+    # ---- inputs that were changed ----------------------------------------------------------------
 
     def checksums(self, run: executor_pb2.ExecutorRun) -> list[list[int]]:
-        """Checksums of all frames of all inputs on the GPU. Inputs in host memory are mapped read-only and need
-        none."""
+        """Returns the checksums of all frames of all inputs on the GPU. Inputs in host memory are
+        mapped read-only and need none."""
         device = self._device
         if device is None:
             return []
@@ -201,7 +210,7 @@ class Inputs:
 
     @staticmethod
     def _where(args: Any, kwargs: Any) -> str:
-        """The argument that a stand-in is in."""
+        """Names the argument that contains the placeholder."""
         return next((f"argument {n}" for n, a in [*enumerate(args), *kwargs.items()] if _within(a)), "an argument")
 
     @staticmethod
@@ -224,7 +233,7 @@ class Inputs:
 
 
 def _within(tree: Any) -> bool:
-    """An input that could not be decoded is in it."""
+    """Returns whether an argument contains the placeholder."""
     if isinstance(tree, (list, tuple, set, frozenset)):
         return any(_within(item) for item in cast("Iterable[Any]", tree))
     if isinstance(tree, dict):

@@ -1,4 +1,5 @@
-"""Kernels that most tasks of CuPy need: compiled, or read from CuPy's cache, before the first task does."""
+"""Compiles the kernels that most CuPy tasks need, or loads them from CuPy's cache, before the first
+task needs them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 
 def warm_up() -> None:
-    """Runs each once, on a stream of its own. REQUIRES: CuPy was imported."""
+    """Runs each of these kernels once, on a stream of its own. REQUIRES: CuPy is imported."""
     try:
         import cupy  # pyright: ignore[reportMissingImports]
 
@@ -27,5 +28,5 @@ def warm_up() -> None:
                     del made
             cupy.arange(8).sum()
             cupy.cuda.get_current_stream().synchronize()
-    except Exception:  # a task that needs one will compile it, or say why it cannot
+    except Exception:  # a task that needs a kernel will compile it, or report the error
         return

@@ -1,4 +1,4 @@
-"""The socket, the slab and the control page of an executor process."""
+"""The socket, the slab and the control page that connect an executor process with its worker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections import deque
 
 from millrace._pb.millrace.v1 import executor_pb2
 
-#: The slab's place has the gate if the slab lies on a GPU.
+#: Inherited descriptors. If the slab lies on a GPU, SLAB_FD is the lock file of the Gate instead.
 LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5
 MAX_MESSAGE = 64 << 20
 _WORD = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
-#: Room for as many descriptors as the kernel sends at once.
+#: Ancillary space for 253 descriptors, which is the most that the kernel sends in one message.
 _ANCILLARY = socket.CMSG_SPACE(253 * 4)
 
 
@@ -29,7 +29,7 @@ class Link:
         self._socket = sock
         self._sending = threading.Lock()
         self._received = bytearray()
-        # Descriptors that came with bytes of messages up to the one that is being received, in order.
+        # Descriptors that arrived with the bytes received so far and were not taken yet, in order.
         self._descriptors: deque[int] = deque()
 
     def send(self, message: executor_pb2.FromExecutor) -> None:
@@ -38,7 +38,7 @@ class Link:
             self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> executor_pb2.ToExecutor | None:
-        """Next message; None at the end of the link."""
+        """Returns the next message; None at the end of the link."""
         head = self._take(4)
         if head is None:
             return None
@@ -49,7 +49,8 @@ class Link:
         return None if body is None else executor_pb2.ToExecutor.FromString(body)
 
     def take_descriptor(self) -> int:
-        """The next one that came with a message; the caller closes it. REQUIRES: the receiving thread."""
+        """Returns the next descriptor that came with a message; the caller closes it. REQUIRES: the
+        reader thread."""
         return self._descriptors.popleft()
 
     def _take(self, n: int) -> bytes | None:
@@ -73,7 +74,8 @@ class Link:
 
 
 class Slab:
-    """The worker's memory, mapped twice: inputs are read from the read-only mapping, results go to the other one."""
+    """The worker's slab in host memory, mapped twice: inputs are read through the read-only
+    mapping, results are written through the other one."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.readable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
@@ -85,21 +87,26 @@ class Segment:
     """Memory of another worker, mapped for reading."""
 
     def __init__(self, fd: int, size: int) -> None:
-        # Views keep the mapping alive, whoever forgets the segment.
+        # Views keep their mapping alive, also after the Segment is dropped.
         self._fd, self._size = fd, size
         self._map()
 
     def _map(self) -> None:
-        #: All of it.
+        #: A view of the whole segment.
         self.readable = memoryview(mmap.mmap(self._fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def __del__(self) -> None:
         os.close(self._fd)
 
     def part_with(self, ranges: list[tuple[int, int]]) -> None:
-        """Makes views of these (offset, bytes), and their neighbours in the same pages, keep their present contents when the
-        memory is used again: the contents are copied to pages of this process at the same addresses. Views that are made later are of another
-        mapping. REQUIRES: the ranges have not been given back yet, and nothing else that was viewed is looked at."""
+        """Detaches views of these ranges, given as (offset, bytes), from the segment: the views
+        keep their present contents when the owner reuses the memory.
+
+        The contents, rounded to whole pages, are copied to private pages of this process at the
+        same addresses. Views that are made later use a new mapping of the segment. REQUIRES: the
+        ranges have not been given back to the owner yet, and nothing reads other views of the old
+        mapping.
+        """
         import numpy as np
 
         base: int = np.frombuffer(self.readable, np.uint8).ctypes.data
@@ -124,7 +131,8 @@ _MAYMOVE, _FIXED = 1, 2
 
 
 def _own_pages(at: int, n: int) -> None:
-    """Replaces mapped pages by read-only copies of the process's own, in one step: a thread that reads there sees no gap."""
+    """Replaces mapped pages by read-only private copies. The replacement is atomic, so a thread
+    that reads there sees no gap."""
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     copy = _libc.mmap(None, n, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
     if copy == _FAILED:
@@ -138,7 +146,8 @@ def _own_pages(at: int, n: int) -> None:
 
 
 class ControlPage:
-    """What either side knows of the other one at this instant."""
+    """A page of memory shared with the worker: the executor writes the ordinals of the last run
+    that began and of the last that ended, the worker the ordinal of a run to stop."""
 
     def __init__(self, fd: int) -> None:
         self._page = memoryview(mmap.mmap(fd, 4096, mmap.MAP_SHARED)).cast("Q")
@@ -152,12 +161,13 @@ class ControlPage:
 
     @property
     def stop(self) -> int:
-        """Ordinal of the run that the worker wants stopped; 0: none."""
+        """Ordinal of the run that the worker wants to stop; 0: none."""
         return self._page[2]
 
 
 def open_socket() -> socket.socket:
-    """The inherited link. All three descriptors are closed on exec, so that tasks' children do not keep them."""
+    """Opens the inherited link. All three descriptors are set to close on exec, so that child
+    processes of tasks do not keep them open."""
     for fd in (LINK_FD, SLAB_FD, CONTROL_FD):
         os.set_inheritable(fd, False)
     return socket.socket(fileno=LINK_FD)

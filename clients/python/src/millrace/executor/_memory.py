@@ -1,5 +1,5 @@
-"""Memory on the GPU that tasks take for themselves: leased from the slab for the allocators of libraries, and found again
-when there is none left."""
+"""GPU memory for the allocations of tasks: leases of slab memory for CuPy's allocator, and the
+recovery after a task has run out of memory."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ if TYPE_CHECKING:
 
     from millrace.executor._device import Device
 
-#: Smaller allocations are left to CuPy's own pool, in bytes: their results are copied, which costs nothing.
+#: Smaller allocations, in bytes, are left to CuPy's own pool: copying their results costs next to
+#: nothing.
 SMALLEST = 256 << 10
-#: Longest wait for the other processes on the GPU to be idle, in seconds.
+#: Longest wait for the other processes on the GPU to become idle, in seconds.
 _ALONE = 30.0
-#: When a process that has nothing to do gives back what its libraries keep, in seconds, and how long that may take.
+#: Time without a run, in seconds, after which a process gives back the memory that its libraries
+#: cache; and the time that this may take.
 IDLE = 0.5
 _GIVING_BACK = 0.3
 
 
 class NoLease(Exception):
-    """The worker has no room, and says what fills it."""
+    """The worker has no room. The message says which objects fill the slab."""
 
 
 class Lease:
-    """Memory of the slab that is this process's until it is released."""
+    """A range of the slab that belongs to this process until the lease is released."""
 
     __slots__ = ("given", "offset", "request", "size", "stream")
 
     def __init__(self, request: int, offset: int, size: int) -> None:
         self.request, self.offset, self.size = request, offset, size
-        #: A result lies in it, which keeps the memory from then on.
+        #: The memory is to become that of a result. No other allocation gets it any more.
         self.given = False
-        #: The stream that it was last handed out for, where it may be handed out again without waiting.
+        #: The stream that the memory was last allocated for. For the same stream it can be
+        #: allocated again without a wait.
         self.stream = 0
 
 
 class _Owner:
-    """Held by arrays that lie in a lease."""
+    """Every array that lies in a lease refers to one. Its end frees the lease."""
 
     __slots__ = ("_arena", "_lease")
 
@@ -58,42 +61,48 @@ class _Owner:
 
 
 def rounded(size: int) -> int:
-    """Sizes come in eight steps to each power of two, so that what was freed fits again."""
+    """Rounds a size up to one of eight steps per power of two, so that freed memory fits later
+    allocations of similar size."""
     step = max(1 << max(size.bit_length() - 4, 0), 512)
     return (size + step - 1) // step * step
 
 
 class Arena:
-    """An allocator of CuPy whose memory lies in the slab, so that results need no copy.
+    """A CuPy allocator whose memory lies in the slab, so that results need no copy.
 
-    Each block is a lease of its own: what becomes a result leaves with it, and the rest is kept for the next allocation of
-    that size on the same stream.
+    Each block is a lease of its own. The lease of a block that becomes a result leaves with that
+    result. Other freed blocks are kept for the next allocation of the same size on the same stream.
     """
 
     def __init__(self, device: Device, lease: Callable[[int], Lease], limit: int) -> None:
         self._device, self._lease, self._limit = device, lease, limit
-        # Arrays are freed in any thread, also by the garbage collector in the middle of anything: that only puts them here.
+        # Freed leases. Arrays are freed in any thread, also by the garbage collector at any point
+        # in other code, so freeing takes no lock and only appends to this queue.
         self._freed: deque[Lease] = deque()
-        # Guards what follows.
+        # Guards the following attributes.
         self._lock = threading.Lock()
-        # `_live`: leases whose memory holds an array. `_kept`: leases of freed memory, to be used again for the stream
-        # that the memory was allocated for, because work submitted to that stream may still use it. The stream that is
+        # `_live`: leases whose memory holds an array. `_kept`: leases of freed memory, by offset,
+        # oldest first. They may be allocated again only for the stream that they were allocated for
+        # before, because work submitted to that stream may still use the memory. The stream that is
         # current when an array is freed does not matter.
         self._live: dict[int, Lease] = {}
         self._kept: OrderedDict[int, Lease] = OrderedDict()
-        # Bytes of leases: in use or asked for, kept, and to be released. Together they are at most the limit.
+        # Bytes of leases that are in use or requested, that are kept, and that are to be released.
+        # Their sum is at most the limit, except in overflow mode.
         self._live_bytes = self._kept_bytes = self._released_bytes = 0
-        # Numbers of leases that nothing refers to, to be released once no kernel can use them any more.
+        # Request numbers of leases that nothing refers to, to be released once no kernel can use
+        # them any more.
         self._released: list[int] = []
-        # Numbers of leases that results have taken over, to be released with those.
+        # Request numbers of leases that now belong to results, to be released with those.
         self._taken: list[int] = []
-        # Everything that the pool of CuPy refuses is taken here, whatever its size.
+        # Overflow mode, for the second attempt of a run: allocations of any size that CuPy's pool
+        # refuses are leased from the slab.
         self.overflow = False
-        #: Why there was no lease, the last time.
+        #: The worker's reason for the last refused lease.
         self.refused = ""
 
     def malloc(self, size: int) -> Any:
-        """CuPy's allocator."""
+        """Allocates memory. This is the function that is set as CuPy's allocator."""
         import cupy  # pyright: ignore[reportMissingImports]
 
         pool = cupy.get_default_memory_pool()
@@ -123,10 +132,11 @@ class Arena:
                     return lease
             while self._kept and self._live_bytes + self._kept_bytes + size > self._limit:
                 self._drop_oldest()
-            # Dropped leases leave at the end of the run, and count until then.
+            # Dropped leases are released at the end of the run, and count until then.
             if not self.overflow and self._live_bytes + self._kept_bytes + self._released_bytes + size > self._limit:
                 return None
-            self._live_bytes += size  # here and not below: another thread may take some
+            # Before the lock is left: another thread may allocate meanwhile.
+            self._live_bytes += size
         try:
             lease = self._lease(size)
         except BaseException as e:
@@ -145,12 +155,13 @@ class Arena:
         self._freed.append(lease)
 
     def _settle(self) -> None:
-        """Keeps freed leases up to the limit; leases that a result takes over are released. REQUIRES: the lock."""
+        """Moves freed leases to the kept ones, as far as the limit allows. Leases that were given
+        to a result go to `_taken`. REQUIRES: the lock."""
         while self._freed:
             lease = self._freed.popleft()
             del self._live[lease.offset]
             self._live_bytes -= lease.size
-            if lease.given:  # the result has that memory from now on
+            if lease.given:  # the memory belongs to the result from now on
                 self._taken.append(lease.request)
                 continue
             self._kept[lease.offset] = lease
@@ -159,14 +170,16 @@ class Arena:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Releases what was freed first of all that is kept. REQUIRES: the lock, and that something is kept."""
+        """Releases the kept lease that was freed first. REQUIRES: the lock, and at least one kept
+        lease."""
         _, old = self._kept.popitem(last=False)
         self._kept_bytes -= old.size
         self._released_bytes += old.size
         self._released.append(old.request)
 
     def holds(self, at: int, nbytes: int) -> Lease | None:
-        """The memory of this arena that a result lies in, if it may stay there: a small part would keep all of it."""
+        """Returns the lease that a result lies in, if the result may stay there. It must fill at
+        least half of the lease, because it would keep all of the memory."""
         with self._lock:
             for lease in self._live.values():
                 if lease.offset <= at and at + nbytes <= lease.offset + lease.size:
@@ -174,20 +187,22 @@ class Arena:
         return None
 
     def give(self, leases: Iterable[Lease]) -> None:
-        """These are to leave with a result, as soon as no array lies in them: nothing takes them for the next one."""
+        """Marks leases that are to become a result's as soon as no array lies in them. They are not
+        allocated again."""
         with self._lock:
             for lease in leases:
                 lease.given = True
 
     def left(self, lease: Lease) -> bool:
-        """No array lies in what was given any more. Else something still has one, may read it and write to it for as long as
-        it likes, and no result can have that memory."""
+        """Returns whether no array lies in a given lease any more. Otherwise something still refers
+        to an array there and may read and write it at any time, so that no result can have that
+        memory."""
         with self._lock:
             self._settle()
             return self._live.get(lease.offset) is not lease
 
     def forget(self, *, all_of_it: bool = False) -> None:
-        """Takes back what was freed, and has everything that is kept released if asked to."""
+        """Processes the freed leases. With `all_of_it`, it also releases all kept leases."""
         with self._lock:
             self._settle()
             if all_of_it:
@@ -195,19 +210,21 @@ class Arena:
                     self._drop_oldest()
 
     def keep_all(self) -> None:
-        """What was to leave with a result stays: there is none."""
+        """Takes `give` back for all leases that are still live: the result is not stored there."""
         with self._lock:
             for lease in self._live.values():
                 lease.given = False
 
     def taken(self) -> list[int]:
-        """Leases that results have taken over. REQUIRES: they are released in the message that tells the result, or there is none."""
+        """Returns the leases that now belong to results. REQUIRES: they are released in the message
+        that reports the result, or there is no result."""
         with self._lock:
             out, self._taken = self._taken, []
             return out
 
     def released(self) -> list[int]:
-        """Leases to be released now, but for those of `taken`. REQUIRES: nothing that was submitted is still running."""
+        """Returns the leases to be released now, without those of `taken`. REQUIRES: no submitted
+        GPU work is still running."""
         with self._lock:
             out, self._released = self._released, []
             self._released_bytes = 0
@@ -215,7 +232,8 @@ class Arena:
 
 
 class Gate:
-    """Lets the processes of one worker take turns on the GPU: all share it, unless one has to be alone."""
+    """A lock between the processes of one worker on the same GPU: normally all share it; a process
+    that needs the GPU alone takes it exclusively."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -227,8 +245,9 @@ class Gate:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def take(self) -> bool:
-        """Waits until nobody else runs anything; False if that took too long."""
-        self.leave()  # others may want the same
+        """Waits until no other process runs a task, and returns True; False after `_ALONE`
+        seconds."""
+        self.leave()  # another process may also want to be alone
         until = time.monotonic() + _ALONE
         while time.monotonic() < until:
             try:
@@ -236,14 +255,16 @@ class Gate:
             except OSError:
                 time.sleep(0.002)
                 continue
-            # The others have nothing to do now, and give back what they keep.
+            # The other processes are idle now. Wait until they have given back the memory that
+            # their libraries cache.
             time.sleep(IDLE + _GIVING_BACK)
             return True
         return False
 
 
 def is_out_of_memory(e: BaseException) -> bool:
-    """The GPU had no room for something that the task wanted to allocate."""
+    """Returns whether an exception means that an allocation on the GPU failed for lack of
+    memory."""
     if isinstance(e, CudaError):
         return e.code == OUT_OF_MEMORY
     kind = type(e)
@@ -256,7 +277,8 @@ def is_out_of_memory(e: BaseException) -> bool:
 
 
 def give_back(e: BaseException | None = None) -> None:
-    """Frees what a failed run has left, and what libraries keep for later."""
+    """Frees the memory that the frames of a failed run refer to, and the memory that libraries
+    cache."""
     while e is not None:
         traceback.clear_frames(e.__traceback__)
         e = e.__context__
@@ -271,7 +293,8 @@ def give_back(e: BaseException | None = None) -> None:
 
 
 def holders(device: Device, in_slab: int = 0) -> str:
-    """Who has the GPU's memory, largest first as far as this process knows. `in_slab`: bytes of torch's that the slab has."""
+    """Describes for an error message how the GPU's memory is used, with the largest arrays of CuPy
+    first. `in_slab`: bytes that torch counts as its own, but that lie in the slab."""
     free, total = device.driver.memory()
     cupy: Any = sys.modules.get("cupy")
     torch: Any = sys.modules.get("torch")

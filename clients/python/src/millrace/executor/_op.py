@@ -1,4 +1,4 @@
-"""Ops of a session: what a run calls."""
+"""The ops of a session: the functions that runs call."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Most that unpickled functions may have weighed as pickles, in bytes: beyond it the one that was used longest ago is
-#: forgotten, and unpickled again when it is needed.
+#: Most bytes of pickles whose unpickled functions are kept. Beyond it, the least recently used
+#: function is dropped, and unpickled again when it is needed.
 _MOST = 256 << 20
 
 
 class Functions:
-    """Pickled functions by their hash. The reader adds and forgets, the main thread does the rest."""
+    """Pickled functions by their hash. The reader thread calls `add` and `forget`, the main thread
+    everything else."""
 
     def __init__(self) -> None:
-        # Payload and language.
+        # Pickle and language of each function.
         self._known: dict[bytes, tuple[bytes, str]] = {}
-        # Ops whose function was unpickled, with the size of the pickle. Ordered by use: the most recently used op is
-        # last.
+        # Ops whose function was unpickled, with the size of the pickle. Ordered by use: the most
+        # recently used op is last.
         self._unpickled: OrderedDict[Op, int] = OrderedDict()
         self._weight = 0
-        # Ops that nobody will use again.
+        # Ops that no run will use again.
         self._gone: deque[Op] = deque()
 
     def add(self, function: task_pb2.Function) -> None:
         self._known[function.hash] = function.payload, function.language
 
     def forget(self, hashes: set[bytes], ops: list[Op]) -> None:
-        """No task refers to these functions any more, nor to the ops that they are called by."""
+        """Forgets functions that no task refers to any more, and the ops that call them."""
         for one in hashes:
             self._known.pop(one, None)
         self._gone += ops
@@ -47,7 +48,8 @@ class Functions:
         return self._known.get(one)
 
     def used(self, op: Op, size: int = 0) -> None:
-        """An op is about to be called; `size` of its pickle if it was unpickled just now. REQUIRES: the main thread."""
+        """Notes that an op is about to be called. `size`: bytes of its pickle if it was unpickled
+        just now. REQUIRES: the main thread."""
         if not size:
             self._unpickled.move_to_end(op)
             return
@@ -64,14 +66,15 @@ class Functions:
 
 
 class Op:
-    """An op of this session: resolved at its first use."""
+    """An op of this session. Its function is resolved at its first use."""
 
     __slots__ = ("call", "longest", "spec")
 
     def __init__(self, spec: task_pb2.Op) -> None:
         self.spec = spec
         self.call: Callable[..., Any] | None = None
-        #: Of the recent runs, in seconds; long until known.
+        #: Duration of the recent runs in seconds: the maximum, which decays by 30 % with each run.
+        #: Initially 1 second, so that an unknown op does not count as short.
         self.longest = 1.0
 
     def took(self, seconds: float) -> None:
@@ -115,7 +118,8 @@ class Op:
 
 
 def _compare(language: str, name: str, worker: str) -> None:
-    """Code by value is of one minor version of Python: another one calls it anything from a TypeError to a crash."""
+    """Refuses a function that was pickled by another minor version of Python. Its bytecode would
+    fail in any way, from a TypeError to a crash."""
     theirs = language.removeprefix("python ").split(".")[:2]
     ours = [str(n) for n in sys.version_info[:2]]
     if not language or theirs == ours:

@@ -1,4 +1,4 @@
-"""What goes to the worker."""
+"""Messages from the executor to its worker, which are collected and sent together."""
 
 from __future__ import annotations
 
@@ -15,47 +15,54 @@ if TYPE_CHECKING:
 
     from millrace.executor._link import Link
 
-#: An op whose runs took less than this lately may start while results of earlier runs wait to be sent, in seconds.
+#: Results of earlier runs may wait while an op runs whose recent runs took less than this, in
+#: seconds.
 _SHORT = 0.0002
-#: Longest that a result or a printed line waits while a task runs, in seconds. Python's threads take turns as often.
+#: Longest time, in seconds, that a result or a printed line waits while a task runs. Also Python's
+#: thread switch interval.
 HELD = 0.0005
-#: Most that is kept of one printed text, in characters. Text that waits is sent when it reaches as much.
+#: Most characters that are kept of one printed text. Waiting texts are sent when they reach this
+#: total.
 _TEXT = 64 << 10
-#: Results that wait are sent when they reach as much, in bytes, so that a message has always room for one more.
+#: Waiting results are sent when they reach this size, in bytes, so that a message always has room
+#: for one more.
 _BATCH = 8 << 20
-#: Largest result that one message can take, without what lies in the slab, in bytes.
+#: Largest result that fits into one message, in bytes, without the data in the slab.
 LARGEST = MAX_MESSAGE - _BATCH - (4 << 20)
 
 
 class Outbox:
-    """Results, printed text and requests for memory, collected and sent together. Any thread may use it."""
+    """Buffers results, printed text and requests for memory, and sends them together. Any thread
+    may use it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
+        # By request number, the function that takes the answer to a request for memory; None: the
+        # requester has given up. Guarded by _lock.
         self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
         self._requests = 0
-        # Where those wait that asked for memory. Guarded by _lock.
+        # The queues of the threads that wait for memory and have a `meanwhile`. Guarded by _lock.
         self._asking: list[SimpleQueue[executor_pb2.ExecutorAllocated | None]] = []
-        # Guards _out, since, _texts, _logged, _bytes and _swept. Reentrant: the garbage collector can call a __del__
-        # while a thread holds the lock, and a print in it needs the lock.
+        # Guards _out, since, _texts, _logged, _bytes and _swept. Reentrant: the garbage collector
+        # can call a __del__ while a thread holds the lock, and a print in it needs the lock.
         self._lock = threading.RLock()
         self._out = executor_pb2.FromExecutor()
-        #: When the first of what waits to be sent was put there; 0: nothing waits.
+        #: When the oldest waiting item was added, in monotonic seconds; 0: nothing waits.
         self.since = 0.0
-        # Printed text that waits: of which task, whether it went to stderr, and its pieces.
+        # Waiting printed text: task, whether it went to stderr, and its pieces.
         self._texts: list[tuple[int, bool, list[str]]] = []
-        # Characters of it.
+        # Characters in _texts.
         self._logged = 0
-        # Bytes of results that wait, about.
+        # Approximate bytes of the waiting results.
         self._bytes = 0
-        # Released to wake the sweeping thread; `_swept` says that it is awake.
+        # Released to wake the sweeping thread. `_swept` is True while that thread is awake.
         self._sweeping = threading.Lock()
         self._sweeping.acquire()
         self._swept = False
 
     def log(self, task: int, text: str, stderr: bool) -> None:
-        """Text that a task has printed."""
+        """Adds text that a task has printed. Only the last 64 Ki characters of one text are
+        kept."""
         text = text[-_TEXT:]
         try:
             text.encode()
@@ -75,8 +82,8 @@ class Outbox:
             self.flush()
 
     def finish(self, finished: executor_pb2.ExecutorFinished, released: Iterable[int] = (), nbytes: int = 0) -> None:
-        """A run is over, and leases that nothing needs any more are released after it. `nbytes`: about its size, at most
-        LARGEST, if it is not small."""
+        """Adds the result of a run, and leases to be released with it. `nbytes`: the approximate
+        size of the result if it is not small, at most LARGEST."""
         with self._lock:
             if self._bytes + nbytes > _BATCH and self._bytes:
                 self._send()
@@ -87,18 +94,20 @@ class Outbox:
             self.since = self.since or time.monotonic()
 
     def _sweep_soon(self) -> None:
-        """Has what waits sent soon, whatever the main thread does. REQUIRES: the lock."""
+        """Makes the sweeping thread send the waiting items soon, whatever the main thread does.
+        REQUIRES: the lock."""
         if not self._swept:
             self._swept = True
             self._sweeping.release()
 
     def flush(self) -> None:
-        """Sends what waits to be sent."""
+        """Sends all waiting items."""
         with self._lock:
             self._send()
 
     def _send(self) -> None:
-        """Sends the messages that wait. REQUIRES: the lock, so that messages leave in the order in which they were buffered."""
+        """Sends all waiting items. REQUIRES: the lock, so that messages leave in the order in which
+        they were buffered."""
         if not self.since:
             return
         out, self._out, self.since, self._logged, self._bytes = self._out, executor_pb2.FromExecutor(), 0.0, 0, 0
@@ -108,27 +117,30 @@ class Outbox:
         self._link.send(out)
 
     def release(self, requests: Iterable[int]) -> None:
-        """Has leases released that nothing needs."""
+        """Adds leases that the worker is to release."""
         with self._lock:
             for request in requests:
                 self._out.release.add(request=request)
                 self.since = self.since or time.monotonic()
 
     def loaded(self, modules: Iterable[str]) -> None:
-        """Notes modules that tasks have imported. The next message to the worker has them."""
+        """Adds names of modules that tasks have imported. They wait for the next message to the
+        worker."""
         with self._lock:
             self._out.loaded.extend(modules)
 
     def before_run(self, longest: float) -> None:
-        """Sends what waits, unless the run that begins is likely to be over before it would matter. REQUIRES: something waits."""
+        """Sends the waiting items, unless the run that begins is likely to end soon (`longest`
+        recent run, in seconds). REQUIRES: something waits."""
         if longest > _SHORT or time.monotonic() - self.since > HELD:
             self.flush()
-        elif not self._swept:  # in case that it is not as short as it used to be
+        elif not self._swept:  # the run may take longer than the earlier ones
             with self._lock:
                 self._sweep_soon()
 
     def sweep(self) -> None:
-        """Sends what waits while a task runs for long. Asleep while there is nothing."""
+        """Sends waiting items while a long task runs. This is the body of the sweeping thread,
+        which blocks while nothing waits."""
         while True:
             self._sweeping.acquire()
             while True:
@@ -146,16 +158,16 @@ class Outbox:
                 except OSError:
                     return
 
-    # ---- requests for memory -----------------------------------------------------------------------------------------
+    # ---- requests for memory ---------------------------------------------------------------------
 
     def number(self) -> int:
-        """One by which the worker can be asked for something, and which nothing else has."""
+        """Returns a new number for a request to the worker, which no other request has."""
         with self._lock:
             self._requests += 1
             return self._requests
 
     def nudge(self) -> None:
-        """Makes the threads that wait for memory call their `meanwhile`."""
+        """Wakes the threads that wait for memory, so that they call their `meanwhile`."""
         with self._lock:
             for answers in self._asking:
                 answers.put(None)
@@ -168,8 +180,9 @@ class Outbox:
         no_wait: bool = False,
         meanwhile: Callable[[], None] | None = None,
     ) -> executor_pb2.ExecutorAllocated:
-        """Asks the worker for memory of a run, or of the process, and waits for its answer, which may be an error.
-        `meanwhile` is called in this thread for each `nudge` before the answer."""
+        """Asks the worker for memory, for a run or for the process, and waits for its answer, which
+        may be an error. With `no_wait`, the worker answers at once. `meanwhile` is called in this
+        thread for each `nudge` before the answer."""
         answers: SimpleQueue[executor_pb2.ExecutorAllocated | None] = SimpleQueue()
         with self._lock:
             self._requests += 1
@@ -187,7 +200,7 @@ class Outbox:
                 assert meanwhile is not None
                 meanwhile()
             return answer
-        except BaseException:  # the run is stopped
+        except BaseException:  # the run was stopped
             with self._lock:
                 if number in self._answers:
                     self._answers[number] = None
@@ -202,7 +215,7 @@ class Outbox:
     def ask_later(
         self, sizes: list[int], put: Callable[[executor_pb2.ExecutorAllocated], None], *, no_wait: bool = False
     ) -> None:
-        """The same without waiting: `put` is told in the reader's thread."""
+        """Like `ask`, but does not wait: `put` is called with the answer in the reader thread."""
         with self._lock:
             self._requests += 1
             self._answers[self._requests] = put
@@ -210,7 +223,8 @@ class Outbox:
             self.since = self.since or time.monotonic()
 
     def answered(self, allocated: executor_pb2.ExecutorAllocated) -> None:
-        """An answer of the worker has arrived."""
+        """Handles an answer of the worker. Memory that the requester does not want any more is
+        released."""
         with self._lock:
             waiting = self._answers.pop(allocated.request, None)
             if waiting is None:

@@ -1,5 +1,5 @@
-"""Standard output and error of tasks: Python's goes with the task's logs, that of C code and child processes to the
-process's own descriptors, which the worker reads."""
+"""Standard output and error of tasks. Text that Python code prints goes to the task's log. Text of
+C code and child processes goes to the process's own descriptors, which the worker reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millrace.executor._process import Process
 
-#: How long the end of a run waits for the worker to read what programs that it started have written, in seconds.
+#: How long the end of a run waits for the worker to read the output of child processes, in seconds.
 _DRAIN = 0.02
 
 
 class Stream(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: text of a task goes with the task, other text to the process's own."""
+    """Replaces sys.stdout or sys.stderr: text of a task goes to the task's log, other text to the
+    original stream."""
 
     errors = "replace"  # pyright: ignore[reportAssignmentType]
     line_buffering = True
@@ -50,11 +51,11 @@ class Stream(io.TextIOBase):
         """Accepted and ignored: text is not buffered here, and is UTF-8."""
 
     def close(self) -> None:
-        """Flushes. A task must not close the streams of the next one."""
+        """Flushes only. A task must not close the stream for the next task."""
         self.flush()
 
     def flush(self) -> None:
-        # Whoever asks may be about to die.
+        # The caller may be about to end the process, so the text is sent at once.
         if self._process.task_id:
             self._process.out.flush()
         self._original.flush()
@@ -71,7 +72,7 @@ class Stream(io.TextIOBase):
 
 
 class _Bytes(io.BufferedIOBase):
-    """`Stream.buffer`. Bytes are UTF-8; what is not is replaced."""
+    """The `buffer` of a Stream. Bytes are decoded as UTF-8; invalid bytes are replaced."""
 
     def __init__(self, text: Stream) -> None:
         self._text = text
@@ -102,10 +103,11 @@ class _Bytes(io.BufferedIOBase):
 
 
 class Unraisable:
-    """`sys.unraisablehook`: exceptions that Python can only print, of a __del__ for instance. The first of a run are, and how
-    many others there were: a hundred thousand would take longer than the run."""
+    """The hook `sys.unraisablehook`, for exceptions that Python can only print, for instance those
+    of a __del__. Only the first ones of a run are printed, then the number of the others: a hundred
+    thousand would take longer than the run."""
 
-    #: Most that are printed of one run.
+    #: Most exceptions that are printed per run.
     MOST = 20
 
     def __init__(self) -> None:
@@ -126,8 +128,8 @@ _libc = ctypes.CDLL(None)
 
 
 def drain() -> None:
-    """Flushes the buffers of C code, and waits a moment until the worker has read the pipes, so that it assigns the text to
-    the run at work."""
+    """Flushes the buffers of C code, and waits at most `_DRAIN` seconds until the worker has read
+    the pipes, so that the worker assigns the text to the current run."""
     _libc.fflush(None)
     deadline = 0.0
     for fd in (1, 2):
@@ -138,5 +140,5 @@ def drain() -> None:
                 if now > deadline:
                     return
                 time.sleep(0.0002)
-        except OSError:  # no pipe
+        except OSError:  # the descriptor is not a pipe
             continue

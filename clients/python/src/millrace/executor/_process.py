@@ -1,4 +1,5 @@
-"""The executor's two threads: one reads the link, the main one runs tasks (signals arrive there)."""
+"""The executor process. One thread reads the link to the worker; the main thread runs the tasks,
+because Python delivers signals to the main thread."""
 
 from __future__ import annotations
 
@@ -47,22 +48,24 @@ PROTOCOL = 1
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a task can know about itself."""
+    """Information about the running task, for its own function."""
 
-    #: Name of its result: a str, bytes, int, float or tuple.
+    #: Key of the task's result: a str, bytes, int, float or tuple.
     key: Any
-    #: Number of the task.
+    #: Numeric id of the task.
     task_id: int
-    #: Attempt, from 1.
+    #: Number of this attempt, from 1.
     attempt: int
     #: Name of the worker.
     worker: str
-    #: Namespace of the key.
+    #: Namespace that the key belongs to.
     namespace: str
 
 
 def _loaded() -> set[str]:
-    """Names of modules that another process could import, but for what lies inside of packages. Tasks can put anything there."""
+    """Returns the names of the top-level modules that are imported. Submodules are left out, and so
+    are names such as `__main__`, which another process could not import. A task can put any object
+    into `sys.modules` as a name, hence the type check."""
     return {name for name in list(sys.modules) if isinstance(name, str) and name.isidentifier() and name[:2] != "__"}
 
 
@@ -71,7 +74,7 @@ class Process:
 
     def __init__(self) -> None:
         self._link = Link(open_socket())
-        #: What goes to the worker.
+        #: Messages to the worker.
         self.out = Outbox(self._link)
         hello = self._link.receive()
         if hello is None:
@@ -80,60 +83,70 @@ class Process:
         if self.hello.protocol != PROTOCOL:
             print(f"worker speaks protocol {self.hello.protocol}, this executor {PROTOCOL}", file=sys.stderr)
             raise SystemExit(64)
-        # The slab, in one of the two places.
+        # The slab lies either in host memory (`_slab`) or on a GPU (`_device`); the other one is
+        # None.
         self._device: Device | None = None
         self._slab: Slab | None = None
         self._arena: Arena | None = None
         self._torch: TorchArena | None = None
         self._gate: Gate | None = None
-        # CuPy takes memory from the arena.
+        # True once CuPy allocates from the arena.
         self._lent = False
         if not self.hello.HasField("device"):
             self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
         elif self.hello.device.neighbours > 1:
             self._gate = Gate(SLAB_FD)
-        # The GPU does not answer this process any more: another one is to go on.
+        # Set if the GPU does not work in this process any more. The process then ends, and the
+        # worker starts another one.
         self._lost: CudaError | None = None
         self._inputs = Inputs(self.hello.worker_name, self._slab, None)
         self._inputs.on_gone = self._wake
-        # Before `ready`, but for a spare process, which may never need it.
+        # The device is opened before `ready` is sent. A spare process opens it at its first run,
+        # because it may never get one.
         if not self.hello.spare:
             self._open_device()
-        # Inputs on the GPU are looked at before and after each run: whether a function has changed one.
+        # Compare checksums of the inputs on the GPU before and after each run, to detect a function
+        # that writes to its inputs.
         self._checks = os.environ.get("MILLRACE_CHECK_INPUTS", "") not in ("", "0", "false")
         self._control = ControlPage(CONTROL_FD)
-        # The slab is short of memory: give back what is unused. Set by the reader.
+        # The slab is short of memory: release what is unused. Set by the reader thread.
         self._give_back = False
-        # Leases to be released once nothing that was submitted is running.
+        # Leases to be released as soon as no submitted GPU work is running.
         self._due: list[int] = []
         self._ops: dict[int, Op] = {}
         self._functions = Functions()
-        # Runs by (task, attempt) that have neither begun nor been dropped. Whoever pops one answers for it: dict.pop is
-        # atomic, so that the reader's drop and the main thread's begin exclude each other.
+        # Runs, by (task, attempt), that have neither begun nor been dropped. The thread that pops
+        # an entry must report its result. dict.pop is atomic, so a drop by the reader thread and
+        # the begin in the main thread exclude each other.
         self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun, Op]] = {}
-        # None: there is something to do besides.
+        # Keys of `_pending` in order of arrival. None wakes the main thread for other work: to
+        # release memory or to shut down.
         self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._shut_down = False
         self._ordinal = 0
-        # The beginning of a run whose inputs go on in the next one of the link.
+        # A run that is sent in pieces, as far as it has arrived: the next run message has more of
+        # its inputs. None: no run is incomplete.
         self._piece: executor_pb2.ExecutorRun | None = None
-        # About how large the result of the run at work is besides what lies in the slab, in bytes, if it is not small.
+        # Approximate size of the current result in bytes, without the data in the slab. 0 if it is
+        # small.
         self._large = 0
-        # Inputs were kept since the garbage collector last looked at everything.
+        # Inputs were kept for longer than their run since the last full garbage collection.
         self._collect = False
         self._unraisable = Unraisable()
-        # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the main thread.
+        # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the
+        # main thread.
         self._stoppable = 0
         self.task_id = 0
         self.info: TaskInfo | None = None
-        # Modules that were imported before the first run, or that the worker was told of; and how many there were in all.
+        # Modules that were imported before the first run or were reported to the worker since, and
+        # the length of `sys.modules` when it was last checked.
         self._loaded: set[str] = set()
         self._modules = 0
         if not os.environ.get("MILLRACE_ADDRESS"):
             os.environ["MILLRACE_ADDRESS"] = self.hello.scheduler_address
 
     def _open_device(self) -> None:
-        """Opens the slab if it lies on a GPU, which costs the GPU some memory."""
+        """Opens the slab if it lies on a GPU. This takes some memory of the GPU."""
         if not self.hello.HasField("device"):
             return
         hello = self.hello.device
@@ -144,7 +157,7 @@ class Process:
         self._inputs = Inputs(self.hello.worker_name, None, device)
         self._inputs.on_gone = self._wake
 
-    # ---- the reader thread ---------------------------------------------------------------------------------------
+    # ---- the reader thread -----------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -154,10 +167,11 @@ class Process:
                     break
                 self._accept(message)
         except OSError:
-            pass  # the link broke: the same as its end
+            pass  # a broken link is treated like the end of the link
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)
-        # Nobody will read a result any more, and the main thread may be anywhere.
+        # The worker is gone, so no result can be delivered. The main thread may be inside of any
+        # call and cannot be interrupted, so the process ends at once.
         os._exit(0)
 
     def _accept(self, message: executor_pb2.ToExecutor) -> None:
@@ -180,7 +194,7 @@ class Process:
                 continue
             self._ordinal += 1
             key = (run.task_id, run.attempt)
-            # The op is that of this number now: the number may be another one's later.
+            # The op is looked up now, because the worker may give its number to another op later.
             self._pending[key] = (self._ordinal, run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
             self._queue.put(key)
         for allocated in message.allocated:
@@ -211,14 +225,14 @@ class Process:
             self._queue.put(None)
 
     def _forget(self, hashes: set[bytes]) -> None:
-        """Forgets functions that no task refers to any more."""
+        """Forgets functions that no task refers to any more, and the ops that call them."""
         numbers = [number for number, op in self._ops.items() if op.spec.function in hashes]
         self._functions.forget(hashes, [self._ops.pop(number) for number in numbers])
 
     def _wake(self) -> None:
         self._queue.put(None)
 
-    # ---- the main thread -----------------------------------------------------------------------------------------
+    # ---- the main thread -------------------------------------------------------------------------
 
     def _on_signal(self, _signum: int, _frame: Any) -> None:
         if self._stoppable and self._control.stop == self._stoppable:
@@ -295,8 +309,13 @@ class Process:
                 return 70
 
     def _next(self) -> tuple[int, int] | None:
-        """The next run; None: there is something else to do. A process among others that has no run gives back what its
-        libraries keep; one that has none for a while looks whether something still needs the inputs that outlived theirs."""
+        """Returns the key of the next run, or None if there is other work to do.
+
+        After IDLE seconds without a run it frees memory. A process that shares its GPU gives back
+        the memory that its libraries cache. Any other process runs the garbage collector if inputs
+        were kept for longer than their run: inputs that are only referenced by cycles can be
+        released then.
+        """
         if self._gate is None and self._collect:
             try:
                 return self._queue.get(timeout=IDLE)
@@ -318,7 +337,8 @@ class Process:
         return self._queue.get()
 
     def _released(self) -> list[int]:
-        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        """Collects the leases to be released now. REQUIRES: no submitted GPU work is still
+        running."""
         out, self._due = self._due, []
         out += self._inputs.released()
         if self._arena is not None:
@@ -328,15 +348,17 @@ class Process:
         return out
 
     def _taken(self) -> list[int]:
-        """Leases that the result of the run has taken over: to be released with it, not sooner."""
+        """Collects the leases that now belong to the run's result. They are released in the message
+        that reports the result, not sooner."""
         out = self._arena.taken() if self._arena is not None else []
         if self._torch is not None:
             out += self._torch.taken()
         return out
 
     def _give_back_now(self) -> None:
-        """In the middle of a run, which waits for memory: releases what nothing uses. Others may wait for that memory while
-        they keep what this run waits for."""
+        """Releases unused memory in the middle of a run that waits for memory. Without this,
+        processes could deadlock: another one may wait for that memory while it holds the memory
+        that this run waits for."""
         if self._device is None:
             return
         assert self._arena is not None
@@ -350,7 +372,8 @@ class Process:
             self.out.flush()
 
     def _release_free(self) -> None:
-        """Between two runs: releases what nothing needs any more, and what was kept for later if others lack room."""
+        """Releases, between two runs, the memory that nothing needs any more. If the worker asked
+        for memory, it also releases what was cached for later runs."""
         if self._give_back:
             self._give_back = False
             gc.collect()
@@ -359,12 +382,13 @@ class Process:
             if self._torch is not None:
                 self._torch.give_back()
         if self._device is not None:
-            self._device.driver.wait_for_all()  # threads of earlier runs may have submitted something
+            self._device.driver.wait_for_all()  # threads of earlier runs may have submitted work
         self.out.release(self._released())
         self.out.flush()
 
     def _keep(self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished) -> None:
-        """Asks the worker to keep the inputs that something in this process still uses."""
+        """Asks the worker to keep the inputs that something in this process still uses. If an input
+        cannot be kept, the run fails with OUT_OF_MEMORY."""
         try:
             self._inputs.keep(run, finished, self.out.number)
         except OSError as e:
@@ -375,17 +399,17 @@ class Process:
         self._collect = self._collect or bool(finished.kept)
 
     def _tell_loaded(self) -> None:
-        """Tells which modules tasks have imported since the last time."""
+        """Reports the modules that tasks have imported since the last report."""
         self._modules = len(sys.modules)
         loaded = _loaded()
         self.out.loaded(sorted(loaded - self._loaded))
         self._loaded |= loaded
 
     def _preload(self) -> None:
-        """Imports what most tasks need, while there is nothing to do."""
+        """Imports the modules that most tasks need, until the first run arrives."""
         names = ["numpy", *self.hello.preload]
         if self.hello.HasField("device") and importlib.util.find_spec("cupy") is None:
-            names.append("torch")  # whose tensors tasks are given instead
+            names.append("torch")  # without CuPy, tasks are given tensors of torch
         for name in names:
             if not self._queue.empty():
                 return
@@ -393,16 +417,17 @@ class Process:
                 importlib.import_module(name)
             except ImportError:
                 continue
-            except (Exception, SystemExit):  # a task that needs the module fails with the error
+            except (Exception, SystemExit):  # a task that needs it will fail with the error
                 traceback.print_exc()
                 continue
             if name in ("cupy", "torch"):
                 self._prepare(name)
 
     def _prepare(self, *names: str) -> None:
-        """Has libraries do, once, what else the first task that uses them would wait for. By default, all that are there."""
+        """Makes libraries do their one-time initialisation now, so that the first task that uses
+        them does not wait for it. By default, for all of CuPy and torch that are imported."""
         if self._device is None:
-            return  # a spare process, so far
+            return  # a spare process has not opened the GPU yet
         names = names or tuple(name for name in ("cupy", "torch") if name in sys.modules)
         if "cupy" in names:
             self._lend()
@@ -413,7 +438,8 @@ class Process:
             self._torch.settle()
 
     def _lend(self) -> None:
-        """Has libraries take their memory from the slab, if they are to."""
+        """Points the allocators of CuPy and torch at the slab, as far as the worker's configuration
+        says so and the libraries are imported."""
         if self._torch is not None:
             assert self._device is not None
             self._torch.begin(first=self._device.library == "torch")
@@ -466,10 +492,11 @@ class Process:
             finished.error.message = shortened(f"something that the function ran on the GPU failed: {e}")
         except TaskStopped:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
-        except BaseException as e:  # SystemExit too: a task that calls sys.exit fails, the executor lives
+        except BaseException as e:  # a task that calls sys.exit fails, but the executor lives
             describe(e, finished.error, __file__)
         if self._device is not None and finished.HasField("error"):
-            # Whatever it had submitted may still use its inputs, and what was allocated.
+            # Work that the failed run submitted to the GPU may still use its inputs and
+            # allocations: `trouble` waits for it.
             self._lost = self._device.trouble()
             if self._arena is not None:
                 self._arena.keep_all()
@@ -490,13 +517,15 @@ class Process:
         finished: executor_pb2.ExecutorFinished,
         first: bool,
     ) -> None:
-        """Calls a function and stores its result. Not for the first time, libraries were told already where to take memory."""
+        """Calls a function and stores its result. If `first` is set, the libraries are pointed at
+        the slab before; `_again` has done this already for a second attempt."""
         given = [self._inputs.arguments(run)]
         before = self._inputs.checksums(run) if self._checks else []
         if first:
             self._lend()
-        # The result is in a list so that no other reference to it exists. It is kept until torch is left: objects that
-        # are made when it is destroyed must not reuse its memory before.
+        # The result is in a list so that no other reference to it exists. It is kept until the end
+        # of torch's pool: objects that are made while it is destroyed must not reuse its memory
+        # before.
         result = [self._call(call, given, finished)]
         self._store(run, result, finished)
         if self._torch is not None:
@@ -515,16 +544,20 @@ class Process:
         finished: executor_pb2.ExecutorFinished,
         first: str,
     ) -> None:
-        """Runs a function once more that found no memory on the GPU: alone there, and what CuPy has no room for is taken
-        from the slab, where the worker makes some by spilling; so is what torch found none for, if its allocator is pointed
-        at the slab."""
+        """Runs a function a second time after it found no memory on the GPU.
+
+        The second run is alone on the GPU if possible. Memory that CuPy's pool cannot provide is
+        leased from the slab, where the worker makes room by spilling. The same holds for torch if
+        its allocator is pointed at the slab.
+        """
         device, arena, of_torch = self._device, self._arena, self._torch
         assert device is not None and arena is not None
         device.driver.wait_for_all()
         arena.forget(all_of_it=True)
         if of_torch is not None:
             of_torch.give_back()
-        self.out.release(self._released() + self._taken())  # there is no result
+        # The first run has no result that could own these.
+        self.out.release(self._released() + self._taken())
         alone = self._gate is None or self._gate.take()
         cupy: Any = sys.modules.get("cupy")
         before: Any = cupy.cuda.get_allocator() if cupy is not None else None
@@ -557,7 +590,8 @@ class Process:
                 cupy.cuda.set_allocator(before)
 
     def _call(self, call: Callable[..., Any], given: list[Any], finished: executor_pb2.ExecutorFinished) -> Any:
-        """Takes the arguments out of `given` and calls a function with them. Nothing else refers to them then."""
+        """Takes the arguments out of `given` and calls the function with them. No other reference
+        to the arguments remains then."""
         args, kwargs = given.pop()
         began = time.perf_counter_ns()
         try:
@@ -573,18 +607,21 @@ class Process:
             finished.run_nanos = time.perf_counter_ns() - began
 
     def _store(self, run: executor_pb2.ExecutorRun, result: list[Any], finished: executor_pb2.ExecutorFinished) -> None:
-        """Stores what is in `result`, and may empty it."""
+        """Stores the value in `result`. May empty the list, to give up the last reference to the
+        value."""
         lent = self._write(run, result[0], finished)
         if not lent:
             return
-        # These frames lie in memory of the process, and stay there if nothing of the process refers to it any more.
+        # These frames lie in leases of this process. They can stay there without a copy if nothing
+        # else in the process refers to that memory any more.
         assert self._arena is not None and self._device is not None
         if self._torch is not None:
             self._torch.leave()
         self._arena.give({lease.offset: lease for _, lease in lent}.values())
         result.clear()
         if self._torch is not None:
-            ordinal, self._stoppable = self._stoppable, 0  # its books would be left half done
+            # A stop in let_go would leave its bookkeeping inconsistent.
+            ordinal, self._stoppable = self._stoppable, 0
             self._torch.let_go()
             self._stoppable = ordinal
             if ordinal and self._control.stop == ordinal:
@@ -600,15 +637,19 @@ class Process:
         self._arena.keep_all()
 
     def _left(self, lease: Lease) -> bool:
-        """Nothing in this process refers to the memory of a lease that was given, or can get it again."""
+        """Returns whether the memory of a given lease is free: nothing in this process refers to
+        it, and no allocator of this process can hand it out again."""
         assert self._arena is not None
         return self._arena.left(lease) and (self._torch is None or self._torch.left(lease))
 
     def _write(
         self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished
     ) -> list[tuple[int, Lease]]:
-        """Encodes a result, and writes its frames to memory that is allocated for them. Returns those, by number, that lie
-        in leases and might stay there; `finished` says where."""
+        """Encodes a result and writes its frames to memory that is allocated for them.
+
+        Returns the frames that lie in leases already and could stay there, as pairs of frame number
+        and lease. `finished` has the location of every frame.
+        """
         try:
             encoded = _serialize.encode(result, strided=True, device=self._device)
         except TaskStopped:
@@ -622,7 +663,7 @@ class Process:
                 f"{type(e).__name__}: {e}. Return its data instead",
             ) from e
         frames = encoded.frames
-        # Sent over the link: the header, and the place of each frame.
+        # The link carries the header, and the location of each frame.
         self._large = len(encoded.header) + 32 * len(frames)
         if self._large > LARGEST:
             raise Refused(
@@ -638,10 +679,11 @@ class Process:
             finished.inline_frames.extend(f.tobytes() for f in frames)
             return []
         if on_gpu:
-            # Encoding may have run something on the GPU, and the stream that copies waits for no other.
+            # Encoding may have started work on the GPU, and the stream that copies the frames waits
+            # for no other stream.
             assert self._device is not None
             self._device.wait(*{f.view.stream for f in on_gpu})
-        # Frames that lie in an input need no room: the result shares them.
+        # Frames that lie in an input need no memory of their own: the result shares the input's.
         shared = [self._shared(f, run) for f in frames]
         wanted = [f for f, at in zip(frames, shared, strict=True) if at is None]
         places = iter(self._allocate(run, [f.nbytes for f in wanted]) if wanted else ())
@@ -664,9 +706,12 @@ class Process:
         return lent
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> tuple[int, Lease | None] | None:
-        """Returns where a frame lies in the slab, if it lies in an input or in a lease there. The lease is returned
-        with it if the frame may stay there only when nothing else refers to the lease. Inputs in another worker's
-        segment are only lent to this worker: frames in them are not shared."""
+        """Returns where a frame lies in the slab, if it lies in an input or in a lease there.
+
+        If it lies in a lease, the lease is returned with it: the frame may stay there only if
+        nothing else refers to the lease. Inputs in another worker's segment are only lent to this
+        worker: frames in them are not shared.
+        """
         if not frame.nbytes:
             return None
         if self._device is not None:
@@ -695,7 +740,8 @@ class Process:
         return answer.frames
 
     def _lease(self, size: int) -> Lease:
-        """Memory for the process, whatever runs in it."""
+        """Leases slab memory that belongs to the process, not to a run. Raises NoLease if there is
+        none. Only the second attempt of a run (`overflow`) waits until there is room."""
         assert self._arena is not None
         main = threading.current_thread() is threading.main_thread()
         answer = self.out.ask(
@@ -706,7 +752,8 @@ class Process:
         return Lease(answer.request, answer.frames[0].offset, size)
 
     def _lease_later(self, size: int, arrived: Callable[[Lease | None], None]) -> None:
-        """The same without waiting: `arrived` is told in the reader's thread, None if there is no room."""
+        """Like `_lease`, but does not wait: calls `arrived` in the reader thread, with None if
+        there is no room."""
 
         def put(answer: executor_pb2.ExecutorAllocated) -> None:
             arrived(None if answer.HasField("error") else Lease(answer.request, answer.frames[0].offset, size))
@@ -718,18 +765,19 @@ _process: Process | None = None
 
 
 def get_task_info() -> TaskInfo | None:
-    """What runs in this process: the current task, or None outside of one."""
+    """Returns information about the task that runs in this process, or None outside of a task."""
     return _process.info if _process is not None else None
 
 
 def main() -> int:
     global _process
-    # A crash leaves the stack of its thread in the worker's report of it.
+    # On a crash, the stack of the crashed thread is written to stderr, which the worker includes in
+    # its report.
     faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
     _process = Process()
     directory = os.environ.get("MILLRACE_WORKING_DIRECTORY")
     if directory:
-        # NB: not before the imports: what lies there must not take the place of modules.
+        # NB: only now, after the imports: files in that directory must not shadow modules.
         try:
             os.chdir(directory)
         except OSError as e:
@@ -741,5 +789,6 @@ def main() -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if _process.hello.HasField("device"):
-        os._exit(status)  # libraries take the GPU down in no good order, and may hang when it is lost
+        # At exit, libraries release the GPU in an unsafe order, and may hang if it is lost.
+        os._exit(status)
     return status

@@ -1,15 +1,20 @@
-"""Torch's allocator on the arena: while a task runs, what it makes on the default stream lies in memory of the slab that was
-leased beforehand, so that results need no copy.
+"""Torch's share of the arena. While a task runs, tensors on the default stream are allocated in
+slab memory that was leased beforehand, so that results need no copy.
 
-Torch has two ways in. As a replacement for its allocator (`CUDAPluggableAllocator` and `change_current_allocator`) we could not
-refuse: what the function answers is not compared with null, so that out of memory would become an illegal address. There would
-also be no cache, no statistics, and graphs would be captured without a word, of memory that is then given to others. So it is
-the second one, a pool (`torch.cuda.MemPool`) whose segments come from `_torch_pool.c`: torch keeps its cache, its statistics
-and its own OutOfMemoryError. A pool ends with the first run whose result lies in it, so that torch does not use that memory again.
+Torch offers two ways to replace its memory. The first is another allocator
+(`CUDAPluggableAllocator` and `change_current_allocator`). There we could not refuse an allocation:
+torch does not compare the function's result with null, so out of memory would become an illegal
+address. There would also be no cache and no statistics, and CUDA graphs would silently capture
+memory that is given to other tasks later. So this module uses the second way, a pool
+(`torch.cuda.MemPool`) whose segments come from `_torch_pool.c`. Torch keeps its cache, its
+statistics and its own OutOfMemoryError. A pool ends with the first run whose result lies in it, so
+that torch does not use that memory again.
 
-Others may have pools of their own inside of a task: a CUDA graph that is captured, also by `torch.compile`, and `use_mem_pool`.
-Theirs must come first, although ours was begun before. Torch 2.11 uses the pool that was begun last, as it should be; older
-ones used the first. So it is tried out once in each process what they get, and a torch that is not fit is left alone.
+A task may begin pools of its own inside of ours: by the capture of a CUDA graph, also by
+`torch.compile`, or by `use_mem_pool`. Those must take precedence, although ours was begun before.
+Torch 2.11 uses the pool that was begun last, which is right; older versions used the first. Each
+process therefore tests once which pool is used, and does not use the arena with a torch that fails
+the test.
 """
 
 from __future__ import annotations
@@ -31,29 +36,31 @@ if TYPE_CHECKING:
 
     from millrace.executor._driver import Driver
 
-#: Torch asks for segments of 2 MiB to put small tensors in, 20 MiB for those from 1 MiB, and for one of its own size for each
-#: from 10 MiB: only the latter can be results that are taken where they are.
+#: Torch asks for segments of 2 MiB for small tensors, of 20 MiB for those from 1 MiB, and for a
+#: segment of the tensor's size for each tensor from 10 MiB. Only the last kind can hold a result
+#: that is taken over in place.
 SMALLEST = 10 << 20
-#: Memory of the driver that was not used in as many runs is given back to it.
+#: Driver memory that was unused for this number of runs is given back to the driver.
 _UNUSED = 8
-#: Most numbers that one call returns.
+#: Most numbers that one call into the library returns.
 _MOST = 256
 
 _U64 = ctypes.c_uint64
 
 
 class Unsuitable(Exception):
-    """This torch cannot be pointed at the arena, and why."""
+    """This torch cannot use the arena. The message says why."""
 
 
 def library() -> Path:
-    """The compiled `_torch_pool.c` for this machine."""
+    """Returns the path of the compiled `_torch_pool.c` for this machine."""
     return Path(__file__).with_name(f"_torch_pool.{platform.machine()}.so")
 
 
 class State(NamedTuple):
-    """Bytes of the slab and of the driver that torch has, and that lie idle; how many blocks were handed out so far; how many
-    sizes were missed, and how many blocks left, since somebody asked."""
+    """Counters of the block table: bytes of the slab in use and idle, bytes of the driver in use
+    and idle, allocations so far, and since the last query the sizes for which the slab had no block
+    and the leaving blocks that torch has given back. The order is that of `millrace_pool_state`."""
 
     slab: int
     slab_idle: int
@@ -65,7 +72,7 @@ class State(NamedTuple):
 
 
 class Segments:
-    """Blocks that torch takes its segments from: `_torch_pool.c`."""
+    """The table of blocks that torch takes its segments from, in `_torch_pool.c`."""
 
     def __init__(self, driver: Driver) -> None:
         self.path = library()
@@ -85,7 +92,9 @@ class Segments:
         return bool(self._lib.millrace_pool_add(at, size))
 
     def leave(self, at: int) -> bool:
-        """Has a block forgotten as soon as torch does not have it; True: that was at once."""
+        """Withdraws a block from torch: it is not handed out again. Returns True if torch did not
+        have it, so that it is forgotten at once. Otherwise `left` names it once torch has given it
+        back."""
         return bool(self._lib.millrace_pool_leave(at))
 
     def left(self) -> list[int]:
@@ -98,7 +107,8 @@ class Segments:
         self._lib.millrace_pool_trim(before)
 
     def missed(self) -> list[tuple[int, bool]]:
-        """Sizes that there was no block for; True: nor any other memory."""
+        """Returns the sizes for which there was no slab block; True: the driver had no memory,
+        either."""
         return [(n & ~1, bool(n & 1)) for n in self._all(self._lib.millrace_pool_missed)]
 
     def state(self) -> State:
@@ -111,7 +121,7 @@ class Segments:
 
 
 class TorchArena:
-    """Torch's share of the arena. The methods are the main thread's, except `_arrived`."""
+    """Torch's share of the arena. All methods are called in the main thread, except `_arrived`."""
 
     def __init__(
         self,
@@ -124,41 +134,47 @@ class TorchArena:
         self._driver, self._base, self._limit = driver, base, limit
         self._lease, self._lease_later = lease, lease_later
         self._segments: Segments | None = None
-        # Torch's name for _segments.
+        # Torch's allocator object for _segments.
         self._allocator: Any = None
-        #: Why torch is left alone; "": it is not, as far as is known.
+        #: Why torch does not use the arena; "": no reason is known.
         self.unsuitable = ""
         self._warned = False
-        # That of the run at work, and of the runs before until one is over that lacked something or has its result there.
+        # The pool of the current run. Later runs use it, too, until a run lacked blocks or has its
+        # result in the pool. None: the next run makes one.
         self._pool: Any = None
-        # Allocations of the main thread go to _pool.
+        # True while allocations of the main thread go to _pool.
         self._routed = False
-        # Guards what follows.
+        # Guards the following attributes.
         self._lock = threading.Lock()
-        # Leases that torch may have blocks of, by address, those apart that are released as soon as it has none: a result
-        # lay in them.
+        # Leases by address. `_leases`: blocks that torch may use. `_leaving`: blocks that a result
+        # lay in while torch still used them; they are released as soon as torch has given them
+        # back.
         self._leases: dict[int, Lease] = {}
         self._leaving: dict[int, Lease] = {}
         self._held = self._asked = 0
         # Bytes of _leaving.
         self._kept_back = 0
         self._released: list[int] = []
-        # Those that results have taken over.
+        # Request numbers of leases that now belong to results.
         self._taken: list[int] = []
-        # Sizes of leases that results have taken along since the last `settle`.
+        # Number of leases by size that left with results since the last `settle`. They are to be
+        # replaced.
         self._parted: Counter[int] = Counter()
-        # Hand-outs when the last runs began, and the one at work.
+        # The allocation counter at the beginning of each of the last runs, including the current
+        # one.
         self._began: deque[int] = deque([0], maxlen=_UNUSED)
-        # Bytes in use between runs at which it is found out whether torch just has not given them back.
+        # Bytes in use between runs above which torch is told to empty its cache, to find out
+        # whether it has just not given them back.
         self._many = 2 * limit
-        # Pools of others. Torch ends the process if one is destroyed while any is begun, ours for instance: they live on until
-        # the run is over.
+        # Pools that tasks made. Torch ends the process if a pool is destroyed while any pool is
+        # begun, for instance ours. So they are kept alive until the run is over.
         self._others: list[Any] = []
 
-    # ---- before and after runs -------------------------------------------------------------------------------------
+    # ---- before and after runs -------------------------------------------------------------------
 
     def begin(self, *, first: bool = False) -> None:
-        """Has torch take its memory from here until `leave`, if the process uses it on the GPU; `first`: if it is about to."""
+        """Directs torch's allocations to the pool until `leave`, if the process uses torch on the
+        GPU or, with `first`, is about to."""
         torch: Any = sys.modules.get("torch")
         cuda: Any = getattr(torch, "cuda", None)
         if self.unsuitable or getattr(cuda, "MemPool", None) is None or not (first or cuda.is_initialized()):
@@ -167,10 +183,10 @@ class TorchArena:
             try:
                 cuda.init()
                 self._install(torch)
-            except Exception as e:  # torch's own, too: what we use of it may change
+            except Exception as e:  # torch's own errors, too: its internals that we use may change
                 self._routed, self._pool = False, None
                 if is_out_of_memory(e):
-                    return  # the next run may find some
+                    return  # the next run may find memory
                 self.unsuitable = str(e) or type(e).__name__
                 return
         assert self._segments is not None
@@ -180,14 +196,15 @@ class TorchArena:
         torch._C._cuda_beginAllocateCurrentThreadToPool(0, self._pool.id)
 
     def warning(self) -> str:
-        """What the log of a task should say, once; "": nothing."""
+        """Returns a warning for the log of a task, once; "": nothing to say."""
         if not self.unsuitable or self._warned:
             return ""
         self._warned = True
         return f"--executor-arena-for torch: it keeps its own memory, and its results are copied: {self.unsuitable}"
 
     def leave(self, *, for_good: bool = False) -> None:
-        """The task is over: torch takes its memory from elsewhere again. `for_good`: what it had is not needed, either."""
+        """Ends the use of the pool after a task: torch allocates elsewhere again. `for_good`: the
+        pool is dropped, too."""
         if self._routed:
             torch: Any = sys.modules["torch"]
             self._routed = False
@@ -201,8 +218,9 @@ class TorchArena:
             self._pool = None
 
     def settle(self) -> None:
-        """Takes back what the last run does not hold any more, and asks for what it lacked. REQUIRES: `leave`; nothing that it
-        submitted is still running, and its result was stored."""
+        """Prepares for the next run: processes the blocks that the last run does not hold any more,
+        and requests those that it lacked. REQUIRES: `leave` was called, no submitted GPU work of
+        the run is still running, and its result was stored."""
         if self._segments is None:
             return
         state = self._segments.state()
@@ -215,9 +233,10 @@ class TorchArena:
         self._began.append(state.handed_out)
 
     def _exchange(self) -> None:
-        """Asks for other blocks in place of those that left or were missing."""
+        """Requests blocks to replace those that left or were missing."""
         assert self._segments is not None
-        # Torch gives its segments back. Otherwise it keeps them, and what it has made of them, for the next run.
+        # Dropping the pool makes torch give its segments back. In other cases torch keeps the pool,
+        # with its cached segments, for the next run.
         self._pool = None
         self._look_after()
         lacked = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
@@ -230,7 +249,7 @@ class TorchArena:
             self._lease_later(size, functools.partial(self._arrived, size))
 
     def _collect(self) -> None:
-        """Releases the blocks that were to leave and that torch has given back. REQUIRES: the lock."""
+        """Releases the leaving blocks that torch has given back. REQUIRES: the lock."""
         assert self._segments is not None
         for at in self._segments.left():
             lease = self._leaving.pop(at)
@@ -238,7 +257,8 @@ class TorchArena:
             self._released.append(lease.request)
 
     def _look_after(self) -> None:
-        """Tensors may outlive their run's pool. What they leave when they go, torch only gives back if it is told to."""
+        """Empties torch's cache if torch seems to use much memory: tensors may outlive the pool of
+        their run, and torch gives their segments back only when told to."""
         assert self._segments is not None
         state = self._segments.state()
         if state.slab + state.driver > self._many:
@@ -247,7 +267,8 @@ class TorchArena:
             self._many = 2 * (state.slab + state.driver + self._limit)
 
     def _make_room(self, size: int) -> bool:
-        """There may be another block of that size, perhaps for old ones that the last run did not use. REQUIRES: the lock."""
+        """Reserves room under the limit for another block, and drops old blocks that the last run
+        did not use if necessary. False if there is no room. REQUIRES: the lock."""
         assert self._segments is not None
         while self._held + self._kept_back + self._asked + size > self._limit:
             if size > self._limit:
@@ -265,7 +286,8 @@ class TorchArena:
         self._released.append(lease.request)
 
     def _arrived(self, size: int, lease: Lease | None) -> None:
-        """What was asked for is here, or there is none. In the thread that reads the link."""
+        """Handles the answer to a requested lease; None: there is no room. Runs in the reader
+        thread."""
         with self._lock:
             self._asked -= size
         if lease is not None:
@@ -282,19 +304,22 @@ class TorchArena:
                 self._released.append(lease.request)
 
     def lacked(self) -> None:
-        """After a run that found no memory on the GPU: leases what it failed to get, which may take the worker's spilling."""
+        """Leases the blocks that the last run failed to get after it found no memory on the GPU.
+        The worker may have to spill to provide them. Raises NoLease if there is no room."""
         if self._segments is None:
             return
         for size in [size for size, failed in self._segments.missed() if failed]:
             self._add(self._lease(rounded(size)))
 
     def give_back(self) -> None:
-        """Releases everything that torch does not have. REQUIRES: `leave`; nothing that was submitted is still running."""
+        """Releases everything that torch does not use. REQUIRES: `leave` was called, and no
+        submitted GPU work is still running."""
         if self._segments is None:
             return
         self._pool = None
         if self._leaving:
-            # Tensors that lay beside a result may have gone since; torch gives their segments back only if it is told to.
+            # Tensors in the leaving blocks may be gone by now; torch gives their segments back only
+            # when told to.
             sys.modules["torch"].cuda.empty_cache()
         self._segments.trim()
         with self._lock:
@@ -302,19 +327,20 @@ class TorchArena:
         self.drop_idle()
 
     def drop_idle(self) -> None:
-        """The same for blocks that torch has given back already, also in the middle of a run. It spares those that are to leave,
-        from which a result may be about to be copied. REQUIRES: before these are released, all that was submitted so far is
-        done."""
+        """Releases only the blocks that torch has given back already; may be called in the middle
+        of a run. Leaving blocks are spared, because a result may be about to be copied from them.
+        REQUIRES: before these leases are released, all work submitted so far is done."""
         if self._segments is None:
             return
         with self._lock:
             while at := self._segments.oldest((1 << 64) - 1):
                 self._drop(at)
 
-    # ---- results -------------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def holds(self, at: int, nbytes: int) -> Lease | None:
-        """The memory of this arena that a result lies in, if it may leave with that: a small part would take all of it along."""
+        """Returns the lease that a result lies in, if the lease may leave with the result. The
+        result must fill at least half of it, because it takes all of the memory."""
         with self._lock:
             for start, lease in self._leases.items():
                 if start <= at and at + nbytes <= start + lease.size:
@@ -323,8 +349,9 @@ class TorchArena:
         return None
 
     def let_go(self) -> None:
-        """Lets leases leave that results lie in. Torch gives all segments of the pool back in which no tensor lies; the
-        others, too, leave later, when none does. REQUIRES: `leave`; nothing that was submitted is still running."""
+        """Withdraws the leases that results lie in from torch. Torch gives back all segments of the
+        pool in which no tensor lies. The other leases leave later, when no tensor lies in them.
+        REQUIRES: `leave` was called, and no submitted GPU work is still running."""
         if self._segments is None:
             return
         with self._lock:
@@ -344,37 +371,39 @@ class TorchArena:
                     self._kept_back += lease.size
 
     def left(self, lease: Lease) -> bool:
-        """Torch has nothing in that memory any more, and does not get it again."""
+        """Returns whether torch has nothing in that memory any more and does not get it again."""
         with self._lock:
             at = self._base + lease.offset
             return at not in self._leases and at not in self._leaving
 
     def keep_all(self) -> None:
-        """What was to leave with a result stays: there is none."""
+        """Unmarks all leases that were to leave with a result: the result is not stored there."""
         with self._lock:
             for lease in self._leases.values():
                 lease.given = False
 
     def taken(self) -> list[int]:
-        """Leases that results have taken over. REQUIRES: they are released in the message that tells the result, or there is none."""
+        """Returns the leases that now belong to results. REQUIRES: they are released in the message
+        that reports the result, or there is no result."""
         with self._lock:
             out, self._taken = self._taken, []
             return out
 
     def released(self) -> list[int]:
-        """Leases to be released now, but for those of `taken`. REQUIRES: nothing that was submitted is still running."""
+        """Returns the leases to be released now, without those of `taken`. REQUIRES: no submitted
+        GPU work is still running."""
         with self._lock:
             out, self._released = self._released, []
             return out
 
     def in_slab(self) -> int:
-        """Bytes that torch counts as its own and that the slab has."""
+        """Returns the bytes that torch counts as its own and that lie in the slab."""
         return self._segments.state().slab if self._segments is not None else 0
 
-    # ---- once ------------------------------------------------------------------------------------------------------
+    # ---- once ------------------------------------------------------------------------------------
 
     def _install(self, torch: Any) -> None:
-        """Makes torch's allocator of segments, and tries it out."""
+        """Makes torch's allocator of segments, and tests it."""
         cuda = torch.cuda
         if cuda.get_allocator_backend() != "native":
             raise Unsuitable(f"its allocator is {cuda.get_allocator_backend()}, which has no pools")
@@ -399,13 +428,14 @@ class TorchArena:
         @functools.wraps(init)
         def wrapped(pool: Any, *args: Any, **kwargs: Any) -> None:
             if not any(a is self._allocator for a in args):
-                self._others.append(pool)  # first: the task may be stopped anywhere
+                self._others.append(pool)  # before init: the task may be stopped at any point
             init(pool, *args, **kwargs)
 
         return wrapped
 
     def _try(self, torch: Any) -> None:
-        """Fails if something in a task would get memory of a wrong kind. REQUIRES: our pool is begun."""
+        """Raises Unsuitable if tensors of a task would get memory of a wrong pool. REQUIRES: our
+        pool is begun."""
         cuda = torch.cuda
         mine = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
         if not _has(self._pool, mine.data_ptr()):
@@ -434,7 +464,7 @@ class TorchArena:
 
 
 def _held_elsewhere(objects: list[Any]) -> list[Any]:
-    """Those that not only this list refers to."""
+    """Returns the objects that something other than this list refers to."""
     objects.append(object())
     counts = [sys.getrefcount(o) for o in objects]
     nobody = counts.pop()
@@ -443,5 +473,5 @@ def _held_elsewhere(objects: list[Any]) -> list[Any]:
 
 
 def _has(pool: Any, at: int) -> bool:
-    """The address lies in a segment of the pool, whether it is in use or not."""
+    """Returns whether the address lies in a segment of the pool, in use or not."""
     return any(s["address"] <= at < s["address"] + s["total_size"] for s in pool.snapshot())
