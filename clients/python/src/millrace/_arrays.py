@@ -1,4 +1,5 @@
-"""Arrays on a GPU, of any library, recognised without importing it: each array has an attribute that says where it lies."""
+"""Recognises arrays on a GPU, of any library, without importing the library: every such array has
+an attribute that gives its address."""
 
 from __future__ import annotations
 
@@ -13,23 +14,25 @@ if TYPE_CHECKING:
 
 #: Libraries whose arrays tasks can be given.
 LIBRARIES = ("cupy", "torch", "numba", "numpy")
-#: Attribute of a function that says which it wants.
+#: Attribute of a function that names the library it wants.
 WANTS = "__millrace_arrays__"
-#: Attribute of a function that says which streams the end of its task waits for.
+#: Attribute of a function that names the streams which the end of its task waits for.
 STREAMS = "__millrace_streams__"
 _CUDA = 2  # kDLCUDA
 
 
 def arrays(library: str, *, streams: str = "all") -> Callable[[Function], Function]:
-    """Decorator of a function that is to run as a task: on a worker with a GPU its inputs are arrays of this library.
+    """Decorator of a function that is to run as a task: on a worker with a GPU its inputs are
+    arrays of this library.
 
     Args:
-        library: "cupy", the default where it is installed; "torch" or "numba", without a copy as well; "numpy": copied
-            to host memory.
-        streams: the GPU work that must be complete before the task ends. Until then its result is not valid and its
-            inputs are kept. "all": all work that this process has submitted to the GPU. "current": only the work in the
-            default stream and in the current streams of CuPy and torch; a function that uses other streams must join
-            them to one of these before it returns.
+        library: "cupy", the default if it is installed; "torch" or "numba", without a copy as well;
+            "numpy": copied to host memory.
+        streams: the GPU work that must be complete before the task ends. Until then its result is
+            not valid and its inputs are kept. "all": all work that this process has submitted to
+            the GPU. "current": only the work in the default stream and in the current streams of
+            CuPy and torch; a function that uses other streams must join them to one of these before
+            it returns.
     """
     if library not in LIBRARIES:
         raise ValueError(f"arrays of {library!r}: one of {', '.join(LIBRARIES)}")
@@ -45,7 +48,7 @@ def arrays(library: str, *, streams: str = "all") -> Callable[[Function], Functi
 
 
 class DeviceView:
-    """Where the elements of an array on a GPU are, and how they lie there."""
+    """The address and layout of an array on a GPU."""
 
     __slots__ = ("dtype", "itemsize", "library", "owner", "pointer", "shape", "stream", "strides")
 
@@ -60,19 +63,19 @@ class DeviceView:
         strides: Any,
         stream: int = 0,
     ) -> None:
-        #: The array; it keeps the memory.
+        #: The array, which keeps the memory alive.
         self.owner = owner
         #: "cupy", "torch", or "" for others.
         self.library = library
         #: Address of element [0, ..., 0].
         self.pointer = pointer
-        #: NumPy's name, or "bfloat16" and the like.
+        #: NumPy's name of the element type, or another one such as "bfloat16".
         self.dtype, self.itemsize = dtype, itemsize
         self.shape = shape
-        #: In bytes.
+        #: Strides in bytes.
         self.strides: tuple[int, ...] = tuple(strides) if strides is not None else _dense(shape, itemsize)
-        #: The elements are there once what was submitted to this stream is done, in the numbers of
-        #: `__cuda_array_interface__`; 0: there is none to wait for.
+        #: The elements are valid once the work submitted to this stream is done. The number is that
+        #: of `__cuda_array_interface__`; 0: no wait is necessary.
         self.stream = stream
 
     @property
@@ -93,7 +96,7 @@ class DeviceView:
 
 
 class DeviceFrame:
-    """A frame that is still on the GPU. With gaps it has to be written in C order."""
+    """A frame whose bytes are still on the GPU. One with gaps has to be written in C order."""
 
     __slots__ = ("gaps", "nbytes", "view")
 
@@ -110,17 +113,17 @@ def _dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _same(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """The strides of axes of one element do not matter."""
+    """Compares strides, except those of axes with a single element, which do not matter."""
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
 
 
 def is_tensor(kind: type) -> bool:
-    """Arrays of torch have to be asked where they are."""
+    """Returns whether the type is torch's Tensor, which lies on the host or on a GPU."""
     return kind.__name__ == "Tensor" and kind.__module__ == "torch"
 
 
 def view_of(obj: Any) -> DeviceView | None:
-    """The array as it lies on the GPU; None for everything else."""
+    """Returns the layout of an array on a GPU; None for everything else."""
     kind = type(obj)
     library = kind.__module__.partition(".")[0]
     if library in ("builtins", "numpy"):
@@ -132,7 +135,7 @@ def view_of(obj: Any) -> DeviceView | None:
     if library == "torch":
         if not is_tensor(kind) or not obj.is_cuda or obj.layout is not sys.modules["torch"].strided:
             return None
-        if obj.is_conj() or obj.is_neg():  # its elements are not what lies there
+        if obj.is_conj() or obj.is_neg():  # the stored elements differ from the values
             obj = obj.resolve_conj().resolve_neg()
         size = obj.element_size()
         name = str(obj.dtype).removeprefix("torch.")
@@ -166,7 +169,8 @@ def _of_interface(obj: Any, interface: dict[str, Any]) -> DeviceView:
 
 
 def to_host(view: DeviceView) -> np.ndarray[Any, Any] | None:
-    """A copy in host memory, by the library that made the array; None if that has no name in NumPy for the elements."""
+    """Returns a copy in host memory, made by the array's own library; None if NumPy lacks the
+    element type."""
     owner = view.owner
     if view.library == "torch":
         try:

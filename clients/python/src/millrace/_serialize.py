@@ -1,24 +1,28 @@
-"""How Python objects become objects of the cluster, and back.
+"""Converts Python objects to objects of the cluster and back.
 
-An object is a header (a serialised ``Value``) and frames (contiguous bytes). The ladder, first match wins:
+An object is a header (a serialised ``Value``) and frames (contiguous bytes). There are three
+encodings, and the first that fits is used:
 
-1. None, bool, int of 64 bits, float, complex, str and small bytes: typed values that every language reads.
-2. NumPy arrays of supported element types: tensors, one frame each, that native ops and Go read. NumPy scalars: the same
-   with no axes. Lists and string-keyed dicts of 1 and 2: typed lists and maps, up to `PLAIN_LIMIT` leaves. A map says in
-   which order its keys were, unless that is the sorted one.
-3. Everything else: pickle protocol 5, buffers out of band (pandas, Arrow, torch on the host, ...) unless they are small.
-   Dicts with other keys are here, too. What plain pickle does not take, or would only store a reference into
-   ``__main__`` for, cloudpickle does.
+1. None, bool, int of 64 bits, float, complex, str and small bytes: typed values that every
+   language reads.
+2. NumPy arrays of supported element types: tensors, one frame each, which native ops and Go read.
+   NumPy scalars: tensors without axes. Lists and string-keyed dicts of 1 and 2: typed lists and
+   maps, up to `PLAIN_LIMIT` leaves. A map stores the order of its keys, unless they are sorted.
+3. Everything else, also dicts with other keys: pickle protocol 5, with large buffers out of band
+   (pandas, Arrow, torch on the host, ...). If plain pickle fails, or would only store a reference
+   into ``__main__``, cloudpickle is used.
 
-No array is copied on its way into a frame if its memory has no gaps, whether in C or in Fortran order; one with gaps is
-copied once, when its frame is written.
+An array whose memory has no gaps, in C or in Fortran order, is put into a frame without a copy. An
+array with gaps is copied once, when its frame is written.
 
-Arrays on a GPU (CuPy, torch, whatever has ``__cuda_array_interface__``) are the same tensors, and parts of pickles like
-those of NumPy. An executor whose slab lies on that GPU stores them there, without a look at them; everybody else copies
-them to the host, and gives NumPy arrays to who decodes.
+Arrays on a GPU (CuPy, torch, and other types with ``__cuda_array_interface__``) are encoded as the
+same tensors, and as the same parts of pickles, as arrays of NumPy. An executor whose slab lies on
+that GPU stores them there, without reading the elements. Every other process copies them to the
+host, so that the decoder gets NumPy arrays.
 
-Whoever decodes gets views of the frames. Tasks decode with `readonly`: every array is read-only, wherever its elements
-were. A client gets copies, and may write into all of them.
+Decoding makes views of the frames. Tasks decode with `readonly`: every array is read-only, also if
+its elements are in the header. A client decodes private copies of the frames, and may write to all
+arrays.
 """
 
 from __future__ import annotations
@@ -44,21 +48,21 @@ if TYPE_CHECKING:
 
     from millrace.executor._device import Device
 
-    #: Bytes without gaps, or an array that is to be copied by `write`, or by the device.
+    #: Bytes without gaps, or an array that is copied later by `write` or by the device.
     Frame = memoryview | np.ndarray[Any, Any] | DeviceFrame
 
-# NumPy is only imported when there is an array: executors get ready in half the time.
+# NumPy is imported only when there is an array: this halves the start-up time of an executor.
 
-#: The most bytes of text, byte strings and dict keys in one header, and the size of the largest pickle inside a header.
-#: Larger data are put into frames: frames count against a worker's memory, can be spilled, and are sent apart from the
-#: header.
+#: The most bytes of text, byte strings and dict keys in one header, and the size of the largest
+#: pickle inside a header. Larger data are put into frames: frames count against a worker's memory,
+#: can be spilled, and are sent separately from the header.
 INLINE_BYTES = 64 << 10
 #: Smallest buffer of a pickle that gets a frame of its own, in bytes.
 OUT_OF_BAND_BYTES = 4 << 10
-#: Most leaves of a list or dict that travels as typed values.
+#: Most leaves of a list or dict that is encoded as typed values.
 PLAIN_LIMIT = 256
-#: Most lists and dicts inside of each other that travel as typed values. Readers take 100 messages inside of each other, and
-#: a dict is three.
+#: Deepest nesting of lists and dicts that is encoded as typed values. Protobuf parsers accept 100
+#: nested messages, and each dict takes three levels.
 DEPTH_LIMIT = 30
 
 _NAMES = {
@@ -71,7 +75,8 @@ _NAMES = {
     "complex64": value_pb2.DTYPE_COMPLEX64,
     "complex128": value_pb2.DTYPE_COMPLEX128,
 }
-# Both ways; filled when the first array comes.
+# Maps between NumPy element types and DTYPE numbers, in both directions. Filled at the first array,
+# because that imports NumPy.
 _DTYPES: dict[Any, int] = {}
 _NUMPY: dict[int, Any] = {}
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -87,22 +92,23 @@ def _dtypes() -> dict[Any, int]:
 
 
 class NotPlain(Exception):
-    """The object is no typed value: use the next rung."""
+    """The object cannot be a typed value: use the next encoding."""
 
 
 class Encoded:
-    """One object, ready to be sent."""
+    """One encoded object."""
 
     __slots__ = ("frames", "header")
 
     def __init__(self, header: bytes, frames: list[Any]) -> None:
         self.header = header
-        #: Memoryviews; with `encode(strided=True)` arrays as well, with a device DeviceFrames.
+        #: The frames: memoryviews; also arrays after `encode(strided=True)`, and DeviceFrames with
+        #: a device.
         self.frames = frames
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all frames."""
+        """Total bytes of all frames."""
         return sum(f.nbytes for f in self.frames)
 
 
@@ -114,7 +120,7 @@ class _Frames:
     def __init__(self, strided: bool = False, device: Device | None = None) -> None:
         self.list: list[Frame] = []
         self.leaves = 0
-        #: Bytes of text and byte strings that the header may still take.
+        #: Bytes of text and byte strings that still fit into the header.
         self.room = INLINE_BYTES
         self.strided = strided
         self.device = device
@@ -127,8 +133,12 @@ def _fill(
     reference: Callable[[Any], int | None] | None = None,
     depth: int = 0,
 ) -> None:
-    """Writes a typed value, or raises NotPlain. With `reference` it is an argument: arrays travel inside of the value,
-    tuples are lists, what has a reference becomes an input, and only all of them together have a limit."""
+    """Writes an object as a typed value, or raises NotPlain.
+
+    With `reference` the object is an argument: arrays are stored inside of the value, tuples become
+    lists, an object with a reference becomes an input, and there is no limit per argument but only
+    one on all arguments together, which the caller checks.
+    """
     small = reference is not None
     if reference is not None and (index := reference(obj)) is not None:
         value.input = index
@@ -193,7 +203,8 @@ def _fill(
 
 
 def _take(frames: _Frames, text: str | bytes) -> None:
-    """Counts the bytes and levels of a header; raises NotPlain if there are too many."""
+    """Counts the bytes of a text against the limit of the header; raises NotPlain if they do not
+    fit."""
     size = len(text)
     if type(text) is str and size <= frames.room and not text.isascii():
         size = len(text.encode("utf-8", "replace"))
@@ -225,7 +236,7 @@ def _fill_view(value: value_pb2.Value, view: DeviceView, frames: _Frames, small:
 
 
 def _on_host(view: DeviceView, device: Device | None) -> Any:
-    """A NumPy copy; None if NumPy has no such elements."""
+    """Returns a NumPy copy; None if NumPy has no such element type."""
     if device is None or view.dtype not in _NAMES:
         return _arrays.to_host(view)
     _dtypes()
@@ -233,8 +244,8 @@ def _on_host(view: DeviceView, device: Device | None) -> Any:
 
 
 def _is_array(obj: Any, kind: type) -> bool:
-    """An array with axes, or a NumPy scalar."""
-    np = sys.modules.get("numpy")  # before it is imported, nothing is an array
+    """Returns whether the object is a NumPy array with axes, or a NumPy scalar."""
+    np = sys.modules.get("numpy")  # without NumPy there can be no array
     return np is not None and ((kind is np.ndarray and obj.ndim > 0) or isinstance(obj, np.generic))
 
 
@@ -268,12 +279,13 @@ def _fill_tensor(value: value_pb2.Value, obj: Any, frames: _Frames, small: bool)
 
 
 def _flat(array: Any) -> memoryview:
-    """The bytes of an array in C order. Any element type will do, also those that buffers cannot describe."""
+    """Returns the bytes of an array in C order. Works for all element types, also those that the
+    buffer protocol cannot describe."""
     return array.reshape(-1).view("u1").data
 
 
 def write(frame: Any, room: memoryview) -> None:
-    """Copies a frame to where it is to lie."""
+    """Copies a frame to its destination."""
     if isinstance(frame, memoryview):
         room[:] = frame
     else:
@@ -283,22 +295,23 @@ def write(frame: Any, room: memoryview) -> None:
 
 
 def fill_argument(value: value_pb2.Value, obj: Any, reference: Callable[[Any], int | None]) -> None:
-    """Writes an argument of a native op: what `reference` gives an index for becomes an input. Raises NotPlain."""
+    """Writes an argument of a native op. An object that `reference` returns an index for becomes an
+    input. Raises NotPlain."""
     np = sys.modules.get("numpy")
     if np is not None and (isinstance(obj, np.dtype) or (isinstance(obj, type) and issubclass(obj, np.generic))):
         obj = np.dtype(obj).name
     frames = _Frames()
-    frames.room = sys.maxsize  # all arguments together have a limit
+    frames.room = sys.maxsize  # only all arguments together have a limit
     _fill(value, obj, frames, reference)
 
 
-# ---- pickles -----------------------------------------------------------------------------------------------------
+# ---- pickles -------------------------------------------------------------------------------------
 
 
 class _Reading(threading.local):
-    #: This thread decodes for a task.
+    #: True while this thread decodes for a task.
     readonly = False
-    #: Where the frames are, if that is a GPU.
+    #: The GPU that the frames lie on; None: host memory.
     device: Device | None = None
 
 
@@ -306,19 +319,20 @@ _reading = _Reading()
 
 
 class _Buffers:
-    """Collects what a pickle has out of band."""
+    """Collects the out-of-band buffers of a pickle."""
 
     __slots__ = ("device", "list", "stand_ins")
 
     def __init__(self, device: Device | None = None) -> None:
         self.list: list[Frame] = []
-        # Arrays with gaps, and those on a GPU, by the id of the buffer that stands in for each: pickle takes only buffers
-        # without gaps.
+        # Arrays with gaps and arrays on a GPU, by the id of a placeholder buffer: pickle accepts
+        # only host buffers without gaps.
         self.stand_ins: dict[int, tuple[pickle.PickleBuffer, Any]] = {}
         self.device = device
 
     def keep(self, buffer: pickle.PickleBuffer) -> bool:
-        """Takes a buffer, or says that it is to stay in the pickle."""
+        """The pickler's buffer callback. Takes a buffer out of band (False), or leaves it in the
+        pickle (True)."""
         found = self.stand_ins.get(id(buffer))
         if found is not None:
             self.list.append(found[1])
@@ -330,8 +344,8 @@ class _Buffers:
         return False
 
     def reduce(self, array: Any) -> Any:
-        """As NumPy pickles an array with protocol 5, but for those with gaps, which it copies, and for element types that
-        buffers cannot describe."""
+        """Pickles an array as NumPy does with protocol 5, except for arrays with gaps, which NumPy
+        would copy, and for element types that the buffer protocol cannot describe."""
         if array.dtype.hasobject or not array.nbytes:
             return array.__reduce_ex__(5)
         order, dtype, shape = "C", array.dtype, array.shape
@@ -347,12 +361,12 @@ class _Buffers:
         return _restore_array, (buffer, dtype, shape, order)
 
     def reduce_known(self, array: Any) -> Any:
-        """Of CuPy and torch."""
+        """Pickles an array of CuPy or torch."""
         made = self.reduce_view(array)
-        return array.__reduce_ex__(5) if made is None else made  # of torch, on the host
+        return array.__reduce_ex__(5) if made is None else made  # a tensor of torch on the host
 
     def reduce_view(self, array: Any) -> Any:
-        """As NumPy arrays are pickled, for what is on a GPU; None for everything else."""
+        """Pickles an array on a GPU like a NumPy array; None for everything else."""
         view = _arrays.view_of(array)
         if view is None:
             return None
@@ -364,7 +378,7 @@ class _Buffers:
         else:
             order = "C"
             host = _on_host(view, self.device)
-            if host is None:  # elements that only torch knows
+            if host is None:  # NumPy lacks the element type
                 bits = array.detach().contiguous().view(sys.modules["torch"].uint8)
                 host = bits.cpu().numpy()
             import numpy as np
@@ -374,8 +388,9 @@ class _Buffers:
 
 
 def _restore_view(buffer: Any, library: str, dtype: str, shape: tuple[int, ...], order: str) -> Any:
-    """An array of that library again where there is a GPU; elsewhere one of NumPy, or of torch in host memory, whose
-    objects would not know what to do with another one."""
+    """Restores an array on a GPU. In a process with a GPU it becomes an array of its library again.
+    Elsewhere it becomes a NumPy array; an array of torch becomes a host tensor if torch is
+    installed, because the objects around it expect a tensor."""
     device = _reading.device
     if device is not None and not isinstance(buffer, (bytes, bytearray, memoryview)):
         return device.restore(buffer, library, dtype, shape, order)
@@ -411,7 +426,8 @@ def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) 
         if isinstance(buffer, bytes):
             buffer = bytearray(buffer)
         elif isinstance(buffer, memoryview) and buffer.readonly:
-            # It was read-only where it came from. Here it is nobody else's, if it is all of somebody's memory.
+            # The buffer is read-only because the source array was. Here it can be made writable if
+            # it covers an entire array of its own, which then has no other user.
             owner = buffer.obj
             if isinstance(owner, np.ndarray) and owner.flags.writeable and owner.nbytes == buffer.nbytes:
                 buffer = owner
@@ -421,18 +437,18 @@ def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) 
     return array
 
 
-# ---- code --------------------------------------------------------------------------------------------------------
-# Bytecode is valid in one minor version of Python only; another version runs other instructions, or crashes. So each code
-# object in a pickle has the version that made it.
+# ---- code ----------------------------------------------------------------------------------------
+# Bytecode is valid in one minor version of Python only: another version would run other
+# instructions, or crash. So each code object in a pickle records the version that made it.
 
 
 def version() -> tuple[int, int]:
-    """The version of Python that can run the code objects of this process."""
+    """Returns the version of Python that can run the code objects of this process."""
     return sys.version_info[:2]
 
 
 def language() -> str:
-    """The same version, in the form that executors get."""
+    """Returns the same version in the form that is sent to executors."""
     return "python {}.{}".format(*version())
 
 
@@ -458,13 +474,13 @@ def _reducing(code: Callable[[types.CodeType], Any]) -> Any:
 
 
 class CodePickler(cloudpickle.Pickler):
-    """Cloudpickle, with the version in each code object."""
+    """Cloudpickle, with the Python version in each code object."""
 
     dispatch_table = _reducing(_reduce_code)
 
 
 class ExceptionPickler(CodePickler):
-    """Pickles exceptions by their attributes, and not as calls of their classes."""
+    """Pickles exceptions by their attributes, instead of as calls of their classes."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, BaseException):
@@ -480,8 +496,8 @@ def _restore_exception(kind: type[BaseException], args: tuple[Any, ...], state: 
 
 
 def dump_function(function: Any) -> tuple[bytes, str]:
-    """The pickle of a function, and the language that an executor must have: empty if no code travels with it, but names of
-    what both sides import."""
+    """Pickles a function. Also returns the language that an executor must have; it is empty if the
+    pickle has no code, but only names of functions and classes that both sides import."""
     file = io.BytesIO()
     by_value = False
 
@@ -499,13 +515,13 @@ def dump_function(function: Any) -> tuple[bytes, str]:
 
 def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
     file = io.BytesIO()
-    # NB: a pickler in C looks for its table when it is initialised.
+    # NB: the C pickler reads its dispatch_table when it is initialised.
     pickler = kind.__new__(kind)
     if kind is _DevicePickler:
         pickler.buffers = buffers
     np = sys.modules.get("numpy")
     if np is not None:
-        # Looked up by exact type: subclasses pickle as they like.
+        # The table matches the exact type: subclasses keep their own way to pickle.
         table = getattr(pickler, "dispatch_table", copyreg.dispatch_table)
         table = {**table, np.ndarray: buffers.reduce}
         for name, what in (("cupy", "ndarray"), ("torch", "Tensor")):
@@ -519,21 +535,23 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
 
 
 def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
-    """Pickles by protocol 5, large buffers out of band. What would otherwise be a reference into ``__main__`` goes by
-    value."""
+    """Pickles by protocol 5, with large buffers out of band. Objects that would be stored as a
+    reference into ``__main__`` are pickled by value."""
     try:
         buffers = _Buffers(device)
         data = _pickle(pickle.Pickler, obj, buffers)
         if b"__main__" not in data:
             return data, buffers.list
-    except Exception:  # whatever a __reduce__ raises: cloudpickle may know better, and else names the trouble
+    # Also errors of a __reduce__: cloudpickle may succeed, or raises the error again.
+    except Exception:
         pass
     buffers = _Buffers(device)
     return _pickle(_DevicePickler, obj, buffers), buffers.list
 
 
 class _DevicePickler(CodePickler):
-    """Recognises arrays on a GPU of any library. Their own pickles hold handles, which mean nothing in another process."""
+    """Recognises arrays on a GPU of any library. Their own pickles hold handles, which are invalid
+    in another process."""
 
     buffers: _Buffers
 
@@ -547,12 +565,12 @@ class _DevicePickler(CodePickler):
 
 
 def encode(obj: Any, *, strided: bool = False, device: Device | None = None) -> Encoded:
-    """Encodes a result or a scattered object. Raises what pickling it raises.
+    """Encodes a result or a scattered object. Raises the error of pickling it if that fails.
 
     Args:
         obj: the object.
         strided: frames may be arrays with gaps, for `write`. Otherwise these are copied here.
-        device: frames are written by it, and may be DeviceFrames.
+        device: writes the frames, which may then be DeviceFrames.
     """
     frames = _Frames(strided, device)
     value = value_pb2.Value()
@@ -589,7 +607,7 @@ def decode(header: bytes, frames: Sequence[Any], *, readonly: bool = False, devi
         header: a serialised Value.
         frames: its frames.
         readonly: arrays that do not lie in frames are read-only as well.
-        device: where the frames, DeviceRanges, are.
+        device: the GPU that the frames lie on, which are then DeviceRanges.
     """
     if not header:
         return None
@@ -601,7 +619,7 @@ def decode(header: bytes, frames: Sequence[Any], *, readonly: bool = False, devi
 
 
 def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[Any]) -> Any:
-    """Python object of a value; `input` leaves become elements of `inputs`."""
+    """Returns the Python object of a value; `input` leaves become elements of `inputs`."""
     kind = value.WhichOneof("kind")
     if kind is None or kind == "null_value":
         return None
@@ -665,7 +683,8 @@ def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[Any]) -> Any:
 
 
 class CallPickler(CodePickler):
-    """Pickles (args, kwargs); what `reference` returns an index for becomes the persistent id ("input", index)."""
+    """Pickles (args, kwargs). An object that `reference` returns an index for becomes the
+    persistent id ("input", index)."""
 
     def __init__(self, file: io.BytesIO, reference: Callable[[Any], int | None]) -> None:
         super().__init__(file, protocol=5)
@@ -677,7 +696,7 @@ class CallPickler(CodePickler):
 
 
 class CallUnpickler(pickle.Unpickler):
-    """Reads what CallPickler wrote."""
+    """Unpickles the data of a CallPickler."""
 
     def __init__(self, data: bytes, inputs: Sequence[Any]) -> None:
         super().__init__(io.BytesIO(data))

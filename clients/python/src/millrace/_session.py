@@ -1,8 +1,10 @@
-"""The plumbing between a client and the scheduler: one queue out, one stream in.
+"""The connection between a client and the scheduler: one queue of commands out, one stream of
+updates in.
 
-`submit` and a future's end put commands into a queue; one thread sends whatever has accumulated as one request, so calls
-coalesce exactly as far as the scheduler is busy, and a lone one leaves at once. Another thread reads the Watch stream and
-settles the states of tasks. Everything that waits, waits on one condition.
+`submit` and the release of a future put commands into the queue. One thread sends all waiting
+commands as one request, so calls are batched only while the scheduler is busy, and a single call is
+sent at once. Another thread reads the Watch stream and updates the states of tasks. All waits use
+one condition variable.
 """
 
 from __future__ import annotations
@@ -48,20 +50,23 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-#: Tasks and bytes of one request; a larger submission is streamed in chunks.
+#: Most tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
-#: Functions of one request, and those that are known to have been sent.
+#: Most functions of one request, and most digests of functions that are remembered as sent.
 _BATCH_FUNCTIONS, _SENT_FUNCTIONS = 5_000, 100_000
-#: Pickles of functions that are kept for their next use, in bytes. Others are pickled again.
+#: Bytes of pickled functions that are kept for their next use. Others are pickled again.
 _FUNCTION_BYTES = 64 << 20
-#: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
-#: times as long in any case, and until there are so many.
+#: Releases are delayed, to batch them and to let submissions go first: up to `_LINGER` seconds
+#: while nothing else is to be sent, ten times as long in any case, or until there are `_RELEASES`
+#: of them.
 _LINGER, _RELEASES = 0.005, 10_000
-#: Seconds after which a thread that waits for a task asks the scheduler whether the task can run at all.
+#: Seconds after which a thread that waits for a task asks the scheduler whether the task can run at
+#: all.
 NOTICE_SECONDS = 5.0
-#: Interval in seconds at which a client in a task's process asks which results with futures in them still exist.
+#: Interval in seconds at which a client in a task's process asks which results with futures in them
+#: still exist.
 HANDED_SECONDS = 5.0
-#: How long a submission is tried again while the scheduler has no room for it, in seconds.
+#: How long a submission is repeated while the scheduler has no room for it, in seconds.
 FULL_SECONDS = 300.0
 _MAY_PASS = (
     grpc.StatusCode.UNAVAILABLE,
@@ -73,23 +78,27 @@ _MAY_PASS = (
 )
 _DONE_STATES = (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED)
 
-#: The reason why a client cannot be used in a child of fork: gRPC's threads do not exist there, and a wait for them does not end.
+#: The error of a client in a child of fork: gRPC's threads do not exist there, so a call would
+#: never return.
 _FORKED = (
     "this process was forked from one that has used a Millrace client, and gRPC does not work in such a child: "
     'start processes by the method "spawn" or "forkserver" (multiprocessing.set_start_method), and open a client there'
 )
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-# What a parent had open. Never touched, and never freed: closing it here would end the parent's streams.
+# Objects inherited from the parent process. They are never used and never freed: closing them here
+# would end the parent's streams.
 _inherited: list[Any] = []
 
 
-# There was a client in this process. Closing it does not help: a channel made in a child may hang in gRPC all the same.
+# `_used`: a client was opened in this process. `_forked`: this process is a child of such a
+# process, and cannot open one. It does not matter whether the client was closed before the fork: a
+# channel that is made in the child can hang in gRPC all the same.
 _used = False
 _forked = False
 
 
 def _after_fork() -> None:
-    """In the child."""
+    """Marks the sessions of the parent as unusable. Runs in the child."""
     global _forked
     _forked = _used or _forked
     for session in list(_sessions):
@@ -100,7 +109,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Session:
-    """One client lease."""
+    """One client lease, with its connection and threads."""
 
     def __init__(
         self, address: str, token: str, *, name: str, namespace: str, timeout: float, shared_memory: bool
@@ -118,48 +127,53 @@ class Session:
             request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
             response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
         )
-        # Guards everything below and every State. Notified when states changed.
+        # Guards every State and the attributes below that say nothing else. Notified when states
+        # change.
         self.changed = threading.Condition(threading.RLock())
         self._states: dict[str, State] = {}
         self._by_id: dict[int, State] = {}
-        # Updates that overtook the answer to their submission. Kept while calls are out that bring ids of tasks.
+        # Updates that arrived before the response to their submission, by task id. Kept while calls
+        # are in progress that return task ids (`_in_flight`).
         self._early: dict[int, task_pb2.TaskUpdate] = {}
         self._in_flight = 0
-        # By digest, the one that was used last at the end.
+        # Pickled functions by digest, the most recently used one last.
         self._functions: collections.OrderedDict[bytes, Function] = collections.OrderedDict()
         self._function_bytes = 0
         self._sent_functions: set[bytes] = set()
-        # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
+        # NB: SimpleQueue.put is reentrant: the garbage collector may release futures at any
+        # instruction.
         self._commands: SimpleQueue[Unit | State | threading.Event | None] = SimpleQueue()
-        # Three lists that only the sending thread uses. `_backlog`: commands that were taken out of `_commands` and
-        # must be sent before the rest. `_sending`: units that are being sent. `_released`: states to release.
+        # Three lists that only the sending thread uses. `_backlog`: commands that were taken out of
+        # `_commands` and must be sent before the rest. `_sending`: units that are being sent.
+        # `_released`: states to release.
         self._backlog: collections.deque[Unit | State | threading.Event | None] = collections.deque()
         self._sending: list[Unit] = []
         self._released: list[State] = []
-        # Tasks whose release did not arrive, by number, with their keys; and the time of the next try. Guarded by _renewing.
+        # Tasks whose release failed, by id, with their keys; and the time and delay of the next
+        # attempt. Guarded by _renewing.
         self._owed: dict[int, str] = {}
         self._owed_again, self._owed_pause = 0.0, 0.0
-        # Held while a lease is renewed, while tasks are held by key, and while a release is repeated: none of them may come
-        # between the steps of another.
+        # Held while a lease is renewed, while tasks are held by key, and while a release is
+        # repeated: these operations exclude each other.
         self._renewing = threading.RLock()
-        #: How many times the lease was opened anew, and the reason of the last time.
+        #: How many times the lease was renewed, and the reason for the last renewal.
         self.renewals, self.renewed_because = 0, ""
-        #: Time since which the scheduler has not answered; 0: it answers.
+        #: Monotonic time since which the scheduler has not answered; 0: it answers.
         self.silent_since = 0.0
-        # Tasks of the snapshot that is arriving.
+        # Ids of the tasks in the snapshot that is being received.
         self._snapshot: set[int] = set()
         self._graph = 0
         self._revision = 0
         self._closed = False
-        # Why calls are refused once it is closed.
+        # The error message of calls after the session is closed.
         self._why = "the client is closed"
         self._watch: Any = None
-        # Set when it is closed.
+        # Set when the session is closed.
         self._ended = threading.Event()
-        # Futures in the results of tasks that ran in this process, by task.
+        # Futures in the results of tasks that ran in this process, by task id.
         self._handed: dict[int, dict[int, State]] = {}
         self._keeper: threading.Thread | None = None
-        # Callbacks of the user's, and the thread that runs them; None after the last.
+        # The user's callbacks, and the thread that runs them; None ends the thread.
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
         self._calls_ended = False
@@ -182,7 +196,8 @@ class Session:
         self.client_id: int = opened.client.client_id
         self.namespace: str = opened.client.namespace
         self.cluster = opened.cluster
-        #: Random number of the scheduler's life: numbers of clients and tasks mean something in one life only.
+        #: Random number of the scheduler process: ids of clients and tasks are valid only for one
+        #: such process.
         self.life: int = opened.cluster.life
         self._threads = [
             threading.Thread(target=self._send_loop, name="millrace-send", daemon=True),
@@ -200,7 +215,7 @@ class Session:
             try:
                 return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
             except grpc.RpcError as e:
-                # Not by wait_for_ready, whose error would be that the time is up, without the cause.
+                # wait_for_ready would report only a timeout, without the cause.
                 refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
                 if not refused or time.monotonic() + pause > deadline:
                     raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
@@ -208,7 +223,7 @@ class Session:
             pause = min(pause * 1.5, 0.5)
 
     def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
-        """One unary call, errors translated."""
+        """Makes a unary call, and translates errors."""
         self.check_open()
         limit = timeout or max(self.timeout, 30.0)
         name = errors.call_name(method)
@@ -222,18 +237,19 @@ class Session:
                 ) from None
             if errors.reason_of(e) == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
-                    self._renew(self.client_id)  # later calls then succeed
+                    self._renew(self.client_id)  # then later calls succeed
             raise errors.from_rpc(e, name, [getattr(request, "key", "")]) from None
-        except ValueError as e:  # grpcio's way to say that the channel is closed
+        except ValueError as e:  # grpcio's error for a closed channel
             raise errors.SchedulerLostError(f"{name}: the client is closed") from e
 
     def check_open(self) -> None:
-        """Raises if the lease has ended."""
+        """Raises SchedulerLostError if the session is closed."""
         if self._closed:
             raise errors.SchedulerLostError(self._why)
 
     def orphan(self) -> None:
-        """Makes the copy that a child of fork has say so. Other threads may have held the locks: none is taken."""
+        """Makes this session, a copy in a forked child, refuse all calls. Takes no lock, because
+        threads of the parent may have held them at the fork."""
         self._closed, self._why = True, _FORKED
         self.changed = threading.Condition(threading.RLock())
         for state in list(self._states.values()):
@@ -242,13 +258,15 @@ class Session:
         _inherited.append((self._channel, self.stub, self._watch, self._data, self._commands))
         self._data, self._commands = DataPlane(self, share=False), SimpleQueue()
 
-    # ---- out -----------------------------------------------------------------------------------------------------
+    # ---- out -------------------------------------------------------------------------------------
 
     def state(self, key: str, *, data: bool = False) -> tuple[State, bool]:
-        """State of a key with one more reference; True if it is new and must be submitted."""
+        """Returns the state of a key, with one more reference. The flag is True if the state is new
+        and the task must be submitted."""
         with self.changed:
             state = self._states.get(key)
-            # A cancelled key may be submitted again; so may one whose submission was refused, and data that were lost.
+            # A key can be submitted again if its task was cancelled or its submission failed, and
+            # scattered data also if they were lost.
             if (
                 state is None
                 or state.failure is not None
@@ -262,17 +280,18 @@ class Session:
             return state, False
 
     def again(self, state: State) -> None:
-        """One more reference to a state."""
+        """Adds a reference to a state."""
         with self.changed:
             state.refs += 1
 
     def release(self, state: State) -> None:
-        """One reference less. Called by the garbage collector: takes no lock."""
+        """Drops a reference to a state. Takes no lock, because the garbage collector calls it."""
         if not self._closed:
             self._commands.put(state)
 
     def add_function(self, digest: bytes, function: Function) -> None:
-        """Keeps a pickle for later uses. The pickles that were not used for the longest time are dropped for it."""
+        """Keeps a pickled function for later uses. Drops the least recently used ones if there is
+        no room."""
         with self.changed:
             if digest not in self._functions:
                 self._functions[digest] = function
@@ -281,7 +300,7 @@ class Session:
                 self._function_bytes -= len(self._functions.popitem(last=False)[1][0])
 
     def function(self, digest: bytes) -> Function | None:
-        """A pickle that was kept."""
+        """Returns a pickled function that was kept, or None."""
         with self.changed:
             found = self._functions.get(digest)
             if found is not None:
@@ -289,7 +308,8 @@ class Session:
             return found
 
     def submit(self, specs: list[Spec], *, wait: bool = False) -> None:
-        """Queues tasks that are accepted or refused together. With `wait`, raises why they were refused."""
+        """Queues tasks that are accepted or refused together. With `wait`, waits for the answer and
+        raises the error if they were refused."""
         self.check_open()
         unit = Unit(specs)
         self._commands.put(unit)
@@ -299,23 +319,24 @@ class Session:
                 raise unit.failure
 
     def abandon(self, states: list[State], error: BaseException) -> None:
-        """Fails states whose tasks are not submitted after all, so that waits for them end."""
+        """Fails states whose tasks will not be submitted, so that waits for them end."""
         self._fail(states, error)
 
     def flush(self) -> None:
-        """Returns when everything queued so far was sent and answered."""
+        """Waits until everything queued so far was sent and answered."""
         done = threading.Event()
         self._commands.put(done)
         self._await(done)
 
     def _await(self, answered: threading.Event) -> None:
-        """Waits for the sending thread, unless it has ended: what was queued behind its end is never answered."""
+        """Waits for the sending thread. Raises if that thread has ended: commands queued after its
+        end are never answered."""
         while not answered.wait(1.0 if not self._closed else 0.0):
             if self._closed and not self._threads[0].is_alive():
                 self.check_open()
 
     def _send_loop(self) -> None:
-        since = 0.0  # when the first state was queued for its release
+        since = 0.0  # when the first of _released was queued
         while True:
             try:
                 command = self._next(self._linger())
@@ -367,18 +388,20 @@ class Session:
         return self._commands.get(timeout=timeout) if timeout != 0 else self._commands.get_nowait()
 
     def _linger(self) -> float | None:
-        """How long releases wait for the submissions that must be sent before them."""
+        """Returns how long to wait for the next command: a short time if there are releases to
+        send, else until failed releases are repeated; None: no limit."""
         if self._released:
             return _LINGER
         return max(self._owed_again - time.monotonic(), 0.001) if self._owed else None
 
     def _send(self, units: list[Unit]) -> None:
-        """Sends units. Each succeeds or fails alone."""
+        """Sends units. Each one succeeds or fails independently."""
         try:
             self._transmit([spec for unit in units for spec in unit.specs])
         except BaseException as e:
             if len(units) > 1 and not isinstance(e, (errors.SchedulerLostError, errors.SchedulerFullError)):
-                # One of them is the cause. The halves are sent in order: a later unit may need the result of an earlier one.
+                # One of the units is the cause. The halves are sent in order, because a later unit
+                # may need the result of an earlier one.
                 half = len(units) // 2
                 self._send(units[:half])
                 self._send(units[half:])
@@ -457,7 +480,7 @@ class Session:
         try:
             answer = self._submit(chunks)
             if answer.missing_functions:
-                # The scheduler forgot them: nothing was accepted.
+                # The scheduler has forgotten these functions, and accepted no task.
                 chunks[1:1] = _carrying((digest, *functions[digest]) for digest in answer.missing_functions)
                 answer = self._submit(chunks)
             self._acknowledge(client_id, specs, answer.task_ids, answer.revision)
@@ -488,14 +511,16 @@ class Session:
                 self._early.clear()
 
     def _submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
-        """Sends a submission; again with the same request_id if the scheduler cannot be reached, or has no room now."""
+        """Sends a submission. Repeats it with the same request_id if the scheduler cannot be
+        reached, or has no room now."""
         now = time.monotonic()
         deadline, full_deadline = now + self.timeout, now + FULL_SECONDS
         pause = 0.05
         while True:
             try:
                 if len(chunks) == 1:
-                    # The two requests have the same fields: no copy of the tasks.
+                    # SubmitBatchRequest has the same fields, so the chunk is sent without a copy of
+                    # the tasks.
                     return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
                 return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
             except grpc.RpcError as e:
@@ -510,13 +535,14 @@ class Session:
                     deadline = now + self.timeout
             if full:
                 self._make_room()
-            # Between half of it and all: clients that were refused together must not come back together.
+            # Random between half and all of the pause, so that clients that were refused together
+            # do not come back together.
             self._ended.wait(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
     def _make_room(self) -> None:
-        """Releases what was queued for it behind a submission that the scheduler has no room for, but for what the submission
-        and those behind it need."""
+        """Sends the releases that are queued behind a submission which the scheduler has no room
+        for. Excludes releases of tasks that this submission or later ones need."""
         with contextlib.suppress(Empty):
             while True:
                 self._backlog.append(self._commands.get_nowait())
@@ -538,7 +564,7 @@ class Session:
         calls: list[Callable[[], object]] = []
         ended = False
         with self.changed:
-            if client_id != self.client_id:  # the lease that held them is gone
+            if client_id != self.client_id:  # the lease that held the tasks is gone
                 raise errors.SchedulerLostError(self._gone())
             for spec, task_id in zip(specs, task_ids, strict=True):
                 state = spec.state
@@ -587,7 +613,7 @@ class Session:
             self._repeat()
 
     def _give_up(self, ids: Sequence[int]) -> bool:
-        """Releases tasks. True if the release has arrived or is not needed any more."""
+        """Releases tasks. Returns True if the release has arrived or is not needed any more."""
         request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self.client_id, task_ids=ids)
         try:
             self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
@@ -598,7 +624,7 @@ class Session:
         return True
 
     def _repeat(self) -> None:
-        """Repeats the releases that failed, except of tasks that are held anew meanwhile."""
+        """Repeats the failed releases, except for tasks that are held again by now."""
         with self._renewing:
             with self.changed:
                 self._owed = {i: key for i, key in self._owed.items() if i not in self._by_id}
@@ -613,8 +639,9 @@ class Session:
             self._owed_pause = 0.0
 
     def _settle_releases(self, keys: set[str]) -> None:
-        """Sends the releases of these keys before the keys are held again. Otherwise the scheduler would take the new hold for
-        the old one, and report nothing of a task that has ended."""
+        """Sends the outstanding releases of these keys before the keys are held again. Otherwise
+        the scheduler would take the new hold for the old one, and would not report a task that has
+        already ended."""
         deadline = time.monotonic() + self.timeout
         while not keys.isdisjoint(self._owed.values()):
             self._repeat()
@@ -624,11 +651,11 @@ class Session:
                 raise errors.SchedulerLostError(f"the scheduler at {self.address} does not take releases of tasks")
             self._ended.wait(min(self._owed_pause, 0.5))
 
-    # ---- in ------------------------------------------------------------------------------------------------------
+    # ---- in --------------------------------------------------------------------------------------
 
     def _watch_loop(self) -> None:
         pause = 0.05
-        told = False  # futures have heard that the scheduler is away
+        told = False  # futures were failed because the scheduler is away
         while not self._closed:
             client_id = self.client_id
             request = scheduler_service_pb2.WatchRequest(
@@ -672,12 +699,12 @@ class Session:
             pause = min(pause * 2, 1.0)
 
     def _renew(self, client_id: int) -> None:
-        """Opens a new lease when the scheduler does not know the old one: the scheduler was restarted, or the lease
-        expired. Tasks that the old lease held are lost; submissions that were not sent yet are sent with the new
-        lease."""
+        """Opens a new lease if the scheduler does not know the old one, because the scheduler was
+        restarted or the lease expired. Tasks that the old lease held are lost. Submissions that
+        were not sent yet are sent with the new lease."""
         with self._renewing:
             if self._closed or client_id != self.client_id:
-                return  # another thread did
+                return  # another thread has renewed it
             opened = self.stub.OpenClient(self._opening, metadata=self.metadata, timeout=max(self.timeout, 1.0))
             calls: list[Callable[[], object]] = []
             with self.changed:
@@ -705,7 +732,7 @@ class Session:
                 self.silent_since = 0.0
                 self.changed.notify_all()
             if self._watch is not None:
-                self._watch.cancel()  # it may still wait for the old lease
+                self._watch.cancel()  # the stream may still wait with the old lease
         _log.warning("client %s at %s: new lease, because %s", self._opening.name, self.address, self.renewed_because)
         _run(calls)
 
@@ -729,7 +756,7 @@ class Session:
                     and state.done
                     and self._states.get(state.key, state) is not state
                 ):
-                    state = None  # the task is submitted anew, and the news are for the new state
+                    state = None  # resubmitted: the update is for the new state
                 if state is not None:
                     ended = self._apply(state, update, calls) or ended
                 elif self._in_flight:
@@ -746,8 +773,9 @@ class Session:
         _run(calls)
 
     def _forget_others(self, revision: int, calls: list[Callable[[], object]]) -> bool:
-        """Called when a snapshot is complete. It lists every task of this client as of its revision, so a task that was
-        known before that revision and is not in the snapshot does not exist any more. REQUIRES: the lock."""
+        """Fails the tasks that a complete snapshot does not list. A snapshot lists every task of
+        this client as of its revision, so a task that was known before that revision and is missing
+        does not exist any more. REQUIRES: the lock."""
         seen, self._snapshot = self._snapshot, set()
         gone = [s for i, s in self._by_id.items() if i not in seen and 0 <= s.revision < revision and not s.done]
         for state in gone:
@@ -757,7 +785,8 @@ class Session:
         return bool(gone)
 
     def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> bool:
-        """Takes over what the scheduler says; returns whether the task has ended. REQUIRES: the lock."""
+        """Updates a state from the scheduler's report. Returns whether the task has ended.
+        REQUIRES: the lock."""
         state.state = update.state
         state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
         state.inline = update.inline_result if update.inline_result else None
@@ -779,8 +808,10 @@ class Session:
         _run(calls)
 
     def when_done(self, state: State, callback: Callable[[], object], *, may_wait: bool = False) -> None:
-        """Calls back once the task has ended: now, or from a thread that the session needs itself. A callback that may wait,
-        for example for another future, runs on a thread for callbacks: the session's thread brings the news of futures."""
+        """Calls `callback` once the task has ended: at once if it has, else in the thread that
+        receives updates. With `may_wait` it is called in a separate thread for callbacks. This is
+        necessary for a callback that may wait, for example for another future, because the
+        receiving thread must go on to deliver updates."""
         with self.changed:
             if not state.done:
                 state.callbacks.append(partial(self._call_soon, callback) if may_wait else callback)
@@ -802,7 +833,8 @@ class Session:
             _run([call])
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
-        """Waits until all states (or the first one) have ended; False if the time is up. Warns of tasks that can never run."""
+        """Waits until all states (or, with `first`, one of them) have ended; False on timeout.
+        Warns of tasks that can never run."""
         deadline = None if timeout is None else time.monotonic() + timeout
         notice = time.monotonic() + NOTICE_SECONDS
         left = list(states)
@@ -823,7 +855,7 @@ class Session:
             notice = time.monotonic() + 6 * NOTICE_SECONDS
 
     def _warn(self, pending: Sequence[State]) -> None:
-        """Warns, once for each, of tasks that no worker can run. Looks at the first ones only."""
+        """Warns, once per task, of tasks that no worker can run. Checks only the first three."""
         if threading.current_thread() in self._threads:
             return
         for state in pending[:3]:
@@ -835,7 +867,8 @@ class Session:
                 )
 
     def why(self, state: State) -> str:
-        """The reason why a task can never run. Empty if it may run, or if no thread has waited long enough to ask."""
+        """Returns the reason why a task can never run. Empty if it may run, or if no thread has
+        waited long enough to ask."""
         if state.done or self._closed:
             return ""
         now = time.monotonic()
@@ -845,7 +878,8 @@ class Session:
         return "" if state.done else state.why
 
     def _explain(self, state: State, timeout: float) -> str:
-        """Asks the scheduler why a task waits; if it waits for an input, also why the input waits."""
+        """Asks the scheduler why a task waits. If it waits for an input, also why the input
+        waits."""
         task = state.id
         for _ in range(8):
             if not task:
@@ -867,10 +901,11 @@ class Session:
         return ""
 
     def settle_cancelled(self, states: Sequence[State], reason: str) -> None:
-        """Returns when the states of cancelled tasks are cancelled. A task that other clients hold goes on for them; here its
-        state is cancelled too, as this client's hold has ended."""
+        """Waits until the states of cancelled tasks are cancelled. A task that other clients hold
+        continues for them; here its state is cancelled too, because this client's hold has
+        ended."""
         if threading.current_thread() in self._threads:
-            return  # the thread would wait for itself
+            return  # this thread would wait for itself
         if self.wait(states, 0.05):
             return
         pending = [s for s in states if not s.done and s.id]
@@ -897,8 +932,9 @@ class Session:
         self.wait(states, max(self.timeout, 5.0))
 
     def settle_unknown(self, states: Sequence[State]) -> None:
-        """Raises if the scheduler does not know tasks that are to be cancelled, unless they have ended: the report of that may
-        still be on its way."""
+        """Raises NotFoundError if the scheduler does not know tasks that are to be cancelled. Tasks
+        that have ended are no error; the report of their end may still be on its way, so this waits
+        for it."""
         if threading.current_thread() in self._threads or self.wait(states, 1.0):
             return
         for state in states:
@@ -909,8 +945,8 @@ class Session:
                 )
 
     def hand_over(self, task: int, state: State) -> None:
-        """Holds a task that the result of another task refers to, as long as that result exists. Each reader of the
-        result takes a hold of its own."""
+        """Holds a task that the result of another task refers to, as long as that result exists.
+        Each reader of the result takes a hold of its own."""
         with self.changed:
             kept = self._handed.setdefault(task, {})
             if id(state) in kept:
@@ -951,11 +987,13 @@ class Session:
                 self.release(state)
 
     def hold(self, key: str) -> State:
-        """A state for a key that another process submitted."""
+        """Returns a state for a key that another process submitted. Holds its task if this client
+        does not hold it already."""
         state, new = self.state(key)
         if not new:
             return state
-        # A release of the same key that is still queued must not end the hold that begins here.
+        # A release of the same key that is still queued must not end the new hold, so it is sent
+        # first.
         self.flush()
         with self._renewing:
             self._settle_releases({key})
@@ -973,10 +1011,11 @@ class Session:
                 self._end_flight()
         return state
 
-    # ---- data ----------------------------------------------------------------------------------------------------
+    # ---- data ------------------------------------------------------------------------------------
 
     def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
-        """Active workers. Without `fresh`, an answer of the last second will do."""
+        """Returns the active workers. Without `fresh`, an answer that is less than one second old
+        may be returned."""
         with self.changed:
             if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
                 return list(self._workers.values())
@@ -998,7 +1037,8 @@ class Session:
         return list(found.values())
 
     def known_addresses(self) -> dict[int, str]:
-        """Data addresses of workers by number, as last heard; a worker that is gone may be among them."""
+        """Returns the data addresses of workers by id, as of the last answer. Workers that are gone
+        may be among them."""
         with self.changed:
             return {w.worker_id: w.data_address for w in self._workers.values()}
 
@@ -1020,12 +1060,12 @@ class Session:
         return self._data.paths()
 
     def close(self, *, shutdown: bool = False, patience: float = 5.0) -> None:
-        """Ends the lease and the threads. Waiting futures fail. It stops waiting for a scheduler, a worker or a thread
-        that does not answer within `patience` seconds."""
+        """Ends the lease and the threads. Waiting futures fail. It waits at most `patience` seconds
+        each for the scheduler, a worker or a thread to answer."""
         with self.changed:
             if self._closed:
                 return
-            # At once: the streams end by our own doing from now on.
+            # Set before the streams end, so that their end is not taken for a failure.
             self._closed = True
         self._ended.set()
         self._lose("the client was closed")
@@ -1059,7 +1099,7 @@ class Session:
             self._calls.put(None)
         if self._caller is not None and self._caller is not threading.current_thread():
             self._caller.join(patience)
-        while True:  # whoever waits for an answer that will not come
+        while True:  # commands whose senders wait for an answer that will not come
             try:
                 command = self._commands.get_nowait()
             except Empty:
@@ -1077,17 +1117,17 @@ class Session:
 
     @property
     def forked(self) -> bool:
-        """It is the copy that a child of fork has."""
+        """True if this is the copy of a session in a forked child."""
         return self._why is _FORKED
 
     @property
     def closed(self) -> bool:
-        """The lease has ended."""
+        """True if the lease has ended."""
         return self._closed
 
 
 def _carrying(functions: Iterable[tuple[bytes, bytes, str]]) -> list[scheduler_service_pb2.SubmitRequest]:
-    """Chunks of a submission that carry functions."""
+    """Returns chunks of a submission that carry functions."""
     chunks: list[scheduler_service_pb2.SubmitRequest] = []
     size = 0
     for digest, payload, language in functions:
@@ -1103,5 +1143,5 @@ def _run(calls: list[Callable[[], object]]) -> None:
     for call in calls:
         try:
             call()
-        except Exception:  # a callback of the user's must not end the thread that it runs on
+        except Exception:  # a user's callback must not end the thread that it runs on
             _log.exception("a callback of a future failed")

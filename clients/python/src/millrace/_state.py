@@ -1,4 +1,4 @@
-"""What a client and its session know about tasks."""
+"""The data that a client and its session keep about tasks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
 )
 
-#: Kind, name, digest of the function.
+#: Kind of the op, its name, and the digest of its function.
 OpKey = tuple[int, str, bytes]
 #: Pickle of a function, and the language that it needs.
 Function = tuple[bytes, str]
 
 
 class State:
-    """What this client knows about one task. One for each key, shared by its futures. Guarded by the session's lock."""
+    """The state of one task as far as this client knows it. There is one per key, shared by the
+    key's futures. Guarded by the session's lock."""
 
     __slots__ = (
         "body",
@@ -55,15 +56,16 @@ class State:
         self.generation = 0
         self.nbytes = 0
         self.refs = 0
-        #: Revision of Watch when the task was accepted; below 0: unknown.
+        #: Watch revision at which the task was accepted; negative: unknown.
         self.revision = -1
-        #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
+        #: Digest of the task's computation if this client submitted it under a key chosen by the
+        #: user; else empty.
         self.body = ""
-        #: Futures inside of scattered data: they live as long as it.
+        #: Futures inside of scattered data; the reference keeps them as long as the data.
         self.kept: Any = None
-        #: When it was made.
+        #: Monotonic time when the state was made.
         self.since = time.monotonic()
-        #: Why it cannot run, when that was asked last; and whether the user was warned of it.
+        #: The last known reason why the task cannot run, and whether the user was warned of it.
         self.why = ""
         self.warned = False
         self.callbacks: list[Callable[[], object]] = []
@@ -100,9 +102,9 @@ class Spec:
         self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
         #: The function that `op` names, if it is sent by value (pickled); None otherwise.
         self.function = function
-        #: Inputs of other clients: they live until the task was submitted.
+        #: Inputs of other clients, which are kept alive until the task is submitted.
         self.kept = kept
-        #: None: an intermediate task that nobody holds.
+        #: None: an intermediate task that no future holds.
         self.state = state
 
 
