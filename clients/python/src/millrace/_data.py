@@ -1,8 +1,8 @@
-"""How bytes travel between a client and the workers: in the worker's own memory if it is on this host, else by
-DataService, over one connection to each worker.
+"""Transfers bytes between a client and the workers: in the worker's own memory if it is on this
+host, else by DataService over one connection to each worker.
 
-What is scattered has arrived when the scheduler says so: a worker that has the bytes may die before it could report them,
-and then nobody but this client can bring them again.
+Scattered data count as stored only when the scheduler reports them: a worker that has the bytes may
+die before it could report them, and then only this client can send them again.
 """
 
 from __future__ import annotations
@@ -39,34 +39,38 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # The window of a stream: a reader that copies 1 MiB out must not make the worker wait.
+    # Receive window of a stream: the worker must not wait while the reader copies 1 MiB out.
     ("grpc.http2.lookahead_bytes", 16 << 20),
 ]
-#: Bytes of one message on the way to a worker. Measured: 1 and 4 MiB cost up to a third and twice as much time.
+#: Bytes of one message to a worker. Measured: with 1 MiB a transfer takes up to a third longer,
+#: with 4 MiB twice as long.
 _CHUNK = 2 << 20
-#: Longest time that scattered data goes from worker to worker without one of them reporting it.
+#: Longest time, in seconds, in which scattered data are written to one worker after another without
+#: a report that they are stored.
 _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
-#: Objects up to this size are written by gRPC: it takes one call instead of two.
+#: Objects up to this size, in bytes, are written by gRPC: it takes one call instead of two.
 _SMALL_BYTES = 64 << 10
-#: For so long nobody asks a worker again whether it shares its memory.
+#: Seconds until a worker that does not share its memory is asked again.
 _ASK_AGAIN_SECONDS = 60.0
 
 _log = logging.getLogger("millrace")
 
 
 def _keep_freed_memory() -> None:
-    """Makes glibc keep up to twice 16 MiB of freed memory for each arena instead of what twice the last message took.
+    """Makes glibc keep up to 32 MiB of freed memory in each arena, instead of twice the size of the
+    last message.
 
-    malloc learns from the largest block that was ever freed how much to hold back. Without this the buffers of each
-    message of 1 MiB are given back to the kernel and faulted in again page by page, which takes longer than receiving it:
-    46,000 faults for 256 MiB, 1,000 with it.
+    malloc sets the amount that it keeps to twice the largest block that was ever freed by munmap,
+    so this allocates and frees 16 MiB once. Without it, the buffers of each message of 1 MiB are
+    returned to the kernel and faulted in again page by page, which takes longer than receiving the
+    message: 46,000 faults for 256 MiB, 1,000 with it.
     """
     bytes(16 << 20)
 
 
 class DataPlane:
-    """The bulk half of a session."""
+    """The part of a session that transfers the bytes of objects."""
 
     def __init__(self, session: Session, *, share: bool) -> None:
         self._session = session
@@ -74,15 +78,16 @@ class DataPlane:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._channels: dict[str, grpc.Channel] = {}
-        # Connections to workers on this host, by address and whether they write; and why there is none, with when to ask
-        # again.
+        # Connections to workers on this host, by address and access (True: writing). For workers
+        # without one: the reason, and the monotonic time when to ask again.
         self._shares: dict[tuple[str, bool], _share.Share] = {}
         self._unshared: dict[str, tuple[str, float]] = {}
-        #: Whether memory of workers on this host is used in place, for reading and writing.
+        #: True if memory of workers on this host is read and written in place.
         self.share = share
-        # Where workers were last found, by number. Guarded by _lock.
+        # The last known data addresses of workers, by id. Guarded by _lock.
         self._addresses: dict[int, str] = {}
-        # Leases to give back. NB: SimpleQueue.put is reentrant: the garbage collector puts at any instruction.
+        # Leases to release. NB: SimpleQueue.put is reentrant: the garbage collector may call it at
+        # any instruction.
         self._ended: SimpleQueue[tuple[_share.Share, int] | None] = SimpleQueue()
         self._releaser: threading.Thread | None = None
         _keep_freed_memory()
@@ -107,7 +112,8 @@ class DataPlane:
             return channel
 
     def _shared(self, address: str, *, write: bool) -> _share.Share | None:
-        """The memory of a worker on this host; None if it is to be reached by DataService."""
+        """Returns the connection to the memory of a worker on this host; None if the worker must be
+        reached by DataService."""
         if not self.share:
             return None
         with self._lock:
@@ -132,7 +138,7 @@ class DataPlane:
             return share
 
     def paths(self) -> dict[str, str]:
-        """How each worker that bytes were exchanged with is reached, by address."""
+        """Returns, by address, how each worker is reached that bytes were exchanged with."""
         with self._lock:
             out = {address: "grpc" for address in self._channels}
             out.update((address, f"grpc ({why})") for address, (why, _) in self._unshared.items())
@@ -148,14 +154,14 @@ class DataPlane:
                     ended.setdefault(item[0], []).append(item[1])
                     item = self._ended.get_nowait()
             for share, numbers in ended.items():
-                # A connection that has ended gave everything back.
+                # The end of a connection has released all of its leases already.
                 with contextlib.suppress(OSError, _share.RefusedError):
                     for at in range(0, len(numbers), 10_000):
                         share.release(numbers[at : at + 10_000])
             if item is None:
                 return
 
-    # ---- out -----------------------------------------------------------------------------------------------------
+    # ---- out -------------------------------------------------------------------------------------
 
     def scatter(
         self,
@@ -163,10 +169,11 @@ class DataPlane:
         objects: Sequence[_serialize.Encoded],
         targets: Callable[[], Sequence[worker_pb2.Worker]],
     ) -> None:
-        """Writes each object to a worker, by turns, and waits until the scheduler knows it.
+        """Writes each object to a worker, in turn, and waits until the scheduler knows it.
 
-        `targets` lists the workers that are allowed and active now; it raises if none comes. A worker that is lost before
-        it could report an object is replaced by another one.
+        `targets` returns the workers that are allowed and active now; it raises if there is none in
+        time. If a worker is lost before it could report an object, the object is written to another
+        one.
         """
         deadline = time.monotonic() + _PLACE_SECONDS
         left = list(range(len(states)))
@@ -175,7 +182,7 @@ class DataPlane:
         while left:
             workers = targets()
             fit = [w for w in workers if w.worker_id not in lost] or list(workers)
-            took: dict[int, int] = {}  # worker by object
+            took: dict[int, int] = {}  # worker id by index of the object
             for i in left:
                 worker = fit[next(self._turn) % len(fit)]
                 try:
@@ -197,7 +204,8 @@ class DataPlane:
     def _unreported(
         self, states: Sequence[State], left: Sequence[int], took: dict[int, int], lost: set[int]
     ) -> list[int]:
-        """Waits until each object has ended or its worker is gone; returns those to be written again."""
+        """Waits until each object is stored or its worker is gone. Returns the objects to be
+        written again."""
         pause = 0.1
         open_ = [i for i in left if i in took]
         while open_ and not self._session.wait([states[i] for i in open_], pause):
@@ -218,7 +226,7 @@ class DataPlane:
             except _share.RefusedError as e:
                 if e.reason == "AlreadyExists":
                     return
-                _log.info("%s is written by gRPC: %s", address, e)  # which will say the same, or not
+                _log.info("%s is written by gRPC: %s", address, e)  # gRPC may report the same error
             except OSError as e:
                 _log.info("the memory of %s is out of reach: %s", address, e)
         send = self._channel(address).stream_unary(
@@ -229,14 +237,16 @@ class DataPlane:
         try:
             send(_pieces(task_id, encoded), metadata=self._session.metadata, timeout=_TRANSFER_SECONDS)
         except grpc.RpcError as e:
-            # It is there already: an earlier try came through, and only its answer was lost.
+            # The object is there already: an earlier attempt succeeded, and only its answer was
+            # lost.
             if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.ALREADY_EXISTS:
                 raise
 
-    # ---- in ------------------------------------------------------------------------------------------------------
+    # ---- in --------------------------------------------------------------------------------------
 
     def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
-        """Results of tasks that have ended, in order; raises the first error."""
+        """Returns the results of tasks in order, after waiting for their end; raises the first
+        error."""
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = [None] * len(states)
         left = list(range(len(states)))
@@ -259,14 +269,14 @@ class DataPlane:
             if left:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
-                time.sleep(pause)  # holders died: the scheduler is about to notice
+                time.sleep(pause)  # the holders died, which the scheduler will notice soon
                 pause = min(pause * 2, 0.5)
         return out
 
     def _fetch_far(
         self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None, copy: bool
     ) -> list[int]:
-        """Fetches from workers; returns what must be tried again."""
+        """Fetches results from workers. Returns the ones that must be tried again."""
         far = self._borrow_known(states, far, out, copy)
         if not far:
             return []
@@ -300,7 +310,8 @@ class DataPlane:
         return again + [i for group in failed for i in group]
 
     def _borrow_known(self, states: Sequence[State], far: list[int], out: list[Any], copy: bool) -> list[int]:
-        """Takes what the worker that made it lends, without asking the scheduler where it is; returns the rest."""
+        """Reads results in place at the worker that made them, if it is on this host, without
+        asking the scheduler for locations. Returns the rest."""
         groups: dict[str, list[tuple[int, Any]]] = {}
         rest: list[int] = []
         addresses = self._session.known_addresses()
@@ -323,7 +334,8 @@ class DataPlane:
     def _borrow(
         self, address: str, states: Sequence[State], group: list[tuple[int, Any]], out: list[Any], copy: bool
     ) -> list[tuple[int, Any]]:
-        """Takes what lies in the memory of a worker on this host; returns what must be read otherwise."""
+        """Reads objects in the memory of a worker on this host. Returns the ones that must be read
+        in another way."""
         share = self._shared(address, write=False)
         if share is None:
             return group
@@ -391,7 +403,7 @@ class DataPlane:
 def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
     try:
         return _serialize.decode(header, frames)
-    except DecodeError as e:  # not Python's: no client of ours writes one
+    except DecodeError as e:  # written by another program: this client writes no such header
         raise errors.ResultUnreadableError(
             f"the result of {_keys.name(state.key)} cannot be read: its header is no Value, or has more than 100 messages inside of each "
             f"other ({e})"
@@ -435,13 +447,13 @@ def _head(task_id: int, encoded: _serialize.Encoded) -> data_service_pb2.ObjectH
 
 
 def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
-    """Messages of WriteObject: the head, then the frames in chunks."""
+    """Yields the messages of WriteObject: the head, then the frames in chunks."""
     yield [data_service_pb2.WriteObjectRequest(head=_head(task_id, encoded)).SerializeToString()]
     for number, frame in enumerate(encoded.frames):
         for offset in range(0, frame.nbytes, _CHUNK):
             data = frame[offset : offset + _CHUNK]
             start = data_service_pb2.WriteObjectRequest(frame=number, offset=offset).SerializeToString()
-            # Field 15, length-delimited: the bytes follow uncopied.
+            # Field 15, length-delimited: the data follow without a copy.
             yield [start, b"\x7a" + _encode_varint(data.nbytes), data]
 
 

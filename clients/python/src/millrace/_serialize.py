@@ -521,7 +521,7 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
         pickler.buffers = buffers
     np = sys.modules.get("numpy")
     if np is not None:
-        # The table matches the exact type: subclasses keep their own way to pickle.
+        # Looked up by exact type: subclasses pickle as they like.
         table = getattr(pickler, "dispatch_table", copyreg.dispatch_table)
         table = {**table, np.ndarray: buffers.reduce}
         for name, what in (("cupy", "ndarray"), ("torch", "Tensor")):

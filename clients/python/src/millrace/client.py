@@ -1,4 +1,4 @@
-"""The client: submits work, holds results."""
+"""The client: submits tasks and holds their results."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ from millrace.ops import ExecutorOp, NativeOp
 
 T = TypeVar("T")
 
-#: Scattered data up to this size is hashed if nobody says otherwise.
+#: Scattered data up to this size, in bytes, are hashed by default.
 _HASH_BYTES = 16 << 20
 _NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
-#: A name or an address; IPv6 in brackets.
+#: A host name or an IP address; IPv6 in brackets.
 _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9A-Fa-f:.]+(%\w+)?\]")
-#: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here accepts and ignores them.
+#: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here
+#: accepts and ignores them.
 _FROM_DASK = frozenset({
     "num_workers", "pool", "cache", "chunksize", "optimize_graph", "rerun_exceptions_locally", "raise_exception",
     "callbacks", "asynchronous", "direct", "fifo_timeout", "actors", "scheduler", "func_loads", "func_dumps", "initializer",
@@ -65,15 +66,16 @@ _MOST_METADATA = 1 << 20
 #: Largest pickle of a function, in bytes.
 _MOST_FUNCTION = 32 << 20
 
-# Open clients, the last one at the end. Guarded by _clients.
+# Open clients, the most recently opened one last. Guarded by _clients.
 _open: list[weakref.ref[Client]] = []
 _clients = threading.Lock()
-# Clients that were opened for futures inside of a task's arguments, by namespace. They stay open until the process ends.
+# Clients that were opened for futures inside of a task's arguments, by namespace. They stay open
+# until the process ends.
 _kept: dict[str, Client] = {}
 
 
 def _opened() -> list[Client]:
-    """Open clients, the last one first."""
+    """Returns the open clients, the most recently opened one first."""
     with _clients:
         alive = [(r, c) for r in _open if (c := r()) is not None and (not c.session.closed or c.session.forked)]
         _open[:] = [r for r, _ in alive]
@@ -81,12 +83,14 @@ def _opened() -> list[Client]:
 
 
 def get_client() -> Client:
-    """The client opened last in this process, of those that are open; inside a task one of its worker's cluster."""
+    """Returns the most recently opened client of this process that is still open. Inside a task
+    without one, it opens a client of the worker's cluster."""
     return _opened_or_new(None, None)
 
 
 def client_of(life: int, namespace: str) -> Client:
-    """The client of a future that was pickled in another process."""
+    """Returns the client of a future that was pickled in another process, for its scheduler process
+    (`life`) and namespace."""
     return _opened_or_new(life, namespace)
 
 
@@ -117,7 +121,8 @@ def _opened_or_new(life: int | None, namespace: str | None) -> Client:
 
 
 def _close_all() -> None:
-    """Closes all clients when the interpreter ends. Otherwise the scheduler would run their tasks until the leases end."""
+    """Closes all clients when the interpreter exits. Otherwise the scheduler would run their tasks
+    until the leases expire."""
     for client in _opened():
         with contextlib.suppress(Exception):
             client.session.close(patience=1.0)
@@ -127,7 +132,8 @@ atexit.register(_close_all)
 
 
 def _address(text: Any, place: str = "address") -> str:
-    """The host and port of an address; "tcp://host:port" is one, too. Errors name the place that the address is from."""
+    """Returns the host and port of an address, also of one such as "tcp://host:port". `place` is
+    the source of the address, for error messages."""
     if not isinstance(text, str):
         raise TypeError(f'{place} must be "host:port" or a LocalCluster, not {text!r}')
     scheme, mark, rest = text.partition("://")
@@ -147,7 +153,8 @@ def _address(text: Any, place: str = "address") -> str:
 
 
 def _where(address: str | LocalCluster | None, token: str | None, file: str | os.PathLike[str] | None) -> Any:
-    """Address and token by argument, else environment, else scheduler file; None if nothing names a cluster."""
+    """Returns address and token by argument, else environment, else scheduler file; None if no
+    cluster is named."""
     if isinstance(address, LocalCluster):
         return address.address, address.token
     if address is not None:
@@ -164,7 +171,7 @@ def _where(address: str | LocalCluster | None, token: str | None, file: str | os
 
 
 def _from_file(file: str | os.PathLike[str], token: str | None) -> tuple[str, str]:
-    """Address and token in a scheduler file."""
+    """Returns address and token of a scheduler file."""
     place = f"scheduler file {os.fspath(file)!r}"
     remedy = "name the file that `millrace up` wrote"
     try:
@@ -191,20 +198,22 @@ class Client:
     """A connection to a cluster, and a lease on results.
 
     Args:
-        address: "host:port", or a LocalCluster. Default: MILLRACE_ADDRESS (with MILLRACE_TOKEN), else
-            MILLRACE_SCHEDULER_FILE, else a local cluster is started and ends with the client.
-        token: default MILLRACE_TOKEN, or what the scheduler file says.
+        address: "host:port", or a LocalCluster. Default: MILLRACE_ADDRESS (with MILLRACE_TOKEN),
+            else MILLRACE_SCHEDULER_FILE, else a local cluster is started and ends with the client.
+        token: default MILLRACE_TOKEN, or the token of the scheduler file.
         scheduler_file: file that `millrace up` wrote.
-        name: for people.
+        name: shown to people.
         namespace: of keys; "default" if empty. Clients of one namespace share equal keys.
-        timeout: longest wait for the scheduler to be reachable, in seconds, as a timedelta or as text ("10s").
+        timeout: longest wait for the scheduler to be reachable, in seconds, as a timedelta or as
+            text ("10s").
         n_workers, memory_limit, device: for a cluster that is started.
-        shared_memory: use the memory of workers on this host in place: large arrays that are gathered keep their room on
-            the worker until they are garbage; pages that are written to are copied. Without it, all bytes travel by gRPC.
+        shared_memory: use the memory of workers on this host in place: large arrays that are
+            gathered occupy the worker's memory until they are garbage; pages that are written to
+            are copied. Without it, all bytes are sent by gRPC.
         asynchronous: make an AsyncClient instead.
 
     Raises:
-        SchedulerLostError: nobody answers at the address.
+        SchedulerLostError: the address does not answer.
         AuthenticationError: wrong token.
     """
 
@@ -241,15 +250,15 @@ class Client:
         if not _NAMESPACE.fullmatch(_check.text(namespace, "namespace", 64)):
             raise ValueError(f"namespace: {namespace!r} has characters other than letters, digits, '.', '_' and '-'")
         where = _where(address, token, scheduler_file)
-        #: The LocalCluster that this client was given or has started; None if it joined another one.
+        #: The LocalCluster that this client was given or has started; None if it joined another.
         self.cluster: LocalCluster | None = address if isinstance(address, LocalCluster) else None
-        # It ends with this client.
+        # True if the cluster ends with this client.
         self._own_cluster = where is None
         if where is None:
             self.cluster = LocalCluster(n_workers, memory_limit=memory_limit, device=device)
             where = self.cluster.address, self.cluster.token
         try:
-            #: The plumbing; not part of the stable interface.
+            #: The connection to the scheduler; not part of the stable interface.
             self.session = Session(
                 *where, name=name, namespace=namespace, timeout=patience, shared_memory=shared_memory
             )
@@ -258,7 +267,7 @@ class Client:
                 self.cluster.close()
             raise
         self._pickled: weakref.WeakKeyDictionary[Any, OpKey] = weakref.WeakKeyDictionary()
-        # Modules that cloudpickle was told to pickle by value, as of the last function.
+        # Modules that cloudpickle was told to pickle by value, as of the last pickled function.
         self._by_value: set[str] = set()
         with _clients:
             _open.append(weakref.ref(self))
@@ -269,7 +278,7 @@ class Client:
                 self.close()
                 raise
 
-    # ---- submitting ----------------------------------------------------------------------------------------------
+    # ---- submitting ------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -291,23 +300,26 @@ class Client:
 
         Args:
             func: a function; "package.module:function", imported where it runs; or an op.
-            args, kwargs: arguments; futures anywhere inside of them become their results.
-            key: name of the result: a str, bytes, int or float, or a tuple of these; ("x", 1) and "x-1" are two. Default: made
-                from the function and the arguments.
+            args, kwargs: arguments; futures anywhere inside of them are replaced by their results.
+            key: name of the result: a str, bytes, int or float, or a tuple of these; ("x", 1) and
+                "x-1" are different keys. Default: made from the function and the arguments.
             pure: equal calls are one task. Otherwise every call is a task of its own.
-            priority: higher runs first.
-            retries: how often to try again if it raises.
+            priority: tasks with a higher number run first.
+            retries: number of further attempts if it raises.
             workers: names, ids or hosts where it may run.
-            allow_other_workers: `workers` is only a wish.
-            resources: what it takes of a worker, by name.
-            timeout: longest run time, in seconds, as a timedelta or as text ("5 min"); then the function is stopped.
-            slots: how many of a worker's slots it occupies.
-            no_wait: fail at once with NoWorkerFitsError if no worker of the cluster could ever run it.
+            allow_other_workers: `workers` is only a preference.
+            resources: amounts of a worker's resources that it occupies, by name.
+            timeout: longest run time, in seconds, as a timedelta or as text ("5 min"); then the
+                function is stopped.
+            slots: number of a worker's slots that it occupies.
+            no_wait: fail at once with NoWorkerFitsError if no worker of the cluster could ever run
+                it.
 
         Raises:
             SerialisationError: the function or an argument cannot be pickled.
 
-        What the scheduler refuses (such as a key of another task) is raised by the future.
+        If the scheduler refuses the task (for example because its key belongs to another task), the
+        future raises the error.
         """
         options = pack_options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
         self.session.check_open()
@@ -326,7 +338,8 @@ class Client:
         options: bytes,
         known: tuple[OpKey, Function | None] | None = None,
     ) -> tuple[Spec | None, State]:
-        """A task to be submitted; no task if this client has submitted it already. `known` is the result of `_op(func)`."""
+        """Makes the task of a call; None if this client has submitted it already. `known` is the
+        result of `_op(func)`."""
         wire = None if key is None else _keys.to_wire(key)
         op, function = known or self._op(func)
         call = Call(self.session)
@@ -360,7 +373,8 @@ class Client:
         return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
 
     def _state_of(self, key: str, body: str, *, data: bool = False) -> tuple[State, bool]:
-        """As `Session.state`. If another task has the key, the queued release of that task is sent first."""
+        """As `Session.state`. If another task of this client has the key, its queued release is
+        sent first."""
         state, new = self.session.state(key, data=data)
         if not new and body and state.body and body != state.body:
             self.session.release(state)
@@ -387,7 +401,7 @@ class Client:
         if not callable(func):
             raise TypeError(f"{func!r:.100} cannot be called: give a function, and then its arguments")
         by_value = cloudpickle.list_registry_pickle_by_value()
-        if by_value != self._by_value:  # functions pickled by module name may now go by value
+        if by_value != self._by_value:  # the pickles may be different now
             self._by_value = by_value
             self._pickled.clear()
         try:
@@ -437,7 +451,8 @@ class Client:
         no_wait: bool = False,
         **kwargs: Any,
     ) -> list[Future[T]]:
-        """Calls the function with each element (of several iterables: with one of each, up to the shortest).
+        """Calls the function with each element (of several iterables: with one of each, up to the
+        shortest).
 
         Args:
             func, iterables: as in `map`.
@@ -467,7 +482,8 @@ class Client:
         return futures
 
     def op(self, name: str, *args: Any, key: UserKey | None = None, pure: bool = True, **named: Any) -> Future[Any]:
-        """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small arrays and futures."""
+        """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small
+        arrays and futures."""
         return self.submit(NativeOp(name), *args, key=key, pure=pure, **plain_names(named))
 
     def get(
@@ -485,19 +501,23 @@ class Client:
     ) -> Any:
         """Computes a dict graph: ``{"x": 1, "y": (inc, "x"), "z": (sum, ["x", "y"])}``.
 
-        A value is a task (a tuple whose first element is callable, or an op), another key, a list of these, or a
-        constant. All of it is one submission.
+        A value is a task (a tuple whose first element is callable, or an op), another key, a list
+        of these, or a constant. The whole graph is one submission.
 
         Args:
             dsk: the graph.
             keys: a key, or nested lists of keys.
-            sync: return results; otherwise futures. Their keys are those of the graph with a mark of this call.
-            priority, retries, workers, allow_other_workers, resources: as for `submit`, for all tasks.
-            ignored: what Dask passes on to schedulers of threads and processes (num_workers, pool, optimize_graph, ...).
+            sync: return results; otherwise futures. Their keys are those of the graph with a mark
+                of this call.
+            priority, retries, workers, allow_other_workers, resources: as for `submit`, for all
+                tasks.
+            ignored: parameters that Dask passes to schedulers of threads and processes
+                (num_workers, pool, optimize_graph, ...).
 
         Raises:
             InvalidRequestError: the graph has a cycle; the message names the tasks on it.
-            TypeError: it is no dict, or has Dask's own Task objects in it, which this method does not run.
+            TypeError: it is no dict, or has Dask's own Task objects in it, which this method does
+                not run.
         """
         unknown = set(ignored) - _FROM_DASK
         if unknown:
@@ -575,16 +595,17 @@ class Client:
         op, function = self._op(func)
         return Spec(names[key], op, call.inputs, arguments, options, state, function, call.kept)
 
-    # ---- results -------------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def gather(self, futures: Any, *, errors: str = "raise", timeout: Seconds | None = None, copy: bool = False) -> Any:
-        """Results of futures, in any nesting of lists, tuples, sets and dicts.
+        """Returns the results of futures, in any nesting of lists, tuples, sets and dicts.
 
         Args:
             futures: the futures, of this client or others. Other leaves are returned as they are.
-            errors: "raise" the first error, or "skip" failed ones in lists.
+            errors: "raise" the first error, or "skip" failed futures: they are left out of their
+                collections.
             timeout: longest wait, in seconds, as a timedelta or as text ("5s").
-            copy: arrays of this process alone, rather than views of the memory of a worker on this host.
+            copy: return private copies, instead of views of the memory of a worker on this host.
         """
         if errors not in ("raise", "skip"):
             raise ValueError(f'errors is "raise" or "skip", not {errors!r}')
@@ -635,18 +656,20 @@ class Client:
         key: UserKey | None = None,
         hash: bool | None = None,
     ) -> Any:
-        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict whose keys name them, else one.
+        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict
+        whose keys name the data, else a single future.
 
         Args:
-            data: what to send.
+            data: the data.
             workers: names, ids or hosts. Default: all, in turn.
-            broadcast: a copy on each of them, by way of each other.
+            broadcast: put a copy on each of them. The workers pass the copies on to each other.
             key: name for a single object, as for `submit`. Default: made from its type.
-            hash: equal data gets the same key. Default: if it is not larger than 16 MiB, for looking at every byte takes
-                longer than sending it.
+            hash: equal data gets the same key. Default: only if it is not larger than 16 MiB,
+                because hashing larger data takes longer than sending it.
 
         Raises:
-            InvalidRequestError: a key names other data already (KEY_CONFLICT): release its futures first.
+            InvalidRequestError: a key names other data already (KEY_CONFLICT): release its futures
+                first.
         """
         if key is not None and isinstance(data, (dict, list, tuple, set)):
             raise ValueError(
@@ -698,7 +721,8 @@ class Client:
                 futures.append(Future[Any](self.session, state))
                 if new:
                     state.body, state.kept = token, inside
-                    # Other data under the same key has another digest, so that the scheduler sees another body.
+                    # Other data under the same key has another digest. With the digest in the
+                    # arguments, the scheduler detects the conflict.
                     body = (
                         b""
                         if key is None
@@ -714,7 +738,7 @@ class Client:
             self.session.abandon([s.state for s, _ in fresh if s.state is not None], e)
             raise
         if fresh:
-            # Another client may have put equal data there already.
+            # Another client may have scattered equal data already.
             todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
             self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], targets)
         if broadcast:
@@ -728,12 +752,14 @@ class Client:
         n: int | None = None,
         workers: str | Sequence[str] | None = None,
     ) -> None:
-        """Copies results to more workers, and returns when they are there. Each fresh copy serves the next ones.
+        """Copies results to more workers, and returns when the copies are complete. Each new copy
+        is a source for the next ones.
 
-        Workers with GPUs get them all at once: each reads at the one before it what is arriving there.
+        Workers with GPUs get all copies at once, as a chain: each one reads the bytes from the one
+        before it while they arrive there.
 
         Args:
-            futures: what to copy. Waits until they have succeeded.
+            futures: the results to copy. Waits until they have succeeded.
             n: how many workers shall have each of them. Default: all.
             workers: names, ids or hosts that may. Default: all.
         """
@@ -760,7 +786,7 @@ class Client:
                     wave.append((future.key, name, Future(self.session, state)))
             if not wave:
                 return
-            # In one submission, so that the scheduler plans for them together.
+            # One submission, so that the scheduler plans these tasks together.
             self.session.submit(specs)
             self.session.wait([copy._state for _, _, copy in wave], None)
             for key, name, copy in wave:
@@ -769,14 +795,15 @@ class Client:
                     raise exception
                 holders[key].add(name)
 
-    # ---- control -------------------------------------------------------------------------------------------------
+    # ---- control ---------------------------------------------------------------------------------
 
     def cancel(self, futures: Future[Any] | Iterable[Future[Any]], *, force: bool = False, reason: str = "") -> None:
-        """Stops tasks: queued ones are dropped, running functions are really stopped.
+        """Stops tasks: queued tasks are dropped, and running functions are interrupted.
 
-        The futures have ended when this returns: they are cancelled, but for those that had ended before. A task that other
-        clients hold as well goes on for them, unless `force` is given. The word reaches the tasks' workers a moment later:
-        what begins in that moment is stopped again, and its result dropped.
+        The futures have ended when this returns: they are cancelled, except those that had ended
+        before. A task that other clients hold as well continues for them, unless `force` is given.
+        The cancellation reaches the workers of the tasks a moment later: a task that begins in
+        between is stopped again, and its result dropped.
 
         Raises:
             NotFoundError: The scheduler has no such task any more. The others are cancelled.
@@ -784,13 +811,14 @@ class Client:
         cancel(listed(futures), force=force, reason=reason)
 
     def retry(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
-        """Runs failed or cancelled tasks again, with the inputs that failed."""
+        """Runs failed or cancelled tasks again, together with their inputs that failed."""
         retry(listed(futures))
 
     def run(
         self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
     ) -> dict[str, T]:
-        """Calls a function once on each worker (or on those named, be it none); returns results by worker name."""
+        """Calls a function once on each worker, or on the named ones (possibly none); returns
+        results by worker name."""
         active = self.session.workers()
         names = [w.name for w in _matching(active, workers)]
         for name in _check.names(workers, "workers") or ():
@@ -801,7 +829,7 @@ class Client:
         return cast("dict[str, T]", self.gather(futures))
 
     def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[Any, list[str]]:
-        """Names of the workers that hold each result, by key."""
+        """Returns the names of the workers that hold each result, by key."""
         all_of_them = listed(futures)
         out: dict[Any, list[str]] = {f.key: [] for f in all_of_them}
         for session, group in by_session(all_of_them).items():
@@ -816,7 +844,7 @@ class Client:
         return out
 
     def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """Keys of the results that each worker holds, by worker name."""
+        """Returns the keys of the results that each worker holds, by worker name."""
         self.session.flush()
         out: dict[str, list[Any]] = {}
         for worker in _matching(self.session.workers(), workers):
@@ -840,7 +868,7 @@ class Client:
         return out
 
     def scheduler_info(self) -> dict[str, Any]:
-        """The cluster in a dict; its workers, by name, under "workers"."""
+        """Returns a description of the cluster; its workers are under "workers", by name."""
         cluster = self.session.call("GetClusterInfo", scheduler_service_pb2.GetClusterInfoRequest()).cluster
         return {
             "id": cluster.cluster_id,
@@ -852,7 +880,7 @@ class Client:
         }
 
     def explain(self, future: Future[Any] | UserKey) -> str:
-        """Says in words why a task is not running, or what became of it."""
+        """Explains why a task is not running, or how it ended."""
         self.session.flush()
         key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
         request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=self.session.namespace)
@@ -861,10 +889,10 @@ class Client:
         return f"{found.reason}: {_keys.named(found.explanation, keys)}"
 
     def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
-        """Waits until that many workers are active.
+        """Waits until at least this number of workers is active.
 
         Raises:
-            TimeoutError: the time is up.
+            TimeoutError: the timeout has passed.
         """
         self._await_workers(_check.integer(n_workers, "n_workers", 1, 1 << 32), _check.patience(timeout), None)
 
@@ -883,13 +911,15 @@ class Client:
             pause = min(pause * 1.5, 0.2)
 
     def get_executor(self, **options: Any) -> ClientExecutor:
-        """The cluster as a concurrent.futures.Executor; options are those of `submit`, for every call."""
+        """Returns the cluster as a concurrent.futures.Executor. The options are those of `submit`,
+        and apply to every call."""
         return ClientExecutor(self, **options)
 
-    # ---- datasets ------------------------------------------------------------------------------------------------
+    # ---- datasets --------------------------------------------------------------------------------
 
     def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
-        """Names a future, or futures in lists and dicts, and keeps their results until unpublished."""
+        """Publishes a future, or futures in lists and dicts, under a name, and keeps their results
+        until unpublished."""
         _check.text(name, "name", 256)
         keys: list[str] = []
 
@@ -922,7 +952,7 @@ class Client:
         )
 
     def get_dataset(self, name: str) -> Any:
-        """What was published under the name, with futures of this client."""
+        """Returns the data published under a name, with futures of this client."""
         request = scheduler_service_pb2.GetDatasetRequest(name=name, namespace=self.session.namespace)
         found: graph_pb2.Dataset = self.session.call("GetDataset", request).dataset
 
@@ -938,7 +968,7 @@ class Client:
         return restore(pickle.loads(found.metadata))
 
     def list_datasets(self) -> list[str]:
-        """Names of the datasets in this namespace."""
+        """Returns the names of the datasets in this namespace."""
         names: list[str] = []
         token = ""
         while True:
@@ -954,20 +984,21 @@ class Client:
                 return names
 
     def unpublish_dataset(self, name: str) -> None:
-        """Forgets the name; the results are freed once nobody else holds them."""
+        """Removes the name; the results are freed once no other client holds them."""
         request = scheduler_service_pb2.UnpublishDatasetRequest(name=name, namespace=self.session.namespace)
         self.session.call("UnpublishDataset", request)
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- life ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the lease: what only this client holds is freed. A cluster that it started ends too."""
+        """Ends the lease: results that only this client holds are freed. A cluster that it started
+        ends too."""
         self.session.close()
         if self._own_cluster and self.cluster is not None:
             self.cluster.close()
 
     def shutdown(self) -> None:
-        """Stops the whole cluster, whoever started it."""
+        """Stops the whole cluster, even if this client did not start it."""
         self.session.close(shutdown=True)
         if self.cluster is not None:
             self.cluster.close()
@@ -1026,7 +1057,8 @@ def _memory(size: int) -> str:
 
 
 def _key_or_none(key: Any) -> str | None:
-    """The name of an element of a dict that is scattered; None if its key is of a kind that keys are not."""
+    """Returns the key of an element of a dict that is scattered; None if the dict's key is not of a
+    type that keys can have."""
     try:
         return _keys.to_wire(key)
     except TypeError:
@@ -1048,12 +1080,13 @@ def _map_keys(key: Any, count: int) -> list[Any]:
     return own
 
 
-# NB: functions that call themselves and lie inside of another one are garbage that only the collector finds, and with it
-# the futures that they saw.
+# NB: the following functions are not nested in methods, because a nested function that calls itself
+# is part of a reference cycle. Only the garbage collector would free it, and with it the futures
+# that it refers to.
 
 
 def _collect(tree: Any, found: list[Future[Any]]) -> None:
-    """Futures in any nesting of collections."""
+    """Collects the futures in any nesting of collections."""
     if isinstance(tree, Future):
         found.append(cast("Future[Any]", tree))
     elif isinstance(tree, Mapping):
@@ -1065,7 +1098,8 @@ def _collect(tree: Any, found: list[Future[Any]]) -> None:
 
 
 def _spread(tree: Any, results: Mapping[int, Any], bad: set[int]) -> Any:
-    """The same collections with results in the places of futures, those of `bad` left out."""
+    """Returns the same collections with results in place of the futures. Futures of `bad` are left
+    out."""
     if isinstance(tree, Future):
         return results[id(cast("Future[Any]", tree))]
     if isinstance(tree, Mapping):
@@ -1078,9 +1112,10 @@ def _spread(tree: Any, results: Mapping[int, Any], bad: set[int]) -> Any:
 
 
 def _rebuild(like: Any, items: list[Any]) -> Any:
-    """A collection of the same kind with other items."""
+    """Returns a collection of the same type with other items."""
     kind: Any = type(like)
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)  # a named tuple takes them one by one
+    # A named tuple takes its items as arguments.
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def _matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:
