@@ -43,7 +43,7 @@ __all__ = [
     "wait",
 ]
 
-# Loaded when first used: executors need none of the client, and must not wait for gRPC to load.
+# Loaded at first use: executors use no part of the client, and must not wait until gRPC is loaded.
 _HOMES = {
     "_arrays": ("arrays",),
     "client": ("AsyncClient", "Client", "get_client"),

@@ -1,4 +1,4 @@
-"""What a task is called with, and under which rules: packed into the bytes that are sent."""
+"""Packs the arguments and options of tasks into the bytes that are sent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from millrace._session import Session
 from millrace.future import Future
 from millrace.ops import ExecutorOp, NativeOp
 
-#: Pickled arguments larger than this draw a warning, in bytes: they travel through the scheduler.
+#: Pickled arguments larger than this, in bytes, cause a warning: they are sent through the
+#: scheduler.
 LARGE_ARGUMENTS = 1 << 20
-#: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
+#: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64
+#: MiB.
 MOST_ARGUMENTS = 40 << 20
 #: Longest timeout of a task, in seconds: 100 years.
 _LONGEST = 3_153_600_000
@@ -33,11 +35,13 @@ class Call:
         self._input_bytes = 0
         #: Keys of the inputs, in the order in which the arguments refer to them.
         self.inputs: list[str] = []
-        #: Futures of this client for those of other ones: to live until the task was submitted.
+        #: Futures of this client in place of other clients' futures. They must live until the task
+        #: is submitted.
         self.kept: list[Future[Any]] = []
 
     def reference(self, obj: Any) -> int | None:
-        """The index of the input that an argument stands for; None if it is no future."""
+        """Returns the index of the input that an argument stands for; None if the argument is no
+        future."""
         if isinstance(obj, Key):
             key = obj.key
         elif isinstance(obj, Future):
@@ -52,7 +56,8 @@ class Call:
         return index
 
     def _adopt(self, future: Future[Any]) -> str:
-        """Makes a future of another client an input."""
+        """Makes a future of another client an input: this client takes a hold on its task. Returns
+        the key."""
         theirs, ours = future._session, self._session
         if theirs.life != ours.life or theirs.namespace != ours.namespace:
             error = errors.InvalidRequestError(
@@ -68,7 +73,7 @@ class Call:
         return future._state.key
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
-        """A serialised Arguments message whose `call` is the pickle."""
+        """Returns a serialised Arguments message whose `call` is a pickle."""
         if not args and not kwargs:
             return b""
         file = io.BytesIO()
@@ -91,7 +96,7 @@ class Call:
         return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=data)).SerializeToString()
 
     def pack_typed(self, args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
-        """A serialised Arguments message of typed values."""
+        """Returns a serialised Arguments message of typed values."""
         arguments = value_pb2.Arguments()
         for place, obj in [*enumerate(args), *kwargs.items()]:
             value = arguments.named[place] if isinstance(place, str) else arguments.positional.add()
@@ -118,8 +123,8 @@ def _check_size(size: int, what: str) -> None:
 
 
 class Key:
-    """A key as it is on the wire, in the place of its result: of a dict graph, in the arguments of another of its tasks;
-    or of a dataset."""
+    """Stands for the result of a key, given as on the wire: for another task in the arguments of a
+    task of a dict graph, or for a result of a dataset."""
 
     __slots__ = ("key",)
 
@@ -154,7 +159,7 @@ def pack_options(
     slots: int,
     no_wait: bool,
 ) -> bytes:
-    """A serialised TaskOptions message; empty for the defaults."""
+    """Returns a serialised TaskOptions message; empty for the defaults."""
     plain = type(priority) is type(retries) is type(slots) is int and (priority, retries, slots) == (0, 0, 1)
     if plain and workers is None and not resources and timeout is None and not no_wait:
         return b""

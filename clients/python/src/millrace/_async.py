@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """The client for asyncio: the same names, awaitable where they wait.
+    """The client for asyncio: the same methods, as coroutines where they wait.
 
-    `submit`, `map` and `op` return futures at once; await the futures. The rest are coroutines.
+    `submit`, `map` and `op` return futures at once; await the futures. The others are coroutines.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class AsyncClient:
 
     async def _start(self) -> AsyncClient:
         if self._client is None:
-            from millrace.client import Client  # it imports this module
+            from millrace.client import Client  # imported here because it imports this module
 
             args, kwargs = self._arguments
             self._client = await asyncio.get_running_loop().run_in_executor(None, lambda: Client(*args, **kwargs))
@@ -50,7 +50,7 @@ class AsyncClient:
 
     @property
     def sync(self) -> Client:
-        """The client underneath."""
+        """The synchronous client that does the work."""
         if self._client is None:
             raise RuntimeError("the client is not open: `async with AsyncClient(...)`, or `await` it")
         return self._client

@@ -1,5 +1,5 @@
-"""Checks of arguments that a user passes, at the call: an error names the parameter, its value and the allowed
-values."""
+"""Checks of the arguments that a user passes, made at the call: an error names the parameter, its
+value and the allowed values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMS = 'seconds, a timedelta, or text such as "500 ms", "5s" or "2 min"'
 
 
 def seconds(value: Any, what: str) -> float:
-    """A time in seconds, 0 or longer; infinity is allowed."""
+    """Returns a time in seconds, 0 or longer; infinity is allowed."""
     if isinstance(value, timedelta):
         out = value.total_seconds()
     elif isinstance(value, str):
@@ -38,7 +38,7 @@ def seconds(value: Any, what: str) -> float:
         try:
             out = float(operator.index(value)) if not isinstance(value, float) else value
         except TypeError:
-            try:  # a NumPy scalar, a Decimal
+            try:  # a NumPy scalar or a Decimal
                 out = float(value)
             except (TypeError, ValueError):
                 raise TypeError(f"{what}: a {type(value).__name__} is no time: give {_FORMS}") from None
@@ -48,7 +48,7 @@ def seconds(value: Any, what: str) -> float:
 
 
 def patience(value: Seconds | None, what: str = "timeout") -> float | None:
-    """How long to wait: None is for ever, and so is more than 100 years."""
+    """Returns the longest wait in seconds; None: without a limit, also for more than 100 years."""
     if value is None:
         return None
     out = seconds(value, what)
@@ -56,7 +56,7 @@ def patience(value: Seconds | None, what: str = "timeout") -> float | None:
 
 
 def integer(value: Any, what: str, low: int, high: int) -> int:
-    """A whole number in a range. True and 1.0 are none."""
+    """Returns a whole number in a range. True and 1.0 are refused."""
     if isinstance(value, bool):
         raise TypeError(f"{what} must be a whole number, not {value!r}")
     try:
@@ -69,7 +69,7 @@ def integer(value: Any, what: str, low: int, high: int) -> int:
 
 
 def names(value: Any, what: str) -> list[str] | None:
-    """Names of workers: one, or several; None is all."""
+    """Returns names of workers as a list, from one name or several; None stands for all workers."""
     if value is None:
         return None
     listed: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
@@ -83,7 +83,7 @@ def names(value: Any, what: str) -> list[str] | None:
 
 
 def resources(value: Any) -> dict[str, float]:
-    """Amounts by name."""
+    """Returns resource amounts by name."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -106,7 +106,7 @@ def resources(value: Any) -> dict[str, float]:
 
 
 def text(value: Any, what: str, most: int | None = None) -> str:
-    """Text that can be sent."""
+    """Returns text that can be sent: valid Unicode of at most `most` characters."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be text, not {value!r}")
     try:
@@ -119,12 +119,13 @@ def text(value: Any, what: str, most: int | None = None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people, in the units that limits are given in."""
+    """Formats a number of bytes for people, in the units that limits are given in."""
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"
 
 
 def above(count: int, limit: int, what: str = "") -> str:
-    """A size of something, and the limit that it exceeds, for people: not the same number twice."""
+    """Formats a size and the limit that it exceeds, for people; in bytes if rounding would make
+    both equal."""
     if size(count) == size(limit):
         return f"{count} bytes{what}, and the limit is {limit}"
     return f"{size(count)}{what}, and the limit is {size(limit)}"
@@ -134,7 +135,8 @@ _HERE = str(Path(__file__).parent)
 
 
 def outside_stacklevel() -> int:
-    """For a warning of the caller: the level of the first frame that is not of this package."""
+    """Returns the stacklevel for a warning of the caller: that of the first frame outside of this
+    package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame, level = frame.f_back, level + 1

@@ -1,14 +1,14 @@
-"""Keys: the names that users give to results, and the text that stands for such a name on the wire.
+"""Keys: the names that users give to results, and their text form on the wire.
 
-A user's key is a str, bytes, int, float, bool or None, or a tuple of these, nested; Dask names chunks ("x", 0, 1). The
-cluster's keys are text. `to_wire` gives each user's key a text of its own, so that ("x", 1), "('x', 1)" and "x-1" are
-three keys, and 1, 1.0 and "1" as well:
+A user's key is a str, bytes, int, float, bool or None, or a tuple of these, nested; Dask names
+chunks ("x", 0, 1). The cluster's keys are text. `to_wire` gives each user's key a text of its own,
+so that ("x", 1), "('x', 1)" and "x-1" are three keys, and 1, 1.0 and "1" as well:
 
-- a str is itself, unless it is empty, begins with "=" or is not valid Unicode;
-- everything else is "=" and its Python literal: ("x", 1) is "=('x', 1)".
+- a str is unchanged, unless it is empty, begins with "=" or is not valid Unicode;
+- every other key becomes "=" and its Python literal: ("x", 1) is "=('x', 1)".
 
-`from_wire` converts the text back to the key. Values that are equal in Python but have different types (1, 1.0 and
-True) are different keys.
+`from_wire` converts the text back to the key. Values that are equal in Python but have different
+types (1, 1.0 and True) are different keys.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _KINDS = "a key is a str, bytes, int or float, or a tuple of these"
 
 
 def to_wire(key: Any, what: str = "key") -> str:
-    """The text that stands for a key.
+    """Returns the text that stands for a key.
 
     Args:
         key: the user's key.
         what: the argument's name, for the error.
 
     Raises:
-        TypeError: it is of no kind that keys are.
+        TypeError: it is of no type that keys can have.
         ValueError: it is too long, or not equal to itself.
     """
     if isinstance(key, str) and type(key) is not str:
@@ -66,7 +66,7 @@ def too_long(what: str, key: Any, size: int) -> ValueError:
 
 
 def short(key: Any) -> str:
-    """A key in an error."""
+    """Returns a key for an error message, shortened."""
     text = repr(key)
     return text if len(text) <= 80 else f"{text[:60]}...{text[-12:]}"
 
@@ -88,7 +88,7 @@ def _literal(key: Any, what: str) -> str:
         return _literal(str.__str__(key), what)
     if isinstance(key, bytes):
         return repr(bytes(key))
-    if isinstance(key, tuple):  # a named one
+    if isinstance(key, tuple):  # a named tuple
         return _literal(tuple(key), what)
     np = sys.modules.get("numpy")
     if np is not None and isinstance(key, (np.integer, np.floating, np.bool_)):
@@ -104,22 +104,23 @@ def _literal(key: Any, what: str) -> str:
 def _parsed(wire: str) -> Any:
     try:
         return ast.literal_eval(wire[1:])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # another client's: it is a text like any other
+    # Of another client: an ordinary text.
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return wire
 
 
 def from_wire(wire: str) -> Any:
-    """The user's key."""
+    """Returns the user's key for a text of the wire."""
     return _parsed(wire) if wire.startswith("=") else wire
 
 
 def name(wire: str) -> str:
-    """The key in texts: as the user wrote it, ("x", 1) and not =('x', 1)."""
+    """Returns a key for a message, as the user wrote it: ("x", 1) instead of =('x', 1)."""
     return wire[1:] if wire.startswith("=") and _parsed(wire) != wire else wire
 
 
 def named(text: str, wires: Iterable[str]) -> str:
-    """A text of the cluster's, with keys as users write them."""
+    """Replaces these keys in a message of the cluster by the form that users write."""
     for wire in sorted(wires, key=len, reverse=True):
         if wire.startswith("="):
             text = re.sub(rf"(?<![\w=]){re.escape(wire)}(?!\w)", lambda _, w=wire: name(w), text)
@@ -127,8 +128,9 @@ def named(text: str, wires: Iterable[str]) -> str:
 
 
 def marked(key: Any, token: str, number: int) -> str:
-    """A key of one dict graph on the wire: marked with the graph's token, so that graphs do not share names. A key of a kind
-    that keys are not, or a very long one, becomes its type and number."""
+    """Returns the wire text of a key of a dict graph. It is marked with the graph's token, so that
+    graphs do not share names. A key that is too long or of a type that keys cannot have is replaced
+    by its type and number."""
     try:
         if type(key) is str:
             return to_wire(f"{key}-{token}")

@@ -1,4 +1,5 @@
-"""Tasks inside of tasks of a dict graph. Executors load this module, so it needs nothing of the client."""
+"""Tasks inside of tasks of a dict graph. Executors load this module, so it imports no part of the
+client."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ T = TypeVar("T")
 
 
 class Nested:
-    """A task inside of a task of a dict graph: run where the outer one runs."""
+    """A task inside of another task of a dict graph. It runs where the outer task runs."""
 
     __slots__ = ("args", "function")
 
@@ -20,7 +21,7 @@ class Nested:
 
 
 def run_nested(tree: Any) -> Any:
-    """What such a task, or a list with some, comes to."""
+    """Computes a nested task, or a list that contains some."""
     if isinstance(tree, Nested):
         return tree.function(*[run_nested(a) for a in tree.args])
     if type(tree) is list:
@@ -34,10 +35,11 @@ def identity(value: T) -> T:
 
 
 def is_task(value: Any) -> bool:
-    """Says whether a value in a dict graph is one: a tuple that begins with what can be run."""
+    """Returns whether a value in a dict graph is a task: a tuple that begins with a function or an
+    op."""
     return type(value) is tuple and bool(value) and (callable(value[0]) or isinstance(value[0], ExecutorOp))
 
 
 def has_nested(tree: Any) -> bool:
-    """Says whether an argument is such a task, or a list with one."""
+    """Returns whether an argument is a nested task, or a list that contains one."""
     return isinstance(tree, Nested) or (type(tree) is list and any(has_nested(item) for item in tree))

@@ -1,11 +1,12 @@
-"""A worker's memory, mapped into a client on the same host.
+"""The memory of a worker, mapped into a client on the same host.
 
-The worker listens on an abstract unix socket that is named after its data address, passes the descriptor of its memory to
-processes of its own user that know the token, and gives leases on objects: what is gathered is used where it lies, and
-what is scattered is written to where it will stay. docs/borrow-protocol.md tells the whole of it.
+The worker listens on an abstract unix socket that is named after its data address. It passes the
+descriptor of its memory to processes of its own user that know the token, and grants leases on
+objects. Gathered data are used in place, and scattered data are written to their final place. See
+docs/borrow-protocol.md for the protocol.
 
-A gathered array can be written to like any other: each large frame is mapped privately, so that the kernel copies the
-pages that are written, and nobody else sees that.
+A gathered array can be written to like any other: each large frame is mapped privately, so that the
+kernel copies the pages that are written, and no other process sees the change.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from millrace._pb.millrace.v1 import borrow_pb2, data_service_pb2
 
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 256 << 20
-#: Smaller frames are copied: a mapping of their own would cost as much, and a process has only so many.
+#: Smaller frames, in bytes, are copied: a mapping of their own would cost as much, and the number
+#: of mappings of a process is limited.
 LEND_BYTES = 1 << 20
-#: Longest wait for an answer, in seconds. A place for a new object may take as long as the worker waits for memory.
+#: Longest wait for an answer, in seconds. The place for a new object may take as long as the worker
+#: waits for memory.
 _PATIENCE = 10.0
 _PLACE_PATIENCE = 60.0
 _MAP_NORESERVE = 0x4000
-#: Threads of a large copy, and the bytes that are worth one.
+#: Most threads of a large copy, and the bytes that justify another thread.
 _COPY_THREADS = 4
 _COPY_BYTES = 32 << 20
 _MAGIC = b"MILLRACE"
@@ -41,11 +44,12 @@ _HEADER = struct.Struct("<8sI4x16s16sQQ")
 
 
 class NotSharedError(Exception):
-    """This worker's memory cannot be mapped here: another host, another user, another token, an older version."""
+    """This worker's memory cannot be mapped here: another host, another user, another token, an
+    older version."""
 
 
 class RefusedError(Exception):
-    """The worker did not do what it was asked to."""
+    """The worker refused a request."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -56,7 +60,7 @@ class Share:
     """One connection to one worker, and the mapping of its memory."""
 
     def __init__(self, address: str, token: str, *, write: bool) -> None:
-        self._lock = threading.Lock()  # One call at a time.
+        self._lock = threading.Lock()  # one call at a time
         self._calls = 0
         self._broken = False
         if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "SO_PEERCRED"):
@@ -68,7 +72,7 @@ class Share:
                 self._socket.connect("\0millrace/" + address)
             except OSError as e:
                 raise NotSharedError(f"no worker at {address} on this host ({e.strerror or e})") from None
-            #: Descriptor of the memory, to map frames.
+            #: Descriptor of the worker's memory, to map frames.
             self._descriptor = -1
             self._memory = self._greet(token, write)
         except BaseException:
@@ -140,7 +144,7 @@ class Share:
                     if response.call == request.call:
                         break
             except BaseException:
-                # Whatever was under way: the worker takes it back with the connection.
+                # The worker takes back everything that was in progress when the connection ends.
                 self._broken = True
                 self._socket.close()
                 raise
@@ -150,7 +154,7 @@ class Share:
 
     @property
     def broken(self) -> bool:
-        """The connection has ended."""
+        """True if the connection has ended."""
         return self._broken
 
     def close(self) -> None:
@@ -164,7 +168,8 @@ class Share:
             os.close(self._descriptor)
 
     def acquire(self, refs: Sequence[data_service_pb2.ObjectRef]) -> Sequence[data_service_pb2.ReadLease]:
-        """Leases, in the order of the objects; without a number for those that cannot be lent."""
+        """Returns leases, in the order of the objects. The lease_id is 0 for an object that cannot
+        be lent."""
         request = borrow_pb2.BorrowRequest(acquire=data_service_pb2.AcquireReadLeasesRequest(objects=refs))
         leases = self._call(request).acquired.leases
         if len(leases) != len(refs):
@@ -172,21 +177,21 @@ class Share:
         return leases
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Gives leases back."""
+        """Releases leases."""
         self._call(borrow_pb2.BorrowRequest(release=data_service_pb2.ReleaseReadLeasesRequest(lease_ids=numbers)))
 
     def frames(
         self, lease: data_service_pb2.ReadLease, give_back: Callable[[], None], *, copy: bool
     ) -> list[memoryview]:
-        """The frames of a leased object: large ones in place, unless they are to be copied. `give_back` is called when
-        nobody uses the object's place any more."""
+        """Returns the frames of a leased object: large ones in place unless `copy` is set, the
+        others copied. `give_back` is called when no view in place is used any more."""
         keeper = _Keeper(give_back)
         views: list[memoryview] = []
         for frame in lease.frames:
             if frame.offset + frame.bytes > len(self._memory):
                 raise ConnectionError("a frame beyond the memory's end")
             if not copy and frame.bytes >= LEND_BYTES:
-                with contextlib.suppress(OSError):  # too many mappings: it is copied, too
+                with contextlib.suppress(OSError):  # too many mappings: copy this frame, too
                     views.append(np.asarray(_Mapped(self._descriptor, frame.offset, frame.bytes, keeper)).data)
                     continue
             copied = np.empty(frame.bytes, np.uint8)
@@ -195,7 +200,7 @@ class Share:
         return views
 
     def write(self, head: data_service_pb2.ObjectHead, frames: Sequence[memoryview]) -> None:
-        """Writes an object to where it stays: one copy."""
+        """Writes an object to its final place, which takes one copy."""
         request = borrow_pb2.BorrowRequest(create=borrow_pb2.BorrowCreate(head=head))
         created = self._call(request, _PLACE_PATIENCE).created
         finish = borrow_pb2.BorrowFinish(place_id=created.place_id)
@@ -213,7 +218,8 @@ class Share:
 
 
 def _copy(to: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> None:
-    """Copies bytes, many of them by several threads: a first touch of pages takes longer than the copy."""
+    """Copies bytes, large amounts with several threads: the first access to new pages takes longer
+    than the copy itself."""
     threads = min(_COPY_THREADS, len(os.sched_getaffinity(0)), data.nbytes // _COPY_BYTES)
     if threads < 2:
         np.copyto(to, data)
@@ -229,7 +235,7 @@ def _copy(to: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> None:
 
 
 class _Keeper:
-    """Ends a lease when the last user of its bytes is gone."""
+    """Ends a lease when the last user of its bytes is freed."""
 
     __slots__ = ("_give_back",)
 
@@ -247,7 +253,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Mapped:
-    """A private mapping of one frame; what NumPy makes of it keeps it. Module mmap would keep a descriptor for each."""
+    """A private mapping of one frame; arrays that NumPy makes from it keep it alive. The mmap
+    module is not used because it would keep a descriptor open for each mapping."""
 
     def __init__(self, descriptor: int, offset: int, size: int, keeper: _Keeper) -> None:
         self._keeper = keeper

@@ -1,4 +1,4 @@
-"""A cluster of one's own."""
+"""Local clusters: a scheduler and workers as child processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from millrace._check import Seconds
 
 
 def find_binary() -> str:
-    """The millrace program: MILLRACE_BINARY, else beside this package, else in a checkout's bin, else on PATH."""
+    """Returns the path of the millrace program: MILLRACE_BINARY, else beside this package, else in
+    a checkout's bin, else on PATH."""
     named = os.environ.get("MILLRACE_BINARY")
     if named:
         if shutil.which(named) is None:
@@ -41,7 +42,8 @@ def find_binary() -> str:
 
 
 def _python_path() -> str:
-    """Where this process finds modules besides the interpreter's own folders."""
+    """Returns the directories in which this process finds modules, without those of the
+    interpreter, as a PYTHONPATH."""
     own = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
     found: list[str] = []
     for entry in sys.path:
@@ -53,20 +55,24 @@ def _python_path() -> str:
 
 
 class LocalCluster:
-    """A scheduler and workers on this machine, as child processes that end with this one. Functions run in the directory that this
-    process is in when the cluster starts, so that relative paths mean the same in them.
+    """A scheduler and workers on this machine, as child processes that end with this one. Functions
+    run in the current directory that this process has when the cluster starts, so that relative
+    paths have the same meaning there.
 
     Args:
-        n_workers: workers; default one for each GPU, or without GPUs for each core, 8 at most.
-        memory_limit: size of each worker's slab in host memory ("1GiB"); default half of this machine's memory, shared.
+        n_workers: number of workers; default one for each GPU, or without GPUs one for each core,
+            at most 8.
+        memory_limit: size of each worker's slab in host memory ("1GiB"); default half of this
+            machine's memory, divided among the workers.
         device: "auto", "host" or "cuda".
-        python: interpreter of the workers' Python executors; default this one, and then they find the modules that this
-            process finds, through PYTHONPATH.
-        start_timeout: longest wait for the cluster, in seconds, as a timedelta or as text ("2 min").
+        python: interpreter of the workers' Python executors; default this one. By default they also
+            find the modules that this process finds, through PYTHONPATH.
+        start_timeout: longest wait for the cluster, in seconds, as a timedelta or as text ("2
+            min").
 
     Raises:
-        ClusterStartError: it ended before it was ready, or was not ready in time; the message has the reason, and names the
-            log that is kept.
+        ClusterStartError: it ended before it was ready, or was not ready in time; the message has
+            the reason, and names the log file, which is kept.
         FileNotFoundError: the millrace program was not found.
     """
 
@@ -100,7 +106,7 @@ class LocalCluster:
         command = [binary, "up", "--device", device, "--scheduler-file", str(file)]
         command += ["--python", python or sys.executable]
         if "MILLRACE_WORKING_DIRECTORY" not in os.environ:
-            with contextlib.suppress(OSError):  # this process's own may be gone
+            with contextlib.suppress(OSError):  # the current directory may not exist any more
                 command += ["--working-directory", str(Path.cwd())]
         if n_workers is not None:
             command += ["--workers", str(n_workers)]
@@ -114,11 +120,11 @@ class LocalCluster:
         except BaseException:
             self.close()
             raise
-        #: host:port of the scheduler.
+        #: Address of the scheduler, host:port.
         self.address: str = info["address"]
         #: Token that clients need.
         self.token: str = info.get("token", "")
-        #: host:port of metrics and status, or empty.
+        #: Address of metrics and status, host:port, or empty.
         self.http: str = info.get("http", "")
 
     def _start(self, command: list[str], python: str | None) -> None:
@@ -131,7 +137,7 @@ class LocalCluster:
                 start_new_session=True,
                 env=None if python else {**os.environ, "PYTHONPATH": _python_path()},
             )
-        # Ends the cluster when this process ends, however it ends: the pipe breaks.
+        # Ends the cluster when this process ends in any way, because then the pipe closes.
         self._watchdog = subprocess.Popen(
             ["/bin/sh", "-c", 'read _; kill -TERM "$1"; rm -rf "$2"', "sh", str(self._process.pid), self._directory],
             stdin=subprocess.PIPE,
@@ -157,7 +163,8 @@ class LocalCluster:
             raise self._failed(f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}")
 
     def _failed(self, what: str) -> errors.ClusterStartError:
-        """Why it did not start: the last line that is no progress, the lines before it, and the log, which stays."""
+        """Returns the error of a failed start. It has the last line of the log as the reason, up to
+        20 lines before it, and the path of a copy of the log, which is kept."""
         text = self._log.read_text(errors="replace").strip()
         lines = text.splitlines()
         number, kept = tempfile.mkstemp(prefix="millrace-", suffix=".log")
@@ -172,11 +179,11 @@ class LocalCluster:
 
     @property
     def log(self) -> str:
-        """What the cluster's processes have logged."""
+        """The log of the cluster's processes."""
         return self._log.read_text(errors="replace")
 
     def close(self) -> None:
-        """Ends the cluster. Its processes are gone when this returns."""
+        """Ends the cluster. Its processes have ended when this returns."""
         if os.getpid() != self._owner:
             self._process = None
             return

@@ -1,4 +1,4 @@
-"""Errors, and the one place that knows which reason is which class."""
+"""The errors of this package, and the only mapping from reasons to classes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from millrace._pb.millrace.v1 import task_pb2
 
 
 class MillraceError(Exception):
-    """Base of everything that this package raises by itself."""
+    """Base class of all errors of this package."""
 
-    #: Stable reason ("KEY_CONFLICT"); empty if there is none.
+    #: Stable reason code ("KEY_CONFLICT"); empty if there is none.
     reason: str = ""
 
 
 class InvalidRequestError(MillraceError, ValueError):
-    """The scheduler refused a request: unknown op, cycle, conflicting key, bad field. Nothing of it was applied."""
+    """The scheduler refused a request: unknown op, cycle, conflicting key, bad field. No part of
+    the request was applied."""
 
 
 class NotFoundError(MillraceError, LookupError):
@@ -32,7 +33,7 @@ class NotFoundError(MillraceError, LookupError):
 
 
 class AuthenticationError(MillraceError, PermissionError):
-    """The token is missing, wrong, or of a role that may not do this."""
+    """The token is missing, wrong, or of a role that lacks the permission."""
 
 
 class VersionError(MillraceError):
@@ -44,12 +45,14 @@ class SchedulerLostError(MillraceError, ConnectionError):
 
 
 class ClusterStartError(MillraceError, RuntimeError):
-    """A cluster of one's own did not start; the message has the reason and names the log, which is kept."""
+    """A local cluster did not start. The message has the reason and names the log file, which is
+    kept."""
 
 
 class SchedulerFullError(MillraceError):
-    """The scheduler holds as many bytes of tasks as it may, and made no room within 5 minutes. Results that are released, by
-    dropping their futures, make room; large arguments take less as scattered data."""
+    """The scheduler holds as many bytes of tasks as it may, and had no room within 5 minutes.
+    Results that are released, by dropping their futures, make room. Large arguments take less room
+    as scattered data."""
 
 
 class SerialisationError(MillraceError, TypeError):
@@ -57,7 +60,7 @@ class SerialisationError(MillraceError, TypeError):
 
 
 class TaskFailedError(MillraceError, RuntimeError):
-    """A task failed for a reason that is not an exception of its own."""
+    """A task failed for another reason than an exception of its function."""
 
     def __init__(
         self, message: str, *, reason: str = "", key: Any = "", worker: str = "", log_tail: str = "", attempts: int = 0
@@ -66,11 +69,12 @@ class TaskFailedError(MillraceError, RuntimeError):
         self.reason = reason
         #: Key of the task that failed first.
         self.key = key
-        #: Worker that it failed on.
+        #: Name of the worker that it failed on.
         self.worker = worker
         #: Last lines that its last attempt wrote.
         self.log_tail = log_tail
-        #: How many attempts failed or ended with the death of a worker or an executor; 0 if the error is of no attempt.
+        #: Number of attempts that failed or ended with the death of a worker or an executor; 0 if
+        #: the error does not belong to an attempt.
         self.attempts = attempts
 
     def __reduce__(self) -> Any:
@@ -78,7 +82,8 @@ class TaskFailedError(MillraceError, RuntimeError):
 
 
 class WorkerDiedError(TaskFailedError):
-    """Workers or executors died under the task, too often to go on (POISON_TASK, WORKER_DIED, EXECUTOR_DIED)."""
+    """Workers or executors died while they ran the task, too often for another attempt
+    (POISON_TASK, WORKER_DIED, EXECUTOR_DIED)."""
 
 
 class TaskTimeoutError(TaskFailedError, TimeoutError):
@@ -90,11 +95,11 @@ class NoWorkerFitsError(TaskFailedError):
 
 
 class OutOfMemoryError(TaskFailedError, MemoryError):
-    """A result did not fit; the message names the largest holders."""
+    """A result did not fit into memory. The message names the objects that use the most."""
 
 
 class ObjectLostError(TaskFailedError):
-    """Data that cannot be recomputed is gone with the workers that held it."""
+    """Data that cannot be recomputed are lost with the workers that held them."""
 
 
 class FunctionNotFoundError(TaskFailedError):
@@ -102,15 +107,17 @@ class FunctionNotFoundError(TaskFailedError):
 
 
 class ResultNotSerialisableError(TaskFailedError, TypeError):
-    """The function returned something that cannot be pickled."""
+    """The function returned an object that cannot be pickled."""
 
 
 class InputUnreadableError(TaskFailedError):
-    """An input of the task could not be decoded on the worker: a package is missing there, or is another version."""
+    """An input of the task could not be decoded on the worker: a package is missing there, or has
+    another version."""
 
 
 class InputUnreachableError(TaskFailedError):
-    """The worker that must run the task could not fetch an input from the only worker that may have it."""
+    """The worker that must run the task could not fetch an input from the only worker that may have
+    it."""
 
 
 class ResultUnreadableError(MillraceError):
@@ -118,20 +125,22 @@ class ResultUnreadableError(MillraceError):
 
 
 class VersionMismatchError(TaskFailedError):
-    """A function was sent as bytecode by another minor version of Python than the worker's; the message has both. Use the
-    same version for clients and workers, or give the function by import path ("package.module:function")."""
+    """A function was sent as bytecode by another minor version of Python than the worker's; the
+    message names both. Use the same version for clients and workers, or give the function by import
+    path ("package.module:function")."""
 
 
 class RemoteError(TaskFailedError):
-    """The task raised an exception that could not be sent; the message has its traceback."""
+    """The task raised an exception that could not be sent. The message has its traceback."""
 
 
 class CancelledError(MillraceError, concurrent.futures.CancelledError):
-    """The task, or something that it needs, was cancelled."""
+    """The task, or a task that it needs, was cancelled."""
 
 
 class RemoteTraceback(Exception):
-    """Carries the traceback of a task as the cause of its exception, so that it is printed with it."""
+    """Has the traceback text of a task. It becomes the cause of the task's exception, so that both
+    are printed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -164,13 +173,15 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
 
 
 def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
-    """The exception of a failed or cancelled task: the user's own one if it travelled, with the remote traceback."""
+    """Returns the exception of a failed or cancelled task: the user's own exception if it was sent,
+    with the remote traceback, else one of this module."""
     where = f"task {_keys.name(error.origin_key or key)}"
     if error.worker:
         where += f" on worker {error.worker}"
     if error.attempts > 1:
         where += f", after {error.attempts} attempts"
-    # The text of an exception is its own; others are the cluster's.
+    # The text of an exception is left as it is. In messages of the cluster, keys are replaced by
+    # the user's form.
     said = error.message if error.exception.data else _keys.named(error.message, (error.origin_key, key))
     message = f"{said or error.reason or 'failed'} [{where}]"
     if cancelled:
@@ -185,15 +196,15 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
             if sys.version_info < (3, 11):  # no notes: see below
                 text += f"\nin {where}"
             exception = _link(pickle.loads(error.exception.data), text)
-        except Exception:  # the class is not importable here: the text must do
+        except Exception:  # the class cannot be imported here: report the text
             exception = None
-        # What ends a program or a coroutine where it is raised (SystemExit, KeyboardInterrupt, GeneratorExit,
-        # asyncio.CancelledError) must not end this one: it is told as a RemoteError.
+        # SystemExit, KeyboardInterrupt, GeneratorExit and asyncio.CancelledError would end the
+        # program or coroutine that they are raised in. They are reported as a RemoteError instead.
         if isinstance(exception, Exception):
-            with contextlib.suppress(Exception):  # before Python 3.11, and where __notes__ is no list
+            with contextlib.suppress(Exception):  # before Python 3.11, or if __notes__ is no list
                 exception.add_note(f"in {where}")  # pyright: ignore[reportAttributeAccessIssue]
             return exception
-    # The message about a process that died has its last words.
+    # The message about a process that died already includes its last output.
     if error.log_tail and error.log_tail.strip()[-1000:] not in error.message:
         message += f"\nlast lines of its output:\n{error.log_tail}"
     if error.traceback:
@@ -210,7 +221,7 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
 
 
 def _link(links: list[tuple[BaseException, bool]], text: str) -> BaseException:
-    """Puts a chain of exceptions together again. The remote text becomes the cause of the innermost one."""
+    """Rebuilds a chain of exceptions. The remote text becomes the cause of the innermost one."""
     for (outer, explicit), (inner, _) in itertools.pairwise(links):
         if explicit:
             outer.__cause__ = inner
@@ -236,7 +247,7 @@ _CODES: dict[Any, type[MillraceError]] = {
 }
 
 
-# Reasons that say more than the code.
+# Reasons that are more specific than the status code.
 _REASONS: dict[str, type[MillraceError]] = {
     "VERSION_TOO_NEW": VersionError,
     "NO_WORKER_FITS": NoWorkerFitsError,
@@ -245,7 +256,8 @@ _REASONS: dict[str, type[MillraceError]] = {
 }
 
 
-# What the scheduler says in words of its API, in those of this package. Longer texts come first.
+# Replaces hints of the scheduler, which name calls of its API, by those of this package. Longer
+# texts come first.
 _WORDS = (
     ("see ListWorkers, with states for those that are lost", "see client.scheduler_info()"),
     ("set wait, or see ExplainTask for why it is not done", "see client.explain() for why it is not done"),
@@ -257,7 +269,7 @@ _WORDS = (
     ("see ExplainTask", "see client.explain()"),
 )
 
-# What a call of the API is for.
+# Descriptions of API calls for users.
 _CALLS = {
     "CancelTasks": "cancel",
     "ExplainTask": "explain",
@@ -275,12 +287,12 @@ _CALLS = {
 
 
 def call_name(method: str) -> str:
-    """What users know a call of the API as."""
+    """Returns the name of an API call for users."""
     return _CALLS.get(method, method)
 
 
 def from_rpc(error: grpc.RpcError, what: str, keys: Iterable[str] = ()) -> MillraceError:
-    """The exception of a failed call; `keys` are those that the call was about."""
+    """Returns the exception of a failed call. `keys` are the keys of the request."""
     code = error.code() if isinstance(error, grpc.Call) else None
     details = (error.details() if isinstance(error, grpc.Call) else str(error)) or ""
     for theirs, ours in _WORDS:
@@ -294,8 +306,9 @@ def from_rpc(error: grpc.RpcError, what: str, keys: Iterable[str] = ()) -> Millr
 
 
 def reason_of(error: grpc.RpcError) -> str:
-    """Reason of the google.rpc.ErrorInfo in the status details. Parsed by hand, to save a dependency for one string:
-    Status.details is field 3, Any.value is field 2, ErrorInfo.reason is field 1."""
+    """Returns the reason of the google.rpc.ErrorInfo in the status details; "" if there is none.
+    Parsed by hand, to save a dependency for one string: Status.details is field 3, Any.value is
+    field 2, ErrorInfo.reason is field 1."""
     if not isinstance(error, grpc.Call):
         return ""
     trailer: Any = error.trailing_metadata() or ()
@@ -312,7 +325,8 @@ def reason_of(error: grpc.RpcError) -> str:
 
 
 def fields(data: bytes | memoryview) -> list[tuple[int, int | memoryview]]:
-    """Fields of a serialised message: varints as int, length-delimited ones as views. Others are refused."""
+    """Returns the fields of a serialised message: varints as int, length-delimited ones as views.
+    Other wire types raise ValueError."""
     out: list[tuple[int, int | memoryview]] = []
     view, at, end = memoryview(data), 0, len(data)
     while at < end:

@@ -1,4 +1,4 @@
-"""Futures: handles on results."""
+"""Futures: references to the results of tasks."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ Status = Literal["pending", "finished", "error", "cancelled", "lost"]
 
 
 class Future(Generic[T]):
-    """The result of a task, wherever it is.
+    """The result of a task, wherever it is stored.
 
-    The cluster keeps the result as long as some future for it exists, in this client or another. A future can be an
-    argument of other tasks, be awaited in any event loop, and be pickled: unpickled in another process, it holds the
-    result through that process's client. The result of a future that a task returns, also inside of a list or dict, is kept
-    for the readers of the task's result: as long as that result exists and the process that made the future lives.
+    The cluster keeps the result as long as some future for it exists, in this client or another. A
+    future can be an argument of other tasks, be awaited in any event loop, and be pickled:
+    unpickled in another process, it holds the result through that process's client. If a task
+    returns a future, also inside of a list or dict, the future's result is kept for the readers of
+    the task's result: as long as that result exists and the process that made the future lives.
     """
 
     def __init__(self, session: Session, state: State) -> None:
-        """Takes over one reference to the state."""
+        """Takes ownership of one reference to the state."""
         self._session = session
         self._state: State = state
         self._released = False
 
     @property
     def key(self) -> Any:
-        """Name of the result, unique in the namespace: as it was given, a str, bytes, int, float or tuple."""
+        """Name of the result, unique in the namespace: the str, bytes, int, float or tuple that was
+        given."""
         return _keys.from_wire(self._state.key)
 
     @property
     def status(self) -> Status:
-        """Where the task is."""
+        """Status of the task."""
         state = self._state
         if state.failure is not None:
             return "lost" if isinstance(state.failure, errors.SchedulerLostError) else "error"
@@ -61,19 +63,19 @@ class Future(Generic[T]):
         return "cancelled" if state.state == task_pb2.TASK_STATE_CANCELLED else "pending"
 
     def done(self) -> bool:
-        """The task has ended, one way or another."""
+        """Returns whether the task has ended, in any way."""
         return self._state.done
 
     def cancelled(self) -> bool:
-        """The task was cancelled."""
+        """Returns whether the task was cancelled."""
         return self.status == "cancelled"
 
     def result(self, timeout: Seconds | None = None) -> T:
         """Waits for the task and returns its result, or raises its exception.
 
         Args:
-            timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then TimeoutError, and the task
-                goes on.
+            timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then
+                TimeoutError is raised, and the task continues.
         """
         return self._session.fetch([self._state], _check.patience(timeout))[0]
 
@@ -85,7 +87,8 @@ class Future(Generic[T]):
         return self._state.exception()
 
     def traceback(self, timeout: Seconds | None = None) -> str | None:
-        """Waits for the task and returns the text of its exception's traceback, as it was on the worker."""
+        """Waits for the task and returns the text of its exception's traceback, as it was on the
+        worker."""
         exception = self.exception(timeout)
         if exception is None:
             return None
@@ -94,23 +97,26 @@ class Future(Generic[T]):
         return "".join(_traceback.format_exception(type(exception), exception, exception.__traceback__))
 
     def cancel(self, *, force: bool = False, reason: str = "") -> None:
-        """Stops the task; this future is cancelled when it returns, unless the task had ended before. If other clients hold
-        the task too, it goes on for them, and only this client's hold ends, unless `force` is given."""
+        """Stops the task. This future is cancelled when the call returns, unless the task had ended
+        before. If other clients hold the task too, it continues for them and only this client's
+        hold ends, unless `force` is given."""
         cancel([self], force=force, reason=reason)
 
     def retry(self) -> None:
-        """Runs the failed or cancelled task again, with the inputs that failed."""
+        """Runs the failed or cancelled task again, together with its inputs that failed."""
         retry([self])
 
     def release(self) -> None:
-        """Gives up this future; the result is freed once nobody holds it. Done by the garbage collector as well."""
+        """Gives up this future; the result is freed once no future holds it. The garbage collector
+        does this as well."""
         if not self._released:
             self._released = True
             self._session.release(self._state)
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls back with this future once it is done: at once if it is, else from a thread of the client that runs such
-        callbacks, one after the other. A callback may wait for other futures; the next ones wait for it."""
+        """Calls the callback with this future once it is done: at once if it is, else in a thread
+        of the client that runs such callbacks one after the other. A callback may wait for other
+        futures; later callbacks are delayed until it returns."""
         self._session.when_done(self._state, lambda: callback(self), may_wait=True)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -162,7 +168,8 @@ class Future(Generic[T]):
 
 
 class _Pickled(threading.local):
-    #: Futures that this thread has pickled, so that they can be kept alive; None: they are not collected.
+    #: Futures that this thread has pickled, so that they can be kept alive; None: they are not
+    #: collected.
     futures: list[Future[Any]] | None = None
 
 
@@ -171,7 +178,7 @@ _pickled = _Pickled()
 
 @contextlib.contextmanager
 def pickled_futures() -> Iterator[list[Future[Any]]]:
-    """Collects the futures that are pickled meanwhile."""
+    """Collects the futures that are pickled inside of the with block."""
     before, _pickled.futures = _pickled.futures, []
     try:
         yield _pickled.futures
@@ -187,7 +194,7 @@ def _restore(key: str, life: int, namespace: str) -> Future[Any]:
 
 
 def by_session(futures: Iterable[Future[Any]]) -> dict[Session, list[Future[Any]]]:
-    """Futures by the client that they belong to."""
+    """Groups futures by the session of their client."""
     groups: dict[Session, list[Future[Any]]] = {}
     for future in futures:
         groups.setdefault(future._session, []).append(future)
@@ -195,7 +202,7 @@ def by_session(futures: Iterable[Future[Any]]) -> dict[Session, list[Future[Any]
 
 
 def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
-    """One future or several, as a list."""
+    """Returns one future or several as a list. Raises TypeError for other objects."""
     if isinstance(futures, Future):
         return [futures]
     try:
@@ -209,7 +216,8 @@ def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
 
 
 def wait_for(futures: list[Future[Any]], timeout: float | None, first: bool = False) -> bool:
-    """Waits until all futures (or the first one) have ended; they may be of several clients. False if the time is up."""
+    """Waits until all futures (or, with `first`, one of them) have ended; they may be of several
+    clients. False on timeout."""
     groups = by_session(futures)
     if len(groups) == 1:
         return next(iter(groups)).wait([f._state for f in futures], timeout, first)
@@ -280,7 +288,8 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
     session.flush()
     ids, keys = _refs(futures)
     with session.changed:
-        # From now on they are pending: a wait that starts after this call must not see the old end.
+        # From here on the tasks are pending: a wait that starts after this call must not see their
+        # old end.
         before = [(f._state, f._state.state, f._state.error) for f in futures]
         for state, _, _ in before:
             if state.state in (task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED):
@@ -297,11 +306,11 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
 
 
 class DoneAndNotDone(NamedTuple):
-    """What `wait` returns."""
+    """The result of `wait`."""
 
     #: Futures that have ended.
     done: set[Future[Any]]
-    #: Futures that have not.
+    #: Futures that have not ended.
     not_done: set[Future[Any]]
 
 
@@ -315,10 +324,10 @@ def wait(
     Args:
         futures: one or several, of one client or of several.
         timeout: longest wait, in seconds, as a timedelta or as text ("5s").
-        return_when: which of the two.
+        return_when: ALL_COMPLETED or FIRST_COMPLETED.
 
     Raises:
-        TimeoutError: the time is up.
+        TimeoutError: the timeout has passed.
     """
     all_of_them = listed(futures)
     limit = _check.patience(timeout)
@@ -383,7 +392,8 @@ class as_completed:
             yield await loop.run_in_executor(None, self._next)
 
     def batches(self) -> Iterator[list[Any]]:
-        """Iterates over lists of what has ended since the last one."""
+        """Iterates over lists of the futures that have ended since the previous list. Waits for at
+        least one."""
         while self._left:
             batch = [self._next()]
             while self._left and not self._queue.empty():
@@ -432,13 +442,14 @@ class ClientExecutor(concurrent.futures.Executor):
 
 
 class _Bridge(concurrent.futures.Future[Any]):
-    """A concurrent future that follows one of ours. It is never "running": it can be cancelled until it is done."""
+    """A concurrent.futures.Future that follows one of ours. It is never "running": it can be
+    cancelled until it is done."""
 
     def __init__(self, remote: Future[Any]) -> None:
         super().__init__()
         self._remote = remote
         self._lock = threading.Lock()
-        # A thread has begun to settle it. Guarded by _lock.
+        # True once a thread has begun to settle it. Guarded by _lock.
         self._taken = False
         remote._session.when_done(remote._state, lambda: self._follow(remote))
 
@@ -449,7 +460,7 @@ class _Bridge(concurrent.futures.Future[Any]):
 
     def _end_cancelled(self) -> None:
         super().cancel()
-        self.set_running_or_notify_cancel()  # those in concurrent.futures.wait and as_completed hear of it by this
+        self.set_running_or_notify_cancel()  # notifies concurrent.futures.wait and as_completed
 
     def _follow(self, remote: Future[Any]) -> None:
         if not self._take():
@@ -464,7 +475,7 @@ class _Bridge(concurrent.futures.Future[Any]):
             return
         if remote._state.inline is not None:
             self._settle(remote)
-        else:  # bulk is not fetched on the thread that reads the stream
+        else:  # bulk data are not fetched in the thread that reads the stream
             threading.Thread(target=self._settle, args=(remote,), daemon=True).start()
 
     def _settle(self, remote: Future[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a task can run besides a Python function."""
+"""The ops that a task can run instead of a Python function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class NativeOp:
     """An op that workers run themselves, without Python."""
 
-    #: Its name: "array.matmul".
+    #: Name of the op: "array.matmul".
     name: str
 
     def __call__(self, *args: object, **kwargs: object) -> None:
@@ -18,12 +18,13 @@ class NativeOp:
 
 @dataclass(frozen=True)
 class ExecutorOp:
-    """Something that a registered executor program runs."""
+    """An op that a registered executor program runs."""
 
-    #: Registered name, slash, the program's own name: "echo/upper".
+    #: The program's registered name, a slash, and the op's name in the program: "echo/upper".
     name: str
 
 
 def native(name: str) -> NativeOp:
-    """The native op of that name, to be used where a function is: in ``submit``, ``map`` and dict graphs."""
+    """Returns the native op of a name. It is used in place of a function in ``submit``, ``map`` and
+    dict graphs."""
     return NativeOp(name)
