@@ -302,6 +302,40 @@ def test_stop_ends_the_function_and_only_the_one_meant(worker: Worker, how: str)
     assert worker.value(worker.finished()) == "alive"
 
 
+def test_a_stop_waits_until_an_import_is_over(worker: Worker, gate: Gate, tmp_path: Path) -> None:
+    """A package whose import was broken off could not be imported again: its parts were there, and not bound to it."""
+    package = tmp_path / "slow_package"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from .part import *\nfrom .wait import *\n__all__ = part.__all__ + wait.__all__\n"
+    )
+    (package / "part.py").write_text("__all__ = ('answer',)\nanswer = 42\n")
+    (package / "wait.py").write_text(
+        "__all__ = ()\n"
+        f"with open({gate.path + '.here'!r}, 'wb', 0) as here, open({gate.path + '.open'!r}, 'rb', 0) as opened:\n"
+        "    here.write(b'x')\n"
+        "    opened.read(1)\n"
+    )
+
+    def work(folder: str, stay: bool) -> int:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        module = __import__("importlib").import_module("slow_package")
+        while stay:
+            time.sleep(1000)
+        return module.answer
+
+    worker.define(1, work)
+    worker.start(1, str(tmp_path), True)
+    gate.wait()
+    struct.pack_into("<Q", worker.page, 16, 1)
+    worker.process.send_signal(signal.SIGINT)
+    gate.open(2)
+    assert worker.finished().error.reason == "STOPPED"
+    worker.start(1, str(tmp_path), False)
+    assert worker.value(worker.finished()) == 42
+
+
 def test_queued_runs_can_be_dropped_while_one_runs(worker: Worker, gate: Gate) -> None:
     def wait_at(path: str) -> None:  # `Gate.pass_through`, which the executor could not import
         with Path(path + ".open").open("rb") as pipe:

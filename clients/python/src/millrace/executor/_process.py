@@ -3,6 +3,7 @@ because Python delivers signals to the main thread."""
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import gc
 import importlib
@@ -18,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any
 
 from millrace import _arrays, _keys, _serialize
@@ -67,6 +69,25 @@ def _loaded() -> set[str]:
     are names such as `__main__`, which another process could not import. A task can put any object
     into `sys.modules` as a name, hence the type check."""
     return {name for name in list(sys.modules) if isinstance(name, str) and name.isidentifier() and name[:2] != "__"}
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Tells whether a frame is within an import.
+
+    An exception there would leave a package half imported: its parts stay in `sys.modules` and the
+    package does not, so that no later task of the process could import it.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _interrupt_again(thread: int) -> None:
+    """Sends SIGINT to a thread after 10 ms. The worker kills the process when its patience ends."""
+    time.sleep(0.01)
+    signal.pthread_kill(thread, signal.SIGINT)
 
 
 class Process:
@@ -234,10 +255,15 @@ class Process:
 
     # ---- the main thread -------------------------------------------------------------------------
 
-    def _on_signal(self, _signum: int, _frame: Any) -> None:
-        if self._stoppable and self._control.stop == self._stoppable:
-            self._stoppable = 0
-            raise TaskStopped("the task was stopped")
+    def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
+        if not self._stoppable or self._control.stop != self._stoppable:
+            return
+        if _importing(frame):
+            # NB: only the low-level call is safe here: the main thread may hold a lock of `threading`.
+            _thread.start_new_thread(_interrupt_again, (threading.get_ident(),))
+            return
+        self._stoppable = 0
+        raise TaskStopped("the task was stopped")
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._on_signal)
