@@ -1,4 +1,5 @@
-"""A server between clients and a real scheduler: passes calls on, and fails or changes those that a test names."""
+"""A proxy server between clients and a real scheduler. It forwards calls, and fails or changes
+those that a test names."""
 
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def with_reason(reason: str) -> tuple[tuple[str, bytes], ...]:
-    """Trailers of an error with a google.rpc.ErrorInfo."""
+    """Returns the trailers of an error with a google.rpc.ErrorInfo."""
     info = _field(1, b"type.googleapis.com/google.rpc.ErrorInfo") + _field(2, _field(1, reason.encode()))
     return (("grpc-status-details-bin", _field(3, info)),)
 
 
 class Between(grpc.GenericRpcHandler):
-    """Methods are named without their service: "Watch"."""
+    """The proxy. Methods are named without their service: "Watch"."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", 64 << 20)])
-        #: Errors to answer next calls with: code and reason, by method.
+        #: Errors that answer the next calls, as code and reason, by method.
         self.errors: dict[str, queue.SimpleQueue[tuple[grpc.StatusCode, str]]] = {}
         #: Functions that replace each response by a list of responses, by method.
         self.responses: dict[str, Callable[[bytes], list[bytes]]] = {}
-        #: How often each method was called.
+        #: Number of calls by method.
         self.calls: dict[str, int] = {}
         options = [("grpc.max_receive_message_length", 64 << 20)]
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), handlers=(self,), options=options)

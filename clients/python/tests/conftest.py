@@ -1,4 +1,5 @@
-"""A cluster of real processes for the tests, and ways to wait for them without guessing how long they take."""
+"""A cluster of real processes for the tests, and ways to wait for them without assumptions about
+how long they take."""
 
 from __future__ import annotations
 
@@ -17,24 +18,25 @@ if not os.environ.get("MILLRACE_EXECUTOR"):  # tasks import this module, too
     for _name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN", "MILLRACE_SCHEDULER_FILE"):
         os.environ.pop(_name, None)
 
-#: For what must happen, on a machine however busy, in seconds.
+#: Longest wait for an event that must happen, in seconds, even on a busy machine.
 PATIENCE = 120.0
-#: These need a GPU.
+#: Tests that need a GPU.
 collect_ignore = (
     [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py"]
 )
 
 
 class Gate:
-    """A point that a task reaches and waits at: two named pipes. Pickled, it is only their path."""
+    """A point in a task where the task waits for the test, made of two named pipes. Pickled, it is
+    only their path."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
 
-    # In the task.
+    # Called in the task.
 
     def pass_through(self) -> None:
-        """Says "here", then blocks until the test opens the gate."""
+        """Reports the arrival, then blocks until the test opens the gate."""
         self.arrive()
         with Path(self.path + ".open").open("rb") as pipe:
             pipe.read(1)
@@ -43,18 +45,19 @@ class Gate:
         with Path(self.path + ".here").open("wb") as pipe:
             pipe.write(b"x")
 
-    # In the test.
+    # Called in the test.
 
     def make(self) -> Gate:
         os.mkfifo(self.path + ".here")
         os.mkfifo(self.path + ".open")
-        # Both ways, so that neither side's open ever waits for the other one, and no end of file comes between two tasks.
+        # Opened for reading and writing, so that neither side's open waits for the other, and no
+        # end of file is read between two tasks.
         self._here = os.open(self.path + ".here", os.O_RDWR | os.O_NONBLOCK)
         self._open = os.open(self.path + ".open", os.O_RDWR)
         return self
 
     def wait(self, times: int = 1) -> None:
-        """Returns once tasks have arrived that often."""
+        """Waits until tasks have arrived this many times."""
         for _ in range(times):
             ready, _, _ = select.select([self._here], [], [], PATIENCE)
             assert ready, "the task did not arrive"
@@ -82,7 +85,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def eventually(holds: Callable[[], object], what: str = "") -> None:
-    """Returns once it holds; fails if it never does."""
+    """Waits until the condition holds; fails after PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, what or "it never came true"

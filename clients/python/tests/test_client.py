@@ -1,4 +1,4 @@
-"""The client against real scheduler, worker and executor processes."""
+"""Tests of the client with real scheduler, worker and executor processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(x: object, y: object = 10) -> object:
     return x + y  # type: ignore[operator]
 
 
-# ---- submitting --------------------------------------------------------------------------------------------------
+# ---- submitting ----------------------------------------------------------------------------------
 
 
 def test_submit(client: Client) -> None:
@@ -161,7 +161,7 @@ def test_native_ops(client: Client) -> None:
     assert client.submit(np.sum, b).result() == 15.0
 
 
-# ---- data --------------------------------------------------------------------------------------------------------
+# ---- data ----------------------------------------------------------------------------------------
 
 
 def test_scatter(client: Client) -> None:
@@ -186,7 +186,8 @@ def test_scatter_to_and_broadcast(client: Client) -> None:
     assert client.who_has(there) == {there.key: [names[1]]}
     assert there.key in client.has_what(names[1])[names[1]]
     everywhere = client.scatter(np.zeros(50_000), broadcast=True, hash=False)
-    # The first copy makes it a result; the scheduler hears of the others when their workers report.
+    # The first copy makes the data a result. The scheduler knows the other copies when their
+    # workers report them.
     eventually(lambda: sorted(client.who_has(everywhere)[everywhere.key]) == names)
     listed = client.has_what()
     assert all(everywhere.key in listed[n] for n in names)
@@ -252,7 +253,7 @@ def test_datasets(cluster: LocalCluster, client: Client) -> None:
         client.get_dataset("numbers")
 
 
-# ---- futures -----------------------------------------------------------------------------------------------------
+# ---- futures -------------------------------------------------------------------------------------
 
 
 def test_future(client: Client, gate: Gate) -> None:
@@ -421,7 +422,7 @@ def test_a_future_in_another_client(cluster: LocalCluster, client: Client) -> No
     future = client.submit(np.arange, 100_000)
     data = pickle.dumps(future)
     with Client(cluster) as second:
-        copy = pickle.loads(data)  # through the client opened last
+        copy = pickle.loads(data)  # through the client that was opened last
         assert copy._session is second.session
         assert copy.result()[-1] == 99_999
         key = future.key
@@ -441,14 +442,14 @@ def test_a_client_inside_of_a_task(client: Client) -> None:
             assert millrace.get_client() is inner
             return len(inner.scheduler_info()["workers"]) * 100 + sum(inner.gather(inner.map(inc, range(n))))
 
-    # Two workers: it is this cluster, and not one that the task has started for itself.
+    # Two workers: this is the test's cluster, not one that the task has started itself.
     assert client.submit(launch, 5, pure=False).result(PATIENCE) == 215
 
 
 def test_the_client_of_a_task(cluster: LocalCluster, client: Client) -> None:
     def launch() -> tuple[float, float, bool]:
         mine = millrace.get_client()
-        # Bulk comes and goes with the task's own token.
+        # Bulk data are sent and fetched with the task's own token.
         own = mine.scatter(np.full(300_000, 2.0), hash=False)
         total = mine.submit(np.sum, own).result(PATIENCE)
         return float(total), float(own.result()[0]), mine is millrace.get_client()
@@ -473,7 +474,7 @@ def test_the_token_of_a_task_is_not_the_operators(cluster: LocalCluster, client:
         assert other.submit(inc, 1).result(PATIENCE) == 2
 
 
-# ---- rules -------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 
 
 def test_workers(client: Client) -> None:
@@ -495,7 +496,8 @@ def test_priority(client: Client, gate: Gate, tmp_path: Path) -> None:
     slots = info[name]["slots"]
     blocked = [client.submit(Gate.pass_through, gate, workers=name, slots=slots, pure=False)]
     gate.wait()
-    # A task that needs all slots waits in the scheduler's order, whatever has been assigned ahead.
+    # A task that needs all slots waits in the scheduler's order, also behind tasks that were
+    # pre-assigned.
     low = client.map(note, "l" * 20, workers=name, slots=slots, pure=False)
     client.session.flush()
     high = client.map(note, "h" * 5, workers=name, slots=slots, priority=10, pure=False)
@@ -571,7 +573,7 @@ def test_cancel_a_queued_task(client: Client, gate: Gate) -> None:
     assert queued.cancelled()
 
 
-# ---- the cluster -------------------------------------------------------------------------------------------------
+# ---- the cluster ---------------------------------------------------------------------------------
 
 
 def test_run(client: Client) -> None:
@@ -724,7 +726,7 @@ def test_large_arguments_draw_a_warning(client: Client) -> None:
         client.submit(len, bytes(1000)).result()
 
 
-# ---- the interface -----------------------------------------------------------------------------------------------
+# ---- the interface -------------------------------------------------------------------------------
 
 NAMES = (
     "submit map gather scatter get wait as_completed cancel retry run who_has has_what scheduler_info wait_for_workers "
@@ -792,7 +794,8 @@ def test_a_future_inside_of_an_object_in_a_task(client: Client) -> None:
     inner = client.submit(inc, 1)
     assert client.submit(lambda box: box.future, Box(inner)).result(PATIENCE) == 2
 
-    # By value of its key: a task that gets the pickle holds the result by a client of its own.
+    # The future is pickled as its key: a task that gets the pickle holds the result through a
+    # client of its own.
     def use(pickled: bytes) -> tuple[str, int]:
         future = pickle.loads(pickled)
         return type(future).__name__, future.result(PATIENCE)

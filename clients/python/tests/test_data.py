@@ -1,4 +1,4 @@
-"""The data path: what is scattered arrives, whatever becomes of the worker that took it first."""
+"""The data path: scattered data arrive even if the worker that took them first is lost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_is_gathered_is_used_in_place_until_it_is_garbage(client: Client) -
     result = future.result()
     assert result[-1] == 999_999 and not result.flags.owndata
     again = future.result()
-    again[:] = 7  # pages of this process alone
+    again[:] = 7  # the written pages are private
     assert result[10] == 10
     del again
     assert set(client.session.paths().values()) == {"shared memory"} and "shared memory" in repr(client)
@@ -102,7 +102,7 @@ def test_what_is_gathered_is_used_in_place_until_it_is_garbage(client: Client) -
     gc.collect()
     client.session.flush()
     eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
-    # The lease keeps the bytes, though nobody wants the object any more.
+    # The lease keeps the bytes, though no client holds the object any more.
     assert list(part) == list(range(10, 20))
     del part
     eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
@@ -155,7 +155,7 @@ def test_lost_data_may_be_scattered_again() -> None:
         assert np.array_equal(again[0].result(PATIENCE), data)
         assert np.array_equal(again[1].result(PATIENCE), data + 1)
         assert [f.status for f in lost] == ["error", "error"]
-        lost.clear()  # this gives up nothing of the new ones
+        lost.clear()  # this must not release the new ones
         assert client.submit(np.sum, again[0], pure=False).result(PATIENCE) == data.sum()
 
 
@@ -172,7 +172,7 @@ def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
     future = client.scatter(data, hash=False)
     with Client(cluster) as other:
         other.session.token = "wrong"
-        mine = other.submit(np.sum, 0, pure=False)  # the calls themselves carry the right one
+        mine = other.submit(np.sum, 0, pure=False)  # the calls themselves have the right token
         assert mine.result() == 0
         copy = other.session.hold(future.key)
         assert np.array_equal(other.session.fetch([copy], PATIENCE)[0], data)
@@ -200,7 +200,7 @@ def test_large_copies_by_threads_are_complete(nbytes: int, monkeypatch: pytest.M
 
 
 def test_an_input_that_a_task_keeps_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache in a task, while the memory of the worker is filled again and again."""
+    """A task keeps an input as a cache while the worker's memory is filled several times."""
     monkeypatch.setenv("MILLRACE_SLOTS", "1")
     size = 32 << 20
 
@@ -237,7 +237,7 @@ def test_an_input_that_a_task_keeps_stays_what_it_is(monkeypatch: pytest.MonkeyP
             del futures, future
             gc.collect()
         client.submit(forget).result(PATIENCE)
-        # All of the memory is there again: seven of these at once, with what the slab needs itself.
+        # All memory is free again: seven arrays fit at once, beside the slab's own overhead.
         total = client.submit(
             lambda *parts: sum(p[0] for p in parts), *[client.submit(make, 1000 + i) for i in range(7)]
         )

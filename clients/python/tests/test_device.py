@@ -1,4 +1,4 @@
-"""The executor on a GPU, against a test that plays the worker, on a fake driver with a fake CuPy."""
+"""Tests of the executor on a GPU. The test plays the worker, on a fake driver with a fake CuPy."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ DRIVER = Path(__file__).parents[3] / "memory/cuda/cudatest/driver/fake.c"
 HEADER = b"MILLRACE" + bytes(range(56))
 ROOM = 4096
 _MAGIC = 0x4D52464B
-# Words of the driver's state, in bytes from its beginning.
+# Offsets of fields in the driver's state, in bytes.
 _DELAY, _FAIL_CODE, _FAIL_COUNT, _FAIL_CALL, _STICKY, _STICKY_PID = 32, 48, 64, 72, 136, 144
 
 cloudpickle.register_pickle_by_value(__import__(__name__))
 
 
 class Fake:
-    """The driver in this process, which plays the worker, and its switches."""
+    """The fake driver in this process, which plays the worker, and the settings that tests
+    change."""
 
     def __init__(self, directory: Path, devices: int = 1) -> None:
         self.library, self._state = directory / "libcuda.so.1", directory / "state"
@@ -75,7 +76,7 @@ class Fake:
         return ctypes.string_at(at, n)
 
     def slab(self, size: int) -> tuple[int, bytes]:
-        """Its address here and its handle."""
+        """Allocates a slab. Returns its address in this process and its handle."""
         at, handle = ctypes.c_uint64(), ctypes.create_string_buffer(64)
         assert not self.lib.cuMemAlloc_v2(ctypes.byref(at), size)
         assert not self.lib.cuIpcGetMemHandle(handle, at)
@@ -122,12 +123,13 @@ class DeviceWorker(Worker):
         return made
 
     def again(self, finished: Any) -> executor_pb2.ExecutorInput:
-        """The result of a run as the input of another one."""
+        """Returns the result of a run as an input of another one."""
         assert not finished.HasField("error"), finished.error
         return executor_pb2.ExecutorInput(header=finished.header, frames=finished.frames)
 
     def call(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Runs a function. An ExecutorInput becomes an input of the run; any other value is passed as an argument."""
+        """Runs a function. An ExecutorInput becomes an input of the run; any other value is passed
+        as an argument."""
         self.runs += 1
         self.define(self.runs, function)
         file = io.BytesIO()
@@ -152,15 +154,16 @@ class DeviceWorker(Worker):
 
 
 class Reference:
-    """Stands for an input."""
+    """Stands for an input in the arguments of a run."""
 
 
 class Recycling(DeviceWorker):
-    """A worker whose slab is nearly full: what nobody holds any more is overwritten at once, and what was freed last is
-    handed out first."""
+    """A worker whose slab is nearly full: a range is overwritten as soon as nothing holds it any
+    more, and the range that was freed last is allocated first."""
 
     def __init__(self, gpu: Any, **device: Any) -> None:
-        # Ranges of the slab: offset, bytes, and who holds them: ("lease", request) or ("result", task).
+        # Ranges of the slab by offset: size in bytes, and holders, which are ("lease", request) or
+        # ("result", task).
         self._held: dict[int, tuple[int, set[tuple[str, int]]]] = {}
         self._free: list[tuple[int, int]] = []
         super().__init__(gpu, **device)
@@ -190,7 +193,7 @@ class Recycling(DeviceWorker):
         return at
 
     def drop(self, finished: Any) -> None:
-        """The last client that wanted a result has dropped it."""
+        """Simulates that the last client has dropped a result."""
         self._let_go(("result", finished.task_id))
 
     def _let_go(self, holder: tuple[str, int]) -> None:
@@ -203,7 +206,8 @@ class Recycling(DeviceWorker):
 
 
 def setup(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of an executor: the fakes where there is no GPU, and a look at its inputs after each run."""
+    """Sets the environment of an executor: the fake libraries if the GPU is a fake, and the check
+    of inputs after each run."""
     if isinstance(fake, Fake):
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("MILLRACE_CHECK_INPUTS", "1")
@@ -240,7 +244,7 @@ def test_results_stay_on_the_gpu_and_are_waited_for(worker: DeviceWorker, fake: 
     fake.set(_DELAY, 20_000)
     made = worker.call(lambda x: x * 2 + 1, given)
     assert len(made.frames) == 1 and not made.inline_frames
-    # What lies there now is the result, however late its kernel was.
+    # The frame has the final values, however late its kernel was.
     assert (worker.value(made) == data * 2 + 1).all()
     fake.set(_DELAY, 0)
     again = worker.call(lambda x: x + x, worker.again(made))
@@ -287,7 +291,7 @@ def test_small_and_odd_results(worker: DeviceWorker) -> None:
         return {k: f"{type(v).__module__}.{type(v).__name__}" for k, v in d.items()}
 
     kinds = worker.value(worker.call(look, worker.again(made)))
-    # A pickle keeps what was on the host and what was not.
+    # After unpickling, arrays of the host and of the GPU are told apart.
     assert kinds["large"] == kinds["half"] == kinds["small"] == "cupy.ndarray"
     assert kinds["host"] == "numpy.ndarray" and kinds["text"] == "builtins.str"
 
@@ -305,7 +309,7 @@ def test_tasks_that_want_numpy_get_copies(worker: DeviceWorker) -> None:
         return x + 1
 
     made = worker.call(use, worker.given(ROOM, data))
-    assert made.frames  # H2D
+    assert made.frames  # the result was copied to the GPU
     assert (worker.value(made) == data + 1).all()
 
 
@@ -379,7 +383,8 @@ def test_a_gpu_that_fails_again_and_again_is_lost(worker: Recycling, fake: Fake)
         raise ValueError
 
     worker.call(bad)
-    fake.fail("cuCtxSynchronize", 999, count=2)  # the end of the function, and once more
+    # Fails at the end of the function, and at the check after it.
+    fake.fail("cuCtxSynchronize", 999, count=2)
     assert worker.call(lambda: 5).error.reason == "DEVICE_ERROR"
     assert worker.value(worker.call(lambda: 5)) == 5
     fake.fail("cuCtxSynchronize", 999, count=3)
@@ -431,13 +436,14 @@ def test_numba_is_given_arrays_in_the_slab(worker: DeviceWorker) -> None:
         return {"at": at, "same": x, "pickled": {1: x, 2: small}}
 
     given = worker.given(ROOM, data)
-    small = worker.call(lambda: __import__("cupy").arange(4))  # travels with its header
+    small = worker.call(lambda: __import__("cupy").arange(4))  # small: stored in its header
     made = worker.call(use, given, executor_pb2.ExecutorInput(header=small.header))
     got = worker.value(made)
     assert got["at"] == ROOM and (got["same"] == data).all()
     assert (got["pickled"][1] == data).all() and (got["pickled"][2] == np.arange(4)).all()
     made = worker.call(arrays("numba")(lambda x: {"same": x}), given)
-    assert [f.offset for f in made.frames] == [ROOM] and (worker.value(made)["same"] == data).all()  # shared
+    # Shares the input's memory.
+    assert [f.offset for f in made.frames] == [ROOM] and (worker.value(made)["same"] == data).all()
 
     @arrays("numba")
     def too_much(x: Any) -> Any:
@@ -450,7 +456,7 @@ def test_numba_is_given_arrays_in_the_slab(worker: DeviceWorker) -> None:
 
 
 class Foreign:
-    """An array on a GPU that only says so by DLPack."""
+    """An array on a GPU that only supports DLPack."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -460,7 +466,7 @@ class Foreign:
         return 2, 0
 
     def __dlpack__(self, **how: Any) -> Any:
-        capsule = getattr(self.array, "__dlpack__", None)  # the fake has none
+        capsule = getattr(self.array, "__dlpack__", None)  # the fake CuPy has none
         return self.array if capsule is None else capsule(**how)
 
 
@@ -491,7 +497,7 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
                 fields["hello"].preload.extend(self.hello_preload)
             super().send(**fields)
 
-    # Without CuPy it is torch that tasks are given.
+    # Without CuPy, torch is preloaded, because tasks are then given its tensors.
     for path, wanted in ((tmp_path, {"heavy", "broken", "torch"}), (f"{tmp_path}:{FAKES}", {"heavy", "broken"})):
         for left in tmp_path.glob("*-was-imported"):
             left.unlink()
@@ -510,7 +516,7 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
 
 @pytest.fixture
 def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
-    """A worker from whose slab CuPy takes its memory."""
+    """A worker that lends memory of its slab to CuPy."""
     setup(fake, monkeypatch)
     w = Recycling(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
     w.call(import_cupy)
@@ -538,7 +544,8 @@ def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
     made = lending.call(make, lending.given(ROOM, data))
     assert made.frames[0].offset == int(text_of(lending, lending.runs))
     assert (lending.value(made) == data + 1).all()
-    # The result has left the arena: the next one is elsewhere, and what the executor had is given back.
+    # The result has left the arena, so the next one is elsewhere. The executor has released its
+    # leases.
     assert lending.leased == lending.released
     again = lending.call(make, lending.again(made))
     assert again.frames[0].offset != made.frames[0].offset
@@ -556,7 +563,7 @@ def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
         assert lending.value(lending.call(use)) == 2
     assert len(lending.leased) == 2 and not lending.released
 
-    # A small part of a block is copied, and the block stays.
+    # A result that is a small part of a block is copied, and the block stays.
     def part() -> Any:
         import cupy
 
@@ -591,7 +598,7 @@ def ones() -> Any:
 
 
 def fill(n: int) -> Any:
-    """Results on the GPU that fill it up."""
+    """Makes results on the GPU that fill the slab."""
     import cupy
 
     return [cupy.asarray(np.full(65_536, 7.0)) for _ in range(n)]
@@ -603,7 +610,7 @@ def test_what_python_still_holds_is_not_given_away(lending: Recycling) -> None:
 
         if not hasattr(cupy, "weights"):
             cupy.weights = cupy.ones(65_536)
-        if value:  # its owner may write to it
+        if value:  # the owner of the array may write to it
             cupy.weights[...] = cupy.ones(65_536) * value
         return cupy.weights
 
@@ -677,7 +684,8 @@ def test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for(lending: 
         with side:
             t = cupy.ones(32_768)
             at = t.data.ptr
-        # Freed where another stream is current, and in another thread: kernels of its own may still use it.
+        # Freed while another stream is current, and in another thread: kernels of the block's own
+        # stream may still use it.
         del t
         first = where(), where(other)
         with side:
@@ -714,7 +722,7 @@ def test_an_executor_gives_back_what_is_free(lending: Recycling) -> None:
 
 
 class Short(Recycling):
-    """A worker that has no room for a result before the process has given back what it keeps."""
+    """A worker that has no room for a result until the process has released its unused leases."""
 
     def place(self, request: Any, n: int) -> int:
         if request.HasField("task") and set(self.leased) - set(self.released):
@@ -742,7 +750,8 @@ def test_a_run_that_waits_for_room_gives_back_what_its_process_keeps(
 
 
 class Pressed(Recycling):
-    """A worker that asks a process that wants room for a result for what it keeps, and answers when it got some."""
+    """A worker that, when asked for room for a result, first asks the process to give memory back,
+    and answers after it has released a lease."""
 
     def place(self, request: Any, n: int) -> int:
         if request.HasField("task"):
@@ -777,7 +786,7 @@ def test_memory_that_a_result_takes_over_is_not_given_back_before_it(
 
 
 class Counting(Recycling):
-    """A worker that knows how many leases a process had at most at one moment."""
+    """A worker that records the largest number of leases that a process had at the same time."""
 
     most = 0
 
@@ -798,7 +807,7 @@ def test_the_arena_takes_no_more_than_its_limit(fake: Fake, monkeypatch: pytest.
     for n in (3, 5, 1, 4):
         sums, last = lending.value(lending.call(several, n))
         assert sums == [7.0 * 65_536] * n and (last == 7).all()
-    # Two arrays of 512 KiB. The others lie in memory of CuPy's own.
+    # The limit is two arrays of 512 KiB. The others lie in CuPy's own memory.
     assert lending.most == 2
 
     def larger() -> Any:
@@ -812,17 +821,18 @@ def test_the_arena_takes_no_more_than_its_limit(fake: Fake, monkeypatch: pytest.
     lending.end()
 
 
-# ---- order on the GPU --------------------------------------------------------------------------------------------
+# ---- order on the GPU ----------------------------------------------------------------------------
 
 
 class Lazy:
-    """Computes what is stored while it is encoded."""
+    """Computes its contents on the GPU while it is encoded."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
 
     def __reduce__(self) -> Any:
-        return list, ([self.x * 2],)  # in one expression: freeing GPU memory would wait for the kernel
+        # In one expression: freeing GPU memory would wait for the kernel.
+        return list, ([self.x * 2],)
 
 
 class Queued:
@@ -849,7 +859,7 @@ def test_what_encoding_computes_is_done_when_it_is_copied(worker: Recycling, fak
     fake.set(_DELAY, 20_000)
     made = worker.call(lambda x: Lazy(x), given)
     assert len(made.frames) == 1 and (worker.value(made)[0] == data * 2).all()
-    # A small one is read, by another way.
+    # A small array is read by another code path.
     made = worker.call(lambda x: Lazy(x[:10]), given)
     assert (worker.value(made)[0] == data[:10] * 2).all()
 
@@ -889,7 +899,7 @@ def test_a_run_ends_when_all_that_it_started_on_the_gpu_is_done(
 
 
 def _with_streams(make: Callable[..., Any], n: int) -> Callable[..., Any]:
-    """The function with a shorter input, and what it says of streams."""
+    """Returns the function for a shorter input, with the same setting of streams."""
 
     def call(x: Any) -> Any:
         return make(x[:n])
@@ -920,7 +930,7 @@ def test_only_current_streams_are_waited_for_if_a_function_wants_it(worker: Recy
         arrays("cupy", streams="mine")
 
 
-# ---- inputs ------------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def test_a_change_of_an_input_is_an_error(worker: Recycling) -> None:
@@ -971,7 +981,7 @@ def check_kept(worker: Recycling, library: str) -> None:
     assert [k.input for k in finished.kept] == [0]
     assert not worker.call(
         lambda x, d: (x[5:], d[1] + 1), given, other
-    ).kept  # a result shares it, and nothing keeps it
+    ).kept  # the result shares the input, and nothing keeps it
 
     def forget() -> None:
         import cupy
@@ -984,11 +994,11 @@ def check_kept(worker: Recycling, library: str) -> None:
     assert worker.released == [finished.kept[0].request]
 
 
-# ---- a process in reserve ----------------------------------------------------------------------------------------
+# ---- a process in reserve ------------------------------------------------------------------------
 
 
 class Spare(Recycling):
-    """Tells the process that it may never be needed."""
+    """A worker that starts the process as a spare one."""
 
     preload: tuple[str, ...] = ("cupy",)
 
@@ -1001,7 +1011,7 @@ class Spare(Recycling):
 
 def test_a_process_in_reserve_does_not_touch_the_gpu(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     setup(fake, monkeypatch)
-    # It is ready, and does not know yet that the slab is another one's.
+    # It becomes ready without noticing yet that the slab is not the expected one.
     w = Spare(fake, header=b"MILLRACE" + bytes(56))
     w.define(50, import_cupy)
     w.start(50)
@@ -1015,7 +1025,7 @@ def test_a_process_in_reserve_does_not_touch_the_gpu(fake: Fake, monkeypatch: py
     w.end()
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def test_without_memory_a_run_is_repeated_with_that_of_the_slab(worker: DeviceWorker, fake: Fake) -> None:
@@ -1083,7 +1093,7 @@ def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.
             raise cupy.cuda.memory.OutOfMemoryError("out of memory")
         return cupy.times
 
-    fcntl.lockf(w.slab_fd, fcntl.LOCK_SH)  # another executor is at work
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_SH)  # another executor is running a task
     w.define(50, use)
     w.start(50)
     while "\n" not in text_of(w, w.runs):
@@ -1091,13 +1101,13 @@ def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.
     assert text_of(w, w.runs) == "attempt 1\n"
     fcntl.lockf(w.slab_fd, fcntl.LOCK_UN)
     assert w.value(w.finished()) == 2
-    # Nobody is kept out now.
+    # After the run, the GPU is not locked any more.
     fcntl.lockf(w.slab_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     w.end()
 
 
 def test_gpus_of_this_machine_are_counted(fake: Fake) -> None:
-    """What `make build` asks before it installs CuPy."""
+    """Tests the program that `make build` runs to decide whether to install CuPy."""
     program = Path(__file__).parents[3] / "tools" / "gpus"
     there = {**os.environ, "LD_LIBRARY_PATH": str(fake.library.parent)}
     assert subprocess.run([program], capture_output=True, text=True, env=there, check=True).stdout == "1 13\n"

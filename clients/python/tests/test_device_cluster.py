@@ -1,5 +1,5 @@
-"""Tasks with arrays on GPUs, by a whole cluster: on the fake driver with a fake CuPy, and with MILLRACE_GPU_TESTS=1 on two
-GPUs."""
+"""Tasks with arrays on GPUs in a whole cluster: on the fake driver with a fake CuPy, or on two GPUs
+with MILLRACE_GPU_TESTS=1."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     if REAL:
         limits = ["--device-memory-limit", "16GiB", "--pinned-limit", "1GiB", "--executor-arena", "2GiB"]
         limits += ["--executor-arena-for", "cupy,torch"]
-        limits += ["--slots", "1"]  # each Python process has a context of its own, of half a GiB
+        limits += ["--slots", "1"]  # each Python process has a context, which takes half a GiB
     else:
         fake = test_device.Fake(directory, devices=2)
         limits += ["--cuda-library", str(fake.library)]
@@ -89,7 +89,8 @@ SMALL, MEBI = 32 << 10, 128 << 10
 
 
 def stamp(value: float, n: int, *inputs: Any) -> Any:
-    """An array of one number, which depends on all inputs, each of which is looked at as a whole."""
+    """Returns an array of one number that depends on all inputs. Each input is checked as a
+    whole."""
     import cupy
 
     for x in inputs:
@@ -101,7 +102,7 @@ def stamp(value: float, n: int, *inputs: Any) -> Any:
 
 @arrays("torch")
 def stamp_by_torch(value: float, n: int, *inputs: Any) -> Any:
-    """The same as a tensor."""
+    """The same function with tensors of torch."""
     import torch
 
     for x in inputs:
@@ -112,7 +113,7 @@ def stamp_by_torch(value: float, n: int, *inputs: Any) -> Any:
 
 
 def executors_of(pid: int) -> list[int]:
-    """Executors of a worker that have got ready, spare ones too."""
+    """Returns the process ids of a worker's executors, including spare ones."""
     out = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):
@@ -122,10 +123,11 @@ def executors_of(pid: int) -> list[int]:
 
 
 def test_work_goes_on_under_kills_with_arenas_in_most_of_the_slab(client: Client, tmp_path: Path) -> None:
-    """Arrays that executors keep, results in arenas, and spilling of everything, while executors and workers are killed."""
+    """Executors and workers are killed while executors keep arrays, results lie in arenas, and
+    everything is spilled."""
     scale = 16 if REAL else 1
     limits = ["--device-memory-limit", f"{64 * scale}MiB", "--pinned-limit", f"{32 * scale}MiB"]
-    # Together three quarters of the slab, by one library or by two.
+    # Three quarters of the slab in total, for one library or for two.
     limits += ["--executor-arena", f"{(6 if REAL else 12) * scale}MiB", "--slots", "4"]
     limits += ["--executor-arena-for", "cupy,torch" if REAL else "cupy"]
     path = [str(Path(test_device.__file__).parent), *([] if REAL else [str(test_device.FAKES)]), *sys.path]
@@ -246,7 +248,7 @@ def see() -> str:
 
 @contextlib.contextmanager
 def another_program(gpu: str, leaves: int) -> Iterator[None]:
-    """Something else on a GPU takes all of its free memory but so many bytes."""
+    """Runs another program that takes all free memory of a GPU except this many bytes."""
     code = f"""if True:
         import sys, cupy
         x = cupy.empty(cupy.cuda.runtime.memGetInfo()[0] - {leaves}, "uint8")
@@ -266,9 +268,10 @@ def another_program(gpu: str, leaves: int) -> Iterator[None]:
 def test_another_program_takes_the_memory(client: Client) -> None:
     one, _ = workers(client)
     unit = 1 << 30 if REAL else 4 << 20
-    assert client.submit(use, 1, workers=one).result(PATIENCE) == 1  # it has a context
+    assert client.submit(use, 1, workers=one).result(PATIENCE) == 1  # now it has a context
     with another_program(client.run(see, workers=[one])[one], leaves=2 * unit):
-        # What is not free any more is lent by the slab. What that does not have, nobody has.
+        # Memory that is not free any more is lent by the slab. A request that exceeds the slab
+        # fails.
         assert client.submit(use, 6 * unit, workers=one, pure=False).result(PATIENCE) == 6 * unit
         want = r"out of memory on the GPU, twice.* are free, the slab takes .*, other processes \d"
         with pytest.raises(TaskFailedError, match=want) as e:
@@ -290,7 +293,7 @@ def test_a_cluster_of_ones_own_is_on_the_gpus(client: Client, monkeypatch: pytes
     monkeypatch.setenv("MILLRACE_DEVICE_MEMORY_LIMIT", "16MiB")
     monkeypatch.setenv("MILLRACE_PINNED_LIMIT", "16MiB")
     with Client() as own:
-        # The other cluster has two of the GPUs; this one takes all, of which a machine may have more.
+        # The other cluster has two GPUs. This one uses all GPUs of the machine, which may be more.
         assert workers(own)[:2] == workers(client) == ["gpu-0", "gpu-1"]
         assert own.submit(lambda x: x + 1, 1).result(PATIENCE) == 2
 

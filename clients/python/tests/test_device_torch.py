@@ -1,4 +1,4 @@
-"""Torch's allocator pointed at the slab, against a test that plays the worker, on a fake driver with a fake torch."""
+"""Torch's allocator on the slab. The test plays the worker, on a fake driver with a fake torch."""
 
 # ruff: noqa: F811
 
@@ -55,7 +55,7 @@ def prepared() -> None:
 
 
 def filled(n: int, value: float) -> Any:
-    """A tensor; where it lies in the slab goes to the log."""
+    """Makes a tensor, and prints its offset in the slab to the log."""
     import torch
     from millrace.executor import _process
 
@@ -81,7 +81,8 @@ def test_results_in_the_arena_are_not_copied(worker: TorchWorker) -> None:
     assert where(worker) == results[-1].frames[0].offset
     for i, made in enumerate(results):
         assert (worker.value(made) == i).all()
-    # There was no block of that size yet the first time; since then, one is asked for when one left.
+    # The first run found no block of that size. After each result that takes a block along, another
+    # block is requested.
     assert len(worker.leased) == 5 and len({r.frames[0].offset for r in results}) == 5
     while len(worker.released) < 4:
         worker.take()
@@ -129,7 +130,8 @@ def test_what_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> No
 
     worker.call(keep)
     made = worker.call(keep)
-    # The function has it, and may write to it: the result is a copy. A result never lies in memory that a process keeps.
+    # The function has the tensor and may write to it, so the result is a copy. A result never lies
+    # in memory that a process keeps.
     assert 0 <= where(worker) < worker.size and made.frames[0].offset != where(worker)
     for _ in range(3):
         assert worker.value(worker.call(look)) == 5
@@ -167,7 +169,7 @@ def test_what_torch_does_not_give_back_counts(worker: TorchWorker) -> None:
     results = [worker.call(keep) for _ in range(9)]
     for made in results:
         assert (worker.value(made) == 5).all()
-    # 4 of 16 MiB are the limit. Torch has the other tensors in memory of its own.
+    # The limit is 4 blocks of 16 MiB. The other tensors lie in torch's own memory.
     assert len(worker.leased) == 4 and not worker.released
 
 
@@ -178,7 +180,7 @@ def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:
         return [filled(4 * MIB, 1.0).data_ptr(), _process._process._torch._pool.id[1]]
 
     first, second, third, fourth = [worker.value(worker.call(use)) for _ in range(4)]
-    assert first != second == third == fourth  # the first time there was no block
+    assert first != second == third == fourth  # the first run found no block
     made = worker.call(lambda: filled(4 * MIB, 2.0))
     assert made.frames[0].offset == where(worker)
     at, pool = worker.value(worker.call(use))
@@ -193,7 +195,7 @@ def test_what_is_made_when_a_result_goes_does_not_lie_where_it_lay(worker: Torch
 
     def make(value: float) -> Any:
         made = filled(4 * MIB, value)
-        made.companion = Leaving()  # goes after the memory of the tensor
+        made.companion = Leaving()  # is freed after the memory of the tensor
         return made
 
     for i in range(4):
@@ -204,7 +206,7 @@ def test_what_is_made_when_a_result_goes_does_not_lie_where_it_lay(worker: Torch
 
 def test_a_failed_run_gives_nothing_away(worker: TorchWorker) -> None:
     def fails() -> Any:
-        return filled(4 * MIB, 1.0), (i for i in ())  # which cannot be pickled
+        return filled(4 * MIB, 1.0), (i for i in ())  # cannot be pickled
 
     for _ in range(3):
         assert worker.call(fails).error.reason == "RESULT_NOT_SERIALISABLE"
@@ -218,7 +220,7 @@ def test_the_limit_holds_and_the_oldest_make_room(worker: TorchWorker) -> None:
 
     for n in (4, 4, 5, 5, 5):
         worker.call(lambda n=n: several(n))
-    # 3 of 16 MiB, for which there is no room any more when 3 of 20 MiB were wanted instead.
+    # 3 blocks of 16 MiB, which are released to make room when 3 of 20 MiB are wanted instead.
     assert len(worker.leased) == 6 and sorted(worker.released) == worker.leased[:3]
     assert 0 <= where(worker) < worker.size
 
@@ -239,7 +241,7 @@ def test_pools_of_others_come_before_ours(worker: TorchWorker) -> None:
         graph.capture_end()
         mine = torch.empty(16 * MIB)
         found = [any(s["address"] == t.data_ptr() for s in ours.snapshot()) for t in (captured, mine)]
-        del pool  # torch would end the process here, if nobody kept it
+        del pool  # torch would end the process here if nothing kept the pool alive
         del captured
         graph.reset()
         return found
@@ -251,7 +253,7 @@ def test_pools_of_others_come_before_ours(worker: TorchWorker) -> None:
 def test_out_of_memory_is_repeated_with_that_of_the_slab(worker: TorchWorker, fake: Fake) -> None:
     n = 6 * MIB
     fake.fail("cuMemAlloc_v2", 2, count=1)
-    worker.call(prepared)  # there is no memory to try torch out
+    worker.call(prepared)  # no memory for the test of torch
     assert worker.value(worker.call(lambda: filled(4 * MIB, 1.0)[0:4].shape)) == (4,)
     fake.fail("cuMemAlloc_v2", 2, count=2)
     made = worker.call(lambda: filled(n, 4.0))
@@ -274,7 +276,7 @@ def test_a_stopped_run_leaves_torch_as_it_was(worker: TorchWorker, tmp_path: Pat
     def endless(started: str) -> None:
         kept = [filled(4 * MIB, 1.0)]
         Path(started).touch()
-        while kept:  # nothing is freed here: what is raised in a __del__ would be ignored
+        while kept:  # no free here: an exception in a __del__ would be ignored
             pass
 
     for i in range(10):
@@ -334,8 +336,8 @@ def test_torch_is_left_alone_unless_asked_for(fake: Fake, monkeypatch: pytest.Mo
 
 
 def test_segments_never_overlap(fake: Fake, tmp_path: Path) -> None:
-    """The table of blocks, by many random calls."""
-    path = tmp_path / "pool.so"  # a table of its own
+    """Tests the table of blocks with many random calls."""
+    path = tmp_path / "pool.so"  # a copy, which has its own table
     path.write_bytes((FOLDER / f"_torch_pool.{platform.machine()}.so").read_bytes())
     lib = ctypes.CDLL(str(path))
     lib.millrace_pool_alloc.restype = lib.millrace_pool_oldest.restype = ctypes.c_uint64

@@ -1,4 +1,4 @@
-"""The executor process against a test that plays the worker."""
+"""Tests of the executor process. The test plays the worker."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ os.execv(sys.executable, [sys.executable, "-m", "millrace.executor"])
 class Worker:
     """Plays the worker's part of the protocol."""
 
-    #: What `hello` says besides.
+    #: Further fields of `hello`.
     hello: dict[str, Any] = {}  # noqa: RUF012
-    #: Of the slab, in bytes.
+    #: Size of the slab in bytes.
     size = SLAB
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class Worker:
         )
         self.inbox: list[Any] = []
         self.logs: list[Any] = []
-        #: Requests for memory of the process, and those that it gave back.
+        #: Requests for memory of the process, and the numbers of those that it has released.
         self.leased: list[int] = []
         self.released: list[int] = []
         #: Modules that tasks have made the process import.
         self.loaded: list[str] = []
         assert self.receive().ready.protocol == 1
-        #: How long the process took to get ready, in seconds.
+        #: Seconds until the process was ready.
         self.started = time.monotonic() - began
         self.runs = 0
         self.room = 1 << 20
@@ -135,7 +135,7 @@ class Worker:
             self.send(allocated=[{"request": request.request, "frames": frames}])
 
     def place(self, request: Any, n: int) -> int:
-        """Where in the slab there is room."""
+        """Returns an offset in the slab with room for n bytes."""
         at = self.room
         self.room += (n + 4095) // 4096 * 4096
         return at
@@ -291,7 +291,7 @@ def test_stop_ends_the_function_and_only_the_one_meant(worker: Worker, how: str)
     worker.define(1, work)
     worker.start(1, how)
     eventually(lambda: worker.word(0) == 1)
-    worker.process.send_signal(signal.SIGINT)  # no run is named: ignored
+    worker.process.send_signal(signal.SIGINT)  # no run is to be stopped, so the signal is ignored
     time.sleep(0.05)
     assert worker.word(1) == 0
     struct.pack_into("<Q", worker.page, 16, 1)
@@ -337,7 +337,8 @@ def test_a_stop_waits_until_an_import_is_over(worker: Worker, gate: Gate, tmp_pa
 
 
 def test_queued_runs_can_be_dropped_while_one_runs(worker: Worker, gate: Gate) -> None:
-    def wait_at(path: str) -> None:  # `Gate.pass_through`, which the executor could not import
+    # A copy of `Gate.pass_through`, which the executor could not import.
+    def wait_at(path: str) -> None:
         with Path(path + ".open").open("rb") as pipe:
             pipe.read(1)
 
@@ -365,7 +366,7 @@ def test_many_tiny_runs(worker: Worker) -> None:
     assert [worker.value(worker.finished()) for _ in range(n)] == list(range(n))
 
 
-# ---- output ------------------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
 def text_of(worker: Worker, task: int, stderr: bool = False) -> str:
@@ -440,7 +441,7 @@ def test_a_segfault_leaves_a_traceback(worker: Worker) -> None:
     assert "Segmentation fault" in text and "in unlucky" in text
 
 
-# ---- arguments and results ---------------------------------------------------------------------------------------
+# ---- arguments and results -----------------------------------------------------------------------
 
 
 class Pid:
@@ -526,14 +527,14 @@ def test_run_time_is_that_of_the_function(worker: Worker) -> None:
         return time.monotonic_ns()
 
     class Argument:
-        """When the arguments had been unpickled, which took a while."""
+        """Becomes the time when the arguments were unpickled, which took a while."""
 
         def __reduce__(self) -> Any:
             return arrive, ()
 
     def work(arrived: int) -> Any:
         class Result:
-            """Between what times the function ran: at least, and at most."""
+            """Becomes the lower and the upper bound of the function's run time."""
 
             def __reduce__(self) -> Any:
                 at_most = time.monotonic_ns() - arrived
@@ -563,7 +564,8 @@ def test_results_do_not_wait_behind_a_long_run(worker: Worker, tmp_path: Path, h
 
     def work(until: int) -> None:
         with rounds.open("rb") as file:
-            # What another process writes, seen without a call that would let the other threads of this one have their turn.
+            # The loop reads memory that another process writes, and makes no call that would let
+            # other threads of this process run.
             over = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
         while over[0] < until:
             if how == "sleeps":
@@ -571,7 +573,8 @@ def test_results_do_not_wait_behind_a_long_run(worker: Worker, tmp_path: Path, h
 
     worker.define(1, work)
     for round in range(1, 4):
-        # In one message, so that the process has all of them before it begins; so many that it takes them for short ones.
+        # All runs are in one message, so that the process has all of them before it begins, and so
+        # many that it treats the op as a short one.
         runs = []
         for until in [0] * 50 + [round]:
             worker.runs += 1
@@ -591,7 +594,7 @@ def test_an_executor_gets_ready_without_what_it_may_not_need() -> None:
     assert out.stdout.strip() == ""
 
 
-# ---- memory of other workers -------------------------------------------------------------------------------------
+# ---- memory of other workers ---------------------------------------------------------------------
 
 LENT = 4 << 20
 
@@ -654,11 +657,11 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
     for op, function in enumerate((keep, look, forget), 1):
         worker.define(op, function)
     finished = run(worker, 1, arguments(Pid()), given)
-    # The worker cannot keep borrowed memory: the process has a copy by now, at the same addresses.
+    # The worker cannot keep borrowed memory, so the process has made a copy at the same addresses.
     assert worker.value(finished) is None and not finished.kept
     lender.memory[:] = bytes(LENT)
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
-    # Others that lie there are as fresh as ever.
+    # Later inputs in the same segment have its current contents.
     lender.memory[4096 : 4096 + 80_000] = np.full(10_000, 3.0).tobytes()
     given = executor_pb2.ExecutorInput(header=given.header, frames=given.frames)
     worker.define(4, lambda x: float(x.sum()))
@@ -691,11 +694,11 @@ def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
     eventually(lambda: open_files() == before)
 
 
-# ---- inputs that outlive their run -------------------------------------------------------------------------------
+# ---- inputs that outlive their run ---------------------------------------------------------------
 
 
 def stored(worker: Worker, at: int, obj: Any) -> Any:
-    """An object in the slab, as an input."""
+    """Stores an object in the slab. Returns it as an input."""
     encoded = _serialize.encode(obj)
     frames = []
     for frame in encoded.frames:
@@ -737,9 +740,9 @@ def test_an_input_that_outlives_its_run_is_kept(worker: Worker, keep: Callable[[
     worker.define(1, lambda x, y: keep(y))
     worker.define(2, lambda: delattr(sys, "kept"))
     finished = run(worker, 1, arguments(Pid(0), Pid(1)), other, given)
-    # An exception has frames, which have all arguments.
+    # The frames of an exception refer to all arguments.
     assert kept(finished) == ([0, 1] if keep is keep_in_an_exception else [1])
-    # As long as it is looked at.
+    # The input is kept as long as it is referenced.
     again = run(worker, 1, arguments(Pid(0), Pid(1)), given, other)
     assert 1 in kept(again)
     numbers = {k.request for k in finished.kept}
@@ -765,7 +768,7 @@ def test_inputs_of_pickles_with_several_buffers_are_kept(worker: Worker) -> None
     finished = run(worker, 1, arguments(Pid(0)), given)
     assert kept(finished) == [0]
     run(worker, 2, arguments())
-    assert not worker.released  # the other half is looked at
+    assert not worker.released  # the other half is still referenced
     run(worker, 2, arguments())
     while not worker.released:
         worker.take()
@@ -843,7 +846,7 @@ def test_an_idle_process_looks_for_cycles(worker: Worker) -> None:
     def drop() -> None:
         import gc
 
-        gc.collect()  # it is an old one
+        gc.collect()  # moves the cycle to the oldest generation
         gc.collect()
         del sys.kept  # type: ignore[attr-defined]
 
@@ -855,7 +858,7 @@ def test_an_idle_process_looks_for_cycles(worker: Worker) -> None:
         worker.take()
 
 
-# ---- functions ---------------------------------------------------------------------------------------------------
+# ---- functions -----------------------------------------------------------------------------------
 
 
 def test_a_function_of_another_minor_version_is_not_run(worker: Worker) -> None:
@@ -900,7 +903,7 @@ def test_functions_are_forgotten(worker: Worker) -> None:
     worker.define(2, lambda: "new")
     assert worker.value(run(worker, 2, arguments())) == "new"
     assert worker.value(run(worker, 1, arguments())) == ([1, 2], [b"h1", b"h2"], 2)
-    # A run that comes too late is told so, and takes nothing along.
+    # A run of a forgotten function fails, and has no other effect.
     error = run(worker, 7, arguments()).error
     assert error.reason == "FUNCTION_NOT_FOUND"
 
@@ -913,11 +916,11 @@ def test_unpickled_functions_are_bounded() -> None:
         functions.add(task_pb2.Function(hash=bytes([n]), payload=payload))
         assert made[n].resolve(functions, "w")() == 100 << 20
         assert made[0].resolve(functions, "w")() == 100 << 20
-    # Two of 100 MiB fit; the first was used again and again.
+    # Two functions of 100 MiB fit. The first one was the most recently used at every step.
     assert [op.call is not None for op in made] == [True, False, False, True]
 
 
-# ---- messages ----------------------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
 def test_messages_are_bounded() -> None:
@@ -935,7 +938,7 @@ def test_messages_are_bounded() -> None:
     out.flush()
     assert [f.task_id for m in sent for f in m.finished] == [1, 2, 3, 4, 5, 6, 7]
     assert max(m.ByteSize() for m in sent) < 60 << 20 and len(sent) < 6
-    # Text of a task is never behind its end.
+    # Text of a task is never sent after the task's end.
     ended: set[int] = set()
     for m in sent:
         assert not ended & {log.task_id for log in m.logs}
@@ -957,7 +960,7 @@ def test_a_result_that_no_message_can_take_fails_alone(worker: Worker) -> None:
     assert worker.value(run(worker, 2, arguments())) == ["text"] * 100
 
 
-# ---- how tasks end -----------------------------------------------------------------------------------------------
+# ---- how tasks end -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -974,7 +977,7 @@ def test_what_would_end_a_program_ends_a_task(worker: Worker, what: BaseExceptio
         raise what
 
     class Ending:
-        """Ends whoever encodes it."""
+        """Raises the exception in the code that encodes it."""
 
         def __reduce__(self) -> Any:
             raise what

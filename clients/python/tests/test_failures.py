@@ -1,4 +1,4 @@
-"""What goes wrong is told clearly, and nothing else is lost by it."""
+"""Failures are reported clearly, and do not affect anything else."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_two_clients_submit_the_same_key_at_once(cluster: LocalCluster, tmp_path
 
 
 class Proxy:
-    """Passes TCP connections on to a scheduler, and breaks all of them when it is told to."""
+    """Forwards TCP connections to a scheduler, and breaks all of them on request."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -290,7 +290,7 @@ class Proxy:
             self._left[direction] = n
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # else its thread would accept one more
+        self._listener.shutdown(socket.SHUT_RDWR)  # otherwise its thread would accept one more
         self._listener.close()
 
     def _accept(self) -> None:
@@ -332,7 +332,7 @@ def test_a_connection_that_breaks_in_a_submission(
     with Client(proxy.address, token=cluster.token) as broken:
         assert broken.submit(inc, 1, pure=False).result(PATIENCE) == 2
         proxy.break_after(direction, n)
-        # More than half a MB; nothing of it may run twice.
+        # More than half a MB. No task may run twice.
         tasks = [(f"{tag}-{i}", "x" * 10_000) for i in range(60)]
         futures = broken.map(lambda t, path: len(note(path, t[0])), tasks, path=log, key=tag)
         assert proxy.broken.wait(PATIENCE)
@@ -346,13 +346,13 @@ def test_a_connection_that_breaks_for_good(cluster: LocalCluster, client: Client
     log = tmp_path / "log"
     proxy = Proxy(cluster.address)
     broken = Client(proxy.address, token=cluster.token)
-    broken.session.timeout = 0.5  # not for the first connection
+    broken.session.timeout = 0.5  # only after the first connection
     proxy.break_after("up", 100_000)
     proxy.close()
     futures = broken.map(lambda t, path: note(path, t), ["x" * 10_000] * 60, path=log, pure=False)
     assert all(isinstance(f.exception(PATIENCE), errors.SchedulerLostError) for f in futures)
     broken.close()
-    # Whatever was queued before this has run by now.
+    # All tasks that were queued before these have run by now.
     assert client.gather(client.map(inc, range(20), pure=False)) == list(range(1, 21))
     assert not log.exists()
 
@@ -372,7 +372,7 @@ def test_result_that_is_too_large() -> None:
 
 def test_executor_that_dies_at_import(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    # It has the package, as the cluster sees at its start, and executors die in it.
+    # The package can be imported, as the cluster checks at its start, but executors end at once.
     python.write_text(
         f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho no module named millrace >&2\nexit 7\n'
     )
@@ -401,7 +401,7 @@ def test_a_cluster_that_cannot_start_says_the_reason(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(errors.ClusterStartError, match=r"(?s)ended with exit code \d+: .*memory.*log: ") as caught:
         start(n_workers=1, memory_limit=limit, device="host")
-    # Nothing is left but the log that the message names.
+    # Only the log that the message names is left.
     (log,) = tmp_path.iterdir()
     assert str(log) in str(caught.value) and "memory" in log.read_text()
     assert isinstance(caught.value, RuntimeError)
@@ -480,7 +480,7 @@ def test_addresses_that_are_none(address: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_executors_do_not_import_grpc() -> None:
-    # Tasks of dict graphs bring the second with them.
+    # millrace._nested is imported by tasks of dict graphs.
     code = "import sys, millrace.executor, millrace._nested; print(*sorted({'grpc', 'asyncio', 'millrace.client'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert out.stdout.strip() == ""
@@ -566,7 +566,8 @@ def alive(pid: int) -> bool:
 
 
 def start_a_program() -> tuple[int, int, int]:
-    """Process ids of the worker, of the executor, and of a program that outlives the task."""
+    """Returns the process ids of the worker, of the executor, and of a program that outlives the
+    task."""
     program = subprocess.Popen(["/bin/sleep", "1000"], stdin=subprocess.DEVNULL)
     return os.getppid(), os.getpid(), program.pid
 
@@ -596,7 +597,7 @@ def test_a_run_outlives_the_worker_whose_memory_it_reads(gate: Gate) -> None:
         lender, borrower = sorted(client.has_what())
         made = client.submit(np.full, 4 << 20, 2.0, workers=lender, pure=False)
         eventually(made.done)
-        # Its process is ready, and says that it can read the memory of others.
+        # The executor process is ready, and reports that it can read memory of other workers.
         assert client.submit(inc, 1, workers=borrower, pure=False).result(PATIENCE) == 2
         pid = client.submit(os.getppid, workers=lender, pure=False).result(PATIENCE)
         total = client.submit(sum_behind, gate, made, workers=borrower, pure=False)

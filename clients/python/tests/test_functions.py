@@ -1,4 +1,5 @@
-"""Functions on their way to executors: which Python can run them, how long clients keep them, and what is too large."""
+"""How functions reach executors: which Python can run them, how long clients keep them, and the
+size limits."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def closure(data: bytes, number: int) -> Any:
     return lambda: (len(data), number)
 
 
-# ---- versions ----------------------------------------------------------------------------------------------------
+# ---- versions ------------------------------------------------------------------------------------
 
 
 def test_only_functions_by_value_need_a_version() -> None:
@@ -46,7 +47,7 @@ def test_a_function_of_another_python_is_not_run(client: Client, monkeypatch: py
         failed.result(PATIENCE)
     assert client.submit(operator.add, 1, 2).result(PATIENCE) == 3
     assert client.submit("operator:mul", 2, 3).result(PATIENCE) == 6
-    # Nor an argument, a result, or anything else that holds bytecode.
+    # The same holds for arguments, results and all other pickles that contain bytecode.
     data = _serialize.encode(closure(b"x", 2))
     with pytest.raises(pickle.UnpicklingError, match=r"VERSION_MISMATCH"):
         _serialize.decode(data.header, data.frames)
@@ -67,7 +68,7 @@ def test_code_by_value_runs_in_its_own_python() -> None:
     assert _serialize.decode(data.header, data.frames)["f"]() == (3, 2)
 
 
-# ---- how long they are kept --------------------------------------------------------------------------------------
+# ---- how long functions are kept -----------------------------------------------------------------
 
 
 def test_a_client_forgets_functions(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +81,7 @@ def test_a_client_forgets_functions(client: Client, monkeypatch: pytest.MonkeyPa
         assert future.result(PATIENCE) == (1 << 20, number)
         assert sum(len(f[0]) for f in session._functions.values()) <= 8 << 20
     assert session._function_bytes == sum(len(f[0]) for f in session._functions.values())
-    # It is pickled again, and known by the same digest.
+    # It is pickled again, with the same digest.
     assert client.submit(kept, pure=False).result(PATIENCE) == (1 << 20, -1)
 
 
@@ -92,14 +93,14 @@ def test_functions_that_wait_to_be_sent_are_not_lost(client: Client, monkeypatch
 
 
 def test_many_large_functions_in_one_submission(client: Client) -> None:
-    """Together they are larger than a message; the scheduler lacks them all."""
+    """Together they are larger than a message, and the scheduler has none of them."""
     big = [closure(bytes(15 << 20), n) for n in range(6)]
     with client.session.changed:
         futures = [client.submit(f, pure=False) for f in big]
     assert client.gather(futures, timeout=PATIENCE) == [(15 << 20, n) for n in range(6)]
     del futures
     client.session.flush()
-    for f in big:  # sent, as far as the client knows; forgotten since
+    for f in big:  # marked as sent, though the scheduler has dropped them
         client.session._sent_functions.add(client._pickled[f][2])
     assert client.gather([client.submit(f, pure=False) for f in big], timeout=PATIENCE) == [
         (15 << 20, n) for n in range(6)
@@ -134,7 +135,7 @@ def test_what_is_registered_later_goes_by_value(
         cloudpickle.unregister_pickle_by_value(beside_the_script)
 
 
-# ---- what is too large -------------------------------------------------------------------------------------------
+# ---- size limits ---------------------------------------------------------------------------------
 
 
 def test_what_is_too_large_is_refused_at_the_call(client: Client) -> None:

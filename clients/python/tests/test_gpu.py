@@ -1,4 +1,5 @@
-"""The executor on a real GPU. Runs with MILLRACE_GPU_TESTS=1, where CuPy and torch are."""
+"""Tests of the executor on a real GPU. They run with MILLRACE_GPU_TESTS=1, and need CuPy and
+torch."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ test_device.cloudpickle.register_pickle_by_value(__import__(__name__))
 
 
 class Real:
-    """The GPU in this process, which plays the worker. Takes the place of test_device.Fake."""
+    """The GPU in this process, which plays the worker. Used in place of test_device.Fake."""
 
     library = "libcuda.so.1"
 
@@ -60,7 +61,7 @@ class Real:
         self.uuid = bytes(self.runtime.getDeviceProperties(0)["uuid"])
 
     def set(self, _at: int, _value: int) -> None:
-        """There are no switches."""
+        """A real GPU has no settings to change."""
 
     def put(self, at: int, data: bytes) -> None:
         host = np.frombuffer(data, np.uint8)
@@ -91,7 +92,7 @@ def worker(fake: Real, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker
 
 @pytest.fixture
 def plain(fake: Real) -> Iterator[DeviceWorker]:
-    """Without a look at the inputs after each run."""
+    """A worker without the check of inputs after each run."""
     w = DeviceWorker(fake)
     yield w
     w.end()
@@ -204,9 +205,9 @@ def test_killed_in_the_middle_of_a_kernel(fake: Real, worker: DeviceWorker) -> N
     deadline = time.monotonic() + 20
     while worker.word(0) == 0 and time.monotonic() < deadline:
         time.sleep(0.001)
-    time.sleep(1.0)  # the kernel is compiled, and runs
+    time.sleep(1.0)  # until the kernel is compiled and runs
     assert worker.word(1) == 0
-    # It does not let itself be interrupted into letting go of what it writes to.
+    # The run does not end on an interrupt while its kernel may still write to its memory.
     struct.pack_into("<Q", worker.page, 16, 1)
     os.kill(worker.process.pid, signal.SIGINT)
     time.sleep(0.3)

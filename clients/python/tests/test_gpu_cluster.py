@@ -1,4 +1,5 @@
-"""Tasks of CuPy and torch by a cluster on two real GPUs, and what may go wrong there. Runs with MILLRACE_GPU_TESTS=1."""
+"""Tasks of CuPy and torch in a cluster on two real GPUs, and their failures. Runs with
+MILLRACE_GPU_TESTS=1."""
 
 # The fixture comes from the other module.
 # ruff: noqa: F811
@@ -71,7 +72,7 @@ def test_results_of_torch_are_taken_where_they_are(client: Client) -> None:
     kept = client.submit(filled, 77.0, workers=one)
     pid = client.submit(os.getpid, workers=one, pure=False).result(LONG)
     os.kill(pid, signal.SIGKILL)
-    # The memory of the dead is the worker's again, and what was a result lives on.
+    # The dead process's memory is returned to the worker, and its results stay valid.
     for i in range(100, 110):
         assert client.submit(look, client.submit(filled, float(i), workers=one), workers=one).result(LONG)[1] == i
     assert client.submit(look, kept, workers=one).result(LONG)[1] == 77
@@ -163,7 +164,7 @@ def test_an_executor_killed_in_the_middle_of_a_kernel(client: Client, tmp_path: 
         cupy.RawKernel(code, "f")((8,), (1024,), (x, made))
         Path(started + ".new").write_text(str(os.getpid()))
         Path(started + ".new").rename(started)
-        cupy.cuda.runtime.deviceSynchronize()  # it never does
+        cupy.cuda.runtime.deviceSynchronize()  # does not return
         return x
 
     f = client.submit(once, x, str(tmp_path / "started"), workers=one)
@@ -199,7 +200,7 @@ def test_out_of_memory(client: Client) -> None:
     def kept_by_cupy() -> int:
         import cupy
 
-        x = cupy.empty(90 << 30, "uint8")  # and back to CuPy's pool
+        x = cupy.empty(90 << 30, "uint8")  # is freed into CuPy's pool
         return x.nbytes
 
     def by_torch() -> int:

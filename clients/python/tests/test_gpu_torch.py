@@ -1,4 +1,5 @@
-"""Torch's allocator pointed at the slab, on a real GPU. Runs with MILLRACE_GPU_TESTS=1, where CuPy and torch are."""
+"""Torch's allocator on the slab of a real GPU. Runs with MILLRACE_GPU_TESTS=1, and needs CuPy and
+torch."""
 
 # ruff: noqa: F811
 
@@ -24,7 +25,7 @@ MIB = 1 << 20
 
 
 class Lender(DeviceWorker):
-    """A worker that lends what was given back to it again, after having written something else there."""
+    """A worker that overwrites memory which was given back to it, and then lends it again."""
 
     size = 3 << 30
 
@@ -70,7 +71,7 @@ class Lender(DeviceWorker):
         return at
 
     def drop(self, finished: Any) -> None:
-        """Nobody wants a result any more."""
+        """Simulates that no client holds a result any more."""
         for f in finished.frames:
             self.kept.remove((f.offset, f.bytes))
             if not any(a <= f.offset < a + n for a, n in self._lent.values()):
@@ -94,7 +95,7 @@ def lending(fake: Real, **device: Any) -> Iterator[Lender]:
 
 @arrays("torch")
 def ready() -> str:
-    """The first task that uses torch: it is tried out."""
+    """The first task that uses torch: it tests torch."""
     import torch
     from millrace.executor import _process
 
@@ -105,7 +106,7 @@ def ready() -> str:
 
 
 def filled(n: int, value: float) -> Any:
-    """A tensor, and where it lies in the slab goes to the log."""
+    """Makes a tensor, and prints its offset in the slab to the log."""
     import torch
     from millrace.executor import _process
 
@@ -162,7 +163,7 @@ def test_tensors_that_outlive_their_run(lender: Lender) -> None:
 
     lender.call(keep)
     made = lender.call(keep)
-    # The function may write to what it keeps: the result is a copy.
+    # The function may write to the tensor that it keeps, so the result is a copy.
     assert 0 <= where(lender) < lender.size and made.frames[0].offset != where(lender)
     for i in range(5):
         lender.call(lambda i=i: filled(16 * MIB, float(i)))
@@ -197,7 +198,8 @@ def test_tensors_that_outlive_their_run(lender: Lender) -> None:
 
 
 def test_many_runs_on_several_streams(lender: Lender) -> None:
-    """What a run has left is used again, by other processes, too: nothing of it may still be written or read."""
+    """The memory of a run is used again, also by other processes, so no work of the run may still
+    read or write it."""
 
     @arrays("torch")
     def run(seed: int) -> Any:
@@ -317,7 +319,7 @@ def test_pools_of_tasks_themselves(lender: Lender) -> None:
             x = torch.ones(16 * MIB, device="cuda")
         assert any(s["address"] == x.data_ptr() for s in pool.snapshot())
         total = float(x.sum())
-        del x, pool  # torch would end the process here, if nobody kept it
+        del x, pool  # torch would end the process here if nothing kept the pool alive
         torch.cuda.empty_cache()
         y = torch.ones(16 * MIB, device="cuda")
         return total + float(y.sum()), torch.cuda.memory_allocated() >= y.nbytes, torch.cuda.max_memory_allocated() > 0
@@ -428,7 +430,7 @@ def test_what_it_costs(fake: Real) -> None:
 
     @arrays("torch")
     def turns() -> Any:
-        """What a run costs besides, without and with a new pool."""
+        """Measures the overhead of a run, without and with a new pool."""
         import torch
         from millrace.executor import _process
 

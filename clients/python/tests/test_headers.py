@@ -1,4 +1,5 @@
-"""Typed results without arrays (lists of strings) are bounded as others are: they leave the workers' memory and come back."""
+"""Typed results without arrays (lists of strings) count against the workers' memory as others do:
+they are spilled and read back."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ def _text(number: int) -> str:
 
 
 def _lists(client: Client) -> list[object]:
-    """Each has 90 KB of text in its header, and no frame."""
+    """Returns lists with 90 KB of text each in their headers, and without frames."""
     texts = client.map(_text, range(_TEXTS))
     return [client.op("core.list", *(texts[(n + i) % _TEXTS] for i in range(3)), n) for n in range(_TASKS)]
 
@@ -30,14 +31,15 @@ def test_lists_of_strings_spill_and_are_right_wherever_they_are_read() -> None:
         names = sorted(client.scheduler_info()["workers"])
         lists = _lists(client)
         assert client.gather(client.map(len, lists)) == [4] * _TASKS
-        # 180 MB lie in two slabs of 64 MiB and below them. Workers report this once a second.
+        # 180 MB are more than two slabs of 64 MiB hold. Workers report their spilling once a
+        # second.
         eventually(
             lambda: sum(w.spill_written_bytes for w in client.session.workers()) > 16 << 20, "too little spilled"
         )
         states = client.session.workers()
-        # The texts themselves are small enough to lie beside the slabs.
+        # The texts themselves are small enough to be stored outside of the slabs.
         assert all(w.memory_used_bytes <= (64 << 20) + _TEXTS * 40_000 for w in states)
-        # In Python, on the worker that has it and on the other one, and in a native op.
+        # Read in Python, on the worker that has the list and on the other one, and in a native op.
         for worker in names:
             some = range(0, _TASKS, 9)
             checks = client.map(_check, [lists[n] for n in some], some, workers=worker, pure=False)
@@ -46,7 +48,7 @@ def test_lists_of_strings_spill_and_are_right_wherever_they_are_read() -> None:
                 native("core.item"), [lists[n] for n in some], [1] * len(some), workers=worker, pure=False
             )
             assert client.gather(items) == [_text((n + 1) % _TEXTS) for n in some]
-        # By a client, through the memory of this host and through gRPC.
+        # Read by a client, through shared memory and through gRPC.
         for share in (True, False):
             with Client(own, shared_memory=share) as reader:
                 again = _lists(reader)

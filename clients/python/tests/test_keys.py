@@ -1,4 +1,5 @@
-"""What names a result: every kind of key that Dask uses, and a key or a task that cannot be sent fails alone."""
+"""Keys of results: every type of key that Dask uses works, and a key or a task that cannot be sent
+fails alone."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ def test_a_key_that_was_just_released_is_free(client: Client) -> None:
     for n in range(50):
         assert client.submit(inc, n, key="again").result(PATIENCE) == n + 1
         assert client.scatter(n, key="again-scattered").result(PATIENCE) == n
-    # Data that came here by a pickled future is the same as what is scattered.
+    # Data that are reached by a pickled future count as the same as scattered data.
     put = client.scatter(1234)
     data = pickle.dumps(put)
     del put
@@ -190,7 +191,7 @@ def test_graphs_with_keys_of_all_kinds(client: Client) -> None:
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, MemoryError, RuntimeError, KeyError, RecursionError])
 def test_a_task_that_cannot_be_encoded_fails_alone(client: Client, error: type[Exception]) -> None:
-    """Whatever is wrong, wherever it is in the batch."""
+    """Any error of one task, at any place in the batch."""
 
     class Poisoned(Spec):
         __slots__ = ()
@@ -209,7 +210,8 @@ def test_a_task_that_cannot_be_encoded_fails_alone(client: Client, error: type[E
         places = set(dice.sample(range(40), 4))
         good: dict[int, Any] = {}
         bad: list[State] = []
-        with session.changed:  # the sending thread waits for it at its first request: all the others are one batch
+        # The sending thread blocks at its first request, so the others form one batch.
+        with session.changed:
             first = client.submit(inc, -1, pure=False)
             for n in range(40):
                 if n in places:

@@ -1,4 +1,4 @@
-"""What becomes of a client when the scheduler is started anew, forgets its lease, is full, or answers in parts."""
+"""Clients whose scheduler restarts, drops their lease, is full, or sends answers in parts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def pass_through(gate: Gate) -> str:
 
 
 def fixed_port() -> int:
-    """A free port that the kernel gives nobody: those that dial one of its own, while nobody listens there, can come to be
-    connected with themselves, and hold it."""
+    """Returns a free port below the kernel's range of ephemeral ports. With a port of that range, a
+    client that dials it while no process listens can be connected to itself, and occupy the
+    port."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(max(lowest - 12_000, 1024), lowest)
@@ -110,12 +111,12 @@ def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) 
             assert future.status == "lost"
         with pytest.raises(errors.SchedulerLostError, match="started anew"):
             large.result(PATIENCE)
-        # Tasks that had arrived are still known.
+        # Results that had arrived are still known.
         assert small.result(PATIENCE) == 2
         assert isinstance(failed.exception(), ZeroDivisionError)
         assert client.session.client_id != before and client.session.life != life
         gate.open()
-        # Later work runs, with the keys of earlier one too.
+        # Later tasks run, also under keys of earlier ones.
         client.wait_for_workers(1, timeout=PATIENCE)
         assert client.submit(inc, 1).result(PATIENCE) == 2
         assert client.submit(inc, 41).result(PATIENCE) == 42
@@ -142,7 +143,7 @@ def test_submissions_while_the_scheduler_is_away(restartable: Restartable) -> No
 
 
 def test_two_clients_do_not_become_each_other(restartable: Restartable, gate: Gate) -> None:
-    """Numbers of the new life are not taken for those of the old one."""
+    """Ids of the new scheduler process are not mistaken for those of the old one."""
     with contextlib.ExitStack() as stack:
         clients = [
             stack.enter_context(Client(restartable.address, token=restartable.token, timeout=60)) for _ in range(3)
@@ -175,14 +176,15 @@ def between(cluster: LocalCluster) -> Iterator[Between]:
 
 @pytest.fixture
 def through(between: Between, cluster: LocalCluster) -> Iterator[Client]:
-    """A client behind it."""
+    """A client behind the proxy."""
     with Client(between.address, token=cluster.token) as made:
         made.wait_for_workers(2, timeout=PATIENCE)
         yield made
 
 
 def forget(cluster: LocalCluster, client: Client) -> None:
-    """Ends a client's lease behind its back, as the scheduler does with those that are silent for too long."""
+    """Ends a client's lease without the client's knowledge, as the scheduler does if a client is
+    silent for too long."""
     with Client(cluster) as other:
         request = scheduler_service_pb2.CloseClientRequest(client_id=client.session.client_id)
         other.session.call("CloseClient", request)
@@ -199,7 +201,8 @@ def test_a_lease_that_ran_out(cluster: LocalCluster, gate: Gate) -> None:
         assert "its lease had run out" in repr(client)
         for _ in range(20):
             forget(cluster, client)
-            client.submit(inc, 1, pure=False).exception(PATIENCE)  # done, or lost with the lease
+            # Succeeds, or is lost with the lease.
+            client.submit(inc, 1, pure=False).exception(PATIENCE)
         eventually(lambda: client.submit(inc, 1, pure=False).exception(PATIENCE) is None)
 
 
@@ -229,7 +232,8 @@ def test_a_scheduler_that_stays_full(through: Client, between: Between, monkeypa
 
 
 def test_releases_make_room_for_what_waits_for_it(through: Client, between: Between) -> None:
-    """They are sent while a submission is tried again, but for what it needs."""
+    """Releases are sent while a submission is repeated, except those of tasks that the submission
+    needs."""
     kept, dropped = through.submit(inc, 1, pure=False), through.submit(inc, 2, pure=False)
     assert through.gather([kept, dropped], timeout=PATIENCE) == [2, 3]
     between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
@@ -279,7 +283,8 @@ def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, be
 
 
 def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate) -> None:
-    """A task that is in no part of a snapshot does not exist; a task that is only in the last part does."""
+    """A task that is in no part of a snapshot does not exist; a task that is only in the last part
+    does."""
     hidden: set[int] = set()
     whole: list[Any] = []
 
@@ -301,10 +306,11 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
     with Client(between.address, token=cluster.token) as client:
         first = client.submit(pass_through, gate, pure=False)
         futures = client.map(str.upper, [first] * 6, pure=False)
-        client.submit(inc, 1, pure=False).cancel()  # a change after they were accepted: a later snapshot has them
+        # A change after their acceptance: a later snapshot includes them.
+        client.submit(inc, 1, pure=False).cancel()
         client.session.flush()
         hidden.add(futures[3]._state.id)
-        # The stream breaks, and what it would resume with is too old: a snapshot comes.
+        # The stream breaks, and its revision is too old to resume, so that a snapshot is sent.
         between.fail("Watch", grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD")
         client.session._watch.cancel()
         with pytest.raises(errors.SchedulerLostError, match="does not know it any more"):
@@ -315,7 +321,7 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
 
 
 def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
-    """After the time limit waiting futures have failed, and the client goes on all the same."""
+    """Waiting futures fail after the time limit, but the client continues to work."""
     between = Between(cluster.address)
     try:
         with Client(between.address, token=cluster.token) as client:

@@ -1,4 +1,4 @@
-"""What users do on their first day, and where errors must say what is wrong."""
+"""Common first steps of users, and the errors that must explain a mistake."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_result_that_cannot_be_decoded_here_is_named(client: Client) -> None:
     future = client.submit(OnlyThere, key="of-there")
     with pytest.raises(ModuleNotFoundError, match="absent") as caught:
         future.result(PATIENCE)
-    if sys.version_info >= (3, 11):  # since then there are notes
+    if sys.version_info >= (3, 11):  # notes exist since 3.11
         assert "decoding the result of 'of-there' in this process" in "".join(caught.value.__notes__)
 
 

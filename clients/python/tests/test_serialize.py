@@ -1,4 +1,4 @@
-"""What goes in comes out: the serialisation ladder."""
+"""Encoding and decoding are inverse, by each of the encodings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_decoded_arrays_share_the_frame() -> None:
     assert not readonly.flags.writeable
 
 
-# ---- order -------------------------------------------------------------------------------------------------------
+# ---- order ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keys", ["abc", "cba", "bac", "", "z", "éa", "\U0001f600\ue000"])
@@ -120,7 +120,7 @@ def test_other_keys_and_dict_types_survive() -> None:
     assert type(back) is collections.OrderedDict and list(back) == ["z", "a"]
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def strided() -> np.ndarray[Any, Any]:
@@ -174,7 +174,8 @@ def test_fortran_order_is_not_copied_at_all() -> None:
 def test_small_buffers_stay_in_the_pickle() -> None:
     made = (np.arange(3), [np.ones(512)] * 2, np.zeros((3, 4), "M8[s]"), pickle.PickleBuffer(b"x" * 100))
     encoded = _serialize.encode(made)
-    # 512 doubles are 4 KiB: the first size that gets a frame, and one array has one frame.
+    # 512 doubles are 4 KiB, which is the smallest size that gets a frame; an array that occurs
+    # twice has a single frame.
     assert [f.nbytes for f in encoded.frames] == [4096]
     back = there_and_back(made)
     for a, b in zip(back[:3], made[:3], strict=True):
@@ -213,7 +214,7 @@ def test_clients_may_write_and_tasks_may_not(n: int, wrap: Callable[[Any], Any],
     views = [memoryview(bytes(f)) for f in encoded.frames]
     theirs = take(_serialize.decode(encoded.header, views, readonly=True))
     assert not theirs.flags.writeable
-    # Small results travel inside of their header.
+    # Small results are stored inside of their header.
     value = value_pb2.Value()
     value.tensor_value.dtype = value_pb2.DTYPE_FLOAT64
     value.tensor_value.shape.append(1)
@@ -222,7 +223,7 @@ def test_clients_may_write_and_tasks_may_not(n: int, wrap: Callable[[Any], Any],
     assert not _serialize.decode(value.SerializeToString(), (), readonly=True).flags.writeable
 
 
-# ---- headers are small and not deep ------------------------------------------------------------------------------
+# ---- headers are small and not deep --------------------------------------------------------------
 
 
 def _nested(kind: type, depth: int) -> object:
@@ -266,7 +267,7 @@ def test_large_headers_become_frames(data: object) -> None:
 
 
 def test_no_header_is_large() -> None:
-    """Whatever mix of leaves: a property of the encoder."""
+    """A property of the encoder for any mix of leaves."""
     dice = random.Random(5)
 
     def make(depth: int) -> object:

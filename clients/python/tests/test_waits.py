@@ -1,4 +1,4 @@
-"""Waiting, cancelling and handing futures over, by one client and by several."""
+"""Waiting for futures, cancelling them and passing them on, with one client and with several."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pass_through(gate: Gate) -> str:
     return "through"
 
 
-# ---- futures of several clients ----------------------------------------------------------------------------------
+# ---- futures of several clients ------------------------------------------------------------------
 
 
 def test_futures_of_two_clients_together(cluster: LocalCluster, client: Client, gate: Gate) -> None:
@@ -56,7 +56,7 @@ def test_a_future_of_another_client_is_an_input(cluster: LocalCluster, client: C
         mine = client.submit(str.upper, theirs)
         nested = client.submit(len, [theirs, theirs])
         gate.wait()
-        del theirs  # the tasks hold it
+        del theirs  # the tasks hold its result
         gc.collect()
         other.session.flush()
         gate.open()
@@ -69,7 +69,7 @@ def test_a_future_of_another_cluster_or_namespace_is_refused(cluster: LocalClust
     with Client(cluster, namespace="elsewhere") as other:
         with pytest.raises(errors.InvalidRequestError, match="another namespace"):
             client.submit(inc, other.submit(inc, 1))
-        # Pickled and read again it belongs to the client that it came from.
+        # Pickled and unpickled, it belongs to the client that it came from.
         future = pickle.loads(pickle.dumps(other.submit(inc, 1)))
         assert future._session is other.session
         assert future.result(PATIENCE) == 2
@@ -90,7 +90,7 @@ def test_get_client_after_another_one_was_closed(cluster: LocalCluster, client: 
     assert pickle.loads(pickle.dumps(client.submit(inc, 1))).result(PATIENCE) == 2
 
 
-# ---- cancel ------------------------------------------------------------------------------------------------------
+# ---- cancel --------------------------------------------------------------------------------------
 
 
 def test_futures_are_cancelled_when_cancel_returns(client: Client, gate: Gate) -> None:
@@ -117,7 +117,7 @@ def test_a_task_that_others_want_goes_on_for_them(cluster: LocalCluster, client:
             mine.result(PATIENCE)
         gate.open()
         assert theirs.result(PATIENCE) == "through"
-        # Nothing is left of it: it may be submitted again.
+        # The cancellation leaves nothing behind: the task can be submitted again.
         assert client.submit(pass_through, gate, key="wanted-by-two").result(PATIENCE) == "through"
 
 
@@ -125,7 +125,7 @@ def test_cancel_of_an_unknown_task(client: Client, gate: Gate) -> None:
     lost = client.submit(pass_through, gate, key="lost", pure=False)
     kept = client.submit(pass_through, gate, pure=False)
     client.session.flush()
-    # Behind its back, as another connection with this lease could do.
+    # Without the client's knowledge, as another connection with this lease could do.
     request = scheduler_service_pb2.ReleaseTasksRequest(client_id=client.session.client_id, task_ids=[lost._state.id])
     client.session.call("ReleaseTasks", request)
     with pytest.raises(errors.NotFoundError, match="lost"):
@@ -140,12 +140,12 @@ def test_cancel_in_a_callback(client: Client, gate: Gate) -> None:
 
 
 def test_callbacks_of_what_ends_in_its_submission(client: Client) -> None:
-    """A callback may wait for the thread that sends, so it must not run there."""
+    """A callback may wait for the sending thread, so it must not run in that thread."""
     before = client.submit(inc, 1)
     assert before.result(PATIENCE) == 2
     for _ in range(200):
         ended = threading.Event()
-        # It fails as it is sent, or ends before the answer to its submission is read.
+        # The task fails while it is sent, or ends before the answer to its submission is read.
         future = client.submit(inc, 1, key=f"callback-{_}") if _ % 2 else client.op("no.such", pure=False)
         future.add_done_callback(lambda f, ended=ended: (f._session.flush(), ended.set()))
         assert ended.wait(PATIENCE)
@@ -173,7 +173,7 @@ def test_cancelled_futures_of_the_executor_are_told(client: Client, gate: Gate) 
         assert not done.cancel()
 
 
-# ---- tasks that wait for tasks -----------------------------------------------------------------------------------
+# ---- tasks that wait for tasks -------------------------------------------------------------------
 
 
 def waits_inside(x: int) -> int:
@@ -189,7 +189,7 @@ def test_explain_names_the_wait_for_a_task_that_finds_no_slot(monkeypatch: pytes
         assert client.submit(inc, 1).result(PATIENCE) == 2
 
 
-# ---- times and other arguments -----------------------------------------------------------------------------------
+# ---- times and other arguments -------------------------------------------------------------------
 
 
 def test_times_may_be_text(client: Client, gate: Gate) -> None:
@@ -298,7 +298,7 @@ def test_nobody_at_the_address_says_why() -> None:
 def test_a_cluster_that_was_made_before(cluster: LocalCluster) -> None:
     with Client(cluster) as client:
         assert client.cluster is cluster
-    with Client(cluster) as client:  # it did not end with the first one
+    with Client(cluster) as client:  # it did not end with the first client
         assert client.submit(inc, 1).result(PATIENCE) == 2
 
 
@@ -336,7 +336,7 @@ def test_a_call_that_fails_in_the_middle_leaves_nothing_that_waits(client: Clien
     del caught
 
 
-# ---- what can never run ------------------------------------------------------------------------------------------
+# ---- tasks that can never run --------------------------------------------------------------------
 
 
 def test_waiting_for_what_can_never_run_warns(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_waiting_for_what_can_never_run_warns(client: Client, monkeypatch: pytes
         after.result(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(TimeoutError):  # once for each
+        with pytest.raises(TimeoutError):  # one warning per task
             never.result(0.3)
     assert "NO_WORKER_FITS" in client.explain(never)
     eventually(lambda: "unobtainium" in repr(never))
@@ -374,7 +374,7 @@ def test_waiting_for_what_runs_does_not_warn(client: Client, gate: Gate, monkeyp
     assert running.result(PATIENCE) == "through"
 
 
-# ---- handing futures over ----------------------------------------------------------------------------------------
+# ---- handing futures over ------------------------------------------------------------------------
 
 
 def six() -> int:
@@ -446,7 +446,7 @@ def test_futures_in_scattered_data(client: Client) -> None:
     assert put.result(PATIENCE)[0].result(PATIENCE) == 6
 
 
-# ---- the end of a program ----------------------------------------------------------------------------------------
+# ---- the end of a program ------------------------------------------------------------------------
 
 ENDS = """
 import sys, time, millrace
@@ -466,7 +466,7 @@ def test_a_script_that_ends_without_close(cluster: LocalCluster, client: Client,
     subprocess.run(
         [sys.executable, script, cluster.address, cluster.token], timeout=60, check=False, capture_output=True
     )
-    # Its lease is gone with it: not one of its tasks is left.
+    # The lease has ended with the script, and with it all of its tasks.
     now = client.scheduler_info()["tasks"]
     assert now["waiting"] + now["ready"] + now["assigned"] + now["running"] <= sum(
         before[s] for s in ("waiting", "ready", "assigned", "running")
@@ -494,7 +494,7 @@ def test_names_are_exported() -> None:
 
 
 def test_a_callback_may_wait_for_another_future(client: Client, gate: Gate) -> None:
-    """Callbacks ran on the thread that brings the news of all tasks, which they then waited for."""
+    """Callbacks that wait must not run in the thread that receives the updates of all tasks."""
     results: list[str] = []
     called = threading.Event()
 

@@ -1,7 +1,8 @@
-"""Test support: as much of CuPy as Millrace and its tests use, on the fake CUDA driver of memory/cuda/cudatest.
+"""Test support: the part of CuPy that Millrace and its tests use, on the fake CUDA driver of
+memory/cuda/cudatest.
 
-Kernels are NumPy on the host. What they make arrives on the GPU by an asynchronous copy on the current stream, so that
-whoever does not wait for that stream reads something else.
+Kernels are NumPy code on the host. Their results are copied to the GPU asynchronously on the
+current stream, so that a reader that does not wait for that stream reads other bytes.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class ndarray:
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
 
     def _view(self) -> Any:
-        """The elements, in place."""
+        """Returns a NumPy view of the elements, without a copy."""
         _current.synchronize()
         if not self.size:
             return _np.empty(self.shape, self.dtype)
@@ -210,7 +211,7 @@ class ndarray:
         return asarray(self._view().sum(axis=axis))
 
     def __array_function__(self, function: Any, _types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions are CuPy's where an argument is."""
+        """Applies NumPy's function on the host and makes CuPy arrays of the result."""
         made = function(*_on_host(args), **_on_host(kwargs))
         return tuple(map(asarray, made)) if isinstance(made, tuple) else asarray(made)
 
@@ -226,7 +227,8 @@ for _name in ("__add__", "__radd__", "__mul__", "__rmul__", "__sub__", "__matmul
 
 
 def _fill(to: ndarray, host: Any) -> None:
-    """A kernel: until it is done something else is there, and it takes longer than a few copies and events."""
+    """Stands for a kernel that writes an array: until it is done, the array has other contents, and
+    it takes longer than a few copies and events."""
     host = _np.ascontiguousarray(host, to.dtype)
     if host.nbytes:
         garbage = _np.full(host.nbytes, 0xDD, _np.uint8)

@@ -1,4 +1,5 @@
-"""Test support: as much of numba as Millrace and its tests use, on the fake CUDA driver of memory/cuda/cudatest."""
+"""Test support: the part of numba that Millrace and its tests use, on the fake CUDA driver of
+memory/cuda/cudatest."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ import numpy as np
 
 
 class DeviceNDArray:
-    """Wraps whatever has `__cuda_array_interface__`, and keeps it."""
+    """Wraps an object that has `__cuda_array_interface__`, and keeps it alive."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
         self._interface: dict[str, Any] = owner.__cuda_array_interface__
-        self._handle = ctypes.c_void_p(1)  # as in numba: nothing that could be pickled
+        self._handle = ctypes.c_void_p(1)  # as in numba, an attribute that cannot be pickled
         self.shape: tuple[int, ...] = self.__cuda_array_interface__["shape"]
         self.dtype = np.dtype(self.__cuda_array_interface__["typestr"])
 

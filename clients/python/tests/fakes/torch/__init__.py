@@ -1,6 +1,10 @@
-"""Test support: as much of torch as Millrace's tests use, on the fake CUDA driver of memory/cuda/cudatest: an allocator with
-pools as torch has them. MILLRACE_FAKE_TORCH=first has the pool that was begun first come first, as older versions did; with
-aside none is used, and with broken a graph that is captured has none of its own."""
+"""Test support: the part of torch that Millrace's tests use, on the fake CUDA driver of
+memory/cuda/cudatest, with an allocator that has torch's pools.
+
+The variable MILLRACE_FAKE_TORCH simulates an unsuitable version: with `first` the pool that was
+begun first is used, as in older versions; with `aside` no pool is used; with `broken` a graph
+capture has no pool of its own.
+"""
 
 from __future__ import annotations
 

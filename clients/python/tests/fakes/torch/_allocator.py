@@ -1,4 +1,4 @@
-"""Pools of segments. Each tensor has a segment to itself."""
+"""Pools of segments, like those of torch's allocator. Each tensor has a segment to itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Segment:
 
 
 class Pool:
-    """A pool; allocators of its own are addresses of two functions."""
+    """A pool. Its own allocator, if any, is given by the addresses of two functions."""
 
     def __init__(self, allocator: Any = None) -> None:
         self.segments: list[Segment] = []
@@ -57,9 +57,9 @@ class Pool:
 
 
 pools: dict[tuple[int, int], Pool] = {(0, 0): Pool()}
-#: Pools that were begun, each with the thread that it is for, or the capture.
+#: Pools that were begun, each with the thread or the graph capture that uses it.
 begun: list[tuple[tuple[int, int], Any]] = []
-#: The capture that is underway.
+#: The graph capture in progress.
 capturing: Any = None
 
 

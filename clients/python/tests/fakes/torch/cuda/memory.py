@@ -47,6 +47,6 @@ class MemPool:
         if not self._mine:
             return
         if _allocator.begun:
-            os.abort()  # as torch does: an exception in a destructor
+            os.abort()  # as torch does, because an exception in a destructor ends the process
         assert self.use_count() == 1
         self.forget()
