@@ -1,17 +1,21 @@
-"""Blocked arrays as task graphs of our own: transposed sums, products, Fourier transforms, stencils, and data of the client.
+"""Blocked arrays as task graphs: transposed sums, products, Fourier transforms, stencils, and the
+transfer of data of the client.
 
     transpose_sum   (x + x.T).sum()
     dot             the product of two matrices
-    fft             the two-dimensional Fourier transform: along rows, an exchange of blocks, along columns
+    fft             the two-dimensional Fourier transform: along rows, an exchange of blocks, along
+                    columns
     map_overlap     the mean of 3 x 3 neighbours, with periodic borders
-    scatter         256 MiB of NumPy's from the client to a worker, and back
+    scatter         256 MiB of NumPy arrays from the client to a worker, and back
 
-Each is computed in several ways: by native ops, by Python functions (on arrays of CuPy where workers have GPUs, of NumPy
-elsewhere), and transpose_sum by one CUDA kernel as well. Matrices are float64, uniform in [0, 1), made afresh for each
-repetition and there before the time begins; it ends when all of the result is there (sums: at the client).
+Each is computed in several ways: by native ops, by Python functions (on CuPy arrays if workers have
+GPUs, else on NumPy arrays), and transpose_sum also by one CUDA kernel. Matrices are float64,
+uniform in [0, 1), and made afresh for each repetition before the measured time begins. The time
+ends when the whole result is complete (for sums: at the client).
 
-Without options the sizes are those of Dask-CUDA's benchmarks on GPUs, and small elsewhere. Joins the cluster that
-MILLRACE_SCHEDULER_FILE names, or starts one. Exits 0, and prints a last line that starts with "ok", only if all checks hold.
+Without options the sizes are those of Dask-CUDA's benchmarks on GPUs, and small elsewhere. Joins
+the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Exits 0, and prints a last line that
+starts with "ok", only if all checks hold.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ Blocks = dict[tuple[int, int], Future[Any]]
 TOLERANCE = 1e-10
 SCATTERED = 256 << 20
 
-# ---- Python functions: what runs in the executors ------------------------------------------------------------------
+# ---- Python functions, which run in the executors ------------------------------------------------
 
 
 def library(x: Any) -> Any:
-    """CuPy or NumPy, whoever made the array."""
+    """Returns the library of an array: CuPy or NumPy."""
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
@@ -49,7 +53,8 @@ def total(*parts: Any) -> float:
 
 
 def product(*blocks: Any) -> Any:
-    """Of a row of blocks, which come first, and a column."""
+    """Multiplies a row of blocks, which are the first half of the arguments, by a column of
+    blocks."""
     k = len(blocks) // 2
     out = blocks[0] @ blocks[k]
     for a, b in zip(blocks[1:k], blocks[k + 1 :], strict=True):
@@ -68,7 +73,7 @@ def transform_columns(*parts: Any) -> Any:
 
 
 def three_rows(above: Any, x: Any, below: Any) -> Any:
-    """Sums of each element with those above and below."""
+    """Returns the sum of each element with those above and below it."""
     out = x.copy()
     out[1:] += x[:-1]
     out[:-1] += x[1:]
@@ -87,10 +92,10 @@ def three_columns(left: Any, x: Any, right: Any) -> Any:
     return out
 
 
-# ---- the kernel ----------------------------------------------------------------------------------------------------
+# ---- the kernel ----------------------------------------------------------------------------------
 
-#: Sums x + y.T of two square blocks in one pass: tiles of 32 x 32, of which y's go through shared memory so that both are
-#: read in runs.
+#: Sums x + y.T of two square blocks in one pass, in tiles of 32 x 32. The tiles of y go through
+#: shared memory, so that both blocks are read contiguously.
 KERNEL = """
 extern "C" __global__ void transposed_sum(const double *x, const double *y, long long n, double *out) {
   __shared__ double tile[32][33];
@@ -116,7 +121,7 @@ extern "C" __global__ void transposed_sum(const double *x, const double *y, long
 }"""
 GRID = 2048
 
-# ---- graphs --------------------------------------------------------------------------------------------------------
+# ---- graphs --------------------------------------------------------------------------------------
 
 
 class Arrays:
@@ -125,7 +130,8 @@ class Arrays:
         self._seed = 0
 
     def blocks(self, n: int, chunk: int) -> Blocks:
-        """A matrix of random numbers, which is there when this returns. Neighbouring rows of blocks share a worker."""
+        """Makes a matrix of random numbers, and waits until it is complete. Neighbouring rows of
+        blocks are on the same worker."""
         k, run = n // chunk, self.cluster.run
         self._seed += 1
         out: Blocks = {}
@@ -143,7 +149,7 @@ class Arrays:
         parts = [self.cluster.run("array.reduce", b, "sum") for b in blocks.values()]
         return float(sum(float(v) for v in self.cluster.client.gather(parts)))
 
-    # Each of these returns what has to be there at the end.
+    # Each of the following methods returns the futures whose results end the measured time.
 
     def transpose_sum_native(self, x: Blocks) -> Future[Any]:
         run = self.cluster.run
@@ -181,7 +187,7 @@ class Arrays:
         }
 
     def fft(self, x: Blocks, k: int, chunk: int) -> list[Future[Any]]:
-        """Panels of columns."""
+        """Returns the transform as panels of columns."""
         run = self.cluster.run
         rows = [run(transform_rows, *[x[i, j] for j in range(k)]) for i in range(k)]
         pieces = [
@@ -190,7 +196,8 @@ class Arrays:
         return [run(transform_columns, *[pieces[i][j] for i in range(k)]) for j in range(k)]
 
     def overlap(self, x: Blocks, k: int, chunk: int, native: bool) -> Blocks:
-        """The sums of three go along columns first, then along rows: each block needs one edge of each neighbour."""
+        """Sums triples along columns first, then along rows. Each block needs one edge of each
+        neighbour."""
         run = self.cluster.run
 
         def band(block: Future[Any], axis: int, start: int, length: int) -> Future[Any]:
@@ -215,7 +222,7 @@ class Arrays:
 
         return pass_along(pass_along(x, 0), 1)
 
-    # ---- measurements ----------------------------------------------------------------------------------------------
+    # ---- measurements ----------------------------------------------------------------------------
 
     def measure_transpose_sum(self, n: int, chunk: int, ways: list[str]) -> None:
         ways_of: dict[str, tuple[str, Callable[[Blocks], Future[Any]]]] = {
@@ -248,7 +255,8 @@ class Arrays:
                 self.report.progress(out.values(), f"dot by {way}")
                 self.cluster.settle(list(out.values()))
                 seconds = since(began)
-                # The elements of a product sum to the inner product of one factor's columns with the other's rows.
+                # The sum of all elements of a product is the inner product of the first factor's
+                # column sums with the second factor's row sums.
                 gather, run = self.cluster.client.gather, self.cluster.run
                 columns = gather([[run("array.reduce", a[i, m], "sum", axes=[0]) for m in range(k)] for i in range(k)])
                 rows = gather([[run("array.reduce", b[m, j], "sum", axes=[1]) for m in range(k)] for j in range(k)])
@@ -277,7 +285,8 @@ class Arrays:
                 return seconds, float(
                     np.max(np.abs(np.concatenate(gather(panels), axis=1) - want)) / np.abs(want[0, 0])
                 )
-            # Its first element is the sum, and the squares of all of them those of x, n * n times (Parseval).
+            # Check: the first element is the sum of x, and the sum of squares is n * n times that
+            # of x (Parseval).
             first = abs(gather(run("array.slice", panels[0], start=[0, 0], stop=[1, 1]))[0, 0] / self.sum_all(x) - 1)
             power = "real(x0) * real(x0) + imag(x0) * imag(x0)"
             got = gather([run("array.reduce", run("array.map", power, p), "sum") for p in panels])
@@ -305,7 +314,8 @@ class Arrays:
             self._row("map_overlap", n, chunk, label, times, difference, nbytes=16 * n * n)
 
     def _patch(self, x: Blocks, out: Blocks, k: int, chunk: int) -> float:
-        """Largest difference to NumPy around the corner where the first four blocks meet."""
+        """Returns the largest difference to NumPy around the corner where the first four blocks
+        meet."""
         side, rows = min(32, chunk - 1), (0, 1 % k)
 
         def corner(blocks: Blocks, margin: int) -> np.ndarray[Any, Any]:

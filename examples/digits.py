@@ -1,17 +1,22 @@
-"""The main job: principal components of 1,797 real handwritten digits, on a cluster, twice.
+"""The main job: principal components of 1,797 real handwritten digits, computed on a cluster in two
+ways.
 
-Where there are GPUs, each has a worker, and the same functions get arrays of CuPy instead of NumPy.
+On a machine with GPUs each GPU has a worker, and the same functions get arrays of CuPy instead of
+NumPy.
 
-The scans (8 x 8 pixels; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI) ship inside
-scikit-learn. They are cut into row chunks; mean, covariance, a tall-skinny QR and the SVD are computed chunk by chunk:
+The scans (8 x 8 pixels; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI)
+ship inside scikit-learn. They are cut into row chunks; mean, covariance, a tall-skinny QR and the
+SVD are computed chunk by chunk:
 
-* once by Python functions on arrays that live in the workers' slabs,
+* once by Python functions on arrays in the workers' slabs,
 * once by the native ops that the Go workers run themselves,
 
-each from one graph. Both are compared with numpy.linalg.svd of the whole. The algorithm is the direct TSQR of Benson,
-Gleich and Demmel (2013): QR of each chunk, QR of the stacked R factors, SVD of the last R.
+each from one graph. Both are compared with numpy.linalg.svd of the whole matrix. The algorithm is
+the direct TSQR of Benson, Gleich and Demmel (2013): QR of each chunk, QR of the stacked R factors,
+SVD of the last R.
 
-Afterwards the same native graph runs on 2,000,000 x 100 generated float64 numbers, for throughput.
+Afterwards the same native graph runs on 2,000,000 x 100 generated float64 numbers, to measure the
+throughput.
 
 Exits 0, and prints a last line that starts with "ok", only if every comparison holds.
 """
@@ -27,13 +32,13 @@ from typing import Any
 import numpy as np
 from millrace import Client, Future, as_completed
 
-#: Largest difference to numpy.linalg.svd that we accept, relative to the largest singular value.
+#: Largest accepted difference to numpy.linalg.svd, relative to the largest singular value.
 TOLERANCE = 1e-10
 
 
-# ---- Python functions: what runs in the executors ------------------------------------------------------------------
+# ---- Python functions, which run in the executors ------------------------------------------------
 #
-# They are written for whatever calls itself an array: NumPy's functions pass arrays of CuPy on to CuPy.
+# They accept arrays of several libraries: NumPy's functions dispatch arrays of CuPy to CuPy.
 
 Array = Any
 
@@ -69,7 +74,8 @@ def svd_of(triangles: list[Array]) -> tuple[Array, Array]:
 
 
 def python_graph(chunks: list[Any], rows: int) -> dict[str, Any]:
-    """The whole computation as one dict graph of Python calls. The results are "mean", "covariance" and "svd"."""
+    """Returns the whole computation as one dict graph of Python calls. The results are "mean",
+    "covariance" and "svd"."""
     n = range(len(chunks))
     graph: dict[str, Any] = {}
     for i, chunk in enumerate(chunks):
@@ -83,16 +89,16 @@ def python_graph(chunks: list[Any], rows: int) -> dict[str, Any]:
     return graph
 
 
-# ---- native ops: what the Go workers run themselves ----------------------------------------------------------------
+# ---- native ops, which the Go workers run themselves ---------------------------------------------
 
 
 def total(client: Client, parts: list[Future]) -> Future:
-    """Sum of equally shaped arrays, as one fused element-wise expression."""
+    """Sums equally shaped arrays, as one fused element-wise expression."""
     return client.op("array.map", " + ".join(f"x{i}" for i in range(len(parts))), *parts)
 
 
 def native_graph(client: Client, chunks: list[Future], rows: int) -> dict[str, Future]:
-    """The same computation by native ops."""
+    """Submits the same computation as native ops."""
     mean = client.op(
         "array.map",
         f"x0 / {float(rows)}",
@@ -112,7 +118,8 @@ def native_graph(client: Client, chunks: list[Future], rows: int) -> dict[str, F
 
 
 def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple[list[Future], dict[str, Future]]:
-    """Sums, Gram matrix and TSQR of generated data in one pass over each chunk, so that chunks can be freed early."""
+    """Submits sums, Gram matrix and TSQR of generated data in one pass over each chunk, so that
+    chunks can be freed early."""
     each = rows // chunks
     sums, grams, triangles = [], [], []
     for i in range(chunks):
@@ -120,7 +127,7 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
         sums.append(client.op("array.reduce", x, op="sum", axes=[0]))
         grams.append(client.op("array.matmul", client.op("array.transpose", x), x))
         triangles.append(client.op("core.item", client.op("array.qr", x), 1))
-        del x  # nobody holds the chunk: it is freed once its last reader has run
+        del x  # no future holds the chunk: it is freed once its last reader has run
     last = client.op("core.item", client.op("array.qr", client.op("array.concat", *triangles, axis=0)), 1)
     results = {
         "sum": total(client, sums),
@@ -130,11 +137,11 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
     return [*sums, *grams, *triangles], results
 
 
-# ---- the report ----------------------------------------------------------------------------------------------------
+# ---- the report ----------------------------------------------------------------------------------
 
 
 def progress(futures: list[Future], label: str, show: bool) -> None:
-    """Counts finished tasks: on one line of a terminal, elsewhere on ten lines at most."""
+    """Counts finished tasks: on one line of a terminal, otherwise on at most ten lines."""
     terminal, total = sys.stderr.isatty(), len(futures)
     for done, _ in enumerate(as_completed(futures), 1):
         if show and terminal:
@@ -144,7 +151,8 @@ def progress(futures: list[Future], label: str, show: bool) -> None:
 
 
 def worst(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> float:
-    """Largest absolute difference, relative to scale; ends the program if it is too large."""
+    """Returns the largest absolute difference, relative to scale; ends the program if it is too
+    large."""
     difference = float(np.max(np.abs(np.asarray(got) - want))) / scale
     if not difference <= TOLERANCE:
         sys.exit(f"failed: {name} differs from NumPy by {difference:.2e} (relative), more than {TOLERANCE:.0e}")
@@ -152,7 +160,8 @@ def worst(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> float:
 
 
 def align(vt: np.ndarray, like: np.ndarray, rank: int) -> np.ndarray:
-    """Right singular vectors are defined up to their sign: take that of `like`. Only the first `rank` are compared."""
+    """Gives right singular vectors the sign of `like`, because they are defined only up to their
+    sign. Only the first `rank` are returned."""
     signs = np.sign(np.sum(vt[:rank] * like[:rank], axis=1))
     return vt[:rank] * signs[:, None]
 
@@ -177,8 +186,8 @@ def picture(path: Path, mean: np.ndarray, vt: np.ndarray) -> None:
 
 
 def scans(file: Path | None) -> np.ndarray:
-    """A row for each digit, a column for each pixel."""
-    if file is not None:  # 64 pixels, and which digit it is
+    """Returns the scans: a row for each digit, a column for each pixel."""
+    if file is not None:  # 64 pixels, then the digit
         return np.loadtxt(file, delimiter=",")[:, :64]
     from sklearn.datasets import load_digits
 
@@ -260,7 +269,8 @@ def main() -> None:
             values = dict(zip(results, client.gather(list(results.values())), strict=True))
             seconds = time.perf_counter() - started
             used = options.rows // count * count
-            # The squared singular values are the eigenvalues of the Gram matrix: two ways to the same numbers.
+            # The squared singular values are the eigenvalues of the Gram matrix, so both must
+            # agree.
             eigenvalues = np.linalg.eigvalsh(values["gram"])[::-1]
             difference = worst(
                 "large case: s**2 against eigenvalues", values["s"] ** 2, eigenvalues, float(eigenvalues[0])

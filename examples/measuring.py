@@ -1,4 +1,5 @@
-"""What the measuring examples share: a line for each figure, progress on a terminal, and the end with "ok" or "failed"."""
+"""Shared parts of the measuring examples: a line for each figure, progress on a terminal, and the
+end with "ok" or "failed"."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def flags(description: str | None) -> argparse.ArgumentParser:
 
 
 class Report:
-    """Figures, and the largest difference to a check."""
+    """Measured figures, and the largest difference to a check."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -34,7 +35,8 @@ class Report:
         self._worst = 0.0
 
     def progress(self, futures: Iterable[Future[Any]], label: str) -> None:
-        """Counts tasks as they end, if that is wanted: who is asked after each takes part in what is measured."""
+        """Counts tasks as they end, if the user asks for it: the notifications of each end take
+        part in the measured time."""
         futures = list(futures)
         if not self._show:
             return
@@ -46,7 +48,8 @@ class Report:
                 print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
 
     def timed(self, run: Callable[[int], tuple[float, float]]) -> tuple[list[float], float]:
-        """Runs the repetitions: `run` returns seconds and a difference. The first one compiles and warms up."""
+        """Runs the repetitions: `run` returns seconds and a difference. The first run compiles and
+        warms up."""
         results = [run(i) for i in range(self._options.repetitions + 1)]
         return [seconds for seconds, _ in results], max(difference for _, difference in results)
 
@@ -62,7 +65,8 @@ class Report:
         flop: float = 0,
         **more: Any,
     ) -> float:
-        """Prints one measurement, whose first time is that of the warm-up. Ends the program if the difference is too large."""
+        """Prints one measurement and returns its median. The first of `seconds` is the warm-up.
+        Ends the program if the difference is too large."""
         first, warm = seconds[0], seconds[1:] or seconds
         median = statistics.median(warm)
         parts = [f"{what:<48} {way:<14} {median:9.4f} s [{min(warm):.4f}-{max(warm):.4f}], first {first:.3f}"]
@@ -95,29 +99,30 @@ class Cluster:
         self.client = client
         known = client.scheduler_info()["workers"]
         self.on_gpus = all(w["device"] == "cuda" for w in known.values())
-        #: Their names; others get no task.
+        #: Names of the used workers; other workers get no task.
         self.names = sorted(known, key=lambda name: (len(name), name))[: workers or None]
         self._all = len(self.names) == len(known)
 
     @property
     def python(self) -> str:
-        """What Python functions compute with."""
+        """Label of tasks by Python functions."""
         return "CuPy tasks" if self.on_gpus else "NumPy tasks"
 
     def __str__(self) -> str:
         return f"{len(self.names)} {'GPU' if self.on_gpus else 'host worker'}{'s' * (len(self.names) > 1)}"
 
     def home(self, i: int, of: int) -> str:
-        """The worker of part i of so many: equal runs of them."""
+        """Returns the worker of part i of `of` parts: each worker gets an equal run of consecutive
+        parts."""
         return self.names[i * len(self.names) // of]
 
     def run(self, what: Any, *args: Any, at: str | None = None, **named: Any) -> Future[Any]:
-        """One task: a function, or a native op by its name."""
+        """Submits one task: a function, or a native op by its name."""
         workers = at if at is not None else None if self._all else self.names
         return self.client.submit(native(what) if isinstance(what, str) else what, *args, workers=workers, **named)
 
     def settle(self, futures: list[Future[Any]]) -> None:
-        """Waits until all are there; raises what one of them raised."""
+        """Waits for all futures; raises the first error."""
         self.client.wait(futures)
         for f in futures:
             if f.exception() is not None:

@@ -1,17 +1,19 @@
-"""The singular value decomposition of a tall matrix in row chunks, x = u * diag(s) * vt, with all three factors.
+"""The singular value decomposition of a tall matrix in row chunks, x = u * diag(s) * vt, with all
+three factors.
 
-The algorithm is the direct TSQR of Benson, Gleich and Demmel (2013): a QR of each chunk, the SVD of the stacked R factors, and
-the product of each chunk's Q with its part of the small U. It is computed by native ops, and by Python functions (with CuPy
-where workers have GPUs, with NumPy elsewhere). The numbers are float64, uniform in [0, 1), made afresh for each repetition and
-there before the time begins; it ends when all of u, s and vt is there.
+The algorithm is the direct TSQR of Benson, Gleich and Demmel (2013): a QR of each chunk, the SVD of
+the stacked R factors, and the product of each chunk's Q with its part of the small U. It is
+computed by native ops, and by Python functions (with CuPy if workers have GPUs, else with NumPy).
+The numbers are float64, uniform in [0, 1), and made afresh for each repetition before the measured
+time begins. The time ends when u, s and vt are complete.
 
-    svd.py                                     100,000 x 1,000 in chunks of 10,000, all workers
-    svd.py --rows 1000000 --gpus 1,2,4         strong scaling
-    svd.py --rows 100000,1000000 --plain       without a cluster: one program, one GPU, CuPy as it is
+    svd.py                                   100,000 x 1,000 in chunks of 10,000, all workers
+    svd.py --rows 1000000 --gpus 1,2,4       strong scaling
+    svd.py --rows 100000,1000000 --plain     without a cluster: one program, one GPU, plain CuPy
 
-Joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Checks that u * diag(s) * vt gives x back, that u and vt
-are orthonormal, and the squared singular values against the eigenvalues of x.T @ x. Exits 0, and prints a last line that
-starts with "ok", only if that holds.
+Joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Checks that u * diag(s) * vt
+gives x back, that u and vt are orthonormal, and the squared singular values against the eigenvalues
+of x.T @ x. Exits 0, and prints a last line that starts with "ok", only if all of this holds.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from measuring import Cluster, Report, flags, since
 from millrace import Client, Future
 
 TOLERANCE = 1e-10
-#: About so many chunks are cut where nobody says how long they are, so that four GPUs have four each.
+#: Default number of chunks of a large matrix, so that each of four GPUs has four.
 CHUNKS = 16
 
-# ---- Python functions: what runs in the executors ------------------------------------------------------------------
+# ---- Python functions, which run in the executors ------------------------------------------------
 
 
 def library(x: Any) -> Any:
-    """CuPy or NumPy, whoever made the array."""
+    """Returns the library of an array: CuPy or NumPy."""
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
@@ -52,26 +54,28 @@ def svd_of(*triangles: Any) -> tuple[Any, Any, Any]:
 
 
 def left(factors: tuple[Any, Any], small: Any, i: int) -> Any:
-    """Rows of u that belong to chunk i."""
+    """Returns the rows of u that belong to chunk i."""
     q, r = factors
     return q @ small[i * len(r) : (i + 1) * len(r)]
 
 
-# ---- graphs --------------------------------------------------------------------------------------------------------
+# ---- graphs --------------------------------------------------------------------------------------
 
 
 def native_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tuple[list[Future[Any]], Any, Any]:
-    """u in chunks, s and vt. REQUIRES: chunks have at least as many rows as columns."""
+    """Returns u in chunks, s and vt. REQUIRES: chunks have at least as many rows as columns."""
     run, homes = cluster.run, [cluster.home(i, len(chunks)) for i in range(len(chunks))]
-    # What belongs to a chunk stays where it lies: who selects R elsewhere would have Q come along. The small factors stay on
-    # one worker too, each time the same: the first SVD of a GPU loads code for 0.1 s.
+    # Tasks on a chunk's factors run on the chunk's worker: to select R on another worker would
+    # transfer Q as well. The small factors stay on one worker, the same in each repetition, because
+    # the first SVD on a GPU loads code for 0.1 s.
     root = homes[0]
     factors = [run("array.qr", c, at=at) for c, at in zip(chunks, homes, strict=True)]
     triangles = [run("core.item", f, 1, at=at) for f, at in zip(factors, homes, strict=True)]
     orthogonal = [run("core.item", f, 0, at=at) for f, at in zip(factors, homes, strict=True)]
     svd = run("array.svd", run("array.concat", *triangles, axis=0, at=root), at=root)
     small = run("core.item", svd, 0, at=root)
-    # Each selects for itself: on the root that would wait for the root's own products.
+    # Each worker selects its own part. On the root, the selections would wait for the root's own
+    # products.
     parts = [run("array.slice", small, start=i * columns, stop=(i + 1) * columns, at=at) for i, at in enumerate(homes)]
     u = [run("array.matmul", q, part, at=at) for q, part, at in zip(orthogonal, parts, homes, strict=True)]
     return u, run("core.item", svd, 1, at=root), run("core.item", svd, 2, at=root)
@@ -90,11 +94,12 @@ def python_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tup
 GRAPHS = {"native": native_svd, "python": python_svd}
 
 
-# ---- checks --------------------------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def worst(cluster: Cluster, chunks: list[Future[Any]], u: list[Future[Any]], s: Any, vt: Any, columns: int) -> float:
-    """The largest difference to what must hold, relative to the largest singular value or to one."""
+    """Returns the largest difference to a property that must hold, relative to the largest singular
+    value or to one."""
     run, client = cluster.run, cluster.client
     scaled = run("array.map", "x0 * reshaped", vt, reshaped=run("array.reshape", s, [columns, 1]))
     errors, grams, inner = [], [], []
@@ -114,7 +119,7 @@ def worst(cluster: Cluster, chunks: list[Future[Any]], u: list[Future[Any]], s: 
     )
 
 
-# ---- measurements --------------------------------------------------------------------------------------------------
+# ---- measurements --------------------------------------------------------------------------------
 
 
 def measure(cluster: Cluster, report: Report, way: str, rows: int, columns: int, chunk: int) -> float:
@@ -138,13 +143,13 @@ def measure(cluster: Cluster, report: Report, way: str, rows: int, columns: int,
         report.progress([*u, s, vt], f"svd by {way}")
         cluster.settle([*u, s, vt])
         seconds = since(began)
-        # A check takes longer than what it checks: one of them has to do.
+        # A check takes longer than the measured computation, so only one repetition is checked.
         return seconds, worst(cluster, chunks, u, s, vt, columns) if repetition == 1 else 0.0
 
     times, difference = report.timed(once)
     what = f"svd {rows:,} x {columns:,} chunk {chunk:,} on {cluster}"
     label = "native ops" if way == "native" else cluster.python
-    # Householder's, counted once: 2 m n^2 for r, as much for q, and for u.
+    # Operations of Householder's method, counted once: 2 m n^2 for r, the same for q, and for u.
     return report.row(
         what,
         label,
@@ -163,7 +168,7 @@ def measure(cluster: Cluster, report: Report, way: str, rows: int, columns: int,
 
 
 def plain(options: argparse.Namespace, sizes: list[int]) -> None:
-    """One program on one GPU: QR of the whole, SVD of R, and the product."""
+    """Measures one program on one GPU: QR of the whole matrix, SVD of R, and the product."""
     import cupy as xp  # pyright: ignore[reportMissingImports]
 
     report = Report(options)
