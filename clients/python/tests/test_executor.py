@@ -303,7 +303,8 @@ def test_stop_ends_the_function_and_only_the_one_meant(worker: Worker, how: str)
 
 
 def test_a_stop_waits_until_an_import_is_over(worker: Worker, gate: Gate, tmp_path: Path) -> None:
-    """A package whose import was broken off could not be imported again: its parts were there, and not bound to it."""
+    """A stop must not interrupt an import: the package could not be imported again, because its
+    submodules would be in `sys.modules` without the package."""
     package = tmp_path / "slow_package"
     package.mkdir()
     (package / "__init__.py").write_text(

@@ -72,10 +72,10 @@ def _loaded() -> set[str]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Tells whether a frame is within an import.
+    """Returns whether a frame is within an import.
 
-    An exception there would leave a package half imported: its parts stay in `sys.modules` and the
-    package does not, so that no later task of the process could import it.
+    An exception there would leave a package half imported: its submodules stay in `sys.modules` and
+    the package does not, so that no later task of the process could import it.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -85,7 +85,8 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _interrupt_again(thread: int) -> None:
-    """Sends SIGINT to a thread after 10 ms. The worker kills the process when its patience ends."""
+    """Sends SIGINT to a thread after 10 ms. The handler repeats this as long as the import lasts;
+    if the task does not stop within its grace period, the worker kills the process."""
     time.sleep(0.01)
     signal.pthread_kill(thread, signal.SIGINT)
 
@@ -259,7 +260,8 @@ class Process:
         if not self._stoppable or self._control.stop != self._stoppable:
             return
         if _importing(frame):
-            # NB: only the low-level call is safe here: the main thread may hold a lock of `threading`.
+            # NB: only the low-level call is safe here: the main thread may hold a lock of
+            # `threading`.
             _thread.start_new_thread(_interrupt_again, (threading.get_ident(),))
             return
         self._stoppable = 0
