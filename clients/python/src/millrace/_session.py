@@ -127,8 +127,8 @@ class Session:
             request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
             response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
         )
-        # Guards every State and the attributes below that say nothing else. Notified when states
-        # change.
+        # Guards every State, and the attributes below whose comments name no other guard or owner.
+        # Notified when states change.
         self.changed = threading.Condition(threading.RLock())
         self._states: dict[str, State] = {}
         self._by_id: dict[int, State] = {}

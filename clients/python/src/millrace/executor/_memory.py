@@ -49,7 +49,8 @@ class Lease:
 
 
 class _Owner:
-    """Every array that lies in a lease refers to one. Its end frees the lease."""
+    """Keeps a lease in use: every array in its memory refers to one. Its destruction frees the
+    lease."""
 
     __slots__ = ("_arena", "_lease")
 
