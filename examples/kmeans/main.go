@@ -1,11 +1,13 @@
-// Command kmeans is an example: k-means (Lloyd's iterations) on generated points, by native ops alone, and on GPUs with one
-// CUDA kernel for a whole pass over the points. The points lie in chunks on all workers; centres and sums stay in the
-// cluster from the first iteration to the last, and the program gets the final ones only.
+// Command kmeans is an example: k-means (Lloyd's iterations) on generated points, by native ops
+// alone, and on GPUs with one CUDA kernel for a whole pass over the points. The points lie in
+// chunks on all workers. Centres and sums stay in the cluster from the first iteration to the
+// last; the program gets only the final ones.
 //
-//	MILLRACE_SCHEDULER_FILE=… kmeans [-points 8000000] [-dimensions 16] [-clusters 32] [-iterations 10]
+//	MILLRACE_SCHEDULER_FILE=… kmeans [-points N] [-dimensions 16] [-clusters 32] [-iterations 10]
 //
-// Point i belongs to cluster i mod k and lies around its centre, far from the others. So the right answer is known: the mean
-// of the points of each cluster. The program prints a last line that starts with "ok" only if that came out.
+// Point i belongs to cluster i mod k and lies around its centre, far from the others. So the right
+// answer is known: the mean of the points of each cluster. The last line that the program prints
+// starts with "ok" only if the result is that answer.
 package main
 
 import (
@@ -30,7 +32,8 @@ import (
 //go:embed kernel.cu
 var kernel string
 
-// tolerance of centres, of which the coordinates are in [0, 10): float32 has 24 bits, of which sums lose some.
+// tolerance is the largest error of a centre's coordinate. Coordinates are in [0, 10); float32 has
+// a precision of 24 bits, of which sums lose some.
 const tolerance = 1e-4
 
 func main() {
@@ -98,7 +101,7 @@ func run(ctx context.Context, p problem) (err error) {
 	return c.measure(ctx)
 }
 
-// cluster builds graphs. The first error of a submission is kept, and what follows is not submitted.
+// cluster builds graphs. It keeps the first error of a submission, and submits nothing after it.
 type cluster struct {
 	problem
 	client *millrace.Client
@@ -225,8 +228,8 @@ func sum(n int) string {
 	return strings.Join(names, " + ")
 }
 
-// iterate is one pass over all points. A step gives sums and numbers as the columns of one matrix, with a row for each
-// centre.
+// iterate submits one pass over all points. step returns one matrix with a row for each centre: the
+// sums of its points' coordinates, then the number of its points.
 func (c *cluster) iterate(ctx context.Context, chunks []*millrace.Future, centres *millrace.Future,
 	step func(context.Context, *millrace.Future, *millrace.Future) *millrace.Future,
 ) (sums, next *millrace.Future) {
@@ -243,9 +246,10 @@ func (c *cluster) iterate(ctx context.Context, chunks []*millrace.Future, centre
 	return sums, next
 }
 
-// nativeStep compares all distances with the least: |x - c|² less |x|², which is the same for all centres. A column of ones
-// beside the points counts them. Their sums are made in batches, because what multiplies matrices divides its work by rows
-// and columns of the result, of which there are few.
+// nativeStep assigns each point to the nearest centre and sums the points of each centre. It
+// compares |x - c|² - |x|²; the second term is the same for all centres. A column of ones beside
+// the points counts them. The sums are computed in batches, because matrix products divide their
+// work by rows and columns of the result, and this result has few of either.
 func (c *cluster) nativeStep(ctx context.Context, points, centres *millrace.Future) *millrace.Future {
 	squares := c.op(ctx, "array.reduce", millrace.Args(c.op(ctx, "array.map", millrace.Args("x0 * x0", centres)), "sum").With("axes", []int{1}))
 	products := c.op(ctx, "array.matmul", millrace.Args(points, c.op(ctx, "array.transpose", millrace.Args(centres))))

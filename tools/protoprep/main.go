@@ -1,11 +1,14 @@
 // Package main is Test support: it prepares protobuf descriptors for the code generators.
 //
-//	protoprep validate OUT    writes buf/validate/validate.proto, printed from the descriptor that the pinned
-//	                          protovalidate module carries, below the folder OUT, so that the file need not be committed
-//	protoprep strip IN OUT    copies a file descriptor set without buf.validate, neither its file, imports nor options
+//	protoprep validate OUT    writes OUT/buf/validate/validate.proto
+//	protoprep strip IN OUT    copies a file descriptor set without buf.validate
 //
-// Python stubs are generated from the stripped set: were validate.proto generated too, a user's program that also
-// installs protovalidate would register that file twice in the default descriptor pool and die at import.
+// validate prints the file from the descriptor in the pinned protovalidate module, so that it need
+// not be committed. strip removes the file, its imports and its options.
+//
+// Python stubs are generated from the stripped set. If validate.proto were generated, too, a
+// program that also installs protovalidate would register the file twice in the default descriptor
+// pool, and would fail at import.
 package main
 
 import (
@@ -67,8 +70,8 @@ func printValidate(out string) error {
 	return f.Close()
 }
 
-// checkPins compares the commit of the protovalidate schema that this program carries with the one that the main
-// module runs with: rules that one side knows and the other does not would be dropped in silence.
+// checkPins compares the commit of the protovalidate schema in this program with the one that the
+// main module uses. A rule that only one side knows would be dropped in silence.
 func checkPins() error {
 	gomod, err := os.ReadFile("go.mod")
 	if err != nil {
@@ -110,7 +113,8 @@ func stripValidate(in, out string) error {
 	return os.WriteFile(out, raw, 0o644)
 }
 
-// dropImport removes the import of validate.proto; public and weak imports are kept by index, so they are renumbered.
+// dropImport removes the import of validate.proto. Public and weak imports are stored by index, so
+// they are renumbered.
 func dropImport(f *descriptorpb.FileDescriptorProto) {
 	at := slices.Index(f.Dependency, validateFile)
 	if at < 0 {
@@ -139,7 +143,8 @@ func dropOptions(m protoreflect.Message) {
 			}
 		default:
 			dropOptions(v.Message())
-			// An options message that held nothing else goes too, or generators emit code for empty options.
+			// An options message without any other option is removed, too: generators would emit
+			// code for empty options.
 			if strings.HasSuffix(string(fd.Message().Name()), "Options") && proto.Size(v.Message().Interface()) == 0 {
 				m.Clear(fd)
 			}
