@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/cmd/millrace/cli"
 )
 
 func main() { os.Exit(cli.Main(cli.Guard(os.Args[1:]))) }

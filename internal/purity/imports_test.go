@@ -24,7 +24,7 @@ var madeOf = []struct{ adapter, of, why string }{
 }
 
 // mainParts are the directories that connect all packages.
-var mainParts = []string{"cmd", "test", "bench", "internal/cli"}
+var mainParts = []string{"cmd", "test", "bench"}
 
 func TestImportsFollowTheLayout(t *testing.T) {
 	all := loadModule(t)

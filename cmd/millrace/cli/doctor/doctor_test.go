@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/cli/doctor"
+	"github.com/millrace/millrace/cmd/millrace/cli/doctor"
 )
 
 func find(t *testing.T, c doctor.Config, check string) doctor.Finding {

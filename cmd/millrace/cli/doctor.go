@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	millrace "github.com/millrace/millrace/clients/go"
-	"github.com/millrace/millrace/internal/cli/doctor"
+	"github.com/millrace/millrace/cmd/millrace/cli/doctor"
 	"github.com/millrace/millrace/internal/version"
 )
 
