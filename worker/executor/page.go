@@ -24,13 +24,14 @@ func newPage() (*page, error) {
 		return nil, fmt.Errorf("executor: control page: %w; look at the limit of open files", err)
 	}
 	file := os.NewFile(uintptr(fd), "millrace-control")
-	if err := unix.Ftruncate(fd, pageBytes); err == nil {
-		// The size is sealed: a process that shrank the file would kill the worker by SIGBUS.
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-		if err != nil {
-			_ = file.Close() // the first error counts
-			return nil, fmt.Errorf("executor: seal the control page: %w", err)
-		}
+	if err := unix.Ftruncate(fd, pageBytes); err != nil {
+		_ = file.Close() // the first error counts
+		return nil, fmt.Errorf("executor: give the control page %d bytes: %w; look at the limit of file sizes (ulimit -f)", pageBytes, err)
+	}
+	// The size is sealed: a process that shrank the file would kill the worker by SIGBUS.
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		_ = file.Close() // the first error counts
+		return nil, fmt.Errorf("executor: seal the control page: %w", err)
 	}
 	data, err := unix.Mmap(fd, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
