@@ -25,8 +25,12 @@ type GPUMonitor interface {
 	Watch(ctx context.Context, report func(topology.Event)) error
 }
 
-// sampleEvery is the interval between samples of the GPU's state.
-const sampleEvery = 2 * time.Second
+const (
+	// sampleEvery is the interval between samples of the GPU's state.
+	sampleEvery = 2 * time.Second
+	// sampleKeeps is the age at which a sample no longer counts as the present state.
+	sampleKeeps = 10 * time.Second
+)
 
 // gpuHealth collects the known state of a worker's GPU.
 type gpuHealth struct {
@@ -38,16 +42,22 @@ type gpuHealth struct {
 
 	mu        sync.Mutex
 	last      *millracev1.GpuHealth // guarded by mu; nil before the first sample
+	taken     time.Time             // the time of last; guarded by mu
+	missing   bool                  // the latest attempt to take a sample failed; guarded by mu
 	xids      uint64                // guarded by mu
 	lastEvent string                // guarded by mu
 	warned    bool                  // guarded by mu
 	nvlink    int                   // errors of NVLink; guarded by mu
 }
 
-// current returns the last sample, nil before the first one. It may be called from any goroutine.
+// current returns the last sample, nil if there is none or if it is older than sampleKeeps. It may
+// be called from any goroutine.
 func (h *gpuHealth) current() *millracev1.GpuHealth {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if time.Since(h.taken) > sampleKeeps {
+		return nil
+	}
 	return h.last
 }
 
@@ -67,7 +77,8 @@ func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 	watching.Go(func() {
 		samples := time.NewTicker(sampleEvery)
 		defer samples.Stop()
-		for h.sample() {
+		for {
+			h.sample()
 			select {
 			case <-ctx.Done():
 				return
@@ -120,12 +131,21 @@ func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
 	}
 }
 
-// sample takes one sample. False means that samples are not available, and sampling ends.
-func (h *gpuHealth) sample() bool {
+// sample takes one sample. It logs the first of several errors in a row.
+func (h *gpuHealth) sample() {
 	s, err := h.config.GPUMonitor.Sample(h.uuid)
+	h.mu.Lock()
+	changed := h.missing != (err != nil)
+	h.missing = err != nil
+	h.mu.Unlock()
+	switch {
+	case err != nil && changed:
+		h.config.Log.Info("the state of the GPU is not known; the worker goes on asking", "gpu", h.uuid, "error", err)
+	case changed:
+		h.config.Log.Info("the state of the GPU is known again", "gpu", h.uuid)
+	}
 	if err != nil {
-		h.config.Log.Info("the state of the GPU is not known", "gpu", h.uuid, "error", err)
-		return false
+		return
 	}
 	g := &millracev1.GpuHealth{
 		UsedBytes: s.UsedBytes, UtilizationPercent: uint32(s.UtilizationPercent), MemoryPercent: uint32(s.MemoryPercent), ClockMhz: uint32(s.ClockMHz),
@@ -147,8 +167,7 @@ func (h *gpuHealth) sample() bool {
 		h.config.Log.Warn("other processes use this GPU", "gpu", h.uuid, "processes", strings.Join(who, "; "))
 	}
 	g.Xids, g.LastEvent = h.xids, h.lastEvent
-	h.last = g
-	return true
+	h.last, h.taken = g, time.Now()
 }
 
 // ours reports whether a process belongs to this worker or to a worker of the same supervisor.
