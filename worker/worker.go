@@ -14,6 +14,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -351,11 +352,20 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	registration.NativeOps = d.Ops()
 	logs := new(tasklog.Logs)
 
+	// opened has a closing function for each thing that was opened so far. They run if a later step
+	// fails. It is empty once the worker serves: then the end of this function closes everything.
+	var opened []func() error
+	defer func() {
+		for _, end := range slices.Backward(opened) {
+			err = errors.Join(err, end())
+		}
+	}()
 	var w *loop.Worker
 	pools, err := c.executors(m.local.Path(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
 	if err != nil {
 		return err
 	}
+	opened = append(opened, func() error { pools.Close(); return nil })
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
@@ -365,12 +375,14 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if err != nil {
 		return err
 	}
+	opened = append(opened, path.Close)
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return errors.Join(fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err), path.Close())
+		return fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err)
 	}
+	opened = append(opened, listener.Close)
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
-		return errors.Join(err, listener.Close(), path.Close())
+		return err
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
 	looks := max(c.LookFor, 0)
@@ -423,6 +435,8 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if err != nil {
 		lender = nil
 		c.Log.Warn("nobody on this host can borrow from this worker", "error", err)
+	} else {
+		opened = append(opened, lender.Close)
 	}
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
 	options = append(options, admission.ServerOptions(authentication(c))...)
@@ -430,6 +444,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if err != nil {
 		return err
 	}
+	opened = nil
 	options = append(options, checks...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)

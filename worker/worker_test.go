@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -589,6 +590,31 @@ func TestSizesThatAWorkerCannotManageAreRefused(t *testing.T) {
 		if err := worker.Run(t.Context(), c); !errors.As(err, &refused) || !strings.Contains(err.Error(), flag+" 2.0 TiB: a worker manages 1 TiB at most") {
 			t.Errorf("%s: %v", flag, err)
 		}
+	}
+}
+
+func TestAWorkerThatCannotListenLeavesNothing(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for flag, c := range map[string]worker.Config{
+		"--listen":    {Listen: taken.Addr().String()},
+		"--advertise": {Advertise: "a:b:c"},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			c.Name, c.Scheduler, c.LocalDirectory, c.MemoryLimitBytes = "host-0", "127.0.0.1:1", t.TempDir(), 1<<20
+			c.Exec = map[string][]string{"echo": {"/nonexistent/echo"}}
+			c.Log = slog.New(slog.NewTextHandler(testWriter{t}, nil))
+			before := goleak.IgnoreCurrent()
+			if err := worker.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), flag) {
+				t.Fatalf("ended with %v", err)
+			}
+			if err := goleak.Find(before); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
