@@ -38,7 +38,8 @@ type writer interface {
 }
 
 // describe returns the description with which a process opens the slab. neighbours is the number of
-// executor processes that may use the GPU at the same time, this one included.
+// executor processes, of all kinds and this one included, that may have the GPU open at the same
+// time.
 func (d *Device) describe(space memory.Space, neighbours int) *millracev1.ExecutorDevice {
 	page := make([]byte, memory.HeaderBytes)
 	memory.Header{Identity: space.Identity(), SizeBytes: space.Size()}.Write(page)

@@ -84,6 +84,12 @@ func TestMain(m *testing.M) {
 
 func newRig(t *testing.T, env ...string) *rig {
 	t.Helper()
+	return newRigOf(t, []string{"echo"}, env...)
+}
+
+// newRigOf is newRig with these kinds of executors. All of them run the same program.
+func newRigOf(t *testing.T, kinds []string, env ...string) *rig {
+	t.Helper()
 	binary, err := buildEcho()
 	if err != nil {
 		t.Fatal(err)
@@ -93,8 +99,12 @@ func newRig(t *testing.T, env ...string) *rig {
 	if r.objects, err = store.New(r.space, log); err != nil {
 		t.Fatal(err)
 	}
+	commands := make(map[string][]string)
+	for _, kind := range kinds {
+		commands[kind] = []string{binary}
+	}
 	r.Pools, err = executor.New(executor.Config{
-		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
+		Worker: "w", Commands: commands, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
 		Logs: r.logs, Log: log, MemoryWait: time.Millisecond,
 		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77, ArenaLibraries: []string{"cupy", "torch"}},
 		Done: func(results []executor.Result) {
@@ -173,6 +183,16 @@ func TestExecutorIsToldOfTheSlabOnAGPU(t *testing.T) {
 	out := r.call(t, 1, "device")
 	var v millracev1.Value
 	if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil || v.GetStringValue() != "ab MILLRACE 77 [cupy torch] 1 GPU-x" {
+		t.Errorf("it was told %q, %v", v.GetStringValue(), out.Error)
+	}
+}
+
+// Processes of another kind keep memory on the GPU as well, even while they run nothing.
+func TestNeighboursAreExecutorsOfAllKinds(t *testing.T) {
+	r := newRigOf(t, []string{"echo", "other", "third"}, "ECHO_DEVICE=yes")
+	out := r.call(t, 1, "device")
+	var v millracev1.Value
+	if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil || !strings.HasSuffix(v.GetStringValue(), " 3 GPU-x") {
 		t.Errorf("it was told %q, %v", v.GetStringValue(), out.Error)
 	}
 }

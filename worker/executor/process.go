@@ -197,7 +197,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *millracev1
 	hello.Protocol, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
 	hello.SchedulerAddress, hello.ScratchDirectory = c.Scheduler, p.scratch
 	if c.Device != nil {
-		hello.Device = c.Device.describe(c.Store.Space(), c.Processes)
+		hello.Device = c.Device.describe(c.Store.Space(), len(pools.lanes)*c.Processes)
 	}
 	go p.write(hello)
 	go p.read()
