@@ -98,17 +98,10 @@ func Granted() (cpus, nodes CPUSet, err error) {
 	return cpus, nodes, nil
 }
 
-// The kernel's memory policies.
-const (
-	mpolDefault   = 0
-	mpolPreferred = 1
-)
-
 // Start calls start, which should start a process, with the CPUs and the memory policy of the
 // placement. The process inherits them for all of its threads. Afterwards Start restores the CPUs
-// of the calling thread and sets its memory policy to the default. If the kernel refuses a setting,
-// the error is in refused, and the process is started all the same: a worker in the wrong place is
-// better than none.
+// and the memory policy of the calling thread. If the kernel refuses a setting, the error is in
+// refused, and the process is started all the same: a worker in the wrong place is better than none.
 func (p Placement) Start(start func() error) (refused, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -126,29 +119,53 @@ func (p Placement) Start(start func() error) (refused, err error) {
 		}
 	}
 	if p.Prefer {
-		if err := setPolicy(mpolPreferred, p.Node); err != nil {
+		earlier, err := currentPolicy()
+		if err == nil {
+			err = prefer(p.Node)
+		}
+		if err != nil {
 			refused = errors.Join(refused, fmt.Errorf("topology: memory of node %d: %w", p.Node, err))
 		} else {
-			defer func() { refused = errors.Join(refused, setPolicy(mpolDefault, -1)) }()
+			defer func() {
+				if err := earlier.set(); err != nil {
+					refused = errors.Join(refused, fmt.Errorf("topology: restore memory policy %d: %w", earlier.mode, err))
+				}
+			}()
 		}
 	}
 	err = start()
 	return refused, err
 }
 
-// setPolicy calls set_mempolicy for the calling thread.
-func setPolicy(policy, node int) error {
-	var mask [maxNodes / 64]uint64
-	var at, bits uintptr
-	if node >= 0 {
-		if node >= maxNodes {
-			return unix.EINVAL
-		}
-		mask[node/64] = 1 << (node % 64)
-		at, bits = uintptr(unsafe.Pointer(&mask[0])), maxNodes
+// policy is a memory policy of a thread: the kernel's number of it, with its flags, and its nodes.
+type policy struct {
+	mode  int32
+	nodes [maxNodes / 64]uint64
+}
+
+// prefer makes the calling thread allocate memory on a node first.
+func prefer(node int) error {
+	if node >= maxNodes {
+		return unix.EINVAL
 	}
-	_, _, errno := unix.Syscall(unix.SYS_SET_MEMPOLICY, uintptr(policy), at, bits)
-	runtime.KeepAlive(&mask)
+	const mpolPreferred = 1
+	p := policy{mode: mpolPreferred}
+	p.nodes[node/64] = 1 << (node % 64)
+	return p.set()
+}
+
+// currentPolicy returns the policy of the calling thread.
+func currentPolicy() (p policy, err error) {
+	_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&p.mode)), uintptr(unsafe.Pointer(&p.nodes)), maxNodes, 0, 0, 0)
+	if errno != 0 {
+		return p, errno
+	}
+	return p, nil
+}
+
+// set makes p the policy of the calling thread.
+func (p policy) set() error {
+	_, _, errno := unix.Syscall(unix.SYS_SET_MEMPOLICY, uintptr(p.mode), uintptr(unsafe.Pointer(&p.nodes)), maxNodes)
 	if errno != 0 {
 		return errno
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -408,6 +410,43 @@ func TestAProcessIsStartedInItsPlaceAndTheCallerStaysInHis(t *testing.T) {
 	}
 	if _, err := (topology.Placement{Node: -1, CPUs: topology.CPUSet{1023}}).Start(func() error { return nil }); err != nil {
 		t.Errorf("a processor that is not there kept it from starting: %v", err)
+	}
+}
+
+// memoryPolicy calls get_mempolicy for the calling thread, and returns the policy and the first 64
+// nodes of its mask.
+func memoryPolicy(t *testing.T) (policy int32, nodes uint64) {
+	t.Helper()
+	var mask [16]uint64
+	if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&policy)), uintptr(unsafe.Pointer(&mask)), 1024, 0, 0, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	return policy, mask[0]
+}
+
+// numactl, for example, sets a memory policy for a whole program.
+func TestStartKeepsTheMemoryPolicyOfTheCaller(t *testing.T) {
+	_, nodes, err := topology.Granted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const preferred, interleaved = 1, 3
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+	mask := [16]uint64{1 << nodes[0]}
+	if _, _, errno := unix.Syscall(unix.SYS_SET_MEMPOLICY, interleaved, uintptr(unsafe.Pointer(&mask)), 1024); errno != 0 {
+		t.Skipf("set_mempolicy: %v", errno) // a container may forbid it
+	}
+	refused, err := topology.Placement{Node: nodes[0], Prefer: true}.Start(func() error {
+		if policy, in := memoryPolicy(t); policy != preferred || in != mask[0] {
+			t.Errorf("inside: policy %d of nodes %#x", policy, in)
+		}
+		return nil
+	})
+	if refused != nil || err != nil {
+		t.Errorf("refused: %v; %v", refused, err)
+	}
+	if policy, in := memoryPolicy(t); policy != interleaved || in != mask[0] {
+		t.Errorf("afterwards: policy %d of nodes %#x", policy, in)
 	}
 }
 
