@@ -435,29 +435,33 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 			t.trying = true
 		}
 	}
-	// A reservation that can be granted now is granted, even if its deadline has passed.
+	// A reservation that can be granted now is granted, even if its deadline has passed. The refusal
+	// of the first reservation may let those behind it be granted.
 	out = l.serve(out)
-	var late []*reservation
-	for _, r := range l.waiting {
+	holders := ""
+	for i := 0; i < len(l.waiting); {
+		r := l.waiting[i]
 		switch {
 		case now.Before(r.deadline):
+			i++
+			continue
 		case !r.urgent && (len(l.transfers)+len(l.recalls) > 0 || l.othersGranted(r)):
 			// It waits for parties that make progress and will give up their memory in time.
 			r.deadline = now.Add(recheck)
-		default:
-			late = append(late, r)
+			i++
+			continue
 		}
-	}
-	if len(late) > 0 {
-		holders := l.describeLargest()
-		for _, r := range late {
-			l.forgetReservation(r)
-			l.log.add("reservation timed out", ObjectID{}, r.id, r.bytes)
-			out = append(out, Refused{Reservation: r.id, Err: fmt.Errorf(
-				"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free%s); free results, use fewer threads, or raise --memory-limit; largest holders: %s",
-				r.id, size(r.bytes), r.holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
+		if holders == "" {
+			holders = l.describeLargest()
 		}
-		out = l.serve(out)
+		l.forgetReservation(r)
+		l.log.add("reservation timed out", ObjectID{}, r.id, r.bytes)
+		out = append(out, Refused{Reservation: r.id, Err: fmt.Errorf(
+			"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free%s); free results, use fewer threads, or raise --memory-limit; largest holders: %s",
+			r.id, size(r.bytes), r.holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
+		if i == 0 {
+			out = l.serve(out)
+		}
 	}
 	l.verify()
 	return out

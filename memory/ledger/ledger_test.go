@@ -324,6 +324,30 @@ func TestWaitEndsAtItsDeadlineAndNamesTheLargestHolders(t *testing.T) {
 	}
 }
 
+// Requests that arrived together have the same deadline. The first one is in the way of others that
+// fit, one of which needs nothing but an input that is in the slab.
+func TestDeadlineOfTheHeadRefusesNobodyElse(t *testing.T) {
+	x := newTester(t, 64*mib)
+	x.make(1, 40*mib)
+	big, _ := x.reserve(task(2), time.Second, 40*mib)
+	reader, granted := x.ask(Request{Holder: task(3), Inputs: []ObjectID{obj(1)}}, time.Second)
+	if granted {
+		t.Fatal("a later request overtook the queue")
+	}
+	small, _ := x.reserve(task(4), time.Second, mib)
+	again, _ := x.reserve(task(5), time.Second, 40*mib)
+	out := x.l.Expire(x.now.Add(time.Second))
+	if len(out) != 3 || out[1] != (Granted{Reservation: reader}) || out[2] != (Granted{Reservation: small}) {
+		t.Fatalf("got %v", out)
+	}
+	if refused, ok := out[0].(Refused); !ok || refused.Reservation != big {
+		t.Errorf("got %v", out[0])
+	}
+	if at, ok := x.l.NextDeadline(); !ok || !at.Equal(x.now.Add(time.Second+recheck)) {
+		t.Errorf("reservation %d has deadline %v, although others that were granted will end", again, at)
+	}
+}
+
 func TestAliasesCountOnceAndOutliveTheirSource(t *testing.T) {
 	x := newTester(t, 64*mib)
 	whole := x.make(1, 10*mib)[0]
