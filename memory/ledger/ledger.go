@@ -435,8 +435,8 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 			t.trying = true
 		}
 	}
-	// A reservation that can be granted now is granted, even if its deadline has passed. The refusal
-	// of the first reservation may let those behind it be granted.
+	// A reservation that can be granted now is granted, even if its deadline has passed. When the
+	// first reservation is refused, those behind it may be granted.
 	out = l.serve(out)
 	holders := ""
 	for i := 0; i < len(l.waiting); {

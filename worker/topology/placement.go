@@ -101,7 +101,8 @@ func Granted() (cpus, nodes CPUSet, err error) {
 // Start calls start, which should start a process, with the CPUs and the memory policy of the
 // placement. The process inherits them for all of its threads. Afterwards Start restores the CPUs
 // and the memory policy of the calling thread. If the kernel refuses a setting, the error is in
-// refused, and the process is started all the same: a worker in the wrong place is better than none.
+// refused, and the process is started all the same: a worker in the wrong place is better than
+// none.
 func (p Placement) Start(start func() error) (refused, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
