@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/millrace/millrace/internal/version"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 	"github.com/millrace/millrace/server/web"
 )
 
@@ -104,7 +104,7 @@ func New(config Config) (*Server, error) {
 	config.Machine.InlineResultBytes = uint64(config.InlineResultBytes)
 	s.loop = loop.New(loop.Config{
 		Machine: config.Machine,
-		Cluster: front.Cluster{
+		Cluster: schedapi.Cluster{
 			ID: uuid.NewString(), StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
 			MaxMessageBytes: rpc.MaxMessageBytes, HTTPAddress: s.HTTPAddress(), WorkerLease: config.WorkerLease,
 		},

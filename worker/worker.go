@@ -181,7 +181,7 @@ type Config struct {
 const NoSpill = ^uint64(0)
 
 // lookFor is the default of Config.LookFor on machines with enough processors;
-// see internal/patience.
+// see internal/spin.
 const lookFor = time.Millisecond
 
 // The values of Config.Device.

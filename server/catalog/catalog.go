@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Names of tables and indexes.
@@ -50,7 +50,7 @@ func New() *Catalog {
 }
 
 // Snapshot returns the state as of the last commit.
-func (c *Catalog) Snapshot() front.Snapshot {
+func (c *Catalog) Snapshot() schedapi.Snapshot {
 	txn := c.db.Txn(false)
 	return Snapshot{txn: txn, head: readHead(txn)}
 }
@@ -81,16 +81,19 @@ type Batch struct {
 }
 
 // PutGraph stores a graph and sets its Revision.
-func (b *Batch) PutGraph(row *front.Graph) { row.Revision = b.revision; b.put(tableGraph, row) }
+func (b *Batch) PutGraph(row *schedapi.Graph) { row.Revision = b.revision; b.put(tableGraph, row) }
 
 // PutWorker stores a worker and sets its Revision.
-func (b *Batch) PutWorker(row *front.Worker) { row.Revision = b.revision; b.put(tableWorker, row) }
+func (b *Batch) PutWorker(row *schedapi.Worker) { row.Revision = b.revision; b.put(tableWorker, row) }
 
 // PutClient stores a client and sets its Revision.
-func (b *Batch) PutClient(row *front.Client) { row.Revision = b.revision; b.put(tableClient, row) }
+func (b *Batch) PutClient(row *schedapi.Client) { row.Revision = b.revision; b.put(tableClient, row) }
 
 // PutDataset stores a dataset and sets its Revision.
-func (b *Batch) PutDataset(row *front.Dataset) { row.Revision = b.revision; b.put(tableDataset, row) }
+func (b *Batch) PutDataset(row *schedapi.Dataset) {
+	row.Revision = b.revision
+	b.put(tableDataset, row)
+}
 
 // RemoveGraph removes a graph. Here and for the other kinds, removing an absent row does nothing.
 func (b *Batch) RemoveGraph(id ids.GraphID) {
@@ -200,6 +203,6 @@ func (byRevision) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte
 type byName struct{}
 
 func (byName) FromObject(row any) (bool, []byte, error) {
-	return true, text(row.(*front.Worker).Name), nil
+	return true, text(row.(*schedapi.Worker).Name), nil
 }
 func (byName) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte), nil }

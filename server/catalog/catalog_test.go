@@ -11,28 +11,28 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func graph(id int, state front.GraphState) *front.Graph {
-	return &front.Graph{ID: ids.GraphID(id), State: state, Namespace: "n", Name: fmt.Sprint("g", id)}
+func graph(id int, state schedapi.GraphState) *schedapi.Graph {
+	return &schedapi.Graph{ID: ids.GraphID(id), State: state, Namespace: "n", Name: fmt.Sprint("g", id)}
 }
 
 func TestASnapshotNeverChanges(t *testing.T) {
 	c := New()
-	c.Update(func(b *Batch) { b.PutGraph(graph(1, front.GraphRunning)) })
+	c.Update(func(b *Batch) { b.PutGraph(graph(1, schedapi.GraphRunning)) })
 	before := c.Snapshot()
 	revision := c.Update(func(b *Batch) {
-		b.PutGraph(graph(1, front.GraphSucceeded))
-		b.PutGraph(graph(2, front.GraphRunning))
+		b.PutGraph(graph(1, schedapi.GraphSucceeded))
+		b.PutGraph(graph(2, schedapi.GraphRunning))
 	})
-	if got := before.Graph(1).State; got != front.GraphRunning || before.Graph(2) != nil {
+	if got := before.Graph(1).State; got != schedapi.GraphRunning || before.Graph(2) != nil {
 		t.Errorf("the snapshot changed: graph 1 is %v, graph 2 is %v", got, before.Graph(2))
 	}
 	after := c.Snapshot()
-	if after.Graph(1).State != front.GraphSucceeded || after.Revision() != revision || revision != before.Revision()+1 {
+	if after.Graph(1).State != schedapi.GraphSucceeded || after.Revision() != revision || revision != before.Revision()+1 {
 		t.Errorf("after: %v at revision %d, snapshot at %d", after.Graph(1), revision, after.Revision())
 	}
 	if got := c.Update(func(*Batch) {}); got != revision {
@@ -44,18 +44,18 @@ func TestPagesCoverEverythingOnceWhateverChangesBetween(t *testing.T) {
 	c := New()
 	c.Update(func(b *Batch) {
 		for i := 1; i <= 300; i++ {
-			g := graph(i, front.GraphRunning)
+			g := graph(i, schedapi.GraphRunning)
 			if i%3 == 0 {
-				g.State = front.GraphFailed
+				g.State = schedapi.GraphFailed
 			}
 			b.PutGraph(g)
 		}
 	})
-	filter := front.GraphFilter{States: []front.GraphState{front.GraphRunning}, Namespace: "n"}
+	filter := schedapi.GraphFilter{States: []schedapi.GraphState{schedapi.GraphRunning}, Namespace: "n"}
 	var got []ids.GraphID
 	after := ids.GraphID(0)
 	for more := true; more; {
-		var rows []*front.Graph
+		var rows []*schedapi.Graph
 		rows, more = c.Snapshot().Graphs(filter, after, 7)
 		for _, row := range rows {
 			got = append(got, row.ID)
@@ -71,7 +71,7 @@ func TestPagesCoverEverythingOnceWhateverChangesBetween(t *testing.T) {
 			t.Fatalf("row %d comes after %d", got[i], got[i-1])
 		}
 	}
-	if rows, more := c.Snapshot().Graphs(front.GraphFilter{Client: 5}, 0, 10); len(rows) != 0 || more {
+	if rows, more := c.Snapshot().Graphs(schedapi.GraphFilter{Client: 5}, 0, 10); len(rows) != 0 || more {
 		t.Errorf("graphs of a client without any: %v, %v", rows, more)
 	}
 }
@@ -80,16 +80,16 @@ func TestRowsAreFoundByNameAndListedInOrder(t *testing.T) {
 	c := New()
 	c.Update(func(b *Batch) {
 		for id, name := range map[ids.WorkerID]string{1: "w", 2: "w", 3: "w-1", 300: "w"} {
-			state := front.WorkerLost
+			state := schedapi.WorkerLost
 			if id == 300 || id == 3 {
-				state = front.WorkerActive
+				state = schedapi.WorkerActive
 			}
-			b.PutWorker(&front.Worker{ID: id, Name: name, State: state})
+			b.PutWorker(&schedapi.Worker{ID: id, Name: name, State: state})
 		}
-		b.PutDataset(&front.Dataset{Namespace: "a", Name: "z"})
-		b.PutDataset(&front.Dataset{Namespace: "ab", Name: "a"})
-		b.PutDataset(&front.Dataset{Namespace: "a", Name: "zz"})
-		b.PutClient(&front.Client{ID: 9})
+		b.PutDataset(&schedapi.Dataset{Namespace: "a", Name: "z"})
+		b.PutDataset(&schedapi.Dataset{Namespace: "ab", Name: "a"})
+		b.PutDataset(&schedapi.Dataset{Namespace: "a", Name: "zz"})
+		b.PutClient(&schedapi.Client{ID: 9})
 	})
 	s := c.Snapshot()
 	if w := s.WorkerByName("w"); w == nil || w.ID != 300 {
@@ -101,13 +101,13 @@ func TestRowsAreFoundByNameAndListedInOrder(t *testing.T) {
 	if rows, _ := s.Workers(nil, 0, 10); len(rows) != 2 || rows[0].ID != 3 {
 		t.Errorf("workers that are not lost: %v", rows)
 	}
-	if rows, _ := s.Workers([]front.WorkerState{front.WorkerLost}, 1, 10); len(rows) != 1 || rows[0].ID != 2 {
+	if rows, _ := s.Workers([]schedapi.WorkerState{schedapi.WorkerLost}, 1, 10); len(rows) != 1 || rows[0].ID != 2 {
 		t.Errorf("lost workers after 1: %v", rows)
 	}
 	var names []string
 	namespace, name := "", ""
 	for more := true; more; {
-		var rows []*front.Dataset
+		var rows []*schedapi.Dataset
 		rows, more = s.Datasets("", namespace, name, 1)
 		for _, row := range rows {
 			namespace, name = row.Namespace, row.Name
@@ -124,12 +124,12 @@ func TestRowsAreFoundByNameAndListedInOrder(t *testing.T) {
 
 func TestChangesResumeByRevision(t *testing.T) {
 	c := New()
-	everything := front.Selection{Graphs: true, Workers: true, Datasets: true}
+	everything := schedapi.Selection{Graphs: true, Workers: true, Datasets: true}
 	first := c.Update(func(b *Batch) {
-		b.PutGraph(graph(1, front.GraphRunning))
-		b.PutGraph(graph(2, front.GraphRunning))
-		b.PutWorker(&front.Worker{ID: 1})
-		b.PutDataset(&front.Dataset{Namespace: "n", Name: "d"})
+		b.PutGraph(graph(1, schedapi.GraphRunning))
+		b.PutGraph(graph(2, schedapi.GraphRunning))
+		b.PutWorker(&schedapi.Worker{ID: 1})
+		b.PutDataset(&schedapi.Dataset{Namespace: "n", Name: "d"})
 	})
 	if changes := c.Snapshot().Changes(everything, 0); !changes.Snapshot || len(changes.Graphs) != 2 || changes.Revision != first {
 		t.Errorf("from the beginning: %+v", changes)
@@ -138,7 +138,7 @@ func TestChangesResumeByRevision(t *testing.T) {
 		t.Errorf("nothing new: %+v", changes)
 	}
 	second := c.Update(func(b *Batch) {
-		b.PutGraph(graph(2, front.GraphFailed))
+		b.PutGraph(graph(2, schedapi.GraphFailed))
 		b.RemoveGraph(1)
 		b.RemoveGraph(1)
 		b.RemoveWorker(1)
@@ -149,10 +149,10 @@ func TestChangesResumeByRevision(t *testing.T) {
 	if len(changes.Graphs) != 1 || changes.Graphs[0].ID != 2 || fmt.Sprint(changes.RemovedGraphs, changes.RemovedWorkers, changes.RemovedDatasets) != "[g1] [w1] [d]" {
 		t.Errorf("since the first: %+v", changes)
 	}
-	if some := c.Snapshot().Changes(front.Selection{Graphs: true, GraphIDs: []ids.GraphID{7}}, first); !some.Empty() {
+	if some := c.Snapshot().Changes(schedapi.Selection{Graphs: true, GraphIDs: []ids.GraphID{7}}, first); !some.Empty() {
 		t.Errorf("changes of other graphs: %+v", some)
 	}
-	c.Update(func(b *Batch) { b.PutDataset(&front.Dataset{Namespace: "n", Name: "d"}) })
+	c.Update(func(b *Batch) { b.PutDataset(&schedapi.Dataset{Namespace: "n", Name: "d"}) })
 	if changes := c.Snapshot().Changes(everything, first); len(changes.RemovedDatasets) != 0 || len(changes.Datasets) != 1 {
 		t.Errorf("a dataset that is back: %+v", changes)
 	}
@@ -163,15 +163,15 @@ func TestChangesResumeByRevision(t *testing.T) {
 
 func TestRemovalsThatAreForgottenForceASnapshot(t *testing.T) {
 	c := New()
-	all := front.Selection{Graphs: true}
-	start := c.Update(func(b *Batch) { b.PutGraph(graph(1, front.GraphRunning)) })
+	all := schedapi.Selection{Graphs: true}
+	start := c.Update(func(b *Batch) { b.PutGraph(graph(1, schedapi.GraphRunning)) })
 	id := 10
 	var middle uint64
 	for range 3 {
 		for range 2 {
 			middle = c.Update(func(b *Batch) {
 				for i := range 1000 {
-					b.PutGraph(graph(id+i, front.GraphRunning))
+					b.PutGraph(graph(id+i, schedapi.GraphRunning))
 				}
 			})
 			c.Update(func(b *Batch) {
@@ -194,7 +194,7 @@ func TestWaitWakesOnSelectedTablesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New()
 		woken := make(chan error, 1)
-		wait := func(selection front.Selection) {
+		wait := func(selection schedapi.Selection) {
 			snapshot := c.Snapshot()
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			go func() {
@@ -203,19 +203,19 @@ func TestWaitWakesOnSelectedTablesOnly(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		wait(front.Selection{Graphs: true, Datasets: true})
-		c.Update(func(b *Batch) { b.PutWorker(&front.Worker{ID: 1}) })
+		wait(schedapi.Selection{Graphs: true, Datasets: true})
+		c.Update(func(b *Batch) { b.PutWorker(&schedapi.Worker{ID: 1}) })
 		synctest.Wait()
 		select {
 		case err := <-woken:
 			t.Fatalf("woken by a worker: %v", err)
 		default:
 		}
-		c.Update(func(b *Batch) { b.PutGraph(graph(1, front.GraphRunning)) })
+		c.Update(func(b *Batch) { b.PutGraph(graph(1, schedapi.GraphRunning)) })
 		if err := <-woken; err != nil {
 			t.Errorf("a graph changed: %v", err)
 		}
-		wait(front.Selection{Workers: true})
+		wait(schedapi.Selection{Workers: true})
 		if err := <-woken; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("nothing changed: %v", err)
 		}
@@ -229,11 +229,11 @@ func BenchmarkCommit(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {
 		c.Update(func(batch *Batch) {
-			batch.PutGraph(graph(1, front.GraphRunning))
+			batch.PutGraph(graph(1, schedapi.GraphRunning))
 			for w := range 4 {
-				batch.PutWorker(&front.Worker{ID: ids.WorkerID(w + 1), Name: "w", FinishedTasks: uint64(i)})
+				batch.PutWorker(&schedapi.Worker{ID: ids.WorkerID(w + 1), Name: "w", FinishedTasks: uint64(i)})
 			}
-			batch.PutClient(&front.Client{ID: 1})
+			batch.PutClient(&schedapi.Client{ID: 1})
 		})
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // tombstone records the removal of a row, so that watchers can resume past it.
@@ -41,13 +41,13 @@ func text(parts ...string) []byte {
 // keyOf returns the key of a row in its table, and the revision of its last change.
 func keyOf(row any) (key []byte, revision uint64) {
 	switch r := row.(type) {
-	case *front.Graph:
+	case *schedapi.Graph:
 		return number(uint64(r.ID)), r.Revision
-	case *front.Worker:
+	case *schedapi.Worker:
 		return number(uint64(r.ID)), r.Revision
-	case *front.Client:
+	case *schedapi.Client:
 		return number(uint64(r.ID)), r.Revision
-	case *front.Dataset:
+	case *schedapi.Dataset:
 		return text(r.Namespace, r.Name), r.Revision
 	case *head:
 		return number(0), r.revision

@@ -7,30 +7,30 @@ import (
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Changes returns the selected rows that changed after a revision. If the revision is 0, of another
 // life of the scheduler, or older than the oldest removal that is remembered, it returns a snapshot
 // of all selected rows.
-func (s Snapshot) Changes(selection front.Selection, after uint64) front.Changes {
-	changes := front.Changes{Revision: s.head.revision, Snapshot: after < s.head.floor || after > s.head.revision}
+func (s Snapshot) Changes(selection schedapi.Selection, after uint64) schedapi.Changes {
+	changes := schedapi.Changes{Revision: s.head.revision, Snapshot: after < s.head.floor || after > s.head.revision}
 	if changes.Snapshot {
 		after = 0
 	}
 	if selection.Graphs {
-		changes.Graphs = since[*front.Graph](s, tableGraph, after)
+		changes.Graphs = since[*schedapi.Graph](s, tableGraph, after)
 		if len(selection.GraphIDs) > 0 {
-			changes.Graphs = slices.DeleteFunc(changes.Graphs, func(g *front.Graph) bool {
+			changes.Graphs = slices.DeleteFunc(changes.Graphs, func(g *schedapi.Graph) bool {
 				return !slices.Contains(selection.GraphIDs, g.ID)
 			})
 		}
 	}
 	if selection.Workers {
-		changes.Workers = since[*front.Worker](s, tableWorker, after)
+		changes.Workers = since[*schedapi.Worker](s, tableWorker, after)
 	}
 	if selection.Datasets {
-		changes.Datasets = since[*front.Dataset](s, tableDataset, after)
+		changes.Datasets = since[*schedapi.Dataset](s, tableDataset, after)
 	}
 	if !changes.Snapshot {
 		s.removals(selection, after, &changes)
@@ -39,7 +39,7 @@ func (s Snapshot) Changes(selection front.Selection, after uint64) front.Changes
 }
 
 // removals adds the rows that were removed after a revision and do not exist again.
-func (s Snapshot) removals(selection front.Selection, after uint64, changes *front.Changes) {
+func (s Snapshot) removals(selection schedapi.Selection, after uint64, changes *schedapi.Changes) {
 	for _, grave := range since[*tombstone](s, tableTombstone, after) {
 		switch grave.table {
 		case tableGraph:
@@ -62,7 +62,7 @@ func (s Snapshot) removals(selection front.Selection, after uint64, changes *fro
 
 // Wait returns when a commit after this snapshot touched a selected table, or when ctx ends. It may
 // return without a selected change, but it never misses one.
-func (s Snapshot) Wait(ctx context.Context, selection front.Selection) error {
+func (s Snapshot) Wait(ctx context.Context, selection schedapi.Selection) error {
 	changed := memdb.NewWatchSet()
 	for table, wanted := range map[string]bool{
 		tableGraph: selection.Graphs, tableWorker: selection.Workers, tableDataset: selection.Datasets,

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // defaultTTL is the lifetime of a client lease that asks for none.
@@ -16,7 +16,7 @@ const defaultTTL = 30 * time.Second
 // client is one client lease.
 type client struct {
 	id       ids.ClientID
-	spec     front.ClientSpec
+	spec     schedapi.ClientSpec
 	openedAt time.Time
 	lastSeen time.Time
 	changes  changeLog
@@ -57,8 +57,8 @@ func errUnknownClient(id ids.ClientID) error {
 }
 
 // OpenClient opens a lease.
-func (l *Loop) OpenClient(ctx context.Context, spec front.ClientSpec) (*front.Client, error) {
-	var row *front.Client
+func (l *Loop) OpenClient(ctx context.Context, spec schedapi.ClientSpec) (*schedapi.Client, error) {
+	var row *schedapi.Client
 	var refused error
 	err := l.call(ctx, func() {
 		if refused = l.refuseIfDraining(); refused != nil {
@@ -73,7 +73,7 @@ func (l *Loop) OpenClient(ctx context.Context, spec front.ClientSpec) (*front.Cl
 	return row, err
 }
 
-func (l *Loop) openClient(spec front.ClientSpec) *client {
+func (l *Loop) openClient(spec schedapi.ClientSpec) *client {
 	if spec.TTL == 0 {
 		spec.TTL = defaultTTL
 	}
@@ -179,7 +179,7 @@ func (l *Loop) flushClients() {
 func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, error) {
 	var c *client
 	err := l.do(ctx, func() error {
-		c = l.openClient(front.ClientSpec{Name: "await", Namespace: namespace, TTL: 24 * time.Hour})
+		c = l.openClient(schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: 24 * time.Hour})
 		c.await = make(chan sched.Update, 1)
 		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}})
 		if err != nil {

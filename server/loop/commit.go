@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/catalog"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -27,8 +27,8 @@ type dirty struct {
 	// that each list has it once.
 	workers, staleWorkers []*worker
 	clients, staleClients []*client
-	lost                  []*front.Worker
-	datasets, unpublished []*front.Dataset
+	lost                  []*schedapi.Worker
+	datasets, unpublished []*schedapi.Dataset
 
 	// since is the time of the oldest change that waits for the next commit; zero: none waits.
 	since time.Time
@@ -107,7 +107,7 @@ func (l *Loop) commitDue() bool {
 }
 
 // Snapshot commits all waiting changes and returns the catalogue.
-func (l *Loop) Snapshot(ctx context.Context) (front.Snapshot, error) {
+func (l *Loop) Snapshot(ctx context.Context) (schedapi.Snapshot, error) {
 	if err := l.call(ctx, func() {
 		l.dirty.counted = time.Time{}
 		l.commit()
@@ -118,7 +118,7 @@ func (l *Loop) Snapshot(ctx context.Context) (front.Snapshot, error) {
 }
 
 // LastSnapshot returns the catalogue as of its last commit.
-func (l *Loop) LastSnapshot() front.Snapshot { return l.catalog.Snapshot() }
+func (l *Loop) LastSnapshot() schedapi.Snapshot { return l.catalog.Snapshot() }
 
 // commit writes all dirty rows to the catalogue, as one revision.
 func (l *Loop) commit() {
@@ -181,15 +181,15 @@ func (l *Loop) commit() {
 	d.since, d.committed = time.Time{}, l.now
 }
 
-func graphRow(info *sched.GraphInfo) *front.Graph {
-	row := &front.Graph{
+func graphRow(info *sched.GraphInfo) *schedapi.Graph {
+	row := &schedapi.Graph{
 		ID: info.Graph, Name: info.Name, Namespace: info.Namespace, Client: info.Client,
 		State: graphState(info.Counts), Counts: info.Counts,
 		CreatedAt: info.CreatedAt, EndedAt: info.EndedAt, ExpiresAt: info.ExpiresAt,
-		Prefixes: make([]front.Prefix, len(info.Prefixes)),
+		Prefixes: make([]schedapi.Prefix, len(info.Prefixes)),
 	}
 	for i, p := range info.Prefixes {
-		row.Prefixes[i] = front.Prefix{Name: p.Name, Counts: p.Counts, RunTime: p.RunTime, OutputBytes: p.OutputBytes}
+		row.Prefixes[i] = schedapi.Prefix{Name: p.Name, Counts: p.Counts, RunTime: p.RunTime, OutputBytes: p.OutputBytes}
 	}
 	if info.FirstError != nil {
 		row.FirstError = info.FirstError.Message
@@ -197,23 +197,23 @@ func graphRow(info *sched.GraphInfo) *front.Graph {
 	return row
 }
 
-func graphState(counts sched.Counts) front.GraphState {
+func graphState(counts sched.Counts) schedapi.GraphState {
 	switch {
 	case counts[sched.TaskWaiting]+counts[sched.TaskReady]+counts[sched.TaskAssigned]+counts[sched.TaskRunning]+counts[sched.TaskRescuing] > 0:
-		return front.GraphRunning
+		return schedapi.GraphRunning
 	case counts[sched.TaskFailed] > 0:
-		return front.GraphFailed
+		return schedapi.GraphFailed
 	case counts[sched.TaskCancelled] > 0:
-		return front.GraphCancelled
+		return schedapi.GraphCancelled
 	default:
-		return front.GraphSucceeded
+		return schedapi.GraphSucceeded
 	}
 }
 
-func (l *Loop) workerRow(w *worker) *front.Worker {
+func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 	r := &w.registration
-	row := &front.Worker{
-		ID: w.id, Name: w.name, Incarnation: w.incarnation, State: front.WorkerDisconnected,
+	row := &schedapi.Worker{
+		ID: w.id, Name: w.name, Incarnation: w.incarnation, State: schedapi.WorkerDisconnected,
 		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device, GPU: r.GPU, GPUHealth: w.stats.GPU,
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
@@ -225,18 +225,18 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 		SpillReadBytes: w.stats.SpillReadBytes, SpillFailure: w.stats.SpillFailure,
 	}
 	if w.session != nil {
-		row.State = front.WorkerActive
+		row.State = schedapi.WorkerActive
 		row.LastSeenAt = w.session.seen()
 	}
 	if info, ok := l.machine.Worker(w.id); ok {
-		row.State = front.WorkerState(info.State)
+		row.State = schedapi.WorkerState(info.State)
 		row.AssignedTasks, row.Objects, row.FinishedTasks = info.Assigned, info.Objects, info.Finished
 	}
 	return row
 }
 
-func (l *Loop) clientRow(c *client) *front.Client {
-	return &front.Client{
+func (l *Loop) clientRow(c *client) *schedapi.Client {
+	return &schedapi.Client{
 		ID: c.id, Name: c.spec.Name, Namespace: c.spec.Namespace, Origin: c.spec.Origin, TTL: c.spec.TTL,
 		OpenedAt: c.openedAt, LastSeenAt: c.lastSeen, HeldTasks: l.machine.HeldCount(c.id),
 	}

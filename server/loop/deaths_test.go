@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 func TestTheOldestDeathsAreForgottenFirst(t *testing.T) {
 	l := New(Config{})
 	for i := range deadNames + 3 {
-		l.recordDeath(fmt.Sprint(i), front.Death{Incarnation: fmt.Sprint(i), Cause: "it died"})
+		l.recordDeath(fmt.Sprint(i), schedapi.Death{Incarnation: fmt.Sprint(i), Cause: "it died"})
 	}
 	if n := len(l.workers.deaths); n != deadNames || len(l.workers.dead) != n {
 		t.Errorf("%d names are remembered, want %d", n, deadNames)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Flat combining. Each hop between goroutines costs a large part of the time that the scheduler
@@ -19,7 +19,7 @@ const maxDriven = 4
 // drive handles one message of a worker: at once if the loop is idle, else through the mailbox.
 // Messages of one stream keep their order: while one of them waits in the mailbox (posted > 0), the
 // next ones are posted, too.
-func (s *session) drive(ctx context.Context, said front.Inbound) error {
+func (s *session) drive(ctx context.Context, said schedapi.Inbound) error {
 	l := s.loop
 	if len(said.Reports) <= maxDriven && said.Stats == nil && len(l.mailbox) == 0 && s.posted.Load() == 0 && l.owning.TryLock() {
 		defer l.owning.Unlock()

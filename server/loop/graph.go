@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Submit adds a submission; on an error nothing is added.
-func (l *Loop) Submit(ctx context.Context, submission front.Submission) (front.Accepted, error) {
-	var accepted front.Accepted
+func (l *Loop) Submit(ctx context.Context, submission schedapi.Submission) (schedapi.Accepted, error) {
+	var accepted schedapi.Accepted
 	err := l.do(ctx, func() (err error) {
 		if err = l.refuseIfDraining(); err == nil {
 			accepted, err = l.submit(&submission)
@@ -21,17 +21,17 @@ func (l *Loop) Submit(ctx context.Context, submission front.Submission) (front.A
 	return accepted, err
 }
 
-func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
+func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 	var c *client
 	if id := s.Graph.Client; id != 0 {
 		var err error
 		if c, err = l.heardFrom(id); err != nil {
-			return front.Accepted{}, err
+			return schedapi.Accepted{}, err
 		}
 	}
 	added, missing := l.takeFunctions(s)
 	if len(missing) > 0 {
-		return front.Accepted{MissingFunctions: missing}, nil
+		return schedapi.Accepted{MissingFunctions: missing}, nil
 	}
 	s.Graph.Beside = l.functionBytes
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
@@ -40,10 +40,10 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 		for _, hash := range added {
 			l.forgetFunction(hash)
 		}
-		return front.Accepted{}, refused
+		return schedapi.Accepted{}, refused
 	}
 	l.carryOut()
-	accepted := front.Accepted{SubmitResult: result}
+	accepted := schedapi.Accepted{SubmitResult: result}
 	if c != nil {
 		accepted.Revision = c.changes.revision
 		l.dirty.clientCounters(c)
@@ -53,8 +53,8 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 
 // takeFunctions stores the functions that a submission needs and carries. If some are missing, it
 // stores none and returns the missing ones.
-func (l *Loop) takeFunctions(s *front.Submission) (added, missing []ids.FunctionHash) {
-	brought := map[ids.FunctionHash]front.Function{}
+func (l *Loop) takeFunctions(s *schedapi.Submission) (added, missing []ids.FunctionHash) {
+	brought := map[ids.FunctionHash]schedapi.Function{}
 	for _, f := range s.Functions {
 		brought[f.Hash] = f
 	}
@@ -186,8 +186,8 @@ func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) erro
 }
 
 // Publish gives a set of results a name. The dataset holds them until it is unpublished.
-func (l *Loop) Publish(ctx context.Context, spec front.DatasetSpec) (*front.Dataset, error) {
-	var row *front.Dataset
+func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedapi.Dataset, error) {
+	var row *schedapi.Dataset
 	err := l.do(ctx, func() error {
 		if spec.Client != 0 {
 			c, err := l.heardFrom(spec.Client)
@@ -198,7 +198,7 @@ func (l *Loop) Publish(ctx context.Context, spec front.DatasetSpec) (*front.Data
 		}
 		old := l.catalog.Snapshot().Dataset(spec.Namespace, spec.Name)
 		if old != nil && !spec.Replace {
-			return &front.Error{Kind: front.ErrDatasetExists, Object: spec.Name, Message: fmt.Sprintf(
+			return &schedapi.Error{Kind: schedapi.ErrDatasetExists, Object: spec.Name, Message: fmt.Sprintf(
 				"dataset %q exists already in namespace %q: unpublish it, or ask to replace it", spec.Name, spec.Namespace)}
 		}
 		_, effects, refused := l.machine.Publish(l.now, sched.DatasetPublished{
@@ -213,7 +213,7 @@ func (l *Loop) Publish(ctx context.Context, spec front.DatasetSpec) (*front.Data
 		if old != nil {
 			l.step(sched.DatasetUnpublished{Dataset: old.Number})
 		}
-		row = &front.Dataset{Number: l.datasets, Name: spec.Name, Namespace: spec.Namespace, Keys: spec.Keys,
+		row = &schedapi.Dataset{Number: l.datasets, Name: spec.Name, Namespace: spec.Namespace, Keys: spec.Keys,
 			Metadata: spec.Metadata, CreatedAt: l.now}
 		l.dirty.datasets = append(l.dirty.datasets, row)
 		l.commit()

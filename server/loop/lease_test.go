@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // still returns a loop without a running goroutine: the test itself advances its clock and runs its
@@ -16,14 +16,14 @@ func still(t *testing.T) (l *Loop, connected, broken *worker, client ids.ClientI
 	t.Helper()
 	l = New(Config{})
 	join := func(name string) *worker {
-		s, err := l.register(front.Registration{Worker: sched.WorkerRegistered{Name: name, Incarnation: name, Slots: 1}})
+		s, err := l.register(schedapi.Registration{Worker: sched.WorkerRegistered{Name: name, Incarnation: name, Slots: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s.worker
 	}
 	connected, broken = join("connected"), join("broken")
-	client = l.openClient(front.ClientSpec{TTL: 6 * time.Second}).id
+	client = l.openClient(schedapi.ClientSpec{TTL: 6 * time.Second}).id
 	l.disconnected(broken.session)
 	return l, connected, broken, client
 }
@@ -98,7 +98,7 @@ func TestLeasesAreMeasuredByTheMonotonicClock(t *testing.T) {
 // renewed the lease for ever.
 func TestAWatchThatComesAndGoesLeavesOneTimer(t *testing.T) {
 	l := New(Config{})
-	c := l.openClient(front.ClientSpec{})
+	c := l.openClient(schedapi.ClientSpec{})
 	for range 100 {
 		w := l.openWatch(c, 0)
 		c.watches = c.watches[:0]

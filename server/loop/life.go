@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // A life of the scheduler is the time from its start to its end. A restarted scheduler does not
@@ -56,7 +56,7 @@ func (l *Loop) newClientID() ids.ClientID {
 // scheduler. That is so if the worker names another life. A worker program that does not know lives
 // names none; then it is so if it holds something and this scheduler has not seen its incarnation
 // (met is false).
-func (l *Loop) foreign(r *front.Registration, met bool) bool {
+func (l *Loop) foreign(r *schedapi.Registration, met bool) bool {
 	if r.Life != 0 {
 		return r.Life != l.config.Cluster.Life
 	}
@@ -66,7 +66,7 @@ func (l *Loop) foreign(r *front.Registration, met bool) bool {
 // disown removes the objects and attempts of another life from a registration. It returns them as
 // the orders by which the worker drops them. A worker that knows lives has dropped them before it
 // reads these orders.
-func disown(r *front.Registration) (releases []sched.Replica, cancellations []sched.TaskRef) {
+func disown(r *schedapi.Registration) (releases []sched.Replica, cancellations []sched.TaskRef) {
 	releases, cancellations = slices.Clone(r.Worker.Inventory), slices.Clone(r.Worker.Running)
 	r.Worker.Inventory, r.Worker.Running = nil, nil
 	return releases, cancellations

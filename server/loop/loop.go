@@ -15,8 +15,8 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/catalog"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // mailboxLength bounds the closures that wait for the loop. When the mailbox is full, senders
@@ -28,7 +28,7 @@ type Config struct {
 	Machine sched.Config
 	// Cluster describes this scheduler. WorkerLease is the longest silence of a worker before it is
 	// declared lost; 0: 5 s. Life 0: drawn at random.
-	Cluster front.Cluster
+	Cluster schedapi.Cluster
 	// ReconnectGrace is the time that a worker whose connection broke has to reconnect. 0: 2 s.
 	ReconnectGrace time.Duration
 	// NativeOps are native ops that are accepted before any worker has registered.
@@ -36,7 +36,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Loop implements front.Scheduler. The mutex owning guards the fields unless they say otherwise.
+// Loop implements schedapi.Scheduler. The mutex owning guards the fields unless they say otherwise.
 type Loop struct {
 	config  Config
 	log     *slog.Logger
@@ -81,7 +81,7 @@ type Loop struct {
 	dirty dirty
 }
 
-var _ front.Scheduler = (*Loop)(nil)
+var _ schedapi.Scheduler = (*Loop)(nil)
 
 // New returns a loop that does no work until Run is called.
 func New(config Config) *Loop {
@@ -245,7 +245,7 @@ func (l *Loop) call(ctx context.Context, run func()) error {
 }
 
 func errStopped() error {
-	return &front.Error{Kind: front.ErrDraining, Message: "the scheduler has stopped: connect to another one, or wait until it is back"}
+	return &schedapi.Error{Kind: schedapi.ErrDraining, Message: "the scheduler has stopped: connect to another one, or wait until it is back"}
 }
 
 // refuseIfDraining returns an error for calls that would begin new work while the scheduler is
@@ -253,7 +253,7 @@ func errStopped() error {
 func (l *Loop) refuseIfDraining() error {
 	select {
 	case <-l.draining:
-		return &front.Error{Kind: front.ErrDraining, Message: "the scheduler is stopping and takes nothing new: wait until it is back"}
+		return &schedapi.Error{Kind: schedapi.ErrDraining, Message: "the scheduler is stopping and takes nothing new: wait until it is back"}
 	default:
 		return nil
 	}
@@ -321,13 +321,13 @@ func (l *Loop) carryOut() {
 const keptEffects = 1 << 16
 
 // Cluster returns the constant description of this scheduler.
-func (l *Loop) Cluster() front.Cluster { return l.config.Cluster }
+func (l *Loop) Cluster() schedapi.Cluster { return l.config.Cluster }
 
 // NativeOps returns the sorted names of the known native ops.
 func (l *Loop) NativeOps() []string { return *l.nativeOps.Load() }
 
 // Read runs read on the loop's goroutine.
-func (l *Loop) Read(ctx context.Context, read func(front.Reader)) error {
+func (l *Loop) Read(ctx context.Context, read func(schedapi.Reader)) error {
 	return l.call(ctx, func() { read(l.machine) })
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // graveTime is the longest time that the scheduler remembers the memory of a dead worker. Survivors
@@ -15,7 +15,7 @@ const graveTime = time.Minute
 
 // grave is the tombstone of a lost worker whose memory other workers may have mapped.
 type grave struct {
-	peer        front.Peer
+	peer        schedapi.Peer
 	incarnation string
 	since       time.Time
 	// mapped lists the survivors that have not yet reported that they unmapped the memory.
@@ -33,7 +33,7 @@ func (l *Loop) bury(dead *worker) []ids.WorkerID {
 		if w == dead || w.registration.Worker.Host != dead.registration.Worker.Host || dead.registration.DataAddress == "" {
 			continue
 		}
-		if slices.ContainsFunc(w.stats.Lanes, func(lane front.Lane) bool { return lane.Peer == dead.id && mapped(lane) }) {
+		if slices.ContainsFunc(w.stats.Lanes, func(lane schedapi.Lane) bool { return lane.Peer == dead.id && mapped(lane) }) {
 			sure = append(sure, w.id)
 		} else if s.peers.has(uint64(dead.id)) {
 			possible = append(possible, w.id)
@@ -52,8 +52,8 @@ func (l *Loop) bury(dead *worker) []ids.WorkerID {
 }
 
 // mapped reports whether the worker that uses this path has the peer's memory mapped.
-func mapped(lane front.Lane) bool {
-	return lane.State == front.LaneOpen && (lane.Path == "borrow" || lane.Path == "ipc")
+func mapped(lane schedapi.Lane) bool {
+	return lane.State == schedapi.LaneOpen && (lane.Path == "borrow" || lane.Path == "ipc")
 }
 
 // rescue orders a survivor to copy an object out of a dead worker's memory.
@@ -65,7 +65,7 @@ func (l *Loop) rescue(effect *sched.Effect) {
 	object, _, _ := l.machine.ReplicasOf(effect.Task, nil)
 	object.Generation = effect.Attempt
 	if n := len(s.building.Rescues); n == 0 || s.building.Rescues[n-1].Dead.Worker != effect.Dead {
-		s.building.Rescues = append(s.building.Rescues, front.Rescue{Dead: g.peer, Incarnation: g.incarnation})
+		s.building.Rescues = append(s.building.Rescues, schedapi.Rescue{Dead: g.peer, Incarnation: g.incarnation})
 	}
 	last := &s.building.Rescues[len(s.building.Rescues)-1]
 	last.Objects = append(last.Objects, object)
@@ -75,13 +75,13 @@ func (l *Loop) rescue(effect *sched.Effect) {
 // memory: the peer is sent without an address.
 func (l *Loop) unmap(effect *sched.Effect) {
 	if s, g := l.sessionOf(effect.Worker), l.workers.graves[effect.Dead]; s != nil && g != nil {
-		s.building.Peers = append(s.building.Peers, front.Peer{Worker: effect.Dead, Name: g.peer.Name})
+		s.building.Peers = append(s.building.Peers, schedapi.Peer{Worker: effect.Dead, Name: g.peer.Name})
 	}
 }
 
 // rescueReported handles a survivor's report: objects that it could not copy, or that it has
 // unmapped the memory.
-func (l *Loop) rescueReported(w *worker, report front.RescueReport) {
+func (l *Loop) rescueReported(w *worker, report schedapi.RescueReport) {
 	g := l.workers.graves[report.Dead]
 	if len(report.Failed) > 0 {
 		name := report.Dead.String()

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // session is one worker's connection. The loop writes messages into building. At the end of each
@@ -27,10 +27,10 @@ type session struct {
 	posted atomic.Int32
 
 	mu    sync.Mutex // guards ready
-	ready front.Outbound
+	ready schedapi.Outbound
 
 	// The loop owns the remaining fields.
-	building front.Outbound
+	building schedapi.Outbound
 	dirty    bool
 	ended    bool
 	// ops, peers and functions record the definitions sent to the worker in this session.
@@ -39,7 +39,7 @@ type session struct {
 	functions map[ids.FunctionHash]struct{}
 }
 
-var _ front.Session = (*session)(nil)
+var _ schedapi.Session = (*session)(nil)
 
 func newSession(l *Loop, w *worker) *session {
 	s := &session{
@@ -60,7 +60,7 @@ func (s *session) Worker() ids.WorkerID  { return s.worker.id }
 func (s *session) Wake() <-chan struct{} { return s.wake }
 func (s *session) Done() <-chan struct{} { return s.done }
 
-func (s *session) Take(into *front.Outbound) bool {
+func (s *session) Take(into *schedapi.Outbound) bool {
 	into.Reset()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *session) Take(into *front.Outbound) bool {
 	return true
 }
 
-func (s *session) Report(ctx context.Context, said front.Inbound) error {
+func (s *session) Report(ctx context.Context, said schedapi.Inbound) error {
 	s.saw(time.Now())
 	return s.drive(ctx, said)
 }
@@ -158,7 +158,7 @@ func (l *Loop) assign(effect *sched.Effect) {
 			s.ops = append(s.ops, sched.OpSpec{})
 		}
 		s.ops[a.Op] = op
-		s.building.Ops = append(s.building.Ops, front.OpDefinition{ID: a.Op, Op: op})
+		s.building.Ops = append(s.building.Ops, schedapi.OpDefinition{ID: a.Op, Op: op})
 		if op.Kind == sched.OpPythonPickle {
 			l.sendFunction(s, op.Function, false)
 		}
@@ -218,7 +218,7 @@ func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 
 // function is a pickled function that tasks refer to.
 type function struct {
-	front.Function
+	schedapi.Function
 	// at lists the workers that have received the function, also lost ones.
 	at []*worker
 }
@@ -273,7 +273,7 @@ func (l *Loop) dropAgain(s *session) {
 }
 
 // heard handles one message of a worker: it gives its contents to the machine.
-func (l *Loop) heard(s *session, said front.Inbound) {
+func (l *Loop) heard(s *session, said schedapi.Inbound) {
 	w := s.worker
 	if s.ended || w.session != s {
 		return // A late message of an ended session: law 4.
@@ -326,7 +326,7 @@ func (l *Loop) measured(w *worker) {
 	var last ids.WorkerID
 	var rates sched.RatesMeasured
 	for _, lane := range w.stats.Lanes {
-		if lane.State != front.LaneOpen || lane.BytesPerSecond == 0 || lane.Peer == last {
+		if lane.State != schedapi.LaneOpen || lane.BytesPerSecond == 0 || lane.Peer == last {
 			continue
 		}
 		last = lane.Peer

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // An attempt that no message can carry fails its task. Otherwise the task would be assigned again
@@ -18,20 +18,20 @@ func TestAnUndeliverableAttemptFailsItsTask(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	session, err := l.Register(ctx, front.Registration{Worker: sched.WorkerRegistered{
+	session, err := l.Register(ctx, schedapi.Registration{Worker: sched.WorkerRegistered{
 		Name: "w", Incarnation: "i", Slots: 1, MemoryBytes: 1 << 30, Executors: []string{"native"},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.Submit(ctx, front.Submission{Graph: sched.GraphSubmitted{
+	_, err = l.Submit(ctx, schedapi.Submission{Graph: sched.GraphSubmitted{
 		Namespace: "n", Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}}, Tasks: []sched.TaskSpec{{Key: "large"}},
 		Retention: time.Hour,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told front.Outbound
+	var told schedapi.Outbound
 	for len(told.Assignments) == 0 {
 		select {
 		case <-session.Wake():

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -24,21 +24,21 @@ const (
 type watch struct {
 	loop   *Loop
 	client *client
-	ready  chan *front.TaskBatch
-	last   *front.TaskBatch // owned by the stream: the batch that Next returned
+	ready  chan *schedapi.TaskBatch
+	last   *schedapi.TaskBatch // owned by the stream: the batch that Next returned
 	// The loop owns the remaining fields.
 	cursor uint64
 	// batch is nil while the stream has it.
-	batch    *front.TaskBatch
+	batch    *schedapi.TaskBatch
 	snapshot bool // the next batch must be a snapshot
 	ended    bool
 }
 
-var _ front.TaskWatch = (*watch)(nil)
+var _ schedapi.TaskWatch = (*watch)(nil)
 
 // WatchTasks streams the changes of the tasks that a client holds. The lease does not end while the
 // stream is open.
-func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (front.TaskWatch, error) {
+func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (schedapi.TaskWatch, error) {
 	var w *watch
 	err := l.do(ctx, func() error {
 		if err := l.refuseIfDraining(); err != nil {
@@ -58,7 +58,7 @@ func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (f
 }
 
 func (l *Loop) openWatch(c *client, after uint64) *watch {
-	w := &watch{loop: l, client: c, ready: make(chan *front.TaskBatch, 1), cursor: after, batch: &front.TaskBatch{}}
+	w := &watch{loop: l, client: c, ready: make(chan *schedapi.TaskBatch, 1), cursor: after, batch: &schedapi.TaskBatch{}}
 	if after == 0 || !c.changes.canResume(after) {
 		w.snapshot, w.cursor = true, c.changes.revision
 	}
@@ -84,16 +84,16 @@ func (l *Loop) keepAlive(c *client) {
 	})
 }
 
-func (w *watch) Ready() <-chan *front.TaskBatch { return w.ready }
+func (w *watch) Ready() <-chan *schedapi.TaskBatch { return w.ready }
 
-func (w *watch) Done(batch *front.TaskBatch) {
+func (w *watch) Done(batch *schedapi.TaskBatch) {
 	_ = w.loop.post(context.Background(), func() {
 		w.batch = batch
 		w.feed()
 	})
 }
 
-func (w *watch) Next(ctx context.Context) (*front.TaskBatch, error) {
+func (w *watch) Next(ctx context.Context) (*schedapi.TaskBatch, error) {
 	if w.last != nil {
 		w.Done(w.last)
 		w.last = nil
@@ -101,7 +101,7 @@ func (w *watch) Next(ctx context.Context) (*front.TaskBatch, error) {
 	select {
 	case batch, open := <-w.ready:
 		if !open {
-			return nil, &front.Error{Kind: front.ErrWatchEnded, Object: w.client.id.String(),
+			return nil, &schedapi.Error{Kind: schedapi.ErrWatchEnded, Object: w.client.id.String(),
 				Message: fmt.Sprintf("the lease of client %d ended while it was watched", uint64(w.client.id))}
 		}
 		w.last = batch
@@ -153,7 +153,7 @@ func (w *watch) feed() {
 
 // fillChanges adds the changes since the last batch. It skips a change if the task's state has
 // changed again: a later entry reports that.
-func (w *watch) fillChanges(batch *front.TaskBatch) bool {
+func (w *watch) fillChanges(batch *schedapi.TaskBatch) bool {
 	bytes := 0
 	for _, change := range w.client.changes.after(w.cursor) {
 		if len(batch.Updates) == batchUpdates || bytes > batchBytes {
@@ -174,7 +174,7 @@ func (w *watch) fillChanges(batch *front.TaskBatch) bool {
 // fillSnapshot adds all tasks that the client holds. Inline results that would make the message too
 // large are logged as new changes, and the tasks are RUNNING in the snapshot; the results follow in
 // later batches.
-func (w *watch) fillSnapshot(batch *front.TaskBatch) {
+func (w *watch) fillSnapshot(batch *schedapi.TaskBatch) {
 	w.snapshot = false
 	w.cursor = w.client.changes.revision
 	batch.Revision = w.cursor

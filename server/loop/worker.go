@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -29,10 +29,10 @@ type worker struct {
 	id           ids.WorkerID
 	name         string
 	incarnation  string
-	registration front.Registration
+	registration schedapi.Registration
 	registeredAt time.Time
 	lastSeen     time.Time
-	stats        front.WorkerStats
+	stats        schedapi.WorkerStats
 	// session is nil while the worker is disconnected, since disconnectedAt.
 	session        *session
 	disconnectedAt time.Time
@@ -43,12 +43,12 @@ type worker struct {
 	queued, stale bool
 }
 
-func (w *worker) peer() front.Peer {
-	return front.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
+func (w *worker) peer() schedapi.Peer {
+	return schedapi.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
 }
 
 // peerOf is peer, with Near as seen from another worker.
-func (w *worker) peerOf(other *worker) front.Peer {
+func (w *worker) peerOf(other *worker) schedapi.Peer {
 	p := w.peer()
 	p.Near = w.near(other)
 	return p
@@ -68,7 +68,7 @@ type workers struct {
 	byName map[string]*worker
 	// deaths holds the deaths of each name, newest first. dead lists these names in the order of
 	// their first deaths.
-	deaths        map[string][]front.Death
+	deaths        map[string][]schedapi.Death
 	dead          []string
 	lost          []ids.WorkerID
 	dirtySessions []*session
@@ -76,7 +76,7 @@ type workers struct {
 }
 
 func newWorkers() workers {
-	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]front.Death{}, graves: map[ids.WorkerID]*grave{}}
+	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]schedapi.Death{}, graves: map[ids.WorkerID]*grave{}}
 }
 
 func (ws *workers) get(id ids.WorkerID) *worker {
@@ -98,7 +98,7 @@ func (ws *workers) sessions() []*session {
 }
 
 // Register opens the session of a worker incarnation, new or reconnected.
-func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Session, error) {
+func (l *Loop) Register(ctx context.Context, r schedapi.Registration) (schedapi.Session, error) {
 	var s *session
 	var refused error
 	err := l.call(ctx, func() {
@@ -112,14 +112,14 @@ func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Sessio
 	return s, nil
 }
 
-func (l *Loop) register(r front.Registration) (*session, error) {
+func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	name, incarnation := r.Worker.Name, r.Worker.Incarnation
 	w := l.workers.byName[name]
 	met := w != nil && w.incarnation == incarnation
 	for _, death := range l.workers.deaths[name] {
 		met = met || death.Incarnation == incarnation
 		if death.Incarnation == incarnation && death.Reaped {
-			return nil, &front.Error{Kind: front.ErrDead, Object: name, Message: fmt.Sprintf(
+			return nil, &schedapi.Error{Kind: schedapi.ErrDead, Object: name, Message: fmt.Sprintf(
 				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
 		}
 	}
@@ -170,8 +170,8 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 // nameTaken is the error of a registration under the name of a worker that seems alive: its session
 // is open and its lease has not ended. If that worker is dead, the scheduler learns it soon: its
 // stream breaks, its supervisor reports the death, or its lease ends.
-func nameTaken(holder *worker, r *front.Registration) error {
-	return &front.Error{Kind: front.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
+func nameTaken(holder *worker, r *schedapi.Registration) error {
+	return &schedapi.Error{Kind: schedapi.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
 		"worker %s: the name is taken by a worker that lives, on host %s with pid %d (incarnation %s): give this one, on host %s with pid %d, another name (--name), or stop that one first",
 		holder.name, holder.registration.Worker.Host, holder.registration.PID, holder.incarnation, r.Worker.Host, r.PID),
 		Metadata: map[string]string{"host": holder.registration.Worker.Host, "pid": fmt.Sprint(holder.registration.PID), "incarnation": holder.incarnation}}
@@ -189,7 +189,7 @@ func (l *Loop) watchLease(s *session, at time.Time) {
 			l.watchLease(s, end)
 			return
 		}
-		l.loseWorker(w, fmt.Sprintf("no message for %v", l.config.Cluster.WorkerLease), &front.Death{}, "")
+		l.loseWorker(w, fmt.Sprintf("no message for %v", l.config.Cluster.WorkerLease), &schedapi.Death{}, "")
 	})
 }
 
@@ -213,7 +213,7 @@ func (l *Loop) awaitReturn(w *worker) {
 	since := w.disconnectedAt
 	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
 		if l.workers.get(w.id) == w && w.session == nil && w.disconnectedAt.Equal(since) {
-			l.loseWorker(w, "connection lost", &front.Death{}, "")
+			l.loseWorker(w, "connection lost", &schedapi.Death{}, "")
 		}
 	})
 }
@@ -239,7 +239,7 @@ func (l *Loop) forgive(gap time.Duration) {
 }
 
 // ReportDeath records how an incarnation ended and declares its worker lost at once.
-func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) error {
+func (l *Loop) ReportDeath(ctx context.Context, name string, death schedapi.Death) error {
 	death.Reaped = true
 	death.Cause = cmp.Or(death.Cause, "its supervisor saw it end")
 	return l.call(ctx, func() {
@@ -258,7 +258,7 @@ func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) 
 // loseWorker declares an incarnation lost and records its death, if death is not nil. A session
 // that is still open is ended with an order: to stop, if stop is not empty, else to register anew.
 // If death is nil and stop is empty, the worker has left by itself, and its session just ends.
-func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop string) {
+func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop string) {
 	left := death == nil && stop == ""
 	if left {
 		l.log.Info("a worker left", "worker", w.name, "id", w.id)
@@ -295,8 +295,8 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	}
 	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
 		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
-	l.tellPeers(front.Peer{Worker: w.id, Name: w.name}, survivors)
-	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
+	l.tellPeers(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
+	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]
 	l.dirty.lost = append(l.dirty.lost, last)
 	l.dirty.soon(l.now)
@@ -305,18 +305,18 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 
 // fromOutside reports whether a worker's end is probably not caused by its tasks: an orderly exit,
 // a broken connection, or SIGKILL without an out-of-memory kill.
-func fromOutside(d *front.Death) bool {
+func fromOutside(d *schedapi.Death) bool {
 	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
 }
 
 // recordDeath stores a death. It replaces an earlier record of the same incarnation and keeps
 // details that only that one has.
-func (l *Loop) recordDeath(name string, death front.Death) {
+func (l *Loop) recordDeath(name string, death schedapi.Death) {
 	if death.Time.IsZero() {
 		death.Time = l.now
 	}
 	deaths := l.workers.deaths[name]
-	if i := slices.IndexFunc(deaths, func(d front.Death) bool { return d.Incarnation == death.Incarnation }); i >= 0 {
+	if i := slices.IndexFunc(deaths, func(d schedapi.Death) bool { return d.Incarnation == death.Incarnation }); i >= 0 {
 		if len(death.RunningKeys) == 0 {
 			death.RunningKeys = deaths[i].RunningKeys
 		}
@@ -325,7 +325,7 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 		deaths = slices.Delete(slices.Clone(deaths), i, i+1)
 	}
 	// Catalogue rows share the slice, so it is never changed in place.
-	deaths = append([]front.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
+	deaths = append([]schedapi.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
 	if _, known := l.workers.deaths[name]; !known {
 		if l.workers.dead = append(l.workers.dead, name); len(l.workers.dead) > deadNames {
 			delete(l.workers.deaths, l.workers.dead[0])
@@ -340,7 +340,7 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 
 // tellPeers sends a worker's current address to every session that knows the worker, except those
 // of the workers in except.
-func (l *Loop) tellPeers(peer front.Peer, except []ids.WorkerID) {
+func (l *Loop) tellPeers(peer schedapi.Peer, except []ids.WorkerID) {
 	for _, s := range l.workers.sessions() {
 		if s.peers.has(uint64(peer.Worker)) && !slices.Contains(except, s.worker.id) {
 			l.touchSession(s)

@@ -11,8 +11,8 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -160,11 +160,11 @@ func countsTo(counts sched.Counts) *pb.TaskCounts {
 	}
 }
 
-func graphTo(g *front.Graph) *pb.Graph {
+func graphTo(g *schedapi.Graph) *pb.Graph {
 	return &pb.Graph{
 		GraphId: uint64(g.ID), Name: g.Name, Namespace: g.Namespace, ClientId: uint64(g.Client),
 		State: pb.GraphState(g.State), Counts: countsTo(g.Counts),
-		Prefixes: convertAll(g.Prefixes, func(p front.Prefix) *pb.PrefixSummary {
+		Prefixes: convertAll(g.Prefixes, func(p schedapi.Prefix) *pb.PrefixSummary {
 			return &pb.PrefixSummary{Prefix: p.Name, Counts: countsTo(p.Counts), RunSeconds: p.RunTime.Seconds(), OutputBytes: p.OutputBytes}
 		}),
 		CreateTime: timeTo(g.CreatedAt), EndTime: timeTo(g.EndedAt), ExpireTime: timeTo(g.ExpiresAt),
@@ -172,7 +172,7 @@ func graphTo(g *front.Graph) *pb.Graph {
 	}
 }
 
-func workerTo(w *front.Worker) *pb.Worker {
+func workerTo(w *schedapi.Worker) *pb.Worker {
 	return &pb.Worker{
 		WorkerId: uint32(w.ID), Name: w.Name, Incarnation: w.Incarnation, State: pb.WorkerState(w.State),
 		Host: w.Host, Pid: w.PID, DataAddress: w.DataAddress, Device: pb.DeviceKind(w.Device),
@@ -188,7 +188,7 @@ func workerTo(w *front.Worker) *pb.Worker {
 	}
 }
 
-func laneTo(l front.Lane) *pb.Lane {
+func laneTo(l schedapi.Lane) *pb.Lane {
 	return &pb.Lane{
 		PeerWorkerId: uint32(l.Peer), Peer: l.PeerName, Path: l.Path, State: pb.LaneState(l.State), Why: l.Why,
 		BytesPerSecond: l.BytesPerSecond, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
@@ -196,15 +196,15 @@ func laneTo(l front.Lane) *pb.Lane {
 	}
 }
 
-func laneFrom(l *pb.Lane) front.Lane {
-	return front.Lane{
+func laneFrom(l *pb.Lane) schedapi.Lane {
+	return schedapi.Lane{
 		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: text.Cut(l.GetWhy(), keptName),
 		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
 		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(), Transport: l.GetTransport(),
 	}
 }
 
-func deathTo(d front.Death) *pb.WorkerDeath {
+func deathTo(d schedapi.Death) *pb.WorkerDeath {
 	return &pb.WorkerDeath{
 		Incarnation: d.Incarnation, Cause: d.Cause, ExitCode: d.ExitCode, Signal: d.Signal, OutOfMemory: d.OutOfMemory,
 		LogTail: d.LogTail, Time: timeTo(d.Time), Pid: d.PID, MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys,
@@ -212,22 +212,22 @@ func deathTo(d front.Death) *pb.WorkerDeath {
 	}
 }
 
-func deathFrom(d *pb.WorkerDeath) front.Death {
-	return front.Death{
+func deathFrom(d *pb.WorkerDeath) schedapi.Death {
+	return schedapi.Death{
 		Incarnation: d.GetIncarnation(), Cause: text.Cut(d.GetCause(), keptMessage), ExitCode: d.GetExitCode(), Signal: text.Cut(d.GetSignal(), keptName),
 		OutOfMemory: d.GetOutOfMemory(), LogTail: text.Tail(d.GetLogTail(), keptLog), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
 		MemoryUsedBytes: d.GetMemoryUsedBytes(), DeviceFault: d.GetDeviceFault(),
 	}
 }
 
-func clientTo(c *front.Client) *pb.Client {
+func clientTo(c *schedapi.Client) *pb.Client {
 	return &pb.Client{
 		ClientId: uint64(c.ID), Name: c.Name, Namespace: c.Namespace, Origin: c.Origin, LeaseTtl: durationpb.New(c.TTL),
 		OpenTime: timeTo(c.OpenedAt), LastSeenTime: timeTo(c.LastSeenAt), HeldTasks: c.HeldTasks, Revision: c.Revision,
 	}
 }
 
-func datasetTo(d *front.Dataset) *pb.Dataset {
+func datasetTo(d *schedapi.Dataset) *pb.Dataset {
 	return &pb.Dataset{
 		Name: d.Name, Namespace: d.Namespace, Keys: d.Keys, Metadata: d.Metadata,
 		CreateTime: timeTo(d.CreatedAt), Revision: d.Revision, KeyCount: uint64(len(d.Keys)), MetadataBytes: uint64(len(d.Metadata)),
@@ -256,8 +256,8 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 	into.Generation = uint32(u.Generation)
 }
 
-func registrationFrom(r *pb.Registration) front.Registration {
-	return front.Registration{
+func registrationFrom(r *pb.Registration) schedapi.Registration {
+	return schedapi.Registration{
 		Worker: sched.WorkerRegistered{
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
 			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
@@ -304,8 +304,8 @@ func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
 	return last
 }
 
-func inboundFrom(said *pb.SessionRequest) front.Inbound {
-	inbound := front.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
+func inboundFrom(said *pb.SessionRequest) schedapi.Inbound {
+	inbound := schedapi.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
 	if tasks := said.GetTasks(); len(tasks) > 0 {
 		inbound.Reports = make([]sched.Report, len(tasks))
 		for i, report := range tasks {
@@ -325,7 +325,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 		}
 	}
 	if stats := said.GetStats(); stats != nil {
-		inbound.Stats = &front.WorkerStats{
+		inbound.Stats = &schedapi.WorkerStats{
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
 			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
@@ -343,7 +343,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 		}
 	}
 	for _, r := range said.GetRescues() {
-		inbound.Rescues = append(inbound.Rescues, front.RescueReport{
+		inbound.Rescues = append(inbound.Rescues, schedapi.RescueReport{
 			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: text.Cut(r.GetReason(), keptMessage), Unmapped: r.GetUnmapped(),
 		})
 	}

@@ -13,8 +13,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // unset returns the fields of a message that are not set, except the named ones.
@@ -46,22 +46,22 @@ var (
 // A field that is added to a message must be added to its conversion.
 func TestConversionsSetEveryField(t *testing.T) {
 	names := func(ids.WorkerID) string { return "w" }
-	death := front.Death{
+	death := schedapi.Death{
 		DeviceFault: true,
 		Incarnation: "i", Cause: "c", ExitCode: 1, Signal: "S", OutOfMemory: true, LogTail: "l", Time: someTime, PID: 2,
 		MemoryUsedBytes: 3, RunningKeys: []string{"k"},
 	}
 	update := &pb.TaskUpdate{}
 	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4}, update)
-	var outbound front.Outbound
-	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
-	outbound.Functions = []front.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
-	outbound.Peers = []front.Peer{{Worker: 1, Address: "a", Name: "n", Near: true}}
+	var outbound schedapi.Outbound
+	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
+	outbound.Functions = []schedapi.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
+	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", Near: true}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
-	outbound.Rescues = []front.Rescue{{Dead: front.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
+	outbound.Rescues = []schedapi.Rescue{{Dead: schedapi.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
 	outbound.Dropped = []ids.FunctionHash{someHash}
 	outbound.Accepted = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.Drain, outbound.Drained, outbound.StopReason, outbound.Reregister = true, true, "s", true
@@ -75,25 +75,25 @@ func TestConversionsSetEveryField(t *testing.T) {
 		message proto.Message
 		except  string
 	}{
-		{graphTo(&front.Graph{
-			ID: 1, Name: "n", Namespace: "s", Client: 2, State: front.GraphFailed, Counts: someCounts,
-			Prefixes:  []front.Prefix{{Name: "p", Counts: someCounts, RunTime: 1, OutputBytes: 2}},
+		{graphTo(&schedapi.Graph{
+			ID: 1, Name: "n", Namespace: "s", Client: 2, State: schedapi.GraphFailed, Counts: someCounts,
+			Prefixes:  []schedapi.Prefix{{Name: "p", Counts: someCounts, RunTime: 1, OutputBytes: 2}},
 			CreatedAt: someTime, EndedAt: someTime, ExpiresAt: someTime, FirstError: "e", Revision: 3,
 		}), ""},
 		{countsTo(someCounts), ""},
-		{workerTo(&front.Worker{
-			ID: 1, Name: "n", Incarnation: "i", State: front.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
+		{workerTo(&schedapi.Worker{
+			ID: 1, Name: "n", Incarnation: "i", State: schedapi.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
-			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
-			GPU:       front.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []front.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
+			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []schedapi.Death{death}, Version: "v",
+			GPU:       schedapi.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []schedapi.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
 			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
 			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f",
-			Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
+			Lanes: []schedapi.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}), ""},
 		{deathTo(death), ""},
-		{clientTo(&front.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
-		{datasetTo(&front.Dataset{Name: "n", Namespace: "s", Keys: []string{"k"}, Metadata: []byte{1}, CreatedAt: someTime, Revision: 1}), ""},
+		{clientTo(&schedapi.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
+		{datasetTo(&schedapi.Dataset{Name: "n", Namespace: "s", Keys: []string{"k"}, Metadata: []byte{1}, CreatedAt: someTime, Revision: 1}), ""},
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
 			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
@@ -166,8 +166,8 @@ func fill(message protoreflect.Message) {
 }
 
 // someHealth is the value that fill sets.
-func someHealth() *front.GPUHealth {
-	return &front.GPUHealth{
+func someHealth() *schedapi.GPUHealth {
+	return &schedapi.GPUHealth{
 		UsedBytes: 7, UtilizationPercent: 7, MemoryPercent: 7, ClockMHz: 7, Celsius: 7, Throttled: []string{"s"}, Watts: 7,
 		CorrectedECC: 7, UncorrectedECC: 7, XIDs: 7, LastEvent: "s", ForeignProcesses: 7, ForeignBytes: 7,
 	}
@@ -186,14 +186,14 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || !inbound.Draining || len(inbound.MissingFunctions) != 1 {
 		t.Errorf("inbound: %+v", inbound)
 	}
-	rescue := front.RescueReport{Dead: 7, Failed: []sched.Replica{{Task: 7, Generation: 7, Bytes: 7}}, Reason: "s", Unmapped: true}
-	if !reflect.DeepEqual(inbound.Rescues, []front.RescueReport{rescue}) {
+	rescue := schedapi.RescueReport{Dead: 7, Failed: []sched.Replica{{Task: 7, Generation: 7, Bytes: 7}}, Reason: "s", Unmapped: true}
+	if !reflect.DeepEqual(inbound.Rescues, []schedapi.RescueReport{rescue}) {
 		t.Errorf("rescues: %+v", inbound.Rescues)
 	}
-	stats := front.WorkerStats{
+	stats := schedapi.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
-		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s"}},
+		Lanes: []schedapi.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s"}},
 		GPU:   someHealth(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {
@@ -208,7 +208,7 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 
 func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
 	var m sessionMessage
-	var building, ready front.Outbound
+	var building, ready schedapi.Outbound
 	for round := range 3 {
 		for i := range 600 {
 			a := sched.Assignment{Task: ids.TaskID(round*1000 + i), Attempt: 1, Arguments: []byte{byte(i), byte(round)}}
@@ -251,12 +251,12 @@ func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
 }
 
 func TestLargeMessagesAreSplitInOrder(t *testing.T) {
-	var outbound front.Outbound
+	var outbound schedapi.Outbound
 	for i := range 5 {
-		outbound.Functions = append(outbound.Functions, front.Function{Hash: ids.FunctionHash{byte(i)}, Payload: make([]byte, 6<<20)})
+		outbound.Functions = append(outbound.Functions, schedapi.Function{Hash: ids.FunctionHash{byte(i)}, Payload: make([]byte, 6<<20)})
 		outbound.Assign(&sched.Assignment{Task: ids.TaskID(i), Arguments: make([]byte, 6<<20)})
 	}
-	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}}}
+	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 1}}
 	var message sessionMessage
 	var order []string
@@ -281,7 +281,7 @@ func TestLargeMessagesAreSplitInOrder(t *testing.T) {
 	if got := strings.Join(order, " "); err != nil || got != "f0 f1 op f2 f3 f4 a0 a1 a2 a3 a4 cancel" {
 		t.Errorf("sent %s (%v)", got, err)
 	}
-	batch := &front.TaskBatch{Revision: 9}
+	batch := &schedapi.TaskBatch{Revision: 9}
 	for i := range 5 {
 		batch.Updates = append(batch.Updates, sched.Update{Task: ids.TaskID(i), State: sched.TaskFailed, Err: &sched.TaskError{
 			Detail: &pb.TaskError{Exception: &pb.Opaque{Data: make([]byte, 6<<20)}},

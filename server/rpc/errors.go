@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/internal/edge"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // errorClass is the wire form of an error kind. Reasons are stable: clients match on them.
@@ -55,47 +55,47 @@ func machineError(kind sched.ErrorKind) errorClass {
 	return errorClass{codes.Internal, "INTERNAL"}
 }
 
-func frontError(kind front.ErrorKind) errorClass {
+func frontError(kind schedapi.ErrorKind) errorClass {
 	switch kind {
-	case front.ErrUnknownWorker:
+	case schedapi.ErrUnknownWorker:
 		return errorClass{codes.NotFound, "UNKNOWN_WORKER"}
-	case front.ErrUnknownOp:
+	case schedapi.ErrUnknownOp:
 		return errorClass{codes.InvalidArgument, "UNKNOWN_OP"}
-	case front.ErrUnknownFunction:
+	case schedapi.ErrUnknownFunction:
 		return errorClass{codes.InvalidArgument, "UNKNOWN_FUNCTION"}
-	case front.ErrInvalidField:
+	case schedapi.ErrInvalidField:
 		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
-	case front.ErrUnauthenticated:
+	case schedapi.ErrUnauthenticated:
 		return errorClass{codes.Unauthenticated, "UNAUTHENTICATED"}
-	case front.ErrPermissionDenied:
+	case schedapi.ErrPermissionDenied:
 		return errorClass{codes.PermissionDenied, "PERMISSION_DENIED"}
-	case front.ErrVersionTooNew:
+	case schedapi.ErrVersionTooNew:
 		return errorClass{codes.FailedPrecondition, "VERSION_TOO_NEW"}
-	case front.ErrResultNotReady:
+	case schedapi.ErrResultNotReady:
 		return errorClass{codes.FailedPrecondition, "RESULT_NOT_READY"}
-	case front.ErrResultNotInline:
+	case schedapi.ErrResultNotInline:
 		return errorClass{codes.FailedPrecondition, "RESULT_NOT_INLINE"}
-	case front.ErrObjectLost:
+	case schedapi.ErrObjectLost:
 		return errorClass{codes.DataLoss, "OBJECT_LOST"}
-	case front.ErrTaskFailed:
+	case schedapi.ErrTaskFailed:
 		return errorClass{codes.FailedPrecondition, "TASK_FAILED"}
-	case front.ErrTaskCancelled:
+	case schedapi.ErrTaskCancelled:
 		return errorClass{codes.FailedPrecondition, "TASK_CANCELLED"}
-	case front.ErrDatasetExists:
+	case schedapi.ErrDatasetExists:
 		return errorClass{codes.AlreadyExists, "DATASET_EXISTS"}
-	case front.ErrRevisionTooOld:
+	case schedapi.ErrRevisionTooOld:
 		return errorClass{codes.OutOfRange, "REVISION_TOO_OLD"}
-	case front.ErrDraining:
+	case schedapi.ErrDraining:
 		return errorClass{codes.Unavailable, "DRAINING"}
-	case front.ErrWatchEnded:
+	case schedapi.ErrWatchEnded:
 		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
-	case front.ErrDead:
+	case schedapi.ErrDead:
 		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
-	case front.ErrNameTaken:
+	case schedapi.ErrNameTaken:
 		return errorClass{codes.AlreadyExists, "NAME_TAKEN"}
-	case front.ErrSchedulerFull:
+	case schedapi.ErrSchedulerFull:
 		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
-	case front.ErrorKinds:
+	case schedapi.ErrorKinds:
 	}
 	return errorClass{codes.Internal, "INTERNAL"}
 }
@@ -117,7 +117,7 @@ func unbounded(err error) error {
 		}
 		return withInfo(machineError(ours.Kind), err.Error(), ours.Object, metadata)
 	}
-	if ours := (*front.Error)(nil); errors.As(err, &ours) {
+	if ours := (*schedapi.Error)(nil); errors.As(err, &ours) {
 		metadata := map[string]string{}
 		for name, value := range ours.Metadata {
 			metadata[name] = value
@@ -154,5 +154,5 @@ func withInfo(class errorClass, message, object string, metadata map[string]stri
 }
 
 func invalid(field, message string) error {
-	return &front.Error{Kind: front.ErrInvalidField, Object: field, Message: field + ": " + message}
+	return &schedapi.Error{Kind: schedapi.ErrInvalidField, Object: field, Message: field + ": " + message}
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/edge"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,8 +53,8 @@ func TestEveryKindOfErrorHasACodeAndAReason(t *testing.T) {
 	if kinds != int(sched.ErrFull) {
 		t.Errorf("%d kinds of the machine have a reason, want %d", kinds, sched.ErrFull)
 	}
-	for kind := front.ErrUnknownWorker; kind < front.ErrorKinds; kind++ {
-		check(fmt.Sprint("front kind ", kind), &front.Error{Kind: kind, Object: "thing", Message: "m"})
+	for kind := schedapi.ErrUnknownWorker; kind < schedapi.ErrorKinds; kind++ {
+		check(fmt.Sprint("front kind ", kind), &schedapi.Error{Kind: kind, Object: "thing", Message: "m"})
 	}
 }
 
@@ -65,7 +65,7 @@ func TestMessagesAndDetailsReachTheClient(t *testing.T) {
 		status.Convert(err).Message() != "ops[1]: a needs itself" {
 		t.Errorf("%v with %v", err, detail)
 	}
-	_, detail = info(t, statusOf(&front.Error{Kind: front.ErrUnknownOp, Message: "m", Metadata: map[string]string{"near": "x"}}))
+	_, detail = info(t, statusOf(&schedapi.Error{Kind: schedapi.ErrUnknownOp, Message: "m", Metadata: map[string]string{"near": "x"}}))
 	if detail.GetMetadata()["near"] != "x" {
 		t.Errorf("metadata: %v", detail)
 	}
@@ -83,7 +83,7 @@ func TestOtherErrorsKeepTheirMeaning(t *testing.T) {
 }
 
 func TestOnesThatAreRefusedForLackOfRoomHearWhenToTryAgain(t *testing.T) {
-	for _, full := range []error{&sched.Error{Kind: sched.ErrFull, Message: "m"}, &front.Error{Kind: front.ErrSchedulerFull, Message: "m"}} {
+	for _, full := range []error{&sched.Error{Kind: sched.ErrFull, Message: "m"}, &schedapi.Error{Kind: schedapi.ErrSchedulerFull, Message: "m"}} {
 		code, detail := info(t, statusOf(full))
 		delay := false
 		for _, other := range status.Convert(statusOf(full)).Details() {

@@ -2,10 +2,10 @@ package rpc
 
 import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
-func gpuTo(g front.GPU) *pb.Gpu {
+func gpuTo(g schedapi.GPU) *pb.Gpu {
 	if g.UUID == "" {
 		return nil
 	}
@@ -19,8 +19,8 @@ func gpuTo(g front.GPU) *pb.Gpu {
 	return out
 }
 
-func gpuFrom(g *pb.Gpu) front.GPU {
-	out := front.GPU{
+func gpuFrom(g *pb.Gpu) schedapi.GPU {
+	out := schedapi.GPU{
 		UUID: g.GetUuid(), Name: g.GetName(), PCIBusID: g.GetPciBusId(), MemoryBytes: g.GetMemoryBytes(),
 		Node: -1, Placement: g.GetPlacement(), NetDevices: g.GetNetDevices(),
 	}
@@ -28,12 +28,12 @@ func gpuFrom(g *pb.Gpu) front.GPU {
 		out.Node = g.GetNumaNode()
 	}
 	for _, l := range g.GetLinks() {
-		out.Links = append(out.Links, front.GPULink{UUID: l.GetUuid(), NVLinks: l.GetNvLinks(), PeerAccess: l.GetPeerAccess(), Why: l.GetWhy()})
+		out.Links = append(out.Links, schedapi.GPULink{UUID: l.GetUuid(), NVLinks: l.GetNvLinks(), PeerAccess: l.GetPeerAccess(), Why: l.GetWhy()})
 	}
 	return out
 }
 
-func gpuHealthTo(h *front.GPUHealth) *pb.GpuHealth {
+func gpuHealthTo(h *schedapi.GPUHealth) *pb.GpuHealth {
 	if h == nil {
 		return nil
 	}
@@ -44,11 +44,11 @@ func gpuHealthTo(h *front.GPUHealth) *pb.GpuHealth {
 	}
 }
 
-func gpuHealthFrom(h *pb.GpuHealth) *front.GPUHealth {
+func gpuHealthFrom(h *pb.GpuHealth) *schedapi.GPUHealth {
 	if h == nil {
 		return nil
 	}
-	return &front.GPUHealth{
+	return &schedapi.GPUHealth{
 		UsedBytes: h.GetUsedBytes(), UtilizationPercent: h.GetUtilizationPercent(), MemoryPercent: h.GetMemoryPercent(), ClockMHz: h.GetClockMhz(),
 		Throttled: h.GetThrottled(), Watts: h.GetWatts(), Celsius: h.GetCelsius(), CorrectedECC: h.GetCorrectedEcc(), UncorrectedECC: h.GetUncorrectedEcc(),
 		XIDs: h.GetXids(), LastEvent: h.GetLastEvent(), ForeignProcesses: h.GetForeignProcesses(), ForeignBytes: h.GetForeignBytes(),

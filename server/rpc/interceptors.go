@@ -21,7 +21,7 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/edge"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Role is the set of rights that a token gives.
@@ -99,16 +99,16 @@ func (g gate) admit(ctx context.Context, method string) (open bool, err error) {
 func (g gate) check(ctx context.Context, method string) error {
 	token, err := auth.AuthFromMD(ctx, "bearer")
 	if err != nil || token == "" {
-		return &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+		return &schedapi.Error{Kind: schedapi.ErrUnauthenticated, Object: method,
 			Message: "the call carries no token: send the metadata \"authorization: Bearer TOKEN\" (the command and the clients read it from MILLRACE_TOKEN or the scheduler file)"}
 	}
 	role, known := g.role(token)
 	if !known {
-		return &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+		return &schedapi.Error{Kind: schedapi.ErrUnauthenticated, Object: method,
 			Message: "the token is not one of this scheduler's: it may be of another cluster, or of one that was restarted"}
 	}
 	if !allowed(role, method) {
-		return &front.Error{Kind: front.ErrPermissionDenied, Object: method,
+		return &schedapi.Error{Kind: schedapi.ErrPermissionDenied, Object: method,
 			Message:  fmt.Sprintf("a token of role %q may not call %s: use one of a role that may", role, method),
 			Metadata: map[string]string{"role": string(role)}}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/spelling"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // nearNames bounds the names that an error suggests.
@@ -30,7 +30,7 @@ func (s *submission) checkNative(name string) error {
 		message += "; near it are " + strings.Join(near, ", ")
 	}
 	message += fmt.Sprintf(" (all %d: GetClusterInfo; a Python function is written as \"package.module:function\")", len(s.native))
-	return &front.Error{Kind: front.ErrUnknownOp, Object: name, Message: message,
+	return &schedapi.Error{Kind: schedapi.ErrUnknownOp, Object: name, Message: message,
 		Metadata: map[string]string{"near": strings.Join(near, ",")}}
 }
 

@@ -5,7 +5,7 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/text"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -64,7 +64,7 @@ func listedTask(t *pb.Task) *pb.Task {
 
 // listedDataset shortens the long fields of a dataset for a list. Metadata that are too long are
 // left out, because half of them would be useless.
-func listedDataset(d *front.Dataset) *pb.Dataset {
+func listedDataset(d *schedapi.Dataset) *pb.Dataset {
 	short := *d
 	short.Keys = few(d.Keys, shownKeys, listedBytes)
 	if len(d.Metadata) > listedBytes {
@@ -76,14 +76,14 @@ func listedDataset(d *front.Dataset) *pb.Dataset {
 }
 
 // listedGraph shortens the long fields of a graph for a list.
-func listedGraph(g *front.Graph) *pb.Graph {
+func listedGraph(g *schedapi.Graph) *pb.Graph {
 	short := *g
 	short.Prefixes = g.Prefixes[:min(len(g.Prefixes), listedPrefixes)]
 	return graphTo(&short)
 }
 
 // reachedWorker keeps only the fields of a worker that a client needs to fetch from it.
-func reachedWorker(w *front.Worker) *pb.Worker {
+func reachedWorker(w *schedapi.Worker) *pb.Worker {
 	short := *w
 	short.Deaths, short.Lanes, short.LastExecutorDeath, short.SpillFailure, short.Executors, short.Resources = nil, nil, "", "", nil, nil
 	return workerTo(&short)

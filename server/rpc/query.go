@@ -14,8 +14,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // defaultPage is the page size of requests that give none.
@@ -64,7 +64,7 @@ func nextPage[R any](rows []R, more bool, number func(R) uint64) string {
 }
 
 func unknownWorker(name string) error {
-	return &front.Error{Kind: front.ErrUnknownWorker, Object: name,
+	return &schedapi.Error{Kind: schedapi.ErrUnknownWorker, Object: name,
 		Message: fmt.Sprintf("there is no worker %q: see ListWorkers, with states for those that are lost", name)}
 }
 
@@ -92,8 +92,8 @@ func (s *schedulerService) ListGraphs(ctx context.Context, r *pb.ListGraphsReque
 	if err != nil {
 		return nil, err
 	}
-	graphs, more := snapshot.Graphs(front.GraphFilter{
-		States:    convertAll(r.GetStates(), func(state pb.GraphState) front.GraphState { return front.GraphState(state) }),
+	graphs, more := snapshot.Graphs(schedapi.GraphFilter{
+		States:    convertAll(r.GetStates(), func(state pb.GraphState) schedapi.GraphState { return schedapi.GraphState(state) }),
 		Namespace: r.GetNamespace(), Client: ids.ClientID(r.GetClientId()),
 	}, ids.GraphID(after), pageSize(r.GetPageSize()))
 	listed := page(graphs, listedGraph)
@@ -127,7 +127,7 @@ func (s *schedulerService) ListWorkers(ctx context.Context, r *pb.ListWorkersReq
 	if err != nil {
 		return nil, err
 	}
-	states := convertAll(r.GetStates(), func(state pb.WorkerState) front.WorkerState { return front.WorkerState(state) })
+	states := convertAll(r.GetStates(), func(state pb.WorkerState) schedapi.WorkerState { return schedapi.WorkerState(state) })
 	workers, more := snapshot.Workers(states, ids.WorkerID(after), pageSize(r.GetPageSize()))
 	listed := page(workers, workerTo)
 	return &pb.ListWorkersResponse{
@@ -187,7 +187,7 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 }
 
 // find looks up a task by number or by key.
-func find(reader front.Reader, id uint64, key, namespace string) (sched.TaskInfo, error) {
+func find(reader schedapi.Reader, id uint64, key, namespace string) (sched.TaskInfo, error) {
 	task, object := ids.TaskID(id), ids.TaskID(id).String()
 	if id == 0 {
 		namespace, object = namespaceOf(namespace), key
@@ -210,7 +210,7 @@ func find(reader front.Reader, id uint64, key, namespace string) (sched.TaskInfo
 
 // workerNames returns a function from workers to their names as of a snapshot. Lost workers keep
 // their name for a while; later their number is shown.
-func workerNames(snapshot front.Snapshot) func(ids.WorkerID) string {
+func workerNames(snapshot schedapi.Snapshot) func(ids.WorkerID) string {
 	return func(id ids.WorkerID) string {
 		if id == 0 {
 			return ""
@@ -225,7 +225,7 @@ func workerNames(snapshot front.Snapshot) func(ids.WorkerID) string {
 func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*pb.GetTaskResponse, error) {
 	var info sched.TaskInfo
 	var story []string
-	err := s.read(ctx, func(reader front.Reader) (err error) {
+	err := s.read(ctx, func(reader schedapi.Reader) (err error) {
 		info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
 		if err == nil && r.GetStory() {
 			story = reader.Story(info.Task)
@@ -241,9 +241,9 @@ func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*
 }
 
 // read is Scheduler.Read for functions that may fail.
-func (s *Server) read(ctx context.Context, read func(front.Reader) error) error {
+func (s *Server) read(ctx context.Context, read func(schedapi.Reader) error) error {
 	var refused error
-	if err := s.scheduler.Read(ctx, func(reader front.Reader) { refused = read(reader) }); err != nil {
+	if err := s.scheduler.Read(ctx, func(reader schedapi.Reader) { refused = read(reader) }); err != nil {
 		return err
 	}
 	return refused
@@ -286,7 +286,7 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 		var some []sched.TaskInfo
 		// Each Read is short, however few tasks are selected, so that other work can run in
 		// between.
-		err := s.scheduler.Read(ctx, func(reader front.Reader) { some, next = reader.Tasks(filter, next, min(scanned, limit+1)) })
+		err := s.scheduler.Read(ctx, func(reader schedapi.Reader) { some, next = reader.Tasks(filter, next, min(scanned, limit+1)) })
 		if err != nil {
 			return nil, err
 		}
@@ -307,7 +307,7 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 
 func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskRequest) (*pb.ExplainTaskResponse, error) {
 	var explanation sched.Explanation
-	err := s.read(ctx, func(reader front.Reader) error {
+	err := s.read(ctx, func(reader schedapi.Reader) error {
 		info, err := find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
 		if err == nil {
 			explanation, _ = reader.Explain(time.Now(), info.Task)
@@ -333,7 +333,7 @@ func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskReq
 
 // fetchBy describes from which workers a worker would fetch its missing inputs, and by which path
 // if it has reported one.
-func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
+func fetchBy(snapshot schedapi.Snapshot, v *sched.Verdict) string {
 	var parts []string
 	reader := snapshot.Worker(v.Worker)
 	for _, source := range v.Sources {
@@ -341,11 +341,11 @@ func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
 		if w := snapshot.Worker(source.Worker); w != nil {
 			part = humanize.IBytes(source.Bytes) + " from " + w.Name
 		}
-		var lanes []front.Lane
+		var lanes []schedapi.Lane
 		if reader != nil {
 			lanes = reader.Lanes
 		}
-		i := slices.IndexFunc(lanes, func(l front.Lane) bool { return l.Peer == source.Worker && l.State == front.LaneOpen })
+		i := slices.IndexFunc(lanes, func(l schedapi.Lane) bool { return l.Peer == source.Worker && l.State == schedapi.LaneOpen })
 		if i < 0 {
 			part += ", from which nothing was fetched yet"
 		} else {
@@ -370,7 +370,7 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 			return nil, invalid("task_ids", fmt.Sprintf("the places of the first %d of %d objects are too much for one answer: ask for fewer at once",
 				len(response.Objects), len(r.GetTaskIds())))
 		}
-		err := s.scheduler.Read(ctx, func(reader front.Reader) {
+		err := s.scheduler.Read(ctx, func(reader schedapi.Reader) {
 			for _, id := range tasks {
 				location := &pb.ObjectLocation{TaskId: id}
 				response.Objects = append(response.Objects, location)
@@ -410,7 +410,7 @@ func (s *schedulerService) GetClusterInfo(ctx context.Context, _ *pb.GetClusterI
 
 func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {
 	var totals sched.Totals
-	if err := s.scheduler.Read(ctx, func(reader front.Reader) { totals = reader.Totals() }); err != nil {
+	if err := s.scheduler.Read(ctx, func(reader schedapi.Reader) { totals = reader.Totals() }); err != nil {
 		return nil, err
 	}
 	snapshot, err := s.scheduler.Snapshot(ctx)
@@ -425,8 +425,8 @@ func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {
 		Life: cluster.Life,
 	}
 	for after, more := ids.WorkerID(0), true; more; {
-		var workers []*front.Worker
-		workers, more = snapshot.Workers([]front.WorkerState{front.WorkerActive}, after, scanned)
+		var workers []*schedapi.Worker
+		workers, more = snapshot.Workers([]schedapi.WorkerState{schedapi.WorkerActive}, after, scanned)
 		for _, w := range workers {
 			info.ActiveWorkers++
 			info.TotalSlots += w.Slots
@@ -436,7 +436,7 @@ func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {
 		}
 	}
 	for after, more := ids.ClientID(0), true; more; {
-		var clients []*front.Client
+		var clients []*schedapi.Client
 		clients, more = snapshot.Clients(after, scanned)
 		info.Clients += uint32(len(clients))
 		if len(clients) > 0 {

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // GetResult is for people and small programs: it is the only call that decodes a payload.
 func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest) (*pb.GetResultResponse, error) {
 	var info sched.TaskInfo
 	var update sched.Update
-	err := s.read(ctx, func(reader front.Reader) (err error) {
+	err := s.read(ctx, func(reader schedapi.Reader) (err error) {
 		if info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace()); err == nil {
 			update, _ = reader.UpdateOf(info.Task)
 		}
@@ -43,20 +43,20 @@ func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse
 	switch update.State {
 	case sched.TaskSucceeded:
 		if update.Inline == nil {
-			return nil, &front.Error{Kind: front.ErrResultNotInline, Object: info.Key, Message: fmt.Sprintf(
+			return nil, &schedapi.Error{Kind: schedapi.ErrResultNotInline, Object: info.Key, Message: fmt.Sprintf(
 				"the result of task %q (%d bytes) is not held by the scheduler: fetch it from a worker (LocateObjects, then DataService.ReadObjects), or submit a task that reduces it",
 				info.Key, update.OutputBytes)}
 		}
 	case sched.TaskFailed, sched.TaskCancelled:
-		failure := &front.Error{Kind: front.ErrTaskFailed, Object: info.Key, Message: fmt.Sprintf("task %q failed", info.Key)}
+		failure := &schedapi.Error{Kind: schedapi.ErrTaskFailed, Object: info.Key, Message: fmt.Sprintf("task %q failed", info.Key)}
 		if update.State == sched.TaskCancelled {
-			failure.Kind, failure.Message = front.ErrTaskCancelled, fmt.Sprintf("task %q was cancelled", info.Key)
+			failure.Kind, failure.Message = schedapi.ErrTaskCancelled, fmt.Sprintf("task %q was cancelled", info.Key)
 		}
 		if e := update.Err; e != nil {
 			failure.Message += ": " + e.Message
 			failure.Metadata = map[string]string{"task_reason": e.Reason, "origin_key": e.OriginKey, "worker": e.Worker}
 			if e.Reason == "OBJECT_LOST" {
-				failure.Kind = front.ErrObjectLost
+				failure.Kind = schedapi.ErrObjectLost
 			}
 		}
 		return nil, failure
@@ -77,7 +77,7 @@ func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse
 }
 
 func notReady(info *sched.TaskInfo, why string) error {
-	return &front.Error{Kind: front.ErrResultNotReady, Object: info.Key, Message: fmt.Sprintf(
+	return &schedapi.Error{Kind: schedapi.ErrResultNotReady, Object: info.Key, Message: fmt.Sprintf(
 		"task %q has no result yet (%s): %s", info.Key, pb.TaskState(info.State), why),
 		Metadata: map[string]string{"state": pb.TaskState(info.State).String()}}
 }

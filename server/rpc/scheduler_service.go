@@ -12,8 +12,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // The version of the API that is served.
@@ -32,7 +32,7 @@ func (s *schedulerService) OpenClient(ctx context.Context, r *pb.OpenClientReque
 	if err := checkVersion(r.GetApiVersion()); err != nil {
 		return nil, err
 	}
-	client, err := s.scheduler.OpenClient(ctx, front.ClientSpec{
+	client, err := s.scheduler.OpenClient(ctx, schedapi.ClientSpec{
 		Name: r.GetName(), Namespace: namespaceOf(r.GetNamespace()), Origin: r.GetOrigin(), Worker: r.GetWorker(), TTL: r.GetLeaseTtl().AsDuration(),
 	})
 	if err != nil {
@@ -61,7 +61,7 @@ func checkVersion(version string) error {
 		return invalid("api_version", fmt.Sprintf("%q is no version: write it as %q", version, apiVersion))
 	}
 	if major != apiMajor || minor > apiMinor {
-		return &front.Error{Kind: front.ErrVersionTooNew, Object: version, Message: fmt.Sprintf(
+		return &schedapi.Error{Kind: schedapi.ErrVersionTooNew, Object: version, Message: fmt.Sprintf(
 			"the client was built for API %s, the scheduler speaks %s: upgrade the scheduler, or use an older client", version, apiVersion),
 			Metadata: map[string]string{"scheduler": apiVersion}}
 	}
@@ -188,7 +188,7 @@ func (s *schedulerService) ReleaseGraph(ctx context.Context, r *pb.ReleaseGraphR
 }
 
 func (s *schedulerService) PublishDataset(ctx context.Context, r *pb.PublishDatasetRequest) (*pb.PublishDatasetResponse, error) {
-	dataset, err := s.scheduler.Publish(ctx, front.DatasetSpec{
+	dataset, err := s.scheduler.Publish(ctx, schedapi.DatasetSpec{
 		Client: ids.ClientID(r.GetClientId()), Namespace: namespaceOf(r.GetNamespace()), Name: r.GetName(),
 		Keys: r.GetKeys(), Metadata: r.GetMetadata(), Replace: r.GetReplace(),
 	})

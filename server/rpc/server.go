@@ -24,7 +24,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/text"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -54,7 +54,7 @@ type Config struct {
 // Server serves the API.
 type Server struct {
 	config    Config
-	scheduler front.Scheduler
+	scheduler schedapi.Scheduler
 	grpc      *grpc.Server
 	health    *health.Server
 	// streams counts the goroutines of open sessions and watches.
@@ -64,7 +64,7 @@ type Server struct {
 }
 
 // New returns a server that answers calls once Serve is called.
-func New(config Config, scheduler front.Scheduler) (*Server, error) {
+func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}

@@ -13,8 +13,8 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // sessionMessage builds the messages to one worker and reuses their memory. That is safe because
@@ -67,20 +67,20 @@ type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 // send sends an outbound in the order of its fields, nearly always as one message, and as several
 // if it is large. An assignment that is larger than a message, or that cannot be serialized, is
 // given to refuse instead: sending it would break the session, and so would every repetition.
-func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
+func (m *sessionMessage) send(o *schedapi.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()
 	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
-	split(&s, o.Ops, &s.part.Ops, func(op *front.OpDefinition) int { return itemBytes + len(op.Op.Name) })
-	split(&s, o.Functions, &s.part.Functions, func(f *front.Function) int { return itemBytes + len(f.Payload) })
-	split(&s, o.Peers, &s.part.Peers, func(p *front.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
+	split(&s, o.Ops, &s.part.Ops, func(op *schedapi.OpDefinition) int { return itemBytes + len(op.Op.Name) })
+	split(&s, o.Functions, &s.part.Functions, func(f *schedapi.Function) int { return itemBytes + len(f.Payload) })
+	split(&s, o.Peers, &s.part.Peers, func(p *schedapi.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
 	split(&s, o.Accepted, &s.part.Accepted, fixedBytes[sched.Replica])
 	s.assignments(o)
 	split(&s, o.Retractions, &s.part.Retractions, fixedBytes[sched.TaskRef])
 	split(&s, o.Cancellations, &s.part.Cancellations, fixedBytes[sched.TaskRef])
 	split(&s, o.Releases, &s.part.Releases, fixedBytes[sched.Replica])
 	split(&s, o.NextUses, &s.part.NextUses, fixedBytes[sched.NextUse])
-	split(&s, shortRescues(o.Rescues), &s.part.Rescues, func(r *front.Rescue) int {
+	split(&s, shortRescues(o.Rescues), &s.part.Rescues, func(r *schedapi.Rescue) int {
 		return 2*itemBytes + len(r.Dead.Address) + len(r.Dead.Name) + itemBytes*len(r.Objects)
 	})
 	s.part.Drained = o.Drained
@@ -102,7 +102,7 @@ const (
 func fixedBytes[T any](*T) int { return itemBytes }
 
 // assignmentBytes is an upper bound for the size of an assignment in a message.
-func assignmentBytes(o *front.Outbound, a *front.Assignment) int {
+func assignmentBytes(o *schedapi.Outbound, a *schedapi.Assignment) int {
 	bytes := 2*itemBytes + len(o.Arguments(a)) + len(a.Key) + len(a.Namespace)
 	for name := range a.Resources {
 		bytes += itemBytes + len(name)
@@ -118,11 +118,11 @@ func assignmentBytes(o *front.Outbound, a *front.Assignment) int {
 // several.
 const rescuedAtOnce = messageBytes / itemBytes / 2
 
-func shortRescues(rescues []front.Rescue) []front.Rescue {
-	if !slices.ContainsFunc(rescues, func(r front.Rescue) bool { return len(r.Objects) > rescuedAtOnce }) {
+func shortRescues(rescues []schedapi.Rescue) []schedapi.Rescue {
+	if !slices.ContainsFunc(rescues, func(r schedapi.Rescue) bool { return len(r.Objects) > rescuedAtOnce }) {
 		return rescues
 	}
-	var short []front.Rescue
+	var short []schedapi.Rescue
 	for _, r := range rescues {
 		for objects := range slices.Chunk(r.Objects, rescuedAtOnce) {
 			r.Objects = objects
@@ -135,7 +135,7 @@ func shortRescues(rescues []front.Rescue) []front.Rescue {
 // splitter sends an outbound in parts. The parts share the memory of the whole.
 type splitter struct {
 	message *sessionMessage
-	part    front.Outbound
+	part    schedapi.Outbound
 	bytes   int // approximate size of the part
 	send    func(*pb.SessionResponse) error
 	refuse  unsendable
@@ -186,7 +186,7 @@ func split[T any](s *splitter, list []T, into *[]T, size func(*T) int) {
 }
 
 // assignments is split for assignments. It refuses those that no message can carry.
-func (s *splitter) assignments(o *front.Outbound) {
+func (s *splitter) assignments(o *schedapi.Outbound) {
 	all, first := o.Assignments, 0
 	flush := func(until int) {
 		s.part.Assignments = all[first:until]
@@ -226,23 +226,23 @@ func unsendableReason(a *pb.Assignment) string {
 	return ""
 }
 
-func functionTo(f front.Function) *pb.Function {
+func functionTo(f schedapi.Function) *pb.Function {
 	return &pb.Function{Hash: f.Hash[:], Payload: f.Payload, Language: f.Language}
 }
 
 // build converts an outbound. The message is valid until the next build.
-func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
+func (m *sessionMessage) build(o *schedapi.Outbound) *pb.SessionResponse {
 	m.assignments.reset()
 	m.inputs.reset()
 	m.refs.reset()
 	m.replicas.reset()
 	m.inputLists, m.holders = m.inputLists[:0], m.holders[:0]
 	message := &m.message
-	message.Ops = convertAll(o.Ops, func(op front.OpDefinition) *pb.OpDefinition {
+	message.Ops = convertAll(o.Ops, func(op schedapi.OpDefinition) *pb.OpDefinition {
 		return &pb.OpDefinition{OpId: uint32(op.ID), Op: opTo(op.Op)}
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
-	message.Peers = convertAll(o.Peers, func(p front.Peer) *pb.Peer {
+	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *pb.Peer {
 		return &pb.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, Near: p.Near}
 	})
 	message.Assignments = message.Assignments[:0]
@@ -267,7 +267,7 @@ func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
 	return message
 }
 
-func rescueTo(r front.Rescue) *pb.Rescue {
+func rescueTo(r schedapi.Rescue) *pb.Rescue {
 	return &pb.Rescue{
 		WorkerId: uint32(r.Dead.Worker), Incarnation: r.Incarnation, DataAddress: r.Dead.Address, Name: r.Dead.Name,
 		Objects: convertAll(r.Objects, replicaTo),
@@ -278,7 +278,7 @@ func replicaTo(o sched.Replica) *pb.Replica {
 	return &pb.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
 }
 
-func (m *sessionMessage) assignment(o *front.Outbound, a *front.Assignment) *pb.Assignment {
+func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment) *pb.Assignment {
 	into := m.assignments.next()
 	into.TaskId = uint64(a.Task)
 	into.Attempt = uint32(a.Attempt)

@@ -11,8 +11,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // carrier is a stream that accepts the messages that a real one accepts.
@@ -46,7 +46,7 @@ func (c *carrier) refuse(task ids.TaskID, _ ids.Attempt, reason string) {
 
 func TestWhatIsInAnOutboundIsSplitBySize(t *testing.T) {
 	const many = 400_000
-	var o front.Outbound
+	var o schedapi.Outbound
 	for i := range many {
 		o.Releases = append(o.Releases, sched.Replica{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Bytes: 1 << 50})
 		o.Retractions = append(o.Retractions, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
@@ -54,12 +54,12 @@ func TestWhatIsInAnOutboundIsSplitBySize(t *testing.T) {
 		o.NextUses = append(o.NextUses, sched.NextUse{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Rank: 1 << 60})
 	}
 	for i := range 40 {
-		o.Rescues = append(o.Rescues, front.Rescue{Dead: front.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:100_000]})
+		o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:100_000]})
 	}
-	o.Rescues = append(o.Rescues, front.Rescue{Dead: front.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
+	o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
 	for i := range 800 {
-		o.Ops = append(o.Ops, front.OpDefinition{ID: ids.OpID(i), Op: sched.OpSpec{Kind: sched.OpNative, Name: strings.Repeat("o", 50_000)}})
-		o.Peers = append(o.Peers, front.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
+		o.Ops = append(o.Ops, schedapi.OpDefinition{ID: ids.OpID(i), Op: sched.OpSpec{Kind: sched.OpNative, Name: strings.Repeat("o", 50_000)}})
+		o.Peers = append(o.Peers, schedapi.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
 		inputs := make([]sched.AssignedInput, 100)
 		for j := range inputs {
 			inputs[j] = sched.AssignedInput{Replica: sched.Replica{Task: ids.TaskID(j)}, Holders: slices.Repeat([]ids.WorkerID{1 << 30}, 100)}
@@ -99,7 +99,7 @@ func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
 		{"a key that is no UTF-8", sched.Assignment{Task: 2, Key: "\xff"}, "UTF-8"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var o front.Outbound
+			var o schedapi.Outbound
 			o.Assign(&sched.Assignment{Task: 1, Key: "before"})
 			o.Assign(&test.bad)
 			o.Assign(&sched.Assignment{Task: 3, Key: "after", Arguments: make([]byte, 17<<20)})

@@ -10,14 +10,14 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // submission assembles the chunks of one submission.
 type submission struct {
 	native []string // known native ops
-	result front.Submission
+	result schedapi.Submission
 	// opOf maps the submission's op table to the machine's. named holds the ops that tasks gave by
 	// name.
 	opOf  []uint32
@@ -96,7 +96,7 @@ func (s *Server) room(bytes, more int64) error {
 	}
 	if s.submitting.Add(more) > submissionsUnderWay*most {
 		s.submitting.Add(-more)
-		return &front.Error{Kind: front.ErrSchedulerFull, Message: fmt.Sprintf(
+		return &schedapi.Error{Kind: schedapi.ErrSchedulerFull, Message: fmt.Sprintf(
 			"submissions of %s are on their way already: try again in a moment, or in smaller ones", humanize.IBytes(uint64(submissionsUnderWay*most)))}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (s *submission) add(part chunk) error {
 		if sha256.Sum256(f.GetPayload()) != hash {
 			return invalid("functions", fmt.Sprintf("function %s: the hash is not the SHA-256 of the payload", hash))
 		}
-		s.result.Functions = append(s.result.Functions, front.Function{Hash: hash, Payload: f.GetPayload(), Language: f.GetLanguage()})
+		s.result.Functions = append(s.result.Functions, schedapi.Function{Hash: hash, Payload: f.GetPayload(), Language: f.GetLanguage()})
 	}
 	for _, options := range part.GetOptions() {
 		graph.Options = append(graph.Options, optionsFrom(options))
@@ -139,7 +139,7 @@ func (s *submission) add(part chunk) error {
 // end returns the whole submission, with the list of functions that its tasks need. An empty
 // submission without a client or graph is refused: it would create a detached graph that stays for
 // an hour.
-func (s *submission) end() (front.Submission, error) {
+func (s *submission) end() (schedapi.Submission, error) {
 	if g := &s.result.Graph; len(g.Tasks) == 0 && g.Client == 0 && g.Graph == 0 {
 		return s.result, invalid("tasks", "there are none: submit one at least")
 	}

@@ -10,8 +10,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 type watchStream = grpc.ServerStreamingServer[pb.WatchResponse]
@@ -20,7 +20,7 @@ type watchStream = grpc.ServerStreamingServer[pb.WatchResponse]
 type watcher struct {
 	*Server
 	stream    watchStream
-	selection front.Selection
+	selection schedapi.Selection
 	// untilEnded: the stream ends when no graph of the selection is running any more.
 	untilEnded bool
 	// revision and catalogRevision are those of the last batches that were sent. mixed: the stream
@@ -33,7 +33,7 @@ type watcher struct {
 }
 
 func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
-	w := &watcher{Server: s.Server, stream: stream, untilEnded: r.GetUntilEnded(), selection: front.Selection{
+	w := &watcher{Server: s.Server, stream: stream, untilEnded: r.GetUntilEnded(), selection: schedapi.Selection{
 		Graphs:   r.GetGraphs() || len(r.GetGraphIds()) > 0,
 		GraphIDs: convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]),
 		Workers:  r.GetWorkers(), Datasets: r.GetDatasets(),
@@ -54,8 +54,8 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 
-	var tasks front.TaskWatch
-	var ready <-chan *front.TaskBatch
+	var tasks schedapi.TaskWatch
+	var ready <-chan *schedapi.TaskBatch
 	if client != 0 {
 		var err error
 		if tasks, err = s.scheduler.WatchTasks(ctx, client, r.GetAfterRevision()); err != nil {
@@ -64,7 +64,7 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 		defer tasks.Close()
 		ready = tasks.Ready()
 	}
-	changes := make(chan front.Changes)
+	changes := make(chan schedapi.Changes)
 	if !w.selection.Empty() {
 		after := r.GetAfterRevision()
 		if w.mixed {
@@ -80,7 +80,7 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 }
 
 // start returns a snapshot that contains everything that was acknowledged so far.
-func (w *watcher) start(ctx context.Context) (front.Snapshot, error) {
+func (w *watcher) start(ctx context.Context) (schedapi.Snapshot, error) {
 	snapshot, err := w.scheduler.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (w *watcher) start(ctx context.Context) (front.Snapshot, error) {
 
 // follow sends changes of the catalogue until ctx ends. While the receiver is slow, changes
 // accumulate and are then sent together.
-func follow(ctx context.Context, scheduler front.Scheduler, selection front.Selection, snapshot front.Snapshot, after uint64, to chan<- front.Changes) {
+func follow(ctx context.Context, scheduler schedapi.Scheduler, selection schedapi.Selection, snapshot schedapi.Snapshot, after uint64, to chan<- schedapi.Changes) {
 	// The first message is sent even if nothing changed: it says that the stream is complete up to
 	// its revision.
 	for first := true; ; first = false {
@@ -115,7 +115,7 @@ func follow(ctx context.Context, scheduler front.Scheduler, selection front.Sele
 	}
 }
 
-func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *front.TaskBatch, changes <-chan front.Changes) error {
+func (w *watcher) run(ctx context.Context, tasks schedapi.TaskWatch, ready <-chan *schedapi.TaskBatch, changes <-chan schedapi.Changes) error {
 	if w.mixed {
 		if err := w.both(ctx, tasks, ready, changes); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 		select {
 		case batch, open := <-ready:
 			if !open {
-				return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
+				return &schedapi.Error{Kind: schedapi.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 			}
 			err := w.updates.send(batch, w.revision, w.catalogRevision, w.send)
 			w.revision = batch.Revision
@@ -138,7 +138,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 			}
 		case some := <-changes:
 			if w.mixed && some.Snapshot {
-				return &front.Error{Kind: front.ErrRevisionTooOld, Message: "the stream fell too far behind the catalogue: watch again, for a snapshot"}
+				return &schedapi.Error{Kind: schedapi.ErrRevisionTooOld, Message: "the stream fell too far behind the catalogue: watch again, for a snapshot"}
 			}
 			if err := w.sendCatalog(&some); err != nil {
 				return err
@@ -163,8 +163,8 @@ func (w *watcher) send(message *pb.WatchResponse) error {
 // both begins a stream of tasks and catalogue rows. The catalogue is sent as a whole. If the client
 // resumes its tasks and no batch is ready, the catalogue goes alone and the changes of the tasks
 // follow; else the first batch of tasks goes with it.
-func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan *front.TaskBatch, changes <-chan front.Changes) error {
-	var catalog front.Changes
+func (w *watcher) both(ctx context.Context, tasks schedapi.TaskWatch, ready <-chan *schedapi.TaskBatch, changes <-chan schedapi.Changes) error {
+	var catalog schedapi.Changes
 	select {
 	case catalog = <-changes:
 	case <-ctx.Done():
@@ -174,7 +174,7 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 	select {
 	case batch, open := <-ready:
 		if !open {
-			return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
+			return &schedapi.Error{Kind: schedapi.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 		}
 		catalog.Snapshot = batch.Snapshot
 		last, err := w.catalogMessage(&catalog)
@@ -194,7 +194,7 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 const watchBytes = 8 << 20
 
 // sendCatalog sends changes, in several messages if they are long.
-func (w *watcher) sendCatalog(changes *front.Changes) error {
+func (w *watcher) sendCatalog(changes *schedapi.Changes) error {
 	last, err := w.catalogMessage(changes)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (w *watcher) sendCatalog(changes *front.Changes) error {
 // catalogMessage sends all messages of the changes except the last one, which it returns without
 // revisions. The messages that it sends carry the old revisions, or none if they are parts of a
 // snapshot: if the stream breaks between them, the client resumes from the old revisions.
-func (w *watcher) catalogMessage(changes *front.Changes) (*pb.WatchResponse, error) {
+func (w *watcher) catalogMessage(changes *schedapi.Changes) (*pb.WatchResponse, error) {
 	message, bytes := &pb.WatchResponse{}, 0
 	var err error
 	flush := func() {
@@ -269,7 +269,7 @@ func (w *watcher) ended() bool {
 	}
 	running := func(id ids.GraphID) bool {
 		graph := snapshot.Graph(id)
-		return graph != nil && (graph.State == front.GraphRunning || graph.Revision > w.catalogRevision)
+		return graph != nil && (graph.State == schedapi.GraphRunning || graph.Revision > w.catalogRevision)
 	}
 	return !slices.ContainsFunc(w.selection.GraphIDs, running)
 }
@@ -289,7 +289,7 @@ type updateMessage struct {
 
 // send sends a batch, in several messages if it is large. All but the last message carry the
 // revision before, or none if they are parts of a snapshot.
-func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
+func (m *updateMessage) send(batch *schedapi.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
 	first, bytes := 0, proto.Size(m.beside)
 	for i := range batch.Updates {
 		if !batch.Snapshot && batch.Updates[i].Err == nil {
@@ -324,7 +324,7 @@ func updateBytes(u *sched.Update) int {
 	return bytes
 }
 
-func (m *updateMessage) build(batch *front.TaskBatch, from, to int, catalogRevision uint64) *pb.WatchResponse {
+func (m *updateMessage) build(batch *schedapi.TaskBatch, from, to int, catalogRevision uint64) *pb.WatchResponse {
 	m.updates.reset()
 	m.message.Tasks = m.message.Tasks[:0]
 	for i := from; i < to; i++ {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // lastWord is the time that a session which the scheduler ended has to send its remaining messages.
@@ -48,7 +48,7 @@ func (s *workerService) Session(stream sessionStream) error {
 		return err
 	}
 	session, err := s.scheduler.Register(stream.Context(), registrationFrom(registration))
-	if dead := (*front.Error)(nil); errors.As(err, &dead) && dead.Kind == front.ErrDead {
+	if dead := (*schedapi.Error)(nil); errors.As(err, &dead) && dead.Kind == schedapi.ErrDead {
 		return stream.Send(&pb.SessionResponse{StopReason: dead.Message})
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func wholeRegistration(whole *pb.Registration, recv func() (*pb.SessionRequest, 
 }
 
 // readSession returns when the worker ends the stream or the connection breaks.
-func readSession(stream sessionStream, session front.Session) error {
+func readSession(stream sessionStream, session schedapi.Session) error {
 	for {
 		said, err := stream.Recv()
 		if err != nil {
@@ -124,8 +124,8 @@ func readSession(stream sessionStream, session front.Session) error {
 
 // writeSession sends the collected messages each time the session wakes it, until the scheduler
 // ends the session.
-func writeSession(stream sessionStream, session front.Session) error {
-	var outbound front.Outbound
+func writeSession(stream sessionStream, session schedapi.Session) error {
+	var outbound schedapi.Outbound
 	var message sessionMessage
 	for {
 		ended := false

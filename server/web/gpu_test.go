@@ -5,12 +5,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 func TestMetricsOfAGPU(t *testing.T) {
-	w := &front.Worker{Name: "gpu-0", GPU: front.GPU{UUID: "GPU-1"}}
-	w.GPUHealth = &front.GPUHealth{UsedBytes: 5, UtilizationPercent: 50, ClockMHz: 2, Throttled: []string{"power cap", "temperature"}, XIDs: 3}
+	w := &schedapi.Worker{Name: "gpu-0", GPU: schedapi.GPU{UUID: "GPU-1"}}
+	w.GPUHealth = &schedapi.GPUHealth{UsedBytes: 5, UtilizationPercent: 50, ClockMHz: 2, Throttled: []string{"power cap", "temperature"}, XIDs: 3}
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(gpuCollector{newGPUMetrics(), w}); err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestMetricsOfAGPU(t *testing.T) {
 // gpuCollector has the metrics of one worker.
 type gpuCollector struct {
 	gpuMetrics
-	worker *front.Worker
+	worker *schedapi.Worker
 }
 
 func (c gpuCollector) Describe(to chan<- *prometheus.Desc) { c.describe(to) }

@@ -6,14 +6,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // collector reads the scheduler's figures when Prometheus scrapes them. Between scrapes it costs
 // nothing.
 type collector struct {
-	scheduler front.Scheduler
+	scheduler schedapi.Scheduler
 	tasks     *prometheus.Desc
 	graphs    *prometheus.Desc
 	clients   *prometheus.Desc
@@ -28,7 +28,7 @@ type collector struct {
 }
 
 // NewCollector returns the metrics of a scheduler.
-func NewCollector(scheduler front.Scheduler) prometheus.Collector {
+func NewCollector(scheduler schedapi.Scheduler) prometheus.Collector {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("millrace_"+name, help, labels, nil)
 	}
@@ -59,7 +59,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var totals sched.Totals
-	if err := c.scheduler.Read(ctx, func(r front.Reader) { totals = r.Totals() }); err != nil {
+	if err := c.scheduler.Read(ctx, func(r schedapi.Reader) { totals = r.Totals() }); err != nil {
 		to <- prometheus.NewInvalidMetric(c.tasks, err)
 		return
 	}
@@ -90,7 +90,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for _, w := range slices.Backward(workers) {
 		// The same series twice would fail the scrape: of two incarnations of a name, the later one
 		// counts.
-		if w.State == front.WorkerLost || named[w.Name] {
+		if w.State == schedapi.WorkerLost || named[w.Name] {
 			continue
 		}
 		named[w.Name] = true

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // patience is the longest time that a request waits for the scheduler.
@@ -21,7 +21,7 @@ const patience = 2 * time.Second
 
 // Config sets up a handler.
 type Config struct {
-	Scheduler front.Scheduler
+	Scheduler schedapi.Scheduler
 	Metrics   prometheus.Gatherer
 	// Allow reports whether the bearer of a token may see the status. Health and metrics need no
 	// token.
@@ -112,7 +112,7 @@ const shownWorkers = 1000
 
 func statusOf(ctx context.Context, config Config) (*Status, error) {
 	var totals sched.Totals
-	if err := config.Scheduler.Read(ctx, func(r front.Reader) { totals = r.Totals() }); err != nil {
+	if err := config.Scheduler.Read(ctx, func(r schedapi.Reader) { totals = r.Totals() }); err != nil {
 		return nil, err
 	}
 	cluster := config.Scheduler.Cluster()
@@ -149,7 +149,7 @@ var (
 		sched.TaskRescuing: "rescuing",
 	}
 	workerStates = [5]string{
-		front.WorkerActive: "active", front.WorkerDisconnected: "disconnected",
-		front.WorkerDraining: "draining", front.WorkerLost: "lost",
+		schedapi.WorkerActive: "active", schedapi.WorkerDisconnected: "disconnected",
+		schedapi.WorkerDraining: "draining", schedapi.WorkerLost: "lost",
 	}
 )

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/patience"
+	"github.com/millrace/millrace/internal/spin"
 )
 
 // looking is a connection whose reading goroutine polls for some time before it blocks: on machines
@@ -20,15 +20,15 @@ type looking struct {
 	net.Conn
 	// raw is nil if the connection has none. Then the reader blocks at once.
 	raw syscall.RawConn
-	// patience is the adaptive spin limit. Polling happens only while notifications are expected
+	// limit is the adaptive spin limit. Polling happens only while notifications are expected
 	// (awaited).
-	patience patience.Patience
-	awaited  *atomic.Int64
+	limit   spin.Limit
+	awaited *atomic.Int64
 }
 
-func newLooking(conn net.Conn, spin time.Duration, awaited *atomic.Int64) *looking {
-	l := &looking{Conn: conn, patience: patience.New(spin), awaited: awaited}
-	if c, ok := conn.(syscall.Conn); ok && spin > 0 {
+func newLooking(conn net.Conn, longest time.Duration, awaited *atomic.Int64) *looking {
+	l := &looking{Conn: conn, limit: spin.New(longest), awaited: awaited}
+	if c, ok := conn.(syscall.Conn); ok && longest > 0 {
 		l.raw, _ = c.SyscallConn() // without raw access it blocks at once
 	}
 	return l
@@ -41,15 +41,15 @@ func (l *looking) Read(p []byte) (n int, err error) {
 		// Goroutines that became runnable through the last messages may wait for this thread.
 		// Without the yield another thread, which may have to be woken, would have to steal them.
 		runtime.Gosched()
-		for l.awaited.Load() > 0 && time.Since(begin) < l.patience.Now() {
+		for l.awaited.Load() > 0 && time.Since(begin) < l.limit.Now() {
 			if n, err = l.look(p); n > 0 || err != nil {
-				l.patience.Waited(time.Since(begin))
+				l.limit.Waited(time.Since(begin))
 				return n, err
 			}
 		}
 	}
 	n, err = l.Conn.Read(p)
-	l.patience.Waited(time.Since(begin))
+	l.limit.Waited(time.Since(begin))
 	return n, err
 }
 

@@ -89,7 +89,7 @@ type Config struct {
 	// 2 s.
 	BorrowWait time.Duration
 	// Linger is the spin limit of native lanes: the longest time that a lane without work polls for
-	// more before it blocks, while the worker has attempts. See internal/patience. Default 0: it
+	// more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
 	// blocks at once.
 	Linger time.Duration
 	Log    *slog.Logger

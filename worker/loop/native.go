@@ -10,7 +10,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/patience"
+	"github.com/millrace/millrace/internal/spin"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
@@ -103,7 +103,7 @@ type nativeConfig struct {
 func newNative(c nativeConfig, slots int) *native {
 	n := &native{nativeConfig: c}
 	for range slots {
-		l := &nativeLane{n: n, wake: make(chan struct{}, 1), patience: patience.New(c.linger)}
+		l := &nativeLane{n: n, wake: make(chan struct{}, 1), limit: spin.New(c.linger)}
 		n.lanes = append(n.lanes, l)
 		n.wait.Add(1)
 		go l.run()

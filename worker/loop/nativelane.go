@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/patience"
+	"github.com/millrace/millrace/internal/spin"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/store"
 )
@@ -36,8 +36,8 @@ type nativeLane struct {
 	open, spent []*calling
 	// spare is memory for the result of the next call. The lane keeps it only while it executes
 	// short calls or polls for some.
-	spare    store.Spare
-	patience patience.Patience
+	spare store.Spare
+	limit spin.Limit
 	// watching: the lane polls for notifications, so peers need not wake this worker through the
 	// socket. This is so while the lane waits, and after it has executed a brief run or submitted a
 	// short one.
@@ -155,10 +155,10 @@ func (l *nativeLane) sleep() (open bool) {
 	default:
 	}
 	begin := time.Now()
-	defer func() { l.patience.Waited(time.Since(begin)) }()
+	defer func() { l.limit.Waited(time.Since(begin)) }()
 	// It does not yield between two polls: that would make the Go runtime wake other threads to
 	// look for work.
-	for told := false; l.n.busy.Load() && time.Since(begin) < l.patience.Now(); {
+	for told := false; l.n.busy.Load() && time.Since(begin) < l.limit.Now(); {
 		looked := l.look()
 		select {
 		case _, open = <-l.wake:

@@ -1,6 +1,6 @@
-// Package front is an Interface: the calls that the network adapters (rpc, web) make to the
+// Package schedapi is an Interface: the calls that the network adapters (rpc, web) make to the
 // scheduler, in the scheduler's own types. The loop implements it. No protocol type occurs in it.
-package front
+package schedapi
 
 import (
 	"context"

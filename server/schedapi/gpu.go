@@ -1,4 +1,4 @@
-package front
+package schedapi
 
 // GPU describes the GPU whose memory a worker manages. The UUID is empty if the worker has no GPU.
 type GPU struct {

@@ -1,4 +1,4 @@
-package front
+package schedapi
 
 // ErrorKind is the reason why the loop refused a request. The machine's own refusals have a
 // sched.ErrorKind.
