@@ -407,6 +407,16 @@ def test_a_cluster_that_cannot_start_says_the_reason(
     assert isinstance(caught.value, RuntimeError)
 
 
+def test_the_environment_chooses_the_device_of_a_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`device="auto"` leaves the choice to MILLRACE_DEVICE, as in `millrace up`."""
+    monkeypatch.setenv("MILLRACE_DEVICE", "abacus")
+    with pytest.raises(errors.ClusterStartError, match="MILLRACE_DEVICE"):
+        LocalCluster(1, memory_limit="64MiB")
+    with LocalCluster(1, memory_limit="64MiB", device="host") as cluster:
+        assert cluster.address
+
+
+
 def test_a_program_that_is_not_there_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("MILLRACE_BINARY", str(tmp_path / "missing"))

@@ -64,7 +64,7 @@ class LocalCluster:
             at most 8.
         memory_limit: size of each worker's slab in host memory ("1GiB"); default half of this
             machine's memory, divided among the workers.
-        device: "auto", "host" or "cuda".
+        device: "host", "cuda", or "auto": MILLRACE_DEVICE, else the GPUs if there are any.
         python: interpreter of the workers' Python executors; default this one. By default they also
             find the modules that this process finds, through PYTHONPATH.
         start_timeout: longest wait for the cluster, in seconds, as a timedelta or as text ("2
@@ -103,7 +103,9 @@ class LocalCluster:
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.mkdtemp(prefix="millrace-")
         file = Path(self._directory) / "scheduler.json"
-        command = [binary, "up", "--device", device, "--scheduler-file", str(file)]
+        command = [binary, "up", "--scheduler-file", str(file)]
+        if device != "auto":  # `up` has the same default, and takes MILLRACE_DEVICE before it
+            command += ["--device", device]
         command += ["--python", python or sys.executable]
         if "MILLRACE_WORKING_DIRECTORY" not in os.environ:
             with contextlib.suppress(OSError):  # the current directory may not exist any more
