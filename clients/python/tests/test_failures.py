@@ -416,7 +416,6 @@ def test_the_environment_chooses_the_device_of_a_local_cluster(monkeypatch: pyte
         assert cluster.address
 
 
-
 def test_a_program_that_is_not_there_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("MILLRACE_BINARY", str(tmp_path / "missing"))
