@@ -11,15 +11,18 @@ import (
 	"github.com/millrace/millrace/server/schedtest"
 )
 
-// TestScripts runs testdata/scripts/*. schedtest.Script lists the verbs. Pre-assignment to the
-// worker that makes the inputs (Config.Followers) is on only in scripts named ahead*. Run with
-// -rewrite to accept new output.
+// TestScripts runs testdata/scripts/*. schedtest.Script lists the verbs. Pre-assignment
+// (Config.Followers) is on only in scripts named ahead* or across*. Run with -rewrite to accept new
+// output.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
 		config := sched.Config{AssignAhead: 2, Followers: -1}
-		if strings.HasPrefix(filepath.Base(path), "ahead") {
+		switch name := filepath.Base(path); {
+		case strings.HasPrefix(name, "ahead"):
 			config.Followers = 2
+		case strings.HasPrefix(name, "across"):
+			config.Followers = 0
 		}
 		s := schedtest.NewScript(config)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

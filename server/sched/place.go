@@ -534,7 +534,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			m.expects(in, p, w, t.missing == 0)
 		}
 	}
-	if m.awaiting > 0 && t.unfinished > 0 {
+	if m.config.Followers >= 0 && m.awaiting > 0 && t.unfinished > 0 {
 		m.across = append(m.across, TaskRef{id, ids.Attempt(t.attempt)})
 	}
 	m.totals.Assigned++

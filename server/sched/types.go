@@ -15,8 +15,8 @@ type Config struct {
 	// as cover 5 ms of the learned run time for each slot, at least 2 and at most 1024.
 	AssignAhead int
 	// Followers is the number of attempts that a worker gets before their inputs exist, beyond its
-	// slots. 0: adaptive, like AssignAhead. Negative: no attempt is pre-assigned to the worker that
-	// makes its inputs.
+	// slots. 0: adaptive, like AssignAhead. Negative: a worker gets no attempt before its inputs
+	// exist.
 	Followers int
 	// InlineResultBytes is the size of the largest result that is kept inline. Default 64 KiB.
 	InlineResultBytes uint64
