@@ -94,7 +94,6 @@ func New(config Config) *Loop {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	config.Machine.ReconnectGrace = config.ReconnectGrace
 	for config.Cluster.Life == 0 {
 		config.Cluster.Life = random64()
 	}

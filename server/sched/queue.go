@@ -212,8 +212,7 @@ func (m *Machine) timePassed() {
 		case timerRetention:
 			m.retentionDue(ids.GraphID(t.id))
 		case timerRebalance:
-			m.rebalanceArmed = false
-			m.rebalanceDue()
+			m.rebalanceArmed = false // each step ends with rebalance
 		case timerLook:
 			m.lookArmed = false // each step ends with a dispatch
 		case timerRescue:

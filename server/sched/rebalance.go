@@ -139,9 +139,6 @@ func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
 	return need <= w.memory
 }
 
-// rebalanceDue has nothing to do: each step ends with rebalance.
-func (m *Machine) rebalanceDue() {}
-
 func (m *Machine) retract(w *worker, id ids.TaskID, t *task) {
 	if t.flags&(flagRetracting|flagPinned) != 0 {
 		return

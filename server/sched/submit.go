@@ -63,7 +63,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ns == nil {
 		ns = m.namespace(ev.Namespace)
 	}
-	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, before: m.nextID}
+	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID}
 	err := s.prepare()
 	if err != nil {
 		s.rollback()
@@ -108,10 +108,9 @@ type submission struct {
 	m  *Machine
 	ev *GraphSubmitted
 	ns *namespace
-	// first and before are the next task id at the start. New tasks have the ids from first to
-	// m.nextID - 1.
-	first, before ids.TaskID
-	joined        int
+	// first is the next task id at the start. New tasks have the ids from first to m.nextID - 1.
+	first  ids.TaskID
+	joined int
 	// entered counts the tasks that enter has accepted.
 	entered int
 	// sorted means that every input within the submission comes before the task that uses it.

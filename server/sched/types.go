@@ -23,9 +23,6 @@ type Config struct {
 	// InlineBudgetBytes bounds all inline results together. Beyond it clients fetch results from
 	// workers. Default 256 MiB.
 	InlineBudgetBytes uint64
-	// ReconnectGrace is how long the loop waits before it declares a disconnected worker lost.
-	// Default 30 s. The machine does not use it.
-	ReconnectGrace time.Duration
 	// DefaultBytesPerSecond and DefaultLatency are assumed between workers without a measurement.
 	// Default 1 GB/s, 200 µs.
 	DefaultBytesPerSecond float64
@@ -63,9 +60,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.InlineBudgetBytes == 0 {
 		c.InlineBudgetBytes = 256 << 20
-	}
-	if c.ReconnectGrace == 0 {
-		c.ReconnectGrace = 30 * time.Second
 	}
 	if c.DefaultBytesPerSecond <= 0 {
 		c.DefaultBytesPerSecond = 1e9

@@ -53,7 +53,6 @@ func (w *World) loseWorker() {
 	for id := range blamed {
 		w.tasks[id].died++
 	}
-	w.loseData(f)
 	delete(w.workers, f.id)
 	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50), Gone: w.chance(70)}
 	if !ev.Gone && w.chance(50) {
@@ -77,15 +76,6 @@ func (w *World) loseWorker() {
 		w.graves[f.id] = f.objects
 	}
 	w.feed(ev)
-}
-
-// loseData notes that the scattered data on a worker was lost.
-func (w *World) loseData(f *fakeWorker) {
-	for id := range f.objects {
-		if t := w.tasks[id]; t != nil && t.data {
-			t.lost = true
-		}
-	}
 }
 
 func (w *World) disconnect() {
@@ -249,9 +239,6 @@ func (w *World) dropObject() {
 	}
 	slices.Sort(held)
 	r := f.objects[held[w.source.Intn(len(held))]]
-	if t := w.tasks[r.Task]; t != nil && t.data {
-		t.lost = true
-	}
 	delete(f.objects, r.Task)
 	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Lost: []sched.Replica{r}})
 }

@@ -58,7 +58,6 @@ type modelTask struct {
 	cancels bool // it was the target of a cancel
 	died    int  // deaths that may be blamed on it
 	data    bool
-	lost    bool // scattered data that was lost with a worker or by itself
 	attempt ids.Attempt
 }
 
