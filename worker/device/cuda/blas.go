@@ -71,7 +71,7 @@ func (d *Device) openBLAS() (*blas, error) {
 		return b.call("cublasSetWorkspace_v2", b.handle, b.workspace.Pointer(0, blasWorkspace), blasWorkspace)
 	})
 	if err != nil {
-		return nil, errors.Join(err, b.workspace.Close())
+		return nil, errors.Join(err, b.close())
 	}
 	d.logf("cuda: cuBLAS from %s", lib.file)
 	return b, nil
@@ -90,8 +90,12 @@ func (b *blas) call(function string, arguments ...uint64) error {
 	return err
 }
 
+// close also closes a blas whose opening failed; then there may be no handle.
 func (b *blas) close() error {
-	err := b.device.enter(func() error { return b.call("cublasDestroy_v2", b.handle) })
+	var err error
+	if b.handle != 0 {
+		err = b.device.enter(func() error { return b.call("cublasDestroy_v2", b.handle) })
+	}
 	if b.device.gpu.Health() != nil {
 		err = nil
 	}

@@ -71,7 +71,7 @@ func (d *Device) openSolver() (*solver, error) {
 		return s.call("cusolverDnSetStream", s.handle, d.stream.Handle())
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.close())
 	}
 	d.logf("cuda: cuSOLVER from %s", lib.file)
 	return s, nil
@@ -94,9 +94,17 @@ func (v *solver) call(function string, arguments ...uint64) error {
 	return err
 }
 
+// close also closes a solver whose opening failed; then params or handle may be missing.
 func (v *solver) close() error {
 	err := v.device.enter(func() error {
-		return errors.Join(v.call("cusolverDnDestroyParams", v.params), v.call("cusolverDnDestroy", v.handle))
+		var errs []error
+		if v.params != 0 {
+			errs = append(errs, v.call("cusolverDnDestroyParams", v.params))
+		}
+		if v.handle != 0 {
+			errs = append(errs, v.call("cusolverDnDestroy", v.handle))
+		}
+		return errors.Join(errs...)
 	})
 	if v.device.gpu.Health() != nil {
 		return nil
