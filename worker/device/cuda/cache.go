@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // diskCache keeps compiled kernels (CUBINs) in files that are named by a hash of all inputs of the
@@ -18,8 +19,9 @@ import (
 // compiled again.
 type diskCache struct {
 	dir string // "" keeps nothing
-	// maxBytes is the total size above which sweep removes the files that were written longest ago,
-	// down to half of it.
+	// maxBytes is the total size above which sweep removes the files that were used longest ago,
+	// down to half of it. The modification time of a file is the time of its last use, give or take
+	// touchEvery.
 	maxBytes int64
 	writes   atomic.Int64
 }
@@ -27,8 +29,14 @@ type diskCache struct {
 const (
 	defaultCacheBytes = 256 << 20
 	cubinSuffix       = ".cubin"
+	tempPrefix        = "new-"
 	// sweepEvery is the number of writes between two checks of the total size.
 	sweepEvery = 64
+	// touchEvery is the least time between two updates of the modification time of a file.
+	touchEvery = time.Hour
+	// tempAge is the age at which a temporary file counts as left behind by a process that was
+	// killed: a write takes milliseconds.
+	tempAge = time.Hour
 )
 
 func cacheKey(parts ...string) string {
@@ -53,7 +61,17 @@ func (c *diskCache) get(key string) []byte {
 	if !bytes.Equal(sum[:], b[:sha256.Size]) {
 		return nil
 	}
+	c.touch(key)
 	return b[sha256.Size:]
+}
+
+// touch notes that a file is in use, so that sweep keeps it. A failure has no effect but an earlier
+// removal, for example in a folder that this process may only read.
+func (c *diskCache) touch(key string) {
+	now := time.Now()
+	if info, err := os.Stat(c.path(key)); err == nil && now.Sub(info.ModTime()) > touchEvery {
+		_ = os.Chtimes(c.path(key), now, now)
+	}
 }
 
 // put keeps a CUBIN. A failure costs only time: the kernel will be compiled again.
@@ -64,7 +82,7 @@ func (c *diskCache) put(key string, cubin []byte) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(c.dir, "new-*")
+	file, err := os.CreateTemp(c.dir, tempPrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -84,7 +102,8 @@ func (c *diskCache) put(key string, cubin []byte) error {
 
 func (c *diskCache) path(key string) string { return filepath.Join(c.dir, key+cubinSuffix) }
 
-// sweep removes the oldest files if the total size exceeds maxBytes.
+// sweep removes the temporary files that killed processes have left. If the total size exceeds
+// maxBytes, it also removes the files that were used longest ago.
 func (c *diskCache) sweep() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -93,7 +112,14 @@ func (c *diskCache) sweep() error {
 	var files []fs.FileInfo
 	var total int64
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), cubinSuffix) {
+		info, err := e.Info()
+		switch {
+		case err != nil: // another process has removed it
+		case strings.HasPrefix(e.Name(), tempPrefix):
+			if time.Since(info.ModTime()) > tempAge {
+				_ = os.Remove(filepath.Join(c.dir, e.Name())) // or another process does
+			}
+		case strings.HasSuffix(e.Name(), cubinSuffix):
 			files = append(files, info)
 			total += info.Size()
 		}

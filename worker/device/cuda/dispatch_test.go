@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
 
@@ -558,6 +559,60 @@ func TestTheCacheSurvivesWhatIsBrokenAndStaysSmall(t *testing.T) {
 	}
 	if err := (&diskCache{dir: "/proc/none"}).put("a", nil); err == nil {
 		t.Error("a folder that cannot be made is no error")
+	}
+}
+
+// TestTheCacheKeepsWhatIsInUse checks that sweep removes the files that were used longest ago, not
+// those that were written longest ago, and the temporary files of processes that were killed.
+func TestTheCacheKeepsWhatIsInUse(t *testing.T) {
+	c := &diskCache{dir: t.TempDir(), maxBytes: 1000}
+	set := func(path string, age time.Duration) {
+		t.Helper()
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(path, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 12 {
+		key := fmt.Sprint("k", i)
+		if err := c.put(key, make([]byte, 68)); err != nil { // 100 bytes with the sum
+			t.Fatal(err)
+		}
+		set(c.path(key), time.Duration(40-i)*time.Hour)
+	}
+	set(c.path("k11"), 30*time.Minute)
+	left := filepath.Join(c.dir, tempPrefix+"killed")
+	fresh := filepath.Join(c.dir, tempPrefix+"busy")
+	for _, path := range []string{left, fresh} {
+		if err := os.WriteFile(path, make([]byte, 10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(left, 2*tempAge)
+	before, err := os.Stat(c.path("k11"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.get("k0") == nil || c.get("k11") == nil {
+		t.Fatal("not found")
+	}
+	if after, err := os.Stat(c.path("k11")); err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("the time of a file that was used within the hour changed: %v", err)
+	}
+	if err := c.sweep(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 {
+		kept := i == 0 || i >= 8 // half of maxBytes
+		if _, err := os.Stat(c.path(fmt.Sprint("k", i))); (err == nil) != kept {
+			t.Errorf("k%d: %v, kept should be %v", i, err, kept)
+		}
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the temporary file of a killed process is still there")
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Errorf("the temporary file of a running process is gone: %v", err)
 	}
 }
 
