@@ -84,14 +84,22 @@ type entry struct {
 
 // code keeps the modules that were loaded onto the device. Generated kernels are kept by source. A
 // program uses few of them, so they are not evicted one by one: when there are maxModules of them,
-// the table is emptied. Their modules stay loaded until close.
+// the table is emptied. Its modules are unloaded when the calls that may use them have ended.
 type code struct {
-	device    *Device
-	compiler  once[*compiler]
-	disk      diskCache
-	mu        sync.Mutex // guards the fields below
-	functions map[string]*entry
-	retired   []*entry
+	device   *Device
+	compiler once[*compiler]
+	disk     diskCache
+	mu       sync.Mutex // guards the fields below
+	// functions has the modules of generated kernels. builtinModules has those of the built-in
+	// kernels, which stay until close.
+	functions, builtinModules map[string]*entry
+	// maxModules is the number of modules at which the table of functions is emptied. It is not
+	// changed while calls are in progress.
+	maxModules int
+	// current is the present generation. retired are the earlier ones that still have modules,
+	// oldest first.
+	current *generation
+	retired []*generation
 	// builtins are the built-in kernels that were requested so far.
 	builtins map[string]*gpu.Function
 	// users are the modules of users' sources. recent lists the same modules, the most recently
@@ -99,6 +107,16 @@ type code struct {
 	users    map[string]*userModule
 	recent   list.List
 	maxUsers int
+}
+
+// generation is the time between two emptyings of the table of functions. A call uses only modules
+// that were in the table at some time between its begin and its end: the remembered decisions, which
+// refer to functions, are dropped together with the table. So the modules of a generation can be
+// unloaded when it is over and all calls that began in it, or before it, have ended.
+type generation struct {
+	// calls is the number of calls in progress that began in this generation.
+	calls   int
+	modules []*entry
 }
 
 // userModule is compiled from a source that a user has sent. A program can generate any number of
@@ -126,12 +144,12 @@ func (c *code) user(source, name string) (f *gpu.Function, release func(), err e
 	}
 	c.recent.MoveToFront(u.at)
 	u.uses++
-	var unused []*userModule
+	var unused []*entry
 	for at := c.recent.Back(); at != nil && len(c.users) > c.maxUsers; {
 		old, before := at.Value.(*userModule), at.Prev()
 		if old.uses == 0 {
 			c.drop(old)
-			unused = append(unused, old)
+			unused = append(unused, &old.entry)
 		}
 		at = before
 	}
@@ -141,13 +159,7 @@ func (c *code) user(source, name string) (f *gpu.Function, release func(), err e
 		u.uses--
 		c.mu.Unlock()
 	}
-	for _, old := range unused {
-		if old.module != nil {
-			if err := old.module.Close(); err != nil {
-				c.device.logf("cuda: a kernel's code is not unloaded: %v", err)
-			}
-		}
-	}
+	c.unload(unused)
 	f, err = c.find(&u.entry, name, c.image("source", userFlags, func() string { return source }))
 	if err != nil {
 		release()
@@ -171,8 +183,68 @@ func (c *code) drop(u *userModule) {
 	c.recent.Remove(u.at)
 }
 
-// maxModules is the number of modules at which the table of functions is emptied.
-const maxModules = 4096
+const (
+	// maxModules is the usual code.maxModules.
+	maxModules = 4096
+	// unloadAtOnce is how many retired modules a call unloads for each module that it loads. It is
+	// more than one, so that the modules become fewer, and small, so that no call takes long.
+	unloadAtOnce = 2
+)
+
+// begin notes that a call begins. The caller passes the result to end when the call has ended.
+func (c *code) begin() *generation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current.calls++
+	return c.current
+}
+
+func (c *code) end(g *generation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.calls--
+}
+
+// retire empties the table of functions, and with it the decisions that refer to functions.
+// REQUIRES: mu is held.
+func (c *code) retire() {
+	// NB: the decisions are dropped first. A decision that is made now either is not kept, or waits
+	// for mu and takes its function from the new table. A call that begins after this one has
+	// released mu finds no decision with a function of the old table.
+	c.device.mappers.drop()
+	c.device.reducers.drop()
+	for _, e := range c.functions {
+		c.current.modules = append(c.current.modules, e)
+	}
+	clear(c.functions)
+	c.retired = append(c.retired, c.current)
+	c.current = &generation{}
+}
+
+// unused takes up to n modules that no call can use any more out of the retired generations. The
+// caller unloads them. REQUIRES: mu is held.
+func (c *code) unused(n int) (modules []*entry) {
+	for len(c.retired) > 0 && c.retired[0].calls == 0 && len(modules) < n {
+		g := c.retired[0]
+		k := min(n-len(modules), len(g.modules))
+		modules = append(modules, g.modules[:k]...)
+		if g.modules = g.modules[k:]; len(g.modules) == 0 {
+			c.retired = c.retired[1:]
+		}
+	}
+	return modules
+}
+
+// unload unloads modules that no call uses.
+func (c *code) unload(modules []*entry) {
+	for _, e := range modules {
+		if e.module != nil {
+			if err := e.module.Close(); err != nil {
+				c.device.logf("cuda: a kernel's code is not unloaded: %v", err)
+			}
+		}
+	}
+}
 
 func (c *code) getCompiler() (*compiler, error) {
 	return c.compiler.get(func() (*compiler, error) {
@@ -189,11 +261,7 @@ func (c *code) getCompiler() (*compiler, error) {
 // kernel finds a kernel in a generated source. The source is compiled if no cache has it. The
 // signature identifies the source among those of the same file, and is shorter than the source.
 func (c *code) kernel(file, signature, name string, source func() string) (*gpu.Function, error) {
-	return c.compiled(file, signature, name, compileFlags, source)
-}
-
-func (c *code) compiled(file, signature, name string, flags []string, generate func() string) (*gpu.Function, error) {
-	return c.function(file+"\x00"+signature, name, c.image(file, flags, generate))
+	return c.function(c.functions, file+"\x00"+signature, name, c.image(file, compileFlags, source))
 }
 
 // image returns a function that compiles a source, or reads the result from the disk cache.
@@ -239,39 +307,43 @@ func (c *code) builtin(name string) (*gpu.Function, error) {
 
 func (c *code) findBuiltin(name string) (*gpu.Function, error) {
 	a := c.device.gpu.Info().Attributes
+	compiled := func() (*gpu.Function, error) {
+		return c.function(c.builtinModules, "compiled", name, c.image("builtin.cu", compileFlags, builtinSource))
+	}
 	if a.ComputeMajor < 8 {
 		// The device is older than the architecture of the PTX.
-		return c.kernel("builtin.cu", "", name, builtinSource)
+		return compiled()
 	}
 	// Every read copies some hundred KiB, so read the file only to load it.
 	file := builtinFile(a.ComputeMajor, a.ComputeMinor)
-	f, err := c.function("builtin", name, func() ([]byte, error) { return kernelFiles.ReadFile("kernels/" + file) })
+	f, err := c.function(c.builtinModules, "embedded", name, func() ([]byte, error) { return kernelFiles.ReadFile("kernels/" + file) })
 	if err != nil && strings.HasSuffix(file, ".ptx") && c.device.gpu.Health() == nil {
 		// A driver that is older than our NVRTC does not accept its PTX.
-		if compiled, failed := c.kernel("builtin.cu", "", name, builtinSource); failed == nil {
-			return compiled, nil
+		if own, failed := compiled(); failed == nil {
+			return own, nil
 		}
 	}
 	return f, err
 }
 
-func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {
+// function finds a kernel of the module with that key in one of the tables.
+func (c *code) function(table map[string]*entry, key, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {
+	var unused []*entry
 	c.mu.Lock()
-	e := c.functions[key]
+	e := table[key]
 	if e == nil {
-		if len(c.functions) >= maxModules {
-			for _, old := range c.functions {
-				c.retired = append(c.retired, old)
-			}
-			clear(c.functions)
+		if len(c.functions) >= c.maxModules {
+			c.retire()
 		}
 		e = &entry{functions: map[string]*gpu.Function{}}
-		c.functions[key] = e
+		table[key] = e
+		unused = c.unused(unloadAtOnce)
 	}
 	c.mu.Unlock()
+	c.unload(unused)
 	f, err := c.find(e, name, cubin)
 	if e.err != nil {
-		c.forget(key, e)
+		c.forget(table, key, e)
 	}
 	return f, err
 }
@@ -302,15 +374,15 @@ func (c *code) find(e *entry, name string, cubin func() ([]byte, error)) (*gpu.F
 
 // forget removes a failed entry, so that the next call tries again. It keeps the entry if the
 // source does not compile: then another attempt cannot help.
-func (c *code) forget(key string, e *entry) {
+func (c *code) forget(table map[string]*entry, key string, e *entry) {
 	var bad *compileError
 	if errors.As(e.err, &bad) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.functions[key] == e {
-		delete(c.functions, key)
+	if table[key] == e {
+		delete(table, key)
 	}
 }
 
@@ -319,10 +391,15 @@ func (c *code) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	for _, e := range c.functions {
-		c.retired = append(c.retired, e)
+	c.retire()
+	for _, g := range c.retired {
+		for _, e := range g.modules {
+			if e.module != nil {
+				errs = append(errs, e.module.Close())
+			}
+		}
 	}
-	for _, e := range c.retired {
+	for _, e := range c.builtinModules {
 		if e.module != nil {
 			errs = append(errs, e.module.Close())
 		}
@@ -334,7 +411,7 @@ func (c *code) close() error {
 	}
 	clear(c.users)
 	c.recent.Init()
-	clear(c.functions)
+	clear(c.builtinModules)
 	clear(c.builtins)
 	c.retired = nil
 	return errors.Join(errs...)

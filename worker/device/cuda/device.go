@@ -119,7 +119,11 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 		arch: fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
 	}
 	d.write = func(f memory.Frame, b []byte) error { return slab.WriteFrom(f.Offset, b) }
-	d.code = code{device: d, functions: map[string]*entry{}, builtins: map[string]*gpu.Function{}, users: map[string]*userModule{}, maxUsers: maxUserModules, disk: diskCache{dir: cacheDir(o.CacheDir), maxBytes: defaultCacheBytes}}
+	d.code = code{
+		device: d, functions: map[string]*entry{}, builtinModules: map[string]*entry{}, maxModules: maxModules, current: &generation{},
+		builtins: map[string]*gpu.Function{}, users: map[string]*userModule{}, maxUsers: maxUserModules,
+		disk: diskCache{dir: cacheDir(o.CacheDir), maxBytes: defaultCacheBytes},
+	}
 	if o.ScratchBytes == 0 {
 		o.ScratchBytes = defaultScratchBytes
 	}

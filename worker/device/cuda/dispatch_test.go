@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	gpu "github.com/millrace/millrace/memory/cuda"
 
 	"github.com/millrace/millrace/memory"
@@ -433,6 +435,86 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 		t.Error("it was given up while it was in use")
 	}
 	release()
+}
+
+// TestGeneratedModulesAreUnloaded checks that an endless stream of different expressions does not
+// fill the GPU with code, and that the code of an open call stays.
+func TestGeneratedModulesAreUnloaded(t *testing.T) {
+	b := onFake(t)
+	b.code.maxModules = 3
+	x := b.onDevice(t, tensor(t, "float64", 1000))
+	next := 0
+	run := func() {
+		t.Helper()
+		next++
+		// Another number of terms is another kernel.
+		b.reset()
+		expr := "x0" + strings.Repeat("+x0", next)
+		if launches, _ := b.launchesOf(t, "array.map", nil, expr, x); kernelNames(launches) != "map" {
+			t.Fatalf("%s launches %q", expr, kernelNames(launches))
+		}
+	}
+	b.launchesOf(t, "array.transpose", nil, b.onDevice(t, tensor(t, "float32", 300, 200))) // a built-in kernel
+	before := fake.Modules.Load()
+	for range 10 {
+		run()
+	}
+	const most = 3 + 1 // a full table, and the module for which it was emptied
+	if n := fake.Modules.Load() - before; n > most {
+		t.Errorf("%d modules are loaded after 10 expressions, at most %d are kept", n, most)
+	}
+	// A call that has not ended keeps its code, though the table has been emptied since.
+	open, err := b.begin(t.Context(), "array.map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := b.code.kernel("map.cu", "held", "map", func() string { return "extern \"C\" __global__ void map() {}" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		run()
+	}
+	if err := b.stream.Launch([]gpu.Launch{{Function: f, Grid: gpu.Dim{1}, Block: gpu.Dim{1}}}, nil); err != nil {
+		t.Errorf("the code was unloaded while a call used it: %v", err)
+	}
+	open.end()
+	for range 10 {
+		run()
+	}
+	if n := fake.Modules.Load() - before; n > most {
+		t.Errorf("%d modules are loaded after 26 expressions, at most %d are kept", n, most)
+	}
+	if launches, _ := b.launchesOf(t, "array.transpose", nil, b.onDevice(t, tensor(t, "float32", 300, 200))); kernelNames(launches) != "turn_4" {
+		t.Errorf("launches %q", kernelNames(launches))
+	}
+}
+
+// TestCallsKeepTheirModules runs calls at once while modules are retired all the time: no call
+// launches a kernel of a module that was unloaded.
+func TestCallsKeepTheirModules(t *testing.T) {
+	b := onFake(t)
+	b.code.maxModules = 2
+	x := b.onDevice(t, tensor(t, "float64", 1000))
+	var calls errgroup.Group
+	for first := range 4 {
+		calls.Go(func() error {
+			for i := range 100 {
+				args := ops.Args{Positional: []any{"x0" + strings.Repeat("+x0", (first+i)%7), x}}
+				op := "array.map"
+				if i%5 == 0 {
+					op, args = "array.reduce", ops.Args{Positional: []any{x, []string{"sum", "max", "mean"}[i/5%3]}}
+				}
+				if _, err := b.call(t.Context(), op, args); err != nil {
+					return fmt.Errorf("%s %v: %w", op, args.Positional[0], err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestUserKernelsAreRefusedWithTheReason(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 // on: in loops and templates, calls are repeated with other data of the same types and shapes.
 // Errors are not kept. When it is full, all decisions are dropped.
 type remembered[T any] struct {
-	mu    sync.Mutex // guards plans
+	mu    sync.Mutex // guards the fields below
 	plans map[string]T
+	drops int // calls of drop
 }
 
 const (
@@ -25,6 +26,7 @@ const (
 func (r *remembered[T]) get(key []byte, decide func() (T, error)) (T, error) {
 	r.mu.Lock()
 	known, ok := r.plans[string(key)]
+	drops := r.drops
 	r.mu.Unlock()
 	if ok {
 		return known, nil
@@ -35,11 +37,22 @@ func (r *remembered[T]) get(key []byte, decide func() (T, error)) (T, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.drops != drops {
+		return made, nil // it may depend on what the caller of drop has changed
+	}
 	if r.plans == nil || len(r.plans) >= maxRemembered {
 		r.plans = map[string]T{}
 	}
 	r.plans[string(key)] = made
 	return made, nil
+}
+
+// drop drops all decisions. Those that are being made now will not be kept.
+func (r *remembered[T]) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plans = nil
+	r.drops++
 }
 
 // keyRoom is a buffer for keys; longer keys are allocated on the heap.

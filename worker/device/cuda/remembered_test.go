@@ -146,6 +146,13 @@ func TestOnlyDecisionsAreRemembered(t *testing.T) {
 	if ask("b", 1, errHost); ask("b", 2, nil) != 2 || asked != 3 {
 		t.Errorf("an error was kept, or asked %d times", asked)
 	}
+	_, _ = r.get([]byte("c"), func() (int, error) {
+		r.drop()
+		return 1, nil
+	})
+	if ask("c", 2, nil) != 2 || ask("a", 3, nil) != 3 {
+		t.Error("a decision was kept in spite of a drop")
+	}
 	large := fmt.Sprintf("%*d", maxKey+1, 1)
 	if ask(large, 1, nil); ask(large, 2, nil) != 2 {
 		t.Error("a large key was kept")

@@ -34,6 +34,8 @@ type run struct {
 	// release, if set, is called when the call has ended: after it the code of the call's kernel
 	// may be unloaded.
 	release func()
+	// generation is that in which the run began.
+	generation *generation
 
 	planned *ops.Planned
 	outs    []*ops.Tensor
@@ -118,6 +120,7 @@ func (d *Device) beginIn(slot int, op string) (*run, error) {
 			return nil, err
 		}
 	}
+	r.generation = d.code.begin()
 	return r, nil
 }
 
@@ -130,6 +133,7 @@ func (r *run) end() {
 	if r.release != nil {
 		r.release()
 	}
+	r.device.code.end(r.generation)
 	*r = run{event: r.event}
 	free <- slot
 }

@@ -923,6 +923,7 @@ typedef struct function {
   struct function *next;
   char name[128];
   unsigned shared;  // that launches may have, if more than 48 KiB
+  module *of;       // NULL once the module is unloaded: then it cannot be launched
 } function;
 
 static function *functions;  // never freed: kernels outlive their modules
@@ -940,6 +941,10 @@ int cuModuleLoadData(module **out, const void *image) {
 int cuModuleUnload(module *m) {
   if (!m || m->magic != MAGIC) return INVALID_HANDLE;
   m->magic = 0;
+  pthread_mutex_lock(&lock);
+  for (function *f = functions; f; f = f->next)
+    if (f->of == m) f->of = NULL;
+  pthread_mutex_unlock(&lock);
   free(m);
   count(&st->modules, -1);
   CALL;
@@ -953,6 +958,7 @@ int cuModuleGetFunction(function **out, module *m, const char *name) {
   if (!strncmp(name, "missing", 7)) return NOT_FOUND;
   function *f = calloc(1, sizeof *f);
   snprintf(f->name, sizeof f->name, "%s", name);
+  f->of = m;
   pthread_mutex_lock(&lock);
   f->next = functions;
   functions = f;
@@ -977,6 +983,10 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   if (!f || parameters || !gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024) return INVALID_VALUE;
   if (shared > 48 << 10 && shared > f->shared) return INVALID_VALUE;
   pthread_mutex_lock(&lock);
+  if (!f->of) {
+    pthread_mutex_unlock(&lock);
+    return INVALID_HANDLE;
+  }
   launch *l = &st->launched[st->launches % LAUNCHES];
   memset(l, 0, sizeof *l);
   memcpy(l->name, f->name, sizeof l->name);
