@@ -58,7 +58,7 @@ type Call struct {
 // ended.
 type Scratch interface {
 	// Scratch returns a frame in the device's space. The error matches ErrNoRoom if there was no
-	// free memory.
+	// free memory. It may wait for memory, so Starter.Start does not call it.
 	Scratch(bytes uint64) (memory.Frame, error)
 }
 

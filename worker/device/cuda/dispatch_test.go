@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -192,6 +193,112 @@ func TestTheProcessorComputesWhatKernelsDoNot(t *testing.T) {
 	}
 	if _, got := b.launchesOf(t, "bench.checksum", nil, b.onDevice(t, long)); got != want {
 		t.Errorf("checksum %v, want %v", got, want)
+	}
+}
+
+// rooms is a device.Scratch that records the requests.
+type rooms struct {
+	b     *bench
+	asked []uint64
+	err   error
+}
+
+// Scratch is part of device.Scratch.
+func (r *rooms) Scratch(bytes uint64) (memory.Frame, error) {
+	r.asked = append(r.asked, bytes)
+	if r.err != nil {
+		return memory.Frame{}, r.err
+	}
+	return r.b.alloc(bytes)
+}
+
+// preparedWith prepares a call whose arguments do not come in messages.
+func (b *bench) preparedWith(t *testing.T, name string, scratch device.Scratch, positional ...any) *prepared {
+	t.Helper()
+	p, err := b.Prepare(device.Call{Op: name, Scratch: scratch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.(*prepared).args = ops.Args{Positional: positional}
+	return p.(*prepared)
+}
+
+// TestTheProcessorsWorkingMemoryCounts checks that the working memory of calls that the CPU computes
+// counts against the worker's memory limit, and that it is bounded even without such a limit.
+func TestTheProcessorsWorkingMemoryCounts(t *testing.T) {
+	b := onFake(t)
+	wide := func(n int64) *ops.Tensor { // n times the same byte
+		return &ops.Tensor{DType: ops.Uint8, Shape: []int64{n}, Strides: []int64{0}, Data: make([]byte, 16)}
+	}
+	room := &rooms{b: b}
+	if _, err := b.preparedWith(t, "bench.checksum", room, wide(200_000)).Run(t.Context(), b.alloc); err != nil || !slices.Equal(room.asked, []uint64{200_000}) {
+		t.Errorf("a checksum of 200,000 bytes asks for %v: %v", room.asked, err)
+	}
+	room = &rooms{b: b, err: device.ErrNoRoom}
+	if _, err := b.preparedWith(t, "bench.checksum", room, wide(200_000)).Run(t.Context(), b.alloc); !errors.Is(err, device.ErrNoRoom) {
+		t.Errorf("without memory: %v", err)
+	}
+	room = &rooms{b: b}
+	_, err := b.preparedWith(t, "bench.checksum", room, wide(hostWorkBytes+1)).Run(t.Context(), b.alloc)
+	var failed *device.Error
+	if !errors.As(err, &failed) || failed.Reason != "OUT_OF_MEMORY" || len(room.asked) != 0 {
+		t.Errorf("too much at once: %v, asked for %v", err, room.asked)
+	}
+
+	// A join that kernels cannot do: nine axes in an order that cannot be joined, and two types.
+	shape := []int64{3, 3, 3, 3, 3, 3, 3, 3, 3}
+	x, y := tensor(t, "float64", shape...), tensor(t, "float32", shape...)
+	for i := range x.Data {
+		x.Data[i] = byte(i) & 0x3f // no NaN
+	}
+	slices.Reverse(x.Strides)
+	want, err := hostOp(t.Context(), "array.concat", ops.Args{Positional: []any{x, y}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := func() {
+		t.Helper()
+		if n := len(b.slots.free); n != slotCount {
+			t.Errorf("%d slots are taken after the call", slotCount-n)
+		}
+	}
+	for _, c := range []struct {
+		started, cancelled bool
+		err                error
+	}{{}, {started: true}, {started: true, cancelled: true}, {err: device.ErrNoRoom}, {started: true, err: device.ErrNoRoom}} {
+		room := &rooms{b: b, err: c.err}
+		p := b.preparedWith(t, "array.concat", room, b.onDevice(t, x), b.onDevice(t, y))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if c.started {
+			// Start never waits, so it leaves the work of the CPU to Run.
+			if s, err := p.Start(ctx, b.alloc); s != nil || err != nil || len(room.asked) != 0 {
+				t.Fatalf("started %v, asked for %v: %v", s, room.asked, err)
+			}
+		}
+		if c.cancelled {
+			cancel()
+			if _, err := p.Run(ctx, b.alloc); !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+			idle()
+			continue
+		}
+		result, err := p.Run(ctx, b.alloc)
+		if !errors.Is(err, c.err) || !slices.Equal(room.asked, []uint64{uint64(x.Bytes())}) {
+			t.Errorf("%+v: asked for %v: %v", c, room.asked, err)
+		}
+		idle()
+		if err != nil {
+			continue
+		}
+		back, err := wire.Arguments(device.Call{Arguments: firstInput, Inputs: []device.Input{{Header: result.Header, Frames: result.Frames}}}, b.slab, view)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := sameTensor(resultOnHost(t, back.Positional[0]).(*ops.Tensor), want.(*ops.Tensor), 0); diff != "" {
+			t.Errorf("%+v: %s", c, diff)
+		}
 	}
 }
 

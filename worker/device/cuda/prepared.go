@@ -13,6 +13,9 @@ import (
 // errHost says that the CPU has to compute this call.
 var errHost = errors.New("cuda: not for kernels")
 
+// hostWorkBytes limits one piece of working memory of a call that the CPU computes.
+const hostWorkBytes = 4 << 30
+
 // Prepare is part of device.Device.
 func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	op, err := d.ops.Lookup(call.Op)
@@ -23,7 +26,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &prepared{device: d, op: op, args: args, attempt: call.Attempt}, nil
+	return &prepared{device: d, op: op, args: args, attempt: call.Attempt, scratch: call.Scratch}, nil
 }
 
 type prepared struct {
@@ -31,6 +34,9 @@ type prepared struct {
 	op      *ops.Op
 	args    ops.Args
 	attempt int
+	scratch device.Scratch
+	// left is a run that Start has begun and left to Run, because the CPU has to compute the call.
+	left *run
 	// planned or wrong is set by plan.
 	planned *ops.Planned
 	wrong   error
@@ -64,6 +70,13 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
+	if r := p.left; r != nil {
+		p.left = nil
+		if err := p.onHost(ctx, r); err != nil {
+			return device.Result{}, wire.Failure(err)
+		}
+		return r.Finish()
+	}
 	if err := ctx.Err(); err != nil {
 		return device.Result{}, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
@@ -78,7 +91,11 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
-	if err := p.carry(ctx, r, alloc); err != nil {
+	err = p.carry(ctx, r, alloc)
+	if errors.Is(err, errHost) {
+		err = p.onHost(ctx, r)
+	}
+	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
 	return r.Finish()
@@ -100,7 +117,13 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 		return nil, err
 	}
 	r.ahead = true
-	if err := p.carry(ctx, r, alloc); err != nil {
+	err = p.carry(ctx, r, alloc)
+	if errors.Is(err, errHost) {
+		// The CPU may have to wait for memory, which calls of this caller may hold: Run does it.
+		p.left = r
+		return nil, nil
+	}
+	if err != nil {
 		return nil, wire.Failure(err)
 	}
 	return r, nil
@@ -116,10 +139,11 @@ func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (devic
 	return out.Result(result)
 }
 
-// carry submits the work of a call. If that fails, it ends the run.
+// carry submits the work of a call. If that fails, it ends the run, unless the error is errHost:
+// then onHost has to compute the outputs.
 func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) error {
 	err := p.carryIn(ctx, r, alloc)
-	if err != nil {
+	if err != nil && !errors.Is(err, errHost) {
 		r.end()
 	}
 	return err
@@ -136,11 +160,7 @@ func (p *prepared) carryIn(ctx context.Context, r *run, alloc device.Allocator) 
 			return fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
 		}
 	}
-	err = r.carryOut(ctx, p.planned.Work, r.outs)
-	if errors.Is(err, errHost) {
-		err = p.onHost(ctx, p.planned, r.outs)
-	}
-	return err
+	return r.carryOut(ctx, p.planned.Work, r.outs)
 }
 
 // Done is part of device.Started.
@@ -199,7 +219,7 @@ func (r *run) Finish() (device.Result, error) {
 
 // byProcessor computes the result of an operation without kernels on the CPU.
 func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
-	ctx = ops.WithEnv(ctx, ops.Env{Attempt: p.attempt})
+	ctx = p.withEnv(ctx)
 	if p.op.Blind {
 		return planned.Run(ctx, ops.NewTensor)
 	}
@@ -210,14 +230,53 @@ func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, 
 	return p.op.Run(ctx, args, ops.NewTensor)
 }
 
-// onHost computes the outputs on the CPU and copies them to the device.
-func (p *prepared) onHost(ctx context.Context, planned *ops.Planned, outs []*ops.Tensor) error {
+// withEnv returns a context that carries the ops.Env of the call.
+func (p *prepared) withEnv(ctx context.Context) context.Context {
+	env := ops.Env{Attempt: p.attempt}
+	if p.scratch != nil {
+		env.Scratch = p
+	}
+	return ops.WithEnv(ctx, env)
+}
+
+// Scratch is part of ops.Scratch: working memory of a call that the CPU computes. The CPU cannot
+// write to the slab, so the memory comes from the Go heap. A frame of the same size in the slab,
+// which stays unused, counts it against the worker's memory limit, as the frames of the inputs and
+// of the result count their copies on the heap.
+func (p *prepared) Scratch(bytes int64) ([]byte, error) {
+	if bytes > hostWorkBytes {
+		return nil, fmt.Errorf("the CPU computes this call and may use %d bytes of its memory at a time; use smaller chunks", int64(hostWorkBytes))
+	}
+	if _, err := p.scratch.Scratch(uint64(bytes)); err != nil {
+		return nil, err
+	}
+	room, err := ops.NewTensor(ops.Uint8, []int64{bytes})
+	if err != nil {
+		return nil, err
+	}
+	return room.Data, nil
+}
+
+// onHost computes the outputs of a run on the CPU and copies them to the device. If that fails, it
+// ends the run.
+func (p *prepared) onHost(ctx context.Context, r *run) error {
+	err := ctx.Err()
+	if err == nil {
+		err = p.onHostInto(ctx, r.outs)
+	}
+	if err != nil {
+		r.end()
+	}
+	return err
+}
+
+func (p *prepared) onHostInto(ctx context.Context, outs []*ops.Tensor) error {
 	args, err := argsOnHost(p.args)
 	if err != nil {
 		return err
 	}
 	var made []*ops.Tensor
-	if _, err := p.op.Run(ops.WithEnv(ctx, ops.Env{Attempt: p.attempt}), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	if _, err := p.op.Run(p.withEnv(ctx), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
 		t, err := ops.NewTensor(dtype, shape)
 		made = append(made, t)
 		return t, err
