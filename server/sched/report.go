@@ -196,7 +196,7 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 // inputUnreachable counts the failed fetches, removes replicas that are gone or fail too often, and
 // starts the task again.
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
-	unreachable := m.doubted(r.Unreachable)
+	unreachable := m.doubted(r.Unreachable, reader.id)
 	m.countBlind(unreachable, r.Task, t, reader.id)
 	var lost []ids.TaskID
 	c := m.classes[t.class]
@@ -259,13 +259,21 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 
 // doubted moves MissingAt to FailedAt for scattered data, which cannot be computed again. A worker
 // shows an object that a client wrote only after EffectAccept, and a reader may come earlier. Only
-// the holder itself can say that it has lost the bytes.
-func (m *Machine) doubted(unreachable []Unreachable) []Unreachable {
+// the holder itself can say that it has lost the bytes; if it is the reader, it does so here.
+func (m *Machine) doubted(unreachable []Unreachable, reader ids.WorkerID) []Unreachable {
 	out := slices.Clone(unreachable)
 	for i := range out {
 		u := &out[i]
 		if _, p := m.lookup(u.Task); p != nil && len(u.MissingAt) > 0 && m.ops[p.op].spec.Kind == OpData {
-			u.FailedAt, u.MissingAt = slices.Concat(u.FailedAt, u.MissingAt), nil
+			missing := u.MissingAt
+			u.FailedAt, u.MissingAt = slices.Clone(u.FailedAt), nil
+			for _, id := range missing {
+				if id == reader {
+					u.MissingAt = append(u.MissingAt, id)
+				} else {
+					u.FailedAt = append(u.FailedAt, id)
+				}
+			}
 		}
 	}
 	return out
