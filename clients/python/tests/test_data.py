@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType
 
 import grpc
 import numpy as np
@@ -114,6 +115,63 @@ def test_gathered_futures_are_released_without_the_collector(client: Client) -> 
         futures = {"a": [client.submit(np.ones, 10, pure=False)]}
         assert client.gather(futures)["a"][0].sum() == 10
         del futures
+        client.session.flush()
+        eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
+    finally:
+        gc.enable()
+
+
+def left_to_the_collector(use: Callable[[], None]) -> list[str]:
+    """Calls a function and returns the names of the client's functions that it leaves in reference
+    cycles. Such a function keeps alive everything that it refers to."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        use()
+        gc.collect()
+        names = [
+            f.__qualname__ for f in gc.garbage if isinstance(f, FunctionType) and f.__module__ == "millrace.client"
+        ]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    return names
+
+
+def test_datasets_leave_nothing_to_the_collector(client: Client) -> None:
+    def publish() -> None:
+        futures = {"a": [client.submit(np.ones, 10, pure=False)]}
+        client.publish_dataset("in-cycles", futures)
+        futures = client.get_dataset("in-cycles")
+        client.unpublish_dataset("in-cycles")
+        assert client.gather(futures)["a"][0].sum() == 10
+
+    assert left_to_the_collector(publish) == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_dict_graphs_leave_nothing_to_the_collector(client: Client, sync: bool) -> None:
+    def compute() -> None:
+        given = client.submit(np.ones, 10, pure=False)
+        graph = {"a": (np.sum, given), "b": (np.add, "a", (np.sum, ["a", 1]))}
+        found = client.get(graph, [["a"], "b"], sync=sync)
+        assert (found if sync else client.gather(found)) == [[10], 21]
+
+    assert left_to_the_collector(compute) == []
+
+
+def test_the_futures_of_a_dict_graph_are_released_without_the_collector(client: Client) -> None:
+    gc.collect()
+    client.session.flush()
+    eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
+    gc.disable()
+    try:
+        given = client.submit(np.ones, 10, pure=False)
+        found = client.get({"a": (np.sum, given)}, [["a"]], sync=False)
+        assert client.gather(found) == [[10]]
+        del given, found
         client.session.flush()
         eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
     finally:

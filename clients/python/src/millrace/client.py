@@ -530,19 +530,9 @@ class Client:
         token = uuid.uuid4().hex[:12]
         names = {k: _keys.marked(k, token, n) for n, k in enumerate(dsk)}
         futures: dict[Hashable, Future[Any]] = {}
-
-        def collect(tree: Any) -> None:
-            if isinstance(tree, list):
-                for item in tree:
-                    collect(item)
-            elif tree not in names:
-                raise KeyError(f"key {tree!r} is not in the graph")
-            elif tree not in futures:
-                futures[tree] = Future(self.session, self.session.state(names[tree])[0])
-
         specs: list[Spec] = []
         try:
-            collect(keys)
+            _wanted(keys, names, self.session, futures)
             for k, v in dsk.items():
                 future = futures.get(k)
                 specs.append(self._graph_spec(k, v, names, None if future is None else future._state, options))
@@ -551,41 +541,20 @@ class Client:
             self.session.abandon([f._state for f in futures.values()], e)
             raise
 
-        def spread(tree: Any, values: Mapping[Hashable, Any]) -> Any:
-            return [spread(item, values) for item in tree] if isinstance(tree, list) else values[tree]
-
         if not sync:
-            return spread(keys, futures)
-        return spread(keys, dict(zip(futures, self.gather(list(futures.values())), strict=True)))
+            return _by_key(keys, futures)
+        return _by_key(keys, dict(zip(futures, self.gather(list(futures.values())), strict=True)))
 
     def _graph_spec(
         self, key: Hashable, body: Any, names: Mapping[Any, str], state: State | None, options: bytes
     ) -> Spec:
         call = Call(self.session)
-
         node = getattr(sys.modules.get("dask._task_spec"), "GraphNode", ())
-
-        def convert(tree: Any) -> Any:
-            if isinstance(tree, node) or (type(tree) is tuple and tree and isinstance(tree[0], node)):
-                kind = type(tree[0] if type(tree) is tuple else tree)
-                raise TypeError(
-                    f"task {key!r} is, or holds, a {kind.__module__}.{kind.__qualname__}: get() runs graphs of tuples, "
-                    '{"y": (function, "x")}, and none of Dask\'s Task objects'
-                )
-            if is_task(tree):
-                return Nested(tree[0], [convert(a) for a in tree[1:]])
-            if type(tree) is list:
-                return [convert(item) for item in tree]
-            try:
-                return Key(names[tree]) if tree in names else tree
-            except TypeError:  # not hashable: a constant
-                return tree
-
         if is_task(body) and not isinstance(body[0], node):
-            func, args = body[0], tuple(convert(a) for a in body[1:])
+            func, args = body[0], tuple(_converted(a, key, names, node) for a in body[1:])
             nested = any(has_nested(a) for a in args)
         else:
-            func, args, nested = identity, (convert(body),), False
+            func, args, nested = identity, (_converted(body, key, names, node),), False
         if nested and isinstance(func, (NativeOp, ExecutorOp)):
             raise TypeError(f"task {key!r}: {func.name} takes no nested tasks: give them keys of their own")
         if nested:
@@ -922,20 +891,7 @@ class Client:
         until unpublished."""
         _check.text(name, "name", 256)
         keys: list[str] = []
-
-        def strip(tree: Any) -> Any:
-            if isinstance(tree, Future):
-                if tree._session is not self.session:
-                    raise ValueError(f"data: future {tree.key!r} belongs to another client: publish it there")
-                keys.append(tree._state.key)
-                return Key(tree._state.key)
-            if isinstance(tree, dict):
-                return {k: strip(v) for k, v in cast("dict[Any, Any]", tree).items()}
-            if isinstance(tree, (list, tuple)):
-                return _rebuild(tree, [strip(v) for v in cast("Iterable[Any]", tree)])
-            return tree
-
-        shape = pickle.dumps(strip(data))
+        shape = pickle.dumps(_stripped(data, self.session, keys))
         if len(shape) > _MOST_METADATA:
             error = errors.InvalidRequestError(
                 f"dataset {name}: the lists, dicts and values that hold its futures take {_check.above(len(shape), _MOST_METADATA)}: "
@@ -955,17 +911,7 @@ class Client:
         """Returns the data published under a name, with futures of this client."""
         request = scheduler_service_pb2.GetDatasetRequest(name=name, namespace=self.session.namespace)
         found: graph_pb2.Dataset = self.session.call("GetDataset", request).dataset
-
-        def restore(tree: Any) -> Any:
-            if isinstance(tree, Key):
-                return Future[Any](self.session, self.session.hold(tree.key))
-            if isinstance(tree, dict):
-                return {k: restore(v) for k, v in cast("dict[Any, Any]", tree).items()}
-            if isinstance(tree, (list, tuple)):
-                return _rebuild(tree, [restore(v) for v in cast("Iterable[Any]", tree)])
-            return tree
-
-        return restore(pickle.loads(found.metadata))
+        return _restored(pickle.loads(found.metadata), self.session)
 
     def list_datasets(self) -> list[str]:
         """Returns the names of the datasets in this namespace."""
@@ -1108,6 +1054,70 @@ def _spread(tree: Any, results: Mapping[int, Any], bad: set[int]) -> Any:
     if isinstance(tree, (list, tuple, set, frozenset)):
         items = cast("Iterable[Any]", tree)
         return _rebuild(tree, [_spread(v, results, bad) for v in items if id(v) not in bad])
+    return tree
+
+
+def _wanted(tree: Any, names: Mapping[Any, str], session: Session, futures: dict[Hashable, Future[Any]]) -> None:
+    """Adds a future to `futures` for each key of a dict graph in nested lists of keys. `names`: the
+    tasks of the graph."""
+    if isinstance(tree, list):
+        for item in cast("list[Any]", tree):
+            _wanted(item, names, session, futures)
+    elif tree not in names:
+        raise KeyError(f"key {tree!r} is not in the graph")
+    elif tree not in futures:
+        futures[tree] = Future(session, session.state(names[tree])[0])
+
+
+def _by_key(tree: Any, values: Mapping[Hashable, Any]) -> Any:
+    """Returns the same nested lists with values in place of the keys."""
+    if isinstance(tree, list):
+        return [_by_key(item, values) for item in cast("list[Any]", tree)]
+    return values[tree]
+
+
+def _converted(tree: Any, task: Hashable, names: Mapping[Any, str], node: Any) -> Any:
+    """Returns an argument of a task in a dict graph, with a `Key` for each key of the graph and a
+    `Nested` for each task inside of it. `node`: the class of Dask's own tasks."""
+    if isinstance(tree, node) or (type(tree) is tuple and tree and isinstance(tree[0], node)):
+        kind = type(tree[0] if type(tree) is tuple else tree)
+        raise TypeError(
+            f"task {task!r} is, or holds, a {kind.__module__}.{kind.__qualname__}: get() runs graphs of tuples, "
+            '{"y": (function, "x")}, and none of Dask\'s Task objects'
+        )
+    if is_task(tree):
+        return Nested(tree[0], [_converted(a, task, names, node) for a in tree[1:]])
+    if type(tree) is list:
+        return [_converted(item, task, names, node) for item in tree]
+    try:
+        return Key(names[tree]) if tree in names else tree
+    except TypeError:  # not hashable: a constant
+        return tree
+
+
+def _stripped(tree: Any, session: Session, keys: list[str]) -> Any:
+    """Returns the same lists, tuples and dicts with a `Key` in place of each future, and adds the
+    keys of the futures to `keys`."""
+    if isinstance(tree, Future):
+        if tree._session is not session:
+            raise ValueError(f"data: future {tree.key!r} belongs to another client: publish it there")
+        keys.append(tree._state.key)
+        return Key(tree._state.key)
+    if isinstance(tree, dict):
+        return {k: _stripped(v, session, keys) for k, v in cast("dict[Any, Any]", tree).items()}
+    if isinstance(tree, (list, tuple)):
+        return _rebuild(tree, [_stripped(v, session, keys) for v in cast("Iterable[Any]", tree)])
+    return tree
+
+
+def _restored(tree: Any, session: Session) -> Any:
+    """Returns the same lists, tuples and dicts with a future in place of each `Key`."""
+    if isinstance(tree, Key):
+        return Future[Any](session, session.hold(tree.key))
+    if isinstance(tree, dict):
+        return {k: _restored(v, session) for k, v in cast("dict[Any, Any]", tree).items()}
+    if isinstance(tree, (list, tuple)):
+        return _rebuild(tree, [_restored(v, session) for v in cast("Iterable[Any]", tree)])
     return tree
 
 
