@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from conftest import PATIENCE, eventually
 from millrace import _serialize, arrays
 from millrace._pb.millrace.v1 import executor_pb2, value_pb2
+from millrace.executor import _memory
 from millrace.executor._driver import LOST
 from test_executor import Worker, text_of
 
@@ -1104,6 +1106,40 @@ def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.
     # After the run, the GPU is not locked any more.
     fcntl.lockf(w.slab_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     w.end()
+
+
+OTHER_PROCESS = """
+import fcntl, sys
+fd = int(sys.argv[1])
+fcntl.lockf(fd, fcntl.LOCK_SH)
+print(flush=True)
+sys.stdin.readline()
+try:
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("alone", flush=True)
+except OSError:
+    print("not alone", flush=True)
+"""
+
+
+def test_a_process_that_did_not_get_the_gpu_alone_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_memory, "_ALONE", 0.05)
+    with tempfile.TemporaryFile() as file:
+        gate = _memory.Gate(file.fileno())
+        gate.share()
+        with subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS, str(file.fileno())],
+            pass_fds=[file.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as other:
+            assert other.stdin is not None and other.stdout is not None
+            assert other.stdout.readline() == "\n"
+            assert not gate.take()
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "not alone\n"
 
 
 def test_gpus_of_this_machine_are_counted(fake: Fake) -> None:

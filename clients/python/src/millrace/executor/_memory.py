@@ -246,8 +246,8 @@ class Gate:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def take(self) -> bool:
-        """Waits until no other process runs a task, and returns True; False after `_ALONE`
-        seconds."""
+        """Waits until no other process runs a task, takes the lock exclusively, and returns True.
+        After `_ALONE` seconds it shares the lock again and returns False."""
         self.leave()  # another process may also want to be alone
         until = time.monotonic() + _ALONE
         while time.monotonic() < until:
@@ -260,6 +260,7 @@ class Gate:
             # their libraries cache.
             time.sleep(IDLE + _GIVING_BACK)
             return True
+        self.share()  # without the lock, another process would seem to be alone
         return False
 
 
