@@ -819,6 +819,29 @@ def test_a_failed_run_keeps_its_inputs_as_well(worker: Worker) -> None:
     assert finished.error.reason == "PYTHON_EXCEPTION" and [k.input for k in finished.kept] == [0]
 
 
+def test_a_process_that_cannot_copy_lent_memory_ends(worker: Worker) -> None:
+    def keep(own: Any, lent: Any) -> None:
+        from millrace.executor import _link
+
+        def fail(at: int, n: int) -> None:
+            raise OSError(12, f"no memory for a copy of {n} bytes")
+
+        _link._own_pages = fail
+        sys.kept = own, lent  # type: ignore[attr-defined]
+        # A thread like this one may read the lent memory until the process ends.
+        threading.Thread(target=threading.Event().wait).start()
+
+    own = stored(worker, 4096, np.arange(10_000.0))
+    worker.define(1, keep)
+    worker.define(2, lambda: None)
+    finished = run(worker, 1, arguments(Pid(0), Pid(1)), own, Lender(worker).attach(1))
+    assert finished.error.reason == "OUT_OF_MEMORY" and "no memory for a copy" in finished.error.message
+    assert not finished.kept and not worker.released
+    with pytest.raises((EOFError, ConnectionError)):
+        run(worker, 2, arguments())
+    assert worker.process.wait(PATIENCE) == 70
+
+
 def test_a_thread_that_ends_while_nothing_runs_gives_its_input_back(worker: Worker, gate: Gate) -> None:
     def start(x: Any, path: str) -> None:
         def use(x: Any) -> None:

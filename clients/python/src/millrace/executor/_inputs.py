@@ -126,7 +126,8 @@ class Inputs:
     ) -> None:
         """Finds the inputs of a run that other objects still refer to. The worker is asked to keep
         those in the slab. Those in a segment, which is only lent, are copied. `number` makes the
-        numbers under which the worker keeps inputs.
+        numbers under which the worker keeps inputs. Raises OSError if the process has no memory for
+        a copy: no input is kept then, and lent memory may still be read.
 
         REQUIRES: the run is over, the executor itself has no reference to the run's arguments or
         result, and `finished` was not sent.
@@ -142,19 +143,23 @@ class Inputs:
             if ref() is not None:
                 by_input.setdefault(n, []).append(ref)
         lent: dict[int, list[tuple[int, int]]] = {}
+        own: list[tuple[int, list[weakref.ref[Any]]]] = []
         for n, refs in by_input.items():
             places = run.inputs[n].frames
-            if places[0].segment:
-                for at in places:
-                    lent.setdefault(at.segment, []).append((at.offset, at.bytes))
+            if not places[0].segment:
+                own.append((n, refs))
                 continue
-            request = number()
-            finished.kept.add(request=request, input=n)
-            self._watch(request, refs)
+            for at in places:
+                lent.setdefault(at.segment, []).append((at.offset, at.bytes))
+        # The copies come first, because they can fail.
         for segment, ranges in lent.items():
             there = self.segments[segment]
             assert isinstance(there, Segment)
             there.part_with(ranges)
+        for n, refs in own:
+            request = number()
+            finished.kept.add(request=request, input=n)
+            self._watch(request, refs)
 
     def _watch(self, request: int, refs: list[weakref.ref[Any]]) -> None:
         def gone(_: Any) -> None:

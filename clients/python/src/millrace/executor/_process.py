@@ -118,9 +118,10 @@ class Process:
             self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
         elif self.hello.device.neighbours > 1:
             self._gate = Gate(SLAB_FD)
-        # Set if the GPU does not work in this process any more. The process then ends, and the
-        # worker starts another one.
-        self._lost: CudaError | None = None
+        # The reason why this process must not go on: the GPU does not work in it any more, or
+        # something in it still reads memory that was only lent. It then ends, and the worker starts
+        # another one. "": there is none.
+        self._unfit = ""
         self._inputs = Inputs(self.hello.worker_name, self._slab, None)
         self._inputs.on_gone = self._wake
         # The device is opened before `ready` is sent. A spare process opens it at its first run,
@@ -322,7 +323,7 @@ class Process:
             self.task_id, self.info = 0, None
             if took > 0.001:  # it may have started a program
                 drain()
-            if self._torch is not None and self._lost is None:
+            if self._torch is not None and not self._unfit:
                 self._torch.settle()
             if self._gate is not None:
                 self._gate.leave()
@@ -331,9 +332,9 @@ class Process:
                 self._tell_loaded()
             self.out.finish(finished, self._released() + self._taken(), self._large)
             self._large = 0
-            if self._lost is not None:
+            if self._unfit:
+                print(self._unfit, file=sys.__stderr__)
                 self.out.flush()
-                print(f"the GPU is lost to this process: {self._lost}", file=sys.__stderr__)
                 return 70
 
     def _next(self) -> tuple[int, int] | None:
@@ -416,7 +417,8 @@ class Process:
 
     def _keep(self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished) -> None:
         """Asks the worker to keep the inputs that something in this process still uses. If an input
-        cannot be kept, the run fails with OUT_OF_MEMORY."""
+        cannot be kept, the run fails with OUT_OF_MEMORY, and the process ends: the input's memory
+        is reused by its owner after the run."""
         try:
             self._inputs.keep(run, finished, self.out.number)
         except OSError as e:
@@ -424,6 +426,7 @@ class Process:
             finished.task_id, finished.attempt = run.task_id, run.attempt
             finished.error.reason = "OUT_OF_MEMORY"
             finished.error.message = f"an input of {run.key} is still looked at after its run, and cannot be kept: {e}"
+            self._unfit = f"something in this process still reads memory that was lent to it: {e}"
         self._collect = self._collect or bool(finished.kept)
 
     def _tell_loaded(self) -> None:
@@ -525,7 +528,8 @@ class Process:
         if self._device is not None and finished.HasField("error"):
             # Work that the failed run submitted to the GPU may still use its inputs and
             # allocations: `trouble` waits for it.
-            self._lost = self._device.trouble()
+            if (lost := self._device.trouble()) is not None:
+                self._unfit = f"the GPU is lost to this process: {lost}"
             if self._arena is not None:
                 self._arena.keep_all()
             if self._torch is not None:
@@ -816,7 +820,8 @@ def main() -> int:
     status = _process.run()
     sys.stdout.flush()
     sys.stderr.flush()
-    if _process.hello.HasField("device"):
-        # At exit, libraries release the GPU in an unsafe order, and may hang if it is lost.
+    if status or _process.hello.HasField("device"):
+        # At exit, libraries release the GPU in an unsafe order, and may hang if it is lost. After a
+        # failure, no thread of a task may go on.
         os._exit(status)
     return status
