@@ -364,7 +364,7 @@ func (r *objectReader) accept(m *rawframe.Message) error {
 func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if int(m.Index) >= len(r.objects) {
+	if uint64(m.Index) >= uint64(len(r.objects)) {
 		return nil, fmt.Errorf("object %d of %d", m.Index, len(r.objects))
 	}
 	p := &r.objects[m.Index]
@@ -387,11 +387,16 @@ func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	if int(m.Frame) >= len(p.frames) || m.Offset+n > uint64(len(p.frames[m.Frame])) || n > p.missing {
+	if uint64(m.Frame) >= uint64(len(p.frames)) {
+		return nil, fmt.Errorf("%d bytes for frame %d of an object with %d frames", n, m.Frame, len(p.frames))
+	}
+	frame := p.frames[m.Frame]
+	// NB: the sum of an offset and a length may have more than 64 bits.
+	if size := uint64(len(frame)); m.Offset > size || n > size-m.Offset || n > p.missing {
 		return nil, fmt.Errorf("%d bytes at %d of frame %d do not belong to the object", n, m.Offset, m.Frame)
 	}
 	p.missing -= n
-	return p.frames[m.Frame][m.Offset : m.Offset+n], nil
+	return frame[m.Offset : m.Offset+n], nil
 }
 
 // makeRoom allocates the memory of each frame. The largest frame uses dst, if it is set.
