@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"unsafe"
 
@@ -83,7 +84,7 @@ func FromSlice[T Element](data []T, shape ...int) (Array, error) {
 	if len(shape) == 0 {
 		a.Shape = []int{len(data)}
 	}
-	n, err := a.Len()
+	n, err := a.elements()
 	if err != nil {
 		return Array{}, err
 	}
@@ -121,22 +122,41 @@ func Slice[T Element](a Array) ([]T, error) {
 // Len returns the number of elements, or an error if the shape, the type and the bytes do not
 // agree.
 func (a Array) Len() (int, error) {
-	n := uint64(1)
-	for _, l := range a.Shape {
-		hi, lo := bits.Mul64(n, uint64(l))
-		if l < 0 || hi != 0 || lo > 1<<62 {
-			return 0, fmt.Errorf("millrace: impossible shape %v", a.Shape)
-		}
-		n = lo
+	n, err := a.elements()
+	if err != nil {
+		return 0, err
 	}
+	if need := n * a.DType.Size(); need != len(a.Data) {
+		return 0, fmt.Errorf("millrace: shape %v of %s needs %d bytes, the array has %d", a.Shape, a.DType, need, len(a.Data))
+	}
+	return n, nil
+}
+
+// elements returns the number of elements that the shape describes. Their bytes can be counted by
+// an int.
+func (a Array) elements() (int, error) {
 	size := a.DType.Size()
 	if size == 0 {
 		return 0, fmt.Errorf("millrace: array with unknown element type %s", a.DType)
 	}
-	if a.Data != nil && n != uint64(len(a.Data)/size) || len(a.Data)%size != 0 {
-		return 0, fmt.Errorf("millrace: shape %v of %s needs %d bytes, the array has %d", a.Shape, a.DType, n*uint64(size), len(a.Data))
+	empty := false
+	for _, l := range a.Shape {
+		if l < 0 {
+			return 0, fmt.Errorf("millrace: impossible shape %v: the length %d is negative", a.Shape, l)
+		}
+		empty = empty || l == 0
 	}
-	return int(n), nil
+	if empty {
+		return 0, nil
+	}
+	n, most := 1, math.MaxInt/size
+	for _, l := range a.Shape {
+		if n > most/l {
+			return 0, fmt.Errorf("millrace: impossible shape %v of %s: it is larger than any memory", a.Shape, a.DType)
+		}
+		n *= l
+	}
+	return n, nil
 }
 
 // String returns the type and the shape: "float64[1797, 64]".
@@ -173,14 +193,23 @@ func dtypeOf[T Element]() DType {
 	}
 }
 
-// arrayOfTensor reads a tensor from its frame or its inline data. A contiguous tensor shares the
-// frame's memory; strided elements are copied into C order.
-func arrayOfTensor(t *millracev1.Tensor, frames [][]byte) (Array, error) {
+// maxAxes is the largest number of axes of a result, as in NumPy and in native ops.
+const maxAxes = 64
+
+// array reads a tensor from its frame or its inline data. A contiguous tensor shares the frame's
+// memory; strided elements are copied into C order. The header may come from any program, so all of
+// it is checked.
+func (r *resultReader) array(t *millracev1.Tensor) (Array, error) {
+	if len(t.GetShape()) > maxAxes {
+		return Array{}, fmt.Errorf("millrace: a tensor has %d axes; at most %d can be read", len(t.GetShape()), maxAxes)
+	}
 	a := Array{DType: DType(t.GetDtype()), Shape: make([]int, len(t.GetShape()))}
 	for i, n := range t.GetShape() {
-		a.Shape[i] = int(n)
+		if a.Shape[i] = int(n); int64(a.Shape[i]) != n {
+			return Array{}, fmt.Errorf("millrace: an axis of %d elements is too long for this computer", n)
+		}
 	}
-	n, err := a.Len()
+	n, err := a.elements()
 	if err != nil {
 		return Array{}, err
 	}
@@ -192,45 +221,84 @@ func arrayOfTensor(t *millracev1.Tensor, frames [][]byte) (Array, error) {
 	switch loc := t.GetLocation().(type) {
 	case *millracev1.Tensor_InlineData:
 		src = loc.InlineData
+		r.room += uint64(len(src))
 	case *millracev1.Tensor_Frame:
-		if int(loc.Frame) >= len(frames) {
-			return Array{}, fmt.Errorf("millrace: a tensor refers to frame %d of an object with %d frames", loc.Frame, len(frames))
+		if uint64(loc.Frame) >= uint64(len(r.frames)) {
+			return Array{}, fmt.Errorf("millrace: a tensor refers to frame %d of an object with %d frames", loc.Frame, len(r.frames))
 		}
-		src = frames[loc.Frame]
+		src = r.frames[loc.Frame]
 	}
-	size := a.DType.Size()
-	strides := t.GetStrides()
-	first := int64(t.GetOffsetBytes())
+	size, strides, first := a.DType.Size(), t.GetStrides(), t.GetOffsetBytes()
 	if len(strides) == 0 || contiguous(a.Shape, strides, size) {
-		end := first + int64(n*size)
-		if first < 0 || end > int64(len(src)) {
-			return Array{}, fmt.Errorf("millrace: tensor %s at byte %d does not fit its %d bytes", a, first, len(src))
+		need, have := uint64(n*size), uint64(len(src))
+		if first > have || need > have-first {
+			return Array{}, fmt.Errorf("millrace: tensor %s at byte %d does not fit its %d bytes", a, first, have)
 		}
+		end := first + need
 		a.Data = src[first:end:end]
 		return a, nil
 	}
 	if len(strides) != len(a.Shape) {
-		return Array{}, fmt.Errorf("millrace: tensor %s has %d strides", a, len(strides))
+		return Array{}, fmt.Errorf("millrace: tensor %s has %d strides for %d axes", a, len(strides), len(a.Shape))
 	}
+	if !within(a.Shape, strides, first, size, len(src)) {
+		return Array{}, fmt.Errorf("millrace: tensor %s with strides %v from byte %d reaches outside its %d bytes", a, strides, first, len(src))
+	}
+	if uint64(n*size) > r.room {
+		return Array{}, fmt.Errorf("millrace: tensor %s with strides %v would become %d bytes, more than its result justifies: its elements overlap; "+
+			"make it contiguous in the task", a, strides, n*size)
+	}
+	r.room -= uint64(n * size)
 	a.Data = make([]byte, n*size)
-	index := make([]int, len(a.Shape))
-	for at := 0; at < len(a.Data); at += size {
-		pos := first
-		for axis, i := range index {
-			pos += int64(i) * strides[axis]
+	copyStrided(a.Data, src, a.Shape, strides, int(first), size)
+	return a, nil
+}
+
+// within reports whether all elements of a strided tensor are inside have bytes. No axis is empty.
+// NB: products and sums of these numbers may have more than 64 bits.
+func within(shape []int, strides []int64, first uint64, size, have int) bool {
+	if have < size || first > uint64(have-size) {
+		return false
+	}
+	before, after := first, uint64(have-size)-first
+	for axis, n := range shape {
+		if n == 1 {
+			continue // its stride does not matter
 		}
-		if pos < 0 || pos+int64(size) > int64(len(src)) {
-			return Array{}, fmt.Errorf("millrace: tensor %s reaches outside its %d bytes", a, len(src))
+		room, stride := &after, uint64(strides[axis])
+		if strides[axis] < 0 {
+			room, stride = &before, -stride
 		}
-		copy(a.Data[at:at+size], src[pos:])
-		for axis := len(index) - 1; axis >= 0; axis-- {
-			if index[axis]++; index[axis] < a.Shape[axis] {
+		high, reach := bits.Mul64(uint64(n-1), stride)
+		if high != 0 || reach > *room {
+			return false
+		}
+		*room -= reach
+	}
+	return true
+}
+
+// copyStrided copies elements of the given size to dst in C order. REQUIRES: within.
+func copyStrided(dst, src []byte, shape []int, strides []int64, at, size int) {
+	var lengths, steps, index [maxAxes]int
+	axes := 0
+	for axis, n := range shape {
+		if n > 1 {
+			lengths[axes], steps[axes] = n, int(strides[axis])
+			axes++
+		}
+	}
+	for ; len(dst) > 0; dst = dst[size:] {
+		copy(dst[:size], src[at:at+size])
+		for axis := axes - 1; axis >= 0; axis-- {
+			at += steps[axis]
+			if index[axis]++; index[axis] < lengths[axis] {
 				break
 			}
+			at -= lengths[axis] * steps[axis]
 			index[axis] = 0
 		}
 	}
-	return a, nil
 }
 
 func contiguous(shape []int, strides []int64, size int) bool {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,9 @@ import (
 
 // TestMain starts a cluster for the examples. They find it by the environment, as any program does.
 func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "-test.fuzzworker") {
+		os.Exit(m.Run()) // a process that only runs a fuzz target needs no cluster
+	}
 	stop, err := startCluster()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

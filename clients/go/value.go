@@ -308,9 +308,29 @@ type Opaque struct {
 	Buffers [][]byte
 }
 
+// strideRoom is the size up to which the copies of strided tensors of one result may exceed its
+// bytes: a tensor may have stride 0, so that it is larger than its frame.
+const strideRoom = 64 << 10
+
+// resultReader converts one result.
+type resultReader struct {
+	frames [][]byte
+	// room is the number of bytes that may still be allocated for copies of strided tensors.
+	// Without it, a short header could refer to one frame any number of times.
+	room uint64
+}
+
 // goValue converts a result to a Go value: nil, bool, int64, float64, complex128, string, []byte,
 // []any, map[string]any, Array or Opaque.
 func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
+	r := resultReader{frames: frames, room: strideRoom}
+	for _, f := range frames {
+		r.room += uint64(len(f))
+	}
+	return r.value(v)
+}
+
+func (r *resultReader) value(v *millracev1.Value) (any, error) {
 	switch k := v.GetKind().(type) {
 	case nil, *millracev1.Value_NullValue:
 		return nil, nil
@@ -327,12 +347,12 @@ func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
 	case *millracev1.Value_BytesValue:
 		return k.BytesValue, nil
 	case *millracev1.Value_TensorValue:
-		return arrayOfTensor(k.TensorValue, frames)
+		return r.array(k.TensorValue)
 	case *millracev1.Value_ListValue:
 		out := make([]any, len(k.ListValue.GetValues()))
 		for i, item := range k.ListValue.GetValues() {
 			var err error
-			if out[i], err = goValue(item, frames); err != nil {
+			if out[i], err = r.value(item); err != nil {
 				return nil, err
 			}
 		}
@@ -341,13 +361,13 @@ func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
 		out := make(map[string]any, len(k.MapValue.GetFields()))
 		for name, item := range k.MapValue.GetFields() {
 			var err error
-			if out[name], err = goValue(item, frames); err != nil {
+			if out[name], err = r.value(item); err != nil {
 				return nil, err
 			}
 		}
 		return out, nil
 	case *millracev1.Value_OpaqueValue:
-		return goOpaque(k.OpaqueValue, frames)
+		return goOpaque(k.OpaqueValue, r.frames)
 	case *millracev1.Value_Input:
 		return nil, fmt.Errorf("millrace: a result refers to a task's input %d, which only arguments may", k.Input)
 	}
@@ -357,7 +377,7 @@ func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
 func goOpaque(o *millracev1.Opaque, frames [][]byte) (any, error) {
 	out := Opaque{Encoding: o.GetEncoding(), TypeName: o.GetTypeName(), Data: o.GetData()}
 	for i, f := range o.GetFrames() {
-		if int(f) >= len(frames) {
+		if uint64(f) >= uint64(len(frames)) {
 			return nil, fmt.Errorf("millrace: an opaque result refers to frame %d of an object with %d frames", f, len(frames))
 		}
 		if i == 0 && out.Data == nil {
