@@ -249,24 +249,25 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 		return nil, err
 	}
 	var left []*millracev1.ObjectRef
+	var known []uint64
 	var at []int
 	for i := range got {
 		switch parts := c.data.parts(sizes[i]); {
 		case got[i].Value != nil:
 		case parts > 1:
-			worse, err := c.streamParts(ctx, address, refs[i], parts, &got[i], dst)
+			worse, err := c.streamParts(ctx, address, refs[i], sizes[i], parts, &got[i], dst)
 			if bad = cmp.Or(worse, bad); err != nil {
 				return bad, err
 			}
 		default:
-			left, at = append(left, refs[i]), append(at, i)
+			left, known, at = append(left, refs[i]), append(known, sizes[i]), append(at, i)
 		}
 	}
 	if len(left) == 0 {
 		return bad, nil
 	}
 	rest := make([]Object, len(left))
-	worse, err := c.stream(ctx, address, left, rest, dst)
+	worse, err := c.stream(ctx, address, left, known, rest, dst)
 	for n, i := range at {
 		got[i] = rest[n]
 	}
@@ -274,8 +275,8 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 }
 
 // stream reads objects by gRPC over one connection.
-func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
-	reader := &objectReader{objects: make([]partObject, len(refs)), dst: dst}
+func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, sizes []uint64, got []Object, dst []byte) (bad *Error, err error) {
+	reader := newObjectReader(dst, sizes...)
 	bad, err = c.receive(ctx, connKey{address: address}, &millracev1.ReadObjectsRequest{Objects: refs}, reader)
 	if err == nil {
 		reader.take(got)
@@ -316,6 +317,9 @@ func (c *Client) receive(ctx context.Context, over connKey, request *millracev1.
 			err = reader.accept(&m.Message)
 		}
 		m.Data.Free()
+		if errors.Is(err, errGrown) {
+			return bad, fmt.Errorf("millrace: ReadObjects from %s: %w", over.address, err)
+		}
 		if err != nil {
 			return bad, fmt.Errorf("%w from %s: %w", errObject, over.address, err)
 		}
@@ -325,6 +329,14 @@ func (c *Client) receive(ctx context.Context, over connKey, request *millracev1.
 // errObject marks an object that was delivered but cannot be used. Reading it again will not help.
 var errObject = errors.New("millrace: ReadObjects")
 
+// errGrown means that a worker announced an object that is much larger than the scheduler knows.
+// The scheduler may know the size of an earlier run, so its next answer may help.
+var errGrown = errors.New("it is larger than the scheduler knows")
+
+// growth is how much larger than its known size an object may be. A known size is approximate: it
+// may not count the header, or belong to an earlier run.
+const growth = 64 << 20
+
 // objectReader assembles objects. Several streams may deliver parts of them.
 type objectReader struct {
 	dst []byte
@@ -333,6 +345,15 @@ type objectReader struct {
 	// objects are guarded by mu, except for the bytes of their frames: the streams write disjoint
 	// ranges.
 	objects []partObject
+}
+
+// newObjectReader reads one object for each known size. It allocates little more than these.
+func newObjectReader(dst []byte, sizes ...uint64) *objectReader {
+	r := &objectReader{dst: dst, objects: make([]partObject, len(sizes))}
+	for i, n := range sizes {
+		r.objects[i].most = max(n, n+growth) // the sum may wrap
+	}
+	return r
 }
 
 // take returns the complete objects in got. REQUIRES: no stream is in progress.
@@ -350,6 +371,8 @@ type partObject struct {
 	value   *millracev1.Value
 	frames  [][]byte
 	missing uint64
+	// most is the largest size of all frames for which memory is allocated.
+	most uint64
 }
 
 func (r *objectReader) accept(m *rawframe.Message) error {
@@ -380,7 +403,7 @@ func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 			return nil, fmt.Errorf("header of task %d: %w", m.Head.GetObject().GetTaskId(), err)
 		}
 		if err := r.makeRoom(p, m.Head.GetFrameBytes()); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("task %d: %w", m.Head.GetObject().GetTaskId(), err)
 		}
 	}
 	n := uint64(m.Data.Len())
@@ -403,6 +426,9 @@ func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
 func (r *objectReader) makeRoom(p *partObject, sizes []uint64) error {
 	largest := -1
 	for i, n := range sizes {
+		if n > p.most-p.missing {
+			return fmt.Errorf("%w: frames of more than %d bytes were announced; the worker's log may tell why", errGrown, p.most)
+		}
 		if r.dst != nil && (largest < 0 || n > sizes[largest]) {
 			largest = i
 		}

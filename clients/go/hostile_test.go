@@ -19,7 +19,7 @@ func TestBytesBeyondAFrameAreRefused(t *testing.T) {
 		offset uint64
 	}{{0, math.MaxUint64}, {0, math.MaxUint64 - 3}, {0, 6}, {0, 9}, {1, 0}, {math.MaxUint32, 0}} {
 		var lent rawframe.Outgoing
-		reader := &objectReader{objects: make([]partObject, 1)}
+		reader := newObjectReader(nil, 8)
 		head := &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: 7}, FrameBytes: []uint64{8}}
 		m := &rawframe.Message{Head: head, Frame: c.frame, Offset: c.offset, Data: lent.Payload([]byte("four"))}
 		if into, err := reader.claim(m); err == nil {
@@ -170,4 +170,33 @@ func FuzzResult(f *testing.F) {
 		_, _ = convert[[]*string]("key", got)
 		_, _ = convert[complex64]("key", got)
 	})
+}
+
+// A worker that announces more than the scheduler knows of gets no memory for it: an announced
+// length alone must not end the process.
+func TestAnnouncedFramesAreLimitedByTheObject(t *testing.T) {
+	f := newFake(t)
+	c := f.dial(t)
+	future, err := c.Scatter(soon(t), []float64{1, 2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, sizes := range map[string][]uint64{
+		"more than any memory": {1 << 62}, "a frame of 2^64": {math.MaxUint64}, "a terabyte": {1 << 40}, "a wrapping sum": {math.MaxUint64, 25},
+		"many frames": {1 << 26, 1 << 26, 1 << 26},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ref := &millracev1.ObjectRef{TaskId: future.TaskID()}
+			f.mu.Lock()
+			o := f.objects[ref.GetTaskId()]
+			f.objects[ref.GetTaskId()] = &fakeObject{head: &millracev1.ObjectHead{Object: ref, Header: o.head.GetHeader(), FrameBytes: sizes}}
+			f.mu.Unlock()
+			for _, dst := range [][]byte{nil, make([]byte, 24)} {
+				got := make([]Object, 1)
+				if _, err := c.read(soon(t), "fake", []*millracev1.ObjectRef{ref}, []uint64{24}, got, dst); err == nil || got[0].Value != nil {
+					t.Errorf("frames of %d bytes were read: %v", sizes, got[0].Value)
+				}
+			}
+		})
+	}
 }

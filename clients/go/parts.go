@@ -23,10 +23,10 @@ func (p *dataPool) parts(bytes uint64) uint32 {
 }
 
 // streamParts reads one object over several connections. got.Value stays nil if it was not read.
-func (c *Client) streamParts(ctx context.Context, address string, ref *millracev1.ObjectRef, parts uint32, got *Object, dst []byte) (bad *Error, err error) {
+func (c *Client) streamParts(ctx context.Context, address string, ref *millracev1.ObjectRef, size uint64, parts uint32, got *Object, dst []byte) (bad *Error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	reader := &objectReader{objects: make([]partObject, 1), dst: dst}
+	reader := newObjectReader(dst, size)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for part := range parts {

@@ -3,6 +3,7 @@ package millrace
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -132,7 +133,7 @@ func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.
 			continue
 		}
 		p := &reader.objects[i]
-		p.value = new(millracev1.Value)
+		p.value, p.most = new(millracev1.Value), math.MaxUint64 // its frames are in the worker's memory, which limits them
 		failed := proto.Unmarshal(l.head.GetHeader(), p.value)
 		if failed == nil {
 			failed = reader.makeRoom(p, l.head.GetFrameBytes())

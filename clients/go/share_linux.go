@@ -133,17 +133,20 @@ func (s *share) giveBack(id uint64) {
 	}})
 }
 
-// frames returns frames as slices of the mapping.
+// frames returns frames as slices of the mapping. Together they are at most as large as that.
 func (s *share) frames(at []*millracev1.FrameLocation, sizes []uint64) ([][]byte, bool) {
 	if len(at) != len(sizes) {
 		return nil, false
 	}
 	out := make([][]byte, len(at))
+	size := uint64(len(s.data))
+	left := size
 	for i, f := range at {
-		n, size := f.GetBytes(), uint64(len(s.data))
-		if n != sizes[i] || n > size || f.GetOffset() > size-n {
+		n := f.GetBytes()
+		if n != sizes[i] || n > left || f.GetOffset() > size-n {
 			return nil, false
 		}
+		left -= n
 		out[i] = s.data[f.GetOffset() : f.GetOffset()+n : f.GetOffset()+n]
 	}
 	return out, true
