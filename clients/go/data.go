@@ -173,16 +173,28 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 	}
 }
 
+// locate asks the scheduler for the places of objects. The answer has one for each task.
+func (c *Client) locate(ctx context.Context, tasks []uint64) (*millracev1.LocateObjectsResponse, error) {
+	located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: tasks})
+	if err != nil {
+		return nil, callError(ctx, "LocateObjects", err)
+	}
+	if n := len(located.GetObjects()); n != len(tasks) {
+		return nil, fmt.Errorf("millrace: LocateObjects: the scheduler answered %d places for %d tasks", n, len(tasks))
+	}
+	return located, nil
+}
+
 // fetchOnce tries to read each object of left from one of its holders. It returns those that it did
 // not get, and a reason.
 func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, out []Object, dst []byte) ([]int, error) {
-	in := &millracev1.LocateObjectsRequest{TaskIds: make([]uint64, len(left))}
+	tasks := make([]uint64, len(left))
 	for i, at := range left {
-		in.TaskIds[i] = futures[at].TaskID()
+		tasks[i] = futures[at].TaskID()
 	}
-	located, err := c.service.LocateObjects(ctx, in)
+	located, err := c.locate(ctx, tasks)
 	if err != nil {
-		return left, callError(ctx, "LocateObjects", err)
+		return left, err
 	}
 	address := make(map[uint32]string, len(located.GetWorkers()))
 	for _, w := range located.GetWorkers() {
@@ -214,7 +226,7 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 		}
 		groups[where].at = append(groups[where].at, at)
 		groups[where].sizes = append(groups[where].sizes, located.GetObjects()[i].GetBytes())
-		groups[where].refs = append(groups[where].refs, &millracev1.ObjectRef{TaskId: in.TaskIds[i]})
+		groups[where].refs = append(groups[where].refs, &millracev1.ObjectRef{TaskId: tasks[i]})
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

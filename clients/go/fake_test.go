@@ -25,6 +25,9 @@ import (
 // "fail" fails, and "never" does not end. Tasks of op "far" have an array of 3 float64 values that
 // must be fetched.
 type fakeCluster struct {
+	// answers is how many items the answers to LocateObjects and HoldTasks have more than they
+	// should; guarded by mu.
+	answers int
 	// parts are the parts of objects that were requested. missPart is a part that is missing at the
 	// next request, 0: none. Both are guarded by mu.
 	parts    []uint32
@@ -330,7 +333,17 @@ func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObje
 		}
 		out.Objects = append(out.Objects, at)
 	}
+	for range f.answers {
+		out.Objects = append(out.Objects, &millracev1.ObjectLocation{})
+	}
+	out.Objects = out.GetObjects()[:len(in.GetTaskIds())+f.answers]
 	return out, nil
+}
+
+func (f *fakeCluster) HoldTasks(_ context.Context, in *millracev1.HoldTasksRequest) (*millracev1.HoldTasksResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &millracev1.HoldTasksResponse{TaskIds: make([]uint64, len(in.GetKeys())+f.answers)}, nil
 }
 
 func (f *fakeCluster) ReadObjects(in *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -91,7 +92,7 @@ func stateName(s State) string {
 	if s == Queued {
 		return "QUEUED"
 	}
-	return s.String()[len("TASK_STATE_"):]
+	return strings.TrimPrefix(s.String(), "TASK_STATE_") // an unknown state is a number
 }
 
 // Done returns a channel that is closed when the task has ended.

@@ -2,7 +2,9 @@ package millrace
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -198,5 +200,52 @@ func TestAnnouncedFramesAreLimitedByTheObject(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Answers of a scheduler that have another length than the question are errors.
+func TestAnswersOfAnotherLengthAreRefused(t *testing.T) {
+	for _, more := range []int{-1, 1} {
+		t.Run(fmt.Sprint(more), func(t *testing.T) {
+			f := newFake(t)
+			c := f.dial(t)
+			ctx := soon(t)
+			far, err := c.Submit(ctx, Native("far"), Args())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := far.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			never, err := c.Submit(ctx, Native("never"), Args())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			f.mu.Lock()
+			f.answers = more
+			f.mu.Unlock()
+			_, fetched := c.fetchOnce(ctx, []*Future{far}, []int{0}, make([]Object, 1), nil)
+			_, lent := c.lend(ctx, far.TaskID())
+			_, held := c.HoldKeys(ctx, "a")
+			for place, err := range map[string]error{
+				"fetch": fetched, "lend": lent, "hold": held, "replicate": c.Replicate(ctx, 1, far), "cancel": c.settleCancelled(ctx, []*Future{never}),
+			} {
+				if err == nil || !strings.Contains(err.Error(), "the scheduler answered") {
+					t.Errorf("%s: %v", place, err)
+				}
+			}
+		})
+	}
+}
+
+// A state that a newer scheduler may have is shown by its number.
+func TestUnknownStatesAreShown(t *testing.T) {
+	f := Future{key: "k"}
+	f.state.Store(99)
+	if got := f.String(); got != "Future(k, 99)" {
+		t.Error(got)
 	}
 }

@@ -185,16 +185,15 @@ const settlePatience = 5 * time.Second
 func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
 	futures = slices.DeleteFunc(futures, ended)
 	for part := range slices.Chunk(futures, maxLocate) {
-		in := &millracev1.LocateObjectsRequest{}
-		asked := make([]*Future, 0, len(part))
+		tasks, asked := make([]uint64, 0, len(part)), make([]*Future, 0, len(part))
 		for _, f := range part {
 			if id := f.TaskID(); id != 0 {
-				in.TaskIds, asked = append(in.TaskIds, id), append(asked, f)
+				tasks, asked = append(tasks, id), append(asked, f)
 			}
 		}
-		located, err := c.service.LocateObjects(ctx, in)
+		located, err := c.locate(ctx, tasks)
 		if err != nil {
-			return callError(ctx, "LocateObjects", err)
+			return err
 		}
 		var gone []*Future
 		for i, o := range located.GetObjects() {
@@ -261,6 +260,9 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	out, err := c.service.HoldTasks(ctx, &millracev1.HoldTasksRequest{ClientId: c.lease.Load(), Keys: keys})
 	if err != nil {
 		return nil, callError(ctx, "HoldTasks", err)
+	}
+	if n := len(out.GetTaskIds()); n != len(keys) {
+		return nil, fmt.Errorf("millrace: HoldTasks: the scheduler answered %d numbers for %d keys", n, len(keys))
 	}
 	futures := make([]*Future, len(keys))
 	for i, k := range keys {

@@ -35,13 +35,13 @@ func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error
 	if n <= 0 || n > len(workers) {
 		n = len(workers)
 	}
-	in := &millracev1.LocateObjectsRequest{}
-	for _, f := range futures {
-		in.TaskIds = append(in.TaskIds, f.TaskID())
+	tasks := make([]uint64, len(futures))
+	for i, f := range futures {
+		tasks[i] = f.TaskID()
 	}
-	located, err := c.service.LocateObjects(ctx, in)
+	located, err := c.locate(ctx, tasks)
 	if err != nil {
-		return callError(ctx, "LocateObjects", err)
+		return err
 	}
 	holders := make([][]uint32, len(futures))
 	for i, o := range located.GetObjects() {

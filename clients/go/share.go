@@ -191,9 +191,9 @@ func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
 
 // lend leases one object from a worker on this host; nil if no such worker has the object.
 func (c *Client) lend(ctx context.Context, task uint64) (*lease, error) {
-	located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: []uint64{task}})
+	located, err := c.locate(ctx, []uint64{task})
 	if err != nil {
-		return nil, callError(ctx, "LocateObjects", err)
+		return nil, err
 	}
 	for _, id := range located.GetObjects()[0].GetWorkerIds() {
 		for _, w := range located.GetWorkers() {
