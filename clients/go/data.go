@@ -34,6 +34,10 @@ type dataPool struct {
 	// partBytes is the minimum size of one part of an object that is read in parts.
 	partBytes uint64
 
+	// listing holds a token while a call asks the scheduler for the workers.
+	listing chan struct{}
+
+	// mu is never held during a network call.
 	mu      sync.Mutex
 	conns   map[connKey]*grpc.ClientConn
 	workers []*millracev1.Worker // the active ones at the time listed
@@ -50,6 +54,7 @@ type connKey struct {
 
 func (p *dataPool) init(c *Client) {
 	p.client, p.conns, p.partBytes = c, make(map[connKey]*grpc.ClientConn), partBytes
+	p.listing = make(chan struct{}, 1)
 	p.shares.token, p.shares.off = c.config.token, c.config.unshared
 }
 
@@ -97,23 +102,11 @@ func (p *dataPool) close() error {
 // pick returns the next worker in turn that names allows (all workers if names is empty) and that
 // is not in avoid.
 func (p *dataPool) pick(ctx context.Context, names []string, avoid map[uint32]bool) (*millracev1.Worker, error) {
+	if err := p.list(ctx, len(avoid) > 0); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.listed) > workersFresh || len(avoid) > 0 {
-		workers, err := p.client.Workers(ctx)
-		if err != nil {
-			return nil, err
-		}
-		p.workers = p.workers[:0]
-		for _, w := range workers {
-			if w.GetState() == millracev1.WorkerState_WORKER_STATE_ACTIVE && w.GetDataAddress() != "" {
-				p.workers = append(p.workers, w)
-			}
-		}
-		if len(p.workers) > 0 {
-			p.listed = time.Now()
-		}
-	}
 	for range p.workers {
 		p.turn++
 		w := p.workers[p.turn%len(p.workers)]
@@ -130,6 +123,43 @@ func (p *dataPool) pick(ctx context.Context, names []string, avoid map[uint32]bo
 		}
 	}
 	return nil, &Error{Op: "Scatter", Reason: "NO_WORKER_FITS", Message: fmt.Sprintf("no active worker among the %d can take data (wanted: %v)", len(p.workers), names)}
+}
+
+// list asks the scheduler for the active workers, unless again is false and the last answer is
+// fresh. Calls that need a list wait for the one that asks.
+func (p *dataPool) list(ctx context.Context, again bool) error {
+	if !again && p.fresh() {
+		return nil
+	}
+	select {
+	case p.listing <- struct{}{}:
+		defer func() { <-p.listing }()
+	case <-ctx.Done():
+		return fmt.Errorf("millrace: list of workers: %w", context.Cause(ctx))
+	}
+	if !again && p.fresh() {
+		return nil
+	}
+	workers, err := p.client.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	workers = slices.DeleteFunc(workers, func(w *millracev1.Worker) bool {
+		return w.GetState() != millracev1.WorkerState_WORKER_STATE_ACTIVE || w.GetDataAddress() == ""
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workers = workers
+	if len(workers) > 0 {
+		p.listed = time.Now()
+	}
+	return nil
+}
+
+func (p *dataPool) fresh() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.listed) <= workersFresh
 }
 
 // fetch reads the objects of succeeded tasks from the workers that hold them.

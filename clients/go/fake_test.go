@@ -25,6 +25,8 @@ import (
 // "fail" fails, and "never" does not end. Tasks of op "far" have an array of 3 float64 values that
 // must be fetched.
 type fakeCluster struct {
+	// list, if set, gets a value when ListWorkers is called, and another one before its answer.
+	list chan struct{}
 	// answers is how many items the answers to LocateObjects and HoldTasks have more than they
 	// should; guarded by mu.
 	answers int
@@ -315,6 +317,10 @@ func (f *fakeCluster) ReleaseTasks(_ context.Context, in *millracev1.ReleaseTask
 }
 
 func (f *fakeCluster) ListWorkers(context.Context, *millracev1.ListWorkersRequest) (*millracev1.ListWorkersResponse, error) {
+	if f.list != nil {
+		f.list <- struct{}{}
+		f.list <- struct{}{}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &millracev1.ListWorkersResponse{Workers: []*millracev1.Worker{{WorkerId: max(f.worker, 1), Name: "host-0", State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}, nil

@@ -172,3 +172,85 @@ func TestPartsThatAreMissingAreTold(t *testing.T) {
 		t.Errorf("%v, read %v and %v: %v", err, got[0].Value, got[1].Value != nil, bad)
 	}
 }
+
+// A scheduler that is slow to list its workers delays what is scattered, and nothing that is
+// fetched. Several calls wait for one list.
+func TestASlowListOfWorkersDelaysNoFetch(t *testing.T) {
+	f := newFake(t)
+	c := f.dial(t)
+	far, err := c.Submit(soon(t), Native("far"), Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := far.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.list = make(chan struct{})
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	failed := make(chan error, 2)
+	for range cap(failed) {
+		go func() {
+			_, err := c.data.pick(ctx, nil, nil)
+			failed <- err
+		}()
+	}
+	<-f.list
+	read := make(chan error, 1)
+	go func() {
+		_, err := far.Array(soon(t))
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a fetch waits for the list of workers")
+	}
+	<-f.list
+	for range cap(failed) {
+		select {
+		case err := <-failed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-f.list:
+			<-f.list
+			t.Error("each of two calls asked for the list", <-failed)
+		}
+	}
+}
+
+// A call that waits for another one's list ends with its own context.
+func TestWaitingForAListEndsWithItsContext(t *testing.T) {
+	f := newFake(t)
+	c := f.dial(t)
+	f.list = make(chan struct{})
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.data.pick(soon(t), nil, nil)
+		first <- err
+	}()
+	<-f.list
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		_, err := c.data.pick(ctx, nil, nil)
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits on")
+	}
+	<-f.list
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}

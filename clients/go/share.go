@@ -25,10 +25,13 @@ type sharePool struct {
 	off   bool
 
 	mu sync.Mutex
-	// The fields below are guarded by mu. shares are the mappings by data address and mode,
-	// for reading or for writing. refused holds, by data address, the reason why there is no
-	// mapping and the time until which the worker is not asked again.
+	// The fields below are guarded by mu, which is never held while a worker is asked. shares are
+	// the mappings by data address and mode, for reading or for writing. opening holds a channel
+	// for each worker that is being asked; it is closed when that has ended. refused holds, by
+	// data address, the reason why there is no mapping and the time until which the worker is not
+	// asked again.
 	shares  map[shareKey]*share
+	opening map[shareKey]chan struct{}
 	refused map[string]shareRefusal
 	closed  bool
 }
@@ -72,38 +75,86 @@ func (c *Client) DataPaths() map[string]string {
 	return out
 }
 
-// get returns the mapping of a worker's memory, nil if there is none.
+// get returns the mapping of a worker's memory, nil if there is none. It waits for an answer of
+// this worker only.
 func (p *sharePool) get(ctx context.Context, address string, write bool) *share {
 	if p.off || !canShare {
 		return nil
 	}
 	key := shareKey{address, write}
+	for {
+		s, opening, mine := p.look(key)
+		if opening == nil {
+			return s
+		}
+		if mine {
+			return p.open(ctx, key)
+		}
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// look returns the existing mapping, or nil if there will be none now. If opening is not nil, the
+// worker is being asked until opening is closed; if mine is true, by the caller, which must call
+// open.
+func (p *sharePool) look(key shareKey) (s *share, opening chan struct{}, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil
+		return nil, nil, false
 	}
 	if s := p.shares[key]; s != nil {
 		if !s.broken() {
-			return s
+			return s, nil, false
 		}
 		s.close()
 		delete(p.shares, key)
 	}
-	if time.Now().Before(p.refused[address].until) {
-		return nil
+	if time.Now().Before(p.refused[key.address].until) {
+		return nil, nil, false
 	}
-	s, err := openShare(ctx, address, p.token, write)
-	if p.shares == nil {
+	if opening := p.opening[key]; opening != nil {
+		return nil, opening, false
+	}
+	if p.opening == nil {
 		p.shares, p.refused = make(map[shareKey]*share), make(map[string]shareRefusal)
+		p.opening = make(map[shareKey]chan struct{})
 	}
-	if err != nil {
-		p.refused[address] = shareRefusal{err.Error(), time.Now().Add(shareAgain)}
+	opening = make(chan struct{})
+	p.opening[key] = opening
+	return nil, opening, true
+}
+
+// open asks a worker for its memory. REQUIRES: look returned mine.
+func (p *sharePool) open(ctx context.Context, key shareKey) *share {
+	s, err := openShare(ctx, key.address, p.token, key.write)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.opening[key])
+	delete(p.opening, key)
+	switch {
+	case err == nil && p.closed:
+		s.close()
 		return nil
+	case err == nil:
+		delete(p.refused, key.address)
+		p.shares[key] = s
+		return s
+	case !over(ctx):
+		p.refused[key.address] = shareRefusal{err.Error(), time.Now().Add(shareAgain)}
 	}
-	delete(p.refused, address)
-	p.shares[key] = s
-	return s
+	return nil
+}
+
+// over reports whether a context has ended. Its deadline is compared with the clock: a socket may
+// notice the deadline before the context does.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 func (p *sharePool) close() {

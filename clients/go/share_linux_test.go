@@ -1,10 +1,17 @@
 package millrace
 
 import (
+	"context"
+	"fmt"
 	"math"
+	"net"
+	"os"
+	"sync"
 	"testing"
+	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/slabshare"
 )
 
 // Frames in a worker's memory may be anywhere in it, but one object is not larger than all of it.
@@ -29,4 +36,100 @@ func TestLentFramesAreInsideTheMemory(t *testing.T) {
 			t.Errorf("frames at %v of 100 bytes: %v", c.places, ok)
 		}
 	}
+}
+
+// slowWorker is the socket of a worker on this host that accepts connections and never answers.
+// stop ends it and its connections.
+func slowWorker(t *testing.T, address string) (accepted <-chan struct{}, stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", slabshare.Name(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	come, done := make(chan struct{}, 10), make(chan struct{})
+	go func() {
+		defer close(done)
+		var conns []net.Conn
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				break
+			}
+			conns = append(conns, conn)
+			come <- struct{}{}
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	return come, func() {
+		_ = l.Close()
+		<-done
+	}
+}
+
+// A worker that does not answer delays only those that want its own data. Another one is reached
+// meanwhile.
+func TestASlowWorkerDelaysNoOther(t *testing.T) {
+	address := fmt.Sprintf("slow-%d:1", os.Getpid())
+	accepted, stop := slowWorker(t, address)
+	c := new(Client)
+	p := &c.data.shares
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			if s := p.get(soon(t), address, false); s != nil {
+				t.Error("it has shared its memory")
+			}
+		})
+	}
+	<-accepted
+	other := make(chan struct{})
+	go func() {
+		defer close(other)
+		if s := p.get(soon(t), "nobody:1", false); s != nil {
+			t.Error("nobody has shared their memory")
+		}
+		c.DataPaths()
+	}()
+	select {
+	case <-other:
+	case <-time.After(shareTimeout / 2):
+		t.Error("a worker that does not answer delays the others")
+	}
+	if n := len(accepted); n > 0 {
+		t.Errorf("the slow worker was asked %d times at once", n+1)
+	}
+	stop()
+	all.Wait()
+	<-other
+	if paths := c.DataPaths(); len(paths) != 2 {
+		t.Errorf("%v", paths)
+	}
+}
+
+// A caller that gave up does not count as a worker's refusal.
+func TestACallersEndIsNoRefusal(t *testing.T) {
+	address := fmt.Sprintf("slow-%d:2", os.Getpid())
+	accepted, stop := slowWorker(t, address)
+	p := new(sharePool)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if s := p.get(ctx, address, false); s != nil {
+		t.Error("it has shared its memory")
+	}
+	<-accepted
+	var all sync.WaitGroup
+	all.Go(func() {
+		if s := p.get(soon(t), address, false); s != nil {
+			t.Error("it has shared its memory")
+		}
+	})
+	select {
+	case <-accepted:
+	case <-time.After(shareTimeout):
+		t.Error("it is not asked again")
+	}
+	stop()
+	all.Wait()
 }
