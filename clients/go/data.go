@@ -65,6 +65,9 @@ func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
 func (p *dataPool) oneOf(key connKey) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.conns == nil {
+		return nil, ErrClosed
+	}
 	if conn := p.conns[key]; conn != nil {
 		return conn, nil
 	}

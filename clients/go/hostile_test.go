@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -247,5 +248,17 @@ func TestUnknownStatesAreShown(t *testing.T) {
 	f.state.Store(99)
 	if got := f.String(); got != "Future(k, 99)" {
 		t.Error(got)
+	}
+}
+
+// A fetch that is under way while the client closes ends with an error.
+func TestAClosedPoolMakesNoConnection(t *testing.T) {
+	c := new(Client)
+	c.data.init(c)
+	if err := c.data.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.data.conn("w:1"); !errors.Is(err, ErrClosed) {
+		t.Error(err)
 	}
 }
