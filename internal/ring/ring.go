@@ -143,7 +143,8 @@ type Writer struct {
 	at, read uint64
 }
 
-// Put appends a record. ok is false if there is no room. If wake is true, the reader sleeps and the
+// Put appends a record. ok is false if there is no room, or if the record is empty: an empty one
+// could not be told from memory that was never written. If wake is true, the reader sleeps and the
 // caller must wake it; Put has marked it as called.
 func (w *Writer) Put(record []byte) (ok, wake bool) {
 	if !w.publish(record) {
@@ -158,8 +159,12 @@ func (w *Writer) call() bool {
 	return atomic.LoadUint64(w.state) == asleep && atomic.CompareAndSwapUint64(w.state, asleep, called)
 }
 
-// publish makes a record visible to the reader. It returns false if there is no room.
+// publish makes a record visible to the reader. It returns false if there is no room, or if the
+// record is empty.
 func (w *Writer) publish(record []byte) bool {
+	if len(record) == 0 {
+		return false
+	}
 	need := spaceOf(uint64(len(record)))
 	if w.at+need-w.read > Room {
 		read := atomic.LoadUint64(w.tail)

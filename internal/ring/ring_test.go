@@ -113,6 +113,26 @@ func TestWhatDoesNotFitIsNotWritten(t *testing.T) {
 	}
 }
 
+// An empty record is refused: its length could not be told from memory that was never written,
+// which the reader must notice.
+func TestAnEmptyRecordIsNotWritten(t *testing.T) {
+	a, b := ends(t)
+	for _, record := range [][]byte{nil, {}} {
+		if ok, wake := a.Out.Put(record); ok || wake {
+			t.Errorf("written: %v, the reader is to be woken: %v", ok, wake)
+		}
+	}
+	if got, err := b.In.Take(); got != nil || err != nil {
+		t.Errorf("%q came: %v", got, err)
+	}
+	if ok, _ := a.Out.Put([]byte("x")); !ok {
+		t.Error("nothing is written afterwards")
+	}
+	if got, err := b.In.Take(); string(got) != "x" || err != nil {
+		t.Errorf("%q came: %v", got, err)
+	}
+}
+
 // Runs all interleavings of the steps of a writer and a reader. No reader may sleep while a record
 // waits. A reader that checked for records before it announced its sleep, and not afterwards, would
 // do that.
