@@ -299,3 +299,70 @@ def test_arrays_beside_functions_are_frames_as_well() -> None:
     assert any(f is array or getattr(f, "base", None) is array.base for f in encoded.frames)
     back = there_and_back((lambda: 1, array))
     np.testing.assert_array_equal(back[1], array)
+
+
+def _tensor(shape: list[int], strides: list[int] | None = None, offset: int = 0, **where: Any) -> bytes:
+    tensor = value_pb2.Tensor(dtype=value_pb2.DTYPE_FLOAT64, shape=shape, strides=strides, offset_bytes=offset)
+    for name, what in (where or {"frame": 0}).items():
+        if what is not None:
+            setattr(tensor, name, what)
+    return value_pb2.Value(tensor_value=tensor).SerializeToString()
+
+
+#: Headers of a frame of 64 bytes. NumPy checks them with 64 bits, which wrap.
+BEYOND: dict[str, bytes] = {
+    "too long": _tensor([9]),
+    "offset": _tensor([1], None, 57),
+    "offset that wraps": _tensor([2], None, 2**63 - 1),
+    "offset of 2^64": _tensor([2], None, 2**64 - 1),
+    "shape that wraps": _tensor([2**61]),
+    "stride that wraps": _tensor([2**32 + 1], [2**32]),
+    "stride that wraps and an offset": _tensor([2**32 + 1], [2**32], 8),
+    "stride of 2": _tensor([2], [2**63 - 1]),
+    "smallest stride": _tensor([3], [-(2**63)]),
+    "before the frame": _tensor([2], [-8], 7),
+    "negative axis": _tensor([-1]),
+    "negative axis and stride": _tensor([-1], [8]),
+    "fewer strides": _tensor([2, 2], [8]),
+    "more strides": _tensor([2], [8, 8]),
+    "another frame": _tensor([1], frame=7),
+    "no place": _tensor([4], frame=None),
+    "no place of a scalar": _tensor([], frame=None),
+    "too little inline": _tensor([2], inline_data=bytes(15)),
+    "65 axes": _tensor([1] * 65),
+}
+
+
+@pytest.mark.parametrize("header", BEYOND.values(), ids=BEYOND)
+def test_headers_that_reach_beyond_their_frames_are_refused(header: bytes) -> None:
+    for readonly in (False, True):
+        with pytest.raises((ValueError, IndexError)):
+            _serialize.decode(header, [memoryview(bytearray(64))], readonly=readonly)
+
+
+@pytest.mark.parametrize("strides", [None, [8], [-8]])
+def test_arrays_without_elements_need_no_place(strides: list[int] | None) -> None:
+    for header in (_tensor([0], strides, 2**64 - 1), _tensor([0], strides, frame=None), _tensor([0], strides)):
+        assert _serialize.decode(header, [memoryview(b"")]).shape == (0,)
+
+
+def test_any_header_is_an_array_or_an_error() -> None:
+    choose = random.Random(1)
+    edges = [0, 1, 2, 3, 8, 63, 2**31, 2**32, 2**32 + 1, 2**61, 2**62, 2**63 - 1]
+    signed = edges + [-n for n in edges] + [-(2**63)]
+    read = 0
+    for _ in range(20_000):
+        axes = choose.randrange(4)
+        shape = choose.choices(edges[: choose.randrange(1, len(edges))], k=axes)
+        strides = choose.choices(signed, k=axes) if choose.random() < 0.7 else None
+        header = _tensor(shape, strides, choose.choice([0, 0, 8, 56, 2**63 - 1, 2**64 - 1]))
+        frame = np.arange(8.0)
+        try:
+            array = _serialize.decode(header, [frame.data.cast("B")])
+        except (ValueError, MemoryError):
+            continue
+        read += 1
+        if array.size:  # its corners are in the frame
+            for corner in ((0,) * axes, (-1,) * axes, *(tuple(-(a == b) for b in range(axes)) for a in range(axes))):
+                assert bytes(array[corner]) in bytes(frame)
+    assert read > 100

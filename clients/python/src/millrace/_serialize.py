@@ -30,6 +30,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import io
+import math
 import pickle
 import sys
 import threading
@@ -64,6 +65,9 @@ PLAIN_LIMIT = 256
 #: Deepest nesting of lists and dicts that is encoded as typed values. Protobuf parsers accept 100
 #: nested messages, and each dict takes three levels.
 DEPTH_LIMIT = 30
+
+#: NumPy's limit.
+_MOST_AXES = 64
 
 _NAMES = {
     "bool": value_pb2.DTYPE_BOOL,
@@ -649,23 +653,58 @@ def _array(tensor: value_pb2.Tensor, frames: Sequence[Any]) -> Any:
     dtype = _NUMPY.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"tensor of unknown element type {tensor.dtype}: this client is older than the cluster")
-    shape = tuple(tensor.shape)
+    shape, strides = tuple(tensor.shape), tuple(tensor.strides)
     where = tensor.WhichOneof("location")
+    data: Any = frames[tensor.frame] if where == "frame" else tensor.inline_data if where else None
+    have = 0 if data is None else len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
+    offset = tensor.offset_bytes
+    empty = not _reach(shape, strides, offset, dtype.itemsize, have)
+    if empty:
+        strides, offset = (), 0  # nobody checked these
     if _reading.device is not None and shape:
-        found: Any = frames[tensor.frame] if where == "frame" else tensor.inline_data if where else None
-        return _reading.device.tensor(found, dtype, shape, tensor.offset_bytes, tuple(tensor.strides) or None)
-    if where is None:
+        return _reading.device.tensor(data, dtype, shape, offset, strides or None)
+    if empty:
         array = np.empty(shape, dtype)
     else:
-        data: Any = frames[tensor.frame] if where == "frame" else tensor.inline_data
         if where == "inline_data" and not _reading.readonly:
             data = bytearray(data)
-        array = np.ndarray(shape, dtype, data, tensor.offset_bytes, tuple(tensor.strides) or None)
+        array = np.ndarray(shape, dtype, data, offset, strides or None)
     if not shape:
         return array[()]
     if _reading.readonly:
         array.flags.writeable = False
     return array
+
+
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, itemsize: int, have: int) -> bool:
+    """Whether a tensor has elements. Raises ValueError if one of them lies outside of the `have` bytes.
+
+    The header may come from any program. NumPy computes the same with 64 bits, which wrap: the array that it makes then lies
+    somewhere in memory. Libraries for GPUs do not check it at all.
+    """
+    if len(shape) > _MOST_AXES:
+        raise ValueError(f"tensor of {len(shape)} axes: at most {_MOST_AXES} can be read")
+    if shape and min(shape) <= 0:
+        if min(shape) < 0:
+            raise ValueError(f"tensor of the impossible shape {shape}")
+        return False
+    first = offset
+    if not strides:
+        end = offset + math.prod(shape) * itemsize
+    elif len(strides) != len(shape):
+        raise ValueError(f"tensor with {len(strides)} strides for {len(shape)} axes")
+    else:
+        end = offset + itemsize
+        for n, stride in zip(shape, strides, strict=True):
+            if stride < 0:
+                first += (n - 1) * stride
+            else:
+                end += (n - 1) * stride
+    if first < 0 or end > have:
+        raise ValueError(
+            f"tensor of shape {shape} and strides {strides or 'in C order'} from byte {offset} reaches outside of its {have} bytes"
+        )
+    return True
 
 
 def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[Any]) -> Any:
