@@ -192,7 +192,7 @@ func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millra
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	answer := c.answering()
-	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
+	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
 			out.Refusals[i] = lentNotHere
@@ -215,7 +215,7 @@ func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millra
 			bytes += l.Head.Bytes()
 		}
 	}
-	c.server.config.Source.Release(elsewhere)
+	c.lent.Source.Release(elsewhere)
 	c.mu.Lock()
 	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
