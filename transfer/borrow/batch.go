@@ -97,8 +97,9 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *millracev1.Borro
 	n := len(refs)
 	if len(pb.GetLeaseIds()) != n || len(pb.GetRefusals()) != n || len(pb.GetGenerations()) != n || len(pb.GetFrames()) != n ||
 		len(pb.GetHeaderBytes()) != n || len(pb.GetFrameOffsets()) != len(pb.GetFrameBytes()) {
-		return fmt.Errorf("lists of %d, %d, %d, %d and %d for %d objects", len(pb.GetLeaseIds()), len(pb.GetRefusals()),
-			len(pb.GetGenerations()), len(pb.GetFrames()), len(pb.GetHeaderBytes()), n)
+		return fmt.Errorf("the answer for %d objects has %d lease numbers, %d refusals, %d generations, %d frame counts and %d header lengths, "+
+			"and %d frame offsets for %d frame sizes; run the same version on both sides", n, len(pb.GetLeaseIds()), len(pb.GetRefusals()),
+			len(pb.GetGenerations()), len(pb.GetFrames()), len(pb.GetHeaderBytes()), len(pb.GetFrameOffsets()), len(pb.GetFrameBytes()))
 	}
 	sizes, headers := pb.GetFrameBytes(), pb.GetHeaders()
 	frames := make([]memory.Frame, len(sizes))
