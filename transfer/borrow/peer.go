@@ -284,10 +284,7 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 		}
 	}
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.wakeUp()
 }
 
 // lent turns one lease of the peer's answer into a loan.
