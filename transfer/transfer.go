@@ -62,6 +62,19 @@ func (h Head) Bytes() (n uint64) {
 	return n
 }
 
+// Fits returns an error unless there is one region for each frame, with the size of that frame.
+func (h Head) Fits(regions []Region) error {
+	if len(regions) != len(h.FrameBytes) {
+		return fmt.Errorf("places for %s: %d regions for %d frames", h.Ref, len(regions), len(h.FrameBytes))
+	}
+	for i, r := range regions {
+		if r.Frame.Bytes != h.FrameBytes[i] {
+			return fmt.Errorf("places for %s: region %d has %d bytes for a frame of %d", h.Ref, i, r.Frame.Bytes, h.FrameBytes[i])
+		}
+	}
+	return nil
+}
+
 // Region is a frame in a space. Paths read from regions and write to them. A path that needs
 // registered memory finds the registration by the space.
 type Region struct {

@@ -112,7 +112,7 @@ type firstPart struct {
 // Place is part of transfer.Sink.
 func (f *firstPart) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	regions, err := f.sink.Place(ctx, index, head)
-	if err == nil && fits(regions, head) == nil {
+	if err == nil && head.Fits(regions) == nil {
 		f.others = f.begin(head, regions)
 	}
 	return regions, err

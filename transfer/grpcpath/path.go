@@ -386,22 +386,10 @@ func (f *fetch) place(ctx context.Context, index int, pb *millracev1.ObjectHead)
 		f.sink.Done(index, err)
 		return ctx.Err()
 	}
-	if err := fits(regions, head); err != nil {
+	if err := head.Fits(regions); err != nil {
 		return f.violation(uint32(index), "%v", err)
 	}
 	o.regions, o.part = regions, f.part
-	return nil
-}
-
-func fits(regions []transfer.Region, head transfer.Head) error {
-	if len(regions) != len(head.FrameBytes) {
-		return fmt.Errorf("%d regions for %d frames", len(regions), len(head.FrameBytes))
-	}
-	for i, r := range regions {
-		if r.Frame.Bytes != head.FrameBytes[i] {
-			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, r.Frame.Bytes, head.FrameBytes[i])
-		}
-	}
 	return nil
 }
 

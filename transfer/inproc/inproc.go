@@ -103,6 +103,9 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 			continue
 		}
 		regions, err := sink.Place(ctx, i, leased[i].Head)
+		if err == nil {
+			err = leased[i].Head.Fits(regions)
+		}
 		if err != nil {
 			sink.Done(i, err)
 			continue

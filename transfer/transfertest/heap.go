@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -198,6 +199,8 @@ func (w *written) Abort() {}
 type Sink struct {
 	// PlaceHook, if set, is called first in Place.
 	PlaceHook func(ctx context.Context, index int, head transfer.Head) error
+	// Misplace, if set, changes the regions that Place returns.
+	Misplace func(regions []transfer.Region) []transfer.Region
 
 	room *Room
 
@@ -236,6 +239,9 @@ func (s *Sink) Place(ctx context.Context, index int, head transfer.Head) ([]tran
 		regions = append(regions, region)
 	}
 	s.places[index] = regions
+	if s.Misplace != nil {
+		return s.Misplace(slices.Clone(regions)), nil
+	}
 	return regions, nil
 }
 

@@ -98,6 +98,7 @@ func (h Harness) Run(t *testing.T) {
 	t.Run("many small frames", h.manyFrames)
 	t.Run("missing objects", h.missing)
 	t.Run("refused places", h.refused)
+	t.Run("places that do not fit", h.misplaced)
 	t.Run("place sees the head", h.head)
 	t.Run("concurrent both ways", h.concurrent)
 	t.Run("cancel", h.cancel)
@@ -260,6 +261,39 @@ func (h Harness) refused(t *testing.T) {
 	}
 	if _, frames, _, _ := sink.Result(2); !bytes.Equal(frames[0], random(2, 3<<20)) {
 		t.Error("the object behind the refused one differs")
+	}
+	noLeases(t, objects)
+}
+
+// misplaced fetches into places that do not fit the frames. Such an object fails, and the path still
+// works.
+func (h Harness) misplaced(t *testing.T) {
+	objects := h.objects(t)
+	objects.Put(ref(1), "x", random(1, 1000), random(2, 70<<10), random(3, 500))
+	peer, _ := h.Serve(t, objects)
+	path := h.Path(t, Patience)
+	sized := func(regions []transfer.Region, more int) []transfer.Region {
+		regions[1].Frame.Bytes += uint64(more)
+		return regions
+	}
+	for name, misplace := range map[string]func([]transfer.Region) []transfer.Region{
+		"no region":           func([]transfer.Region) []transfer.Region { return nil },
+		"a region too few":    func(r []transfer.Region) []transfer.Region { return r[:2] },
+		"a region too many":   func(r []transfer.Region) []transfer.Region { return append(r, r[2]) },
+		"a region too short":  func(r []transfer.Region) []transfer.Region { return sized(r, -1) },
+		"a region too long":   func(r []transfer.Region) []transfer.Region { return sized(r, 1) },
+		"regions in disorder": func(r []transfer.Region) []transfer.Region { r[0], r[1] = r[1], r[0]; return r },
+	} {
+		if h.Batches && name == "a region too many" {
+			continue // a batch does not say which of its objects has which region
+		}
+		sink := h.sink(path)
+		sink.Misplace = misplace
+		err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, h.to(sink))
+		if _, _, done, failed := sink.Result(0); err == nil && (!done || failed == nil) {
+			t.Errorf("%s: fetched without an error; done %v", name, done)
+		}
+		h.fetchAll(t, path, peer, objects, ref(1))
 	}
 	noLeases(t, objects)
 }
