@@ -198,6 +198,28 @@ func TestHeadsThatTogetherAreTooLargeAreReadInstead(t *testing.T) {
 	}
 }
 
+// TestALargeHeadTakesNoRoomFromOthers: an object whose head does not fit in an answer is refused
+// alone.
+func TestALargeHeadTakesNoRoomFromOthers(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "small", []byte("x"))
+	objects.Put(transfer.Ref{Task: 2, Generation: 1}, strings.Repeat("h", 9<<20), []byte("x"))
+	peer, _ := serve(t, objects, nil)
+	refs := []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}, {TaskId: 1, Generation: 1}}
+	acquired, err := callers(t, peer).AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: refs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "OBJECT_ELSEWHERE", ""} {
+		if l := acquired.GetLeases()[i]; l.GetRefusal() != want || (l.GetLeaseId() == 0) != (want != "") {
+			t.Errorf("object %d: lease %d, refused with %q, want %q", i, l.GetLeaseId(), l.GetRefusal(), want)
+		}
+	}
+	if n := objects.Leases(); n != 2 {
+		t.Errorf("%d leases, want 2", n)
+	}
+}
+
 // TestAHeadThatCannotBeSentFailsItsObjectAlone: the other objects arrive, and every object that can
 // be written can be read.
 func TestAHeadThatCannotBeSentFailsItsObjectAlone(t *testing.T) {

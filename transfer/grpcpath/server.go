@@ -349,10 +349,12 @@ func (s *Server) AcquireReadLeases(ctx context.Context, request *millracev1.Acqu
 			continue
 		}
 		head := dataproto.HeadTo(l.Head)
-		if size += proto.Size(head) + 16*len(l.Regions); size > answerBytes {
+		n := proto.Size(head) + 16*len(l.Regions)
+		if n > answerBytes-size {
 			spare, lease.Refusal = append(spare, l.Lease), reasonElsewhere
 			continue
 		}
+		size += n
 		lease.Head, lease.Frames = head, dataproto.FramesTo(l.Regions)
 		lease.LeaseId = s.leases.add(heldLease{lease: l.Lease, token: token, from: from, ends: now.Add(ttl)})
 	}
