@@ -73,27 +73,38 @@ func (y *nearby) tell(n *near) {
 
 // Look passes messages from peers of this host to Heard and Asked, and reports whether there were
 // any. The caller must then process them. Look does not wait: it returns false if another goroutine
-// holds the lock, normally in Look; that goroutine then handles the messages.
+// holds the lock.
+//
+// NB: the last Look of a goroutine that stops polling may fail, too. No message is lost then: a
+// message that wakes nobody was in its ring before the stop was announced, and the holder has taken
+// the lock after that. All holders but Looking empty every ring. A caller of Looking polls
+// afterwards, or was polling when this goroutine stopped, and then calls its own last Look.
 func (h *Herald) Look() (found bool) {
 	if !h.nearby.mu.TryLock() {
 		return false
 	}
 	defer h.nearby.mu.Unlock()
-	for _, n := range h.nearby.all {
+	return h.nearby.drain()
+}
+
+// called empties all rings, and announces anew in one of them whether this side polls. A
+// connection's goroutine calls it when the peer woke it, and before it handles messages from the
+// socket.
+func (h *Herald) called(n *near) (found bool) {
+	h.nearby.mu.Lock()
+	defer h.nearby.mu.Unlock()
+	h.nearby.tell(n)
+	return h.nearby.drain()
+}
+
+// drain handles the records of all rings and reports whether there were any. REQUIRES: mu is held.
+func (y *nearby) drain() (found bool) {
+	for _, n := range y.all {
 		if n.In.Waiting() {
 			found = n.drain() || found
 		}
 	}
 	return found
-}
-
-// called empties a ring and announces anew whether this side polls. A connection's goroutine calls
-// it when the peer woke it, at the beginning, and before it handles messages from the socket.
-func (h *Herald) called(n *near) (found bool) {
-	h.nearby.mu.Lock()
-	defer h.nearby.mu.Unlock()
-	h.nearby.tell(n)
-	return n.drain()
 }
 
 // drain handles the records of a ring and reports whether there were any. REQUIRES: nearby.mu is
@@ -118,8 +129,10 @@ func (n *near) drain() (found bool) {
 func (h *Herald) enter(n *near) {
 	h.nearby.mu.Lock()
 	h.nearby.all = append(h.nearby.all, n)
+	h.nearby.tell(n)
+	found := h.nearby.drain()
 	h.nearby.mu.Unlock()
-	if h.called(n) {
+	if found {
 		h.config.Handle()
 	}
 }
@@ -128,7 +141,7 @@ func (h *Herald) enter(n *near) {
 // writer is closed.
 func (h *Herald) leave(n *near) {
 	h.nearby.mu.Lock()
-	found := n.drain()
+	found := h.nearby.drain()
 	h.nearby.all = slices.DeleteFunc(h.nearby.all, func(x *near) bool { return x == n })
 	err := n.Close()
 	h.nearby.mu.Unlock()

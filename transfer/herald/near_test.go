@@ -69,6 +69,64 @@ func TestNothingIsLostWhoeverLooks(t *testing.T) {
 	}
 }
 
+// The last Look of a goroutine that stops polling fails while the goroutine of another connection
+// holds the lock. A notification that came before the stop is heard all the same.
+func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
+	for name, hold := range map[string]func(t *testing.T, stop func(), tell func(), end func()){
+		"the other peer wakes us": func(t *testing.T, stop, tell, _ func()) {
+			t.Helper()
+			stop()
+			tell()
+		},
+		"the other peer leaves": func(t *testing.T, stop, tell, end func()) {
+			t.Helper()
+			tell()
+			stop()
+			end()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, one, peer, _ := pair(t, "unix")
+			_, other, otherPeer, conns := pair(t, "unix")
+			heard, held, release := make(chan herald.Word, 2), make(chan struct{}), make(chan struct{})
+			reader := herald.New(herald.Config{
+				Dial: func(ctx context.Context, address string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, "unix", address)
+				},
+				Heard: func(words []herald.Word) {
+					if words[0].Ref == ref(2) {
+						close(held)
+						<-release // with the lock
+					}
+					heard <- words[0]
+				},
+				Handle: func() {},
+			})
+			t.Cleanup(reader.Close)
+			reader.Await(peer, ref(1))
+			reader.Await(otherPeer, ref(2))
+			reader.Flush()
+			at, otherAt := next(t, one.asked).reader, next(t, other.asked).reader
+			reader.Looking(true)
+			one.Tell(at, herald.Word{Ref: ref(1)}) // wakes nobody
+			one.Flush()
+			hold(t, func() { reader.Looking(false) }, func() {
+				other.Tell(otherAt, herald.Word{Ref: ref(2)})
+				other.Flush()
+			}, func() { _ = next(t, conns).Close() })
+			next(t, held)
+			if reader.Look() {
+				t.Error("Look got the lock; this test wants it to fail")
+			}
+			close(release)
+			got := map[transfer.Ref]bool{next(t, heard).Ref: true, next(t, heard).Ref: true}
+			if !got[ref(1)] || !got[ref(2)] {
+				t.Errorf("heard %v", got)
+			}
+		})
+	}
+}
+
 // Messages that do not fit in the ring go by the socket. Requests keep their order all the same.
 func TestMoreThanARingHolds(t *testing.T) {
 	reader, maker, peer, _ := pair(t, "unix")
