@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/memory"
@@ -31,7 +30,7 @@ var (
 	_ transfer.Forwarder = (*attempt)(nil)
 )
 
-// attempt is a fetch on one path. It is the sink of that path.
+// attempt is a fetch on one path. It is the sink of that path. The goroutine of the fetch owns it.
 type attempt struct {
 	*fetch
 	// index maps an object of the attempt to its index in the fetch.
@@ -48,16 +47,11 @@ type attempt struct {
 	came  int
 	// forwarded are the objects whose progress is reported to followers.
 	forwarded []int
-
-	mu sync.Mutex
-	// timer cancels the attempt when it has taken too long. It is nil until the first place;
-	// guarded by mu.
+	// timer cancels the attempt when it has taken too long. It is nil until the first place.
 	timer *time.Timer
 }
 
 func (a *attempt) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.timer != nil {
 		a.timer.Stop()
 	}
@@ -91,8 +85,6 @@ func (a *attempt) limit(more uint64) {
 		return
 	}
 	left := max(allowed-time.Since(a.began), 0)
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.timer == nil {
 		a.timer = time.AfterFunc(left, func() { a.cancel(transfer.ErrStalled) })
 	} else {
