@@ -256,6 +256,10 @@ func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (
 	if f.together(first, len(heads)) {
 		placed, err = f.batcher.PlaceBatch(ctx, f.index(first), heads, f.places)
 		f.places = placed.Frames
+		if n := framesOf(heads[:placed.Objects]); len(placed.Frames) > n {
+			// The places do not say to which objects they belong.
+			return transfer.Placed{}, fmt.Errorf("places for %d objects from %s on: %d regions for %d frames", placed.Objects, heads[0].Ref, len(placed.Frames), n)
+		}
 		if placed.Objects == 0 && err == nil {
 			err = errors.New("no places and no error")
 		}
@@ -272,6 +276,13 @@ func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (
 		f.places = append(f.places, r.Frame)
 	}
 	return transfer.Placed{Objects: 1, Space: f.path.config.Slab, Frames: f.places}, nil
+}
+
+func framesOf(heads []transfer.Head) (n int) {
+	for i := range heads {
+		n += len(heads[i].FrameBytes)
+	}
+	return n
 }
 
 var errElsewhere = errors.New("does not lie in the slab of this worker")
