@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
 from millrace import Client, LocalCluster, _share, errors
-from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
+from millrace._pb.millrace.v1 import borrow_pb2, data_service_pb2, worker_pb2
 
 
 class Vanishing:
@@ -300,3 +302,27 @@ def test_an_input_that_a_task_keeps_stays_what_it_is(monkeypatch: pytest.MonkeyP
             lambda *parts: sum(p[0] for p in parts), *[client.submit(make, 1000 + i) for i in range(7)]
         )
         assert total.result(PATIENCE) == sum(range(1000, 1007))
+
+
+def test_memory_that_could_shrink_is_not_mapped() -> None:
+    """Reading what lies beyond a file's end kills the process."""
+    descriptor = os.memfd_create("slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.truncate(descriptor, 2 << 20)
+        welcome = borrow_pb2.BorrowWelcome(memory_bytes=2 << 20, worker_uuid=bytes(16), incarnation=bytes(16))
+        os.pwrite(descriptor, struct.pack("<8sI4x16s16sQQ", b"MILLRACE", 1, bytes(16), bytes(16), 0, 2 << 20), 0)
+        with pytest.raises(_share.NotSharedError, match="shrink"):
+            _share._map(descriptor, welcome, False)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        _share._map(descriptor, welcome, False).close()
+        # A file without room for the header page is no worker's memory.
+        small = os.memfd_create("slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.truncate(small, 16)
+            fcntl.fcntl(small, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            with pytest.raises(_share.NotSharedError):
+                _share._map(small, borrow_pb2.BorrowWelcome(memory_bytes=16), False)
+        finally:
+            os.close(small)
+    finally:
+        os.close(descriptor)

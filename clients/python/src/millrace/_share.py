@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
 import socket
@@ -283,6 +284,11 @@ def _map(descriptor: int, welcome: Any, write: bool) -> mmap.mmap:
     size = os.fstat(descriptor).st_size
     if size != welcome.memory_bytes:
         raise NotSharedError(f"its memory has {size} bytes instead of {welcome.memory_bytes}")
+    if size < _HEADER.size:
+        raise NotSharedError(f"its memory of {size} bytes has no room for a header")
+    # Without the seal its owner could shrink the file, which would kill this process by SIGBUS.
+    if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise NotSharedError("its memory is not sealed against shrinking")
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
     memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | _MAP_NORESERVE, prot=protection)
     magic, _, uuid, incarnation, nonce, stated = _HEADER.unpack_from(memory)
