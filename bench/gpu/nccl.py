@@ -21,7 +21,7 @@ WARM, ROUNDS = 5, 60
 
 
 def timed(name: str, rank: int, world: int, pair: int, moved: int, call) -> None:
-    """Print the time of a collective, and the bytes that all GPUs together received."""
+    """Prints the time of a collective, and the bytes that all GPUs together received."""
     for _ in range(WARM):
         call()
     torch.cuda.synchronize()
@@ -38,7 +38,7 @@ def timed(name: str, rank: int, world: int, pair: int, moved: int, call) -> None
 
 
 def run(rank: int, world: int, pair: int) -> None:
-    """Measure on one GPU."""
+    """Measures on one GPU."""
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     ours = torch.empty(world * pair, dtype=torch.uint8, device="cuda")
@@ -51,7 +51,7 @@ def run(rank: int, world: int, pair: int) -> None:
 
 
 def main() -> None:
-    """Start a process for each GPU."""
+    """Starts a process for each GPU."""
     world = int(sys.argv[1]) if len(sys.argv) > 1 else torch.cuda.device_count()
     pair = (int(sys.argv[2]) if len(sys.argv) > 2 else 256) << 20
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-"""Runs workload.py against Dask and against Millrace, one after the other on this machine, and prints the ratios.
+"""Runs workload.py against Dask and then against Millrace on this machine, and prints the ratios.
 
 compare.py PYTHON_WITH_DASK PYTHON_WITH_MILLRACE MILLRACE_BINARY
 """

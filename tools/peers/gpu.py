@@ -1,13 +1,15 @@
-"""Dask-CUDA over UCX and Millrace on the GPUs of this machine, one after the other with the same work; prints the ratios.
+"""Compares Dask-CUDA over UCX with Millrace on the GPUs of this machine, and prints the ratios.
 
     gpu.py --millrace BINARY --out FOLDER [--their-path FOLDER] [--cpu]
 
-What is measured is the same on both sides: arrays of float64 made afresh for each repetition, there before the time begins,
-and all of the result there at its end. Dask computes with CuPy; Millrace once by its native ops and once by Python functions
-with CuPy. --their-path is a folder with Dask's packages that the child processes of Dask see, and ours do not. --cpu is a
-rehearsal on a machine without GPUs, with small sizes.
+The two run one after the other, with the same work. Each repetition makes new arrays of float64
+before the time begins, and the time ends when the whole result is there. Dask computes with CuPy.
+Millrace computes once by its native ops and once by Python functions with CuPy.
 
-Leaves peers.json in the folder, and what both sides said.
+--their-path names a folder with Dask's packages. Only the child processes of Dask see it. --cpu
+rehearses on a machine without GPUs, with small sizes.
+
+Writes peers.json and the output of both sides into the folder.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-#: Where the examples are: in a checkout, and beside this file in a bundle.
+#: Folder of the examples: part of a checkout, or beside this file in a bundle.
 EXAMPLES = next((p for p in (HERE / "examples", HERE.parent.parent / "examples") if p.is_dir()), HERE)
 
 TRANSPOSES = [(40_000, 10_000, 5), (10_000, 2_500, 7)]
-#: Rows, rows of a chunk, repetitions; 1,000 columns.
+#: Rows, rows of a chunk, and repetitions. There are 1,000 columns.
 SVDS = [(100_000, 10_000, 5), (4_000_000, 100_000, 2)]
 SCATTERED = 256 << 20
 HOP = 64 << 10
@@ -42,20 +44,20 @@ Seconds = list[float]
 
 
 def sizes(cpu: bool) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], int, int]:
-    """Transposes, SVDs, columns, scattered bytes."""
+    """Returns the transposes, the SVDs, the columns of these, and the scattered bytes."""
     if not cpu:
         return TRANSPOSES, SVDS, 1_000, SCATTERED
     return [(2_500, 625, 2), (625, 125, 2)], [(8_000, 800, 2)], 100, SCATTERED >> 4
 
 
 class Told:
-    """Results so far: one that takes too long costs itself only."""
+    """Stores the results so far: a measurement that takes too long loses only its own result."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._all = file, {}
 
     def tell(self, name: str, seconds: Seconds, **more: Any) -> None:
-        """The first time is that of the warm-up."""
+        """Adds a measurement. Its first time is that of the warm-up."""
         warm = seconds[1:] or seconds
         self._all[name] = {"seconds": statistics.median(warm), "all": seconds, **more}
         print(f"{name}: {statistics.median(warm):.6f} s, all {[round(s, 5) for s in seconds]}", flush=True)
@@ -75,7 +77,7 @@ class Told:
             signal.alarm(0)
 
 
-# ---- task bodies of both -------------------------------------------------------------------------------------------
+# ---- task bodies of both -------------------------------------------------------------------------
 
 
 def make(nbytes: int, value: int, cpu: bool) -> Any:
@@ -96,7 +98,7 @@ def touch(x: Any) -> int:
 def hops(
     client: Any, submit: Callable[..., Any], wait: Callable[[Any], Any], workers: list[str], cpu: bool
 ) -> tuple[Seconds, Seconds]:
-    """A fresh array of the first worker used there, and then on the second one."""
+    """Makes an array on the first worker, uses it there, and then on the second one."""
     here: Seconds = []
     there: Seconds = []
     for i in range(HOPS):
@@ -109,7 +111,7 @@ def hops(
     return here, there
 
 
-# ---- Dask ----------------------------------------------------------------------------------------------------------
+# ---- Dask ----------------------------------------------------------------------------------------
 
 
 def synchronised(cpu: bool) -> int:
@@ -224,7 +226,7 @@ def _told_hops(told: Told, here: Seconds, there: Seconds) -> None:
     told.tell("64 KiB, hop less local", [max(b - a, 1e-6) for a, b in zip(here, there, strict=True)])
 
 
-# ---- Millrace ------------------------------------------------------------------------------------------------------
+# ---- Millrace ------------------------------------------------------------------------------------
 
 
 def ours(told: Told, cpu: bool) -> None:
@@ -236,7 +238,7 @@ def ours(told: Told, cpu: bool) -> None:
     import svd
     from millrace import Client
 
-    for module in (arrays, svd):  # the executors have no such modules
+    for module in (arrays, svd):  # the executors cannot import them
         cloudpickle.register_pickle_by_value(module)
     client = Client()
     client.wait_for_workers(2, timeout=60)
@@ -327,7 +329,7 @@ def ours(told: Told, cpu: bool) -> None:
     client.close()
 
 
-# ---- both ----------------------------------------------------------------------------------------------------------
+# ---- both ----------------------------------------------------------------------------------------
 
 
 def side(name: str, options: argparse.Namespace, env: dict[str, str]) -> dict[str, Any]:
@@ -339,7 +341,7 @@ def side(name: str, options: argparse.Namespace, env: dict[str, str]) -> dict[st
             child.wait(LIMIT)
         except subprocess.TimeoutExpired:
             print(f"{name}: more than {LIMIT} s", flush=True)
-        try:  # Dask's workers as well
+        try:  # this ends Dask's workers as well
             os.killpg(child.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -374,7 +376,7 @@ def table(report: dict[str, dict[str, Any]]) -> None:
     names |= {name for name in mine if name.removesuffix(", a copy") in names}
     for name in sorted(names):
         same = name.removesuffix(", a copy")
-        # The better one of Dask's ways.
+        # Takes the faster one of Dask's ways.
         their = min(dask[n]["seconds"] for n in (same, f"{same}, direct") if n in dask)
         line = f"{name:<32}{their:12.6f}"
         found = [
@@ -405,7 +407,7 @@ def main() -> None:
         told = Told(options.out / f"{options.side}.json")
         (theirs if options.side == "dask" else ours)(told, options.cpu)
         sys.stdout.flush()
-        os._exit(0)  # what Dask does at the end takes long, and its group is ended anyway
+        os._exit(0)  # Dask ends slowly, and its group is ended anyway
     env = dict(os.environ)
     path = os.pathsep.join(p for p in (options.their_path, env.get("PYTHONPATH", "")) if p)
     report = {"dask": side("dask", options, dict(env, PYTHONPATH=path))}

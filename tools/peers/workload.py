@@ -1,9 +1,11 @@
-"""Measures one client library against a running cluster of two one-thread workers; prints one JSON object.
+"""Measures one client library against a running cluster of two one-thread workers, and prints one
+JSON object.
 
     workload.py dask ADDRESS | workload.py millrace SCHEDULER_FILE
 
-The same code drives both: they share the names submit, map, gather, scatter and get. Every figure is the median of REPS
-runs after one that warms up (of arrays: 7 after ARRAY_WARMUPS); a GB is 10**9 bytes.
+The same code drives both libraries: they share the names submit, map, gather, scatter and get. Each
+figure is the median of REPS runs after one warm-up run; for arrays, of 7 runs after ARRAY_WARMUPS.
+A GB is 10**9 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 REPS = 3
-# The first use of memory pages is the machine's cost, not a library's: before arrays are measured, every worker has had two.
+# The first use of memory pages is a cost of the machine, not of a library. Every worker therefore
+# handles two arrays before arrays are measured.
 ARRAY_WARMUPS = 5
 TASKS = 5_000
 LATENCY_SAMPLES = 300

@@ -1,5 +1,5 @@
-"""Runs tasks that print long multi-byte text, which a limit may cut inside of a character, and bytes
-that are not text.
+"""Runs tasks that print bytes that are not text, and long multi-byte text, which a limit may cut
+inside of a character.
 
 Prints "ok" if all of them end.
 """
@@ -14,7 +14,7 @@ import millrace
 def blocks(times, offset, fail):
     sys.stdout.write("x" * offset + "█" * times)
     sys.stdout.flush()
-    time.sleep(0.05)  # longer than the report that it has begun takes to arrive
+    time.sleep(0.05)  # until the report that it has begun has arrived
     if fail:
         raise ValueError("█" * times)
     return times

@@ -1,5 +1,6 @@
-"""Compiles gather.cu to CUBINs and PTX beside it: python build.py. Needs no GPU, but NVIDIA's NVRTC, from the wheel
-nvidia-cuda-nvrtc (checked with 13.0) or the library named by MILLRACE_NVRTC."""
+"""Compiles gather.cu to CUBINs and PTX beside it: python build.py. It needs no GPU, but NVIDIA's
+NVRTC, from the wheel nvidia-cuda-nvrtc (checked with 13.0) or from the library that MILLRACE_NVRTC
+names."""
 
 import ctypes
 import os
@@ -12,19 +13,19 @@ HERE = pathlib.Path(__file__).parent
 
 
 def library() -> ctypes.CDLL:
-    """Load NVRTC from where it is named, or from the wheel."""
+    """Loads NVRTC from the named library, or from the wheel."""
     if name := os.environ.get("MILLRACE_NVRTC"):
         return ctypes.CDLL(name)
     for folder in [*site.getsitepackages(), *sys.path]:
         for found in sorted(pathlib.Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[0-9]")):
             for part in found.parent.glob("libnvrtc-builtins.so.*"):
-                ctypes.CDLL(str(part))  # else NVRTC would look for it where the system has its libraries
+                ctypes.CDLL(str(part))  # NVRTC would look for it elsewhere
             return ctypes.CDLL(str(found))
     sys.exit("there is no NVRTC; pip install nvidia-cuda-nvrtc, or set MILLRACE_NVRTC to its libnvrtc.so")
 
 
 def compiled(nvrtc: ctypes.CDLL, source: bytes, architecture: str) -> bytes:
-    """Return the CUBIN of a source, or PTX for an architecture that is no device's."""
+    """Returns the CUBIN of a source, or PTX if the architecture is virtual."""
     program = ctypes.c_void_p()
     if r := nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"gather.cu", 0, None, None):
         sys.exit(f"nvrtcCreateProgram: {r}")
@@ -44,7 +45,8 @@ def compiled(nvrtc: ctypes.CDLL, source: bytes, architecture: str) -> bytes:
 
 
 def main() -> None:
-    """Write one file for each architecture: PTX is for devices that no CUBIN is for."""
+    """Writes one file for each architecture. PTX serves the devices without a CUBIN of their
+    own."""
     nvrtc, source = library(), (HERE / "gather.cu").read_bytes()
     for architecture in ARCHITECTURES:
         code = compiled(nvrtc, source, architecture)

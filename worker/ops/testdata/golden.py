@@ -1,4 +1,4 @@
-"""Writes golden.json: what NumPy answers to calls that golden_test.go repeats.
+"""Writes golden.json: the results of NumPy for the calls that golden_test.go repeats.
 
 Usage: python golden.py > golden.json   (made with NumPy 2.4.6)
 """
@@ -32,7 +32,7 @@ def make(dtype, shape, special=False):
 
 
 def strided(x):
-    """x as one of several views with other strides."""
+    """Returns x as one of several views with other strides."""
     way = rng.integers(4)
     if way == 1:
         return np.asfortranarray(x)
@@ -60,7 +60,7 @@ def tensor(x):
     return pool.setdefault(text, len(pool))
 
 
-pool = {}  # each tensor is written once; calls have its number
+pool = {}  # each tensor is written once; calls name its number
 
 
 def encode(v):
@@ -92,7 +92,7 @@ isnan isinf isfinite conj real imag angle pi e nan inf""".split()} | {"round": n
 
 def expr(source, *inputs):
     if inputs[0].dtype == bool and source in ("conj(x0)", "angle(x0)", "x0**2", "-x0**2"):
-        return  # int8 there, with no reason that we would follow
+        return  # NumPy returns int8; we do not follow it
     names = {f"x{i}": x for i, x in enumerate(inputs)}
     try:
         want = eval(source, {"__builtins__": {}}, ENV | names)  # our own expressions
@@ -119,7 +119,7 @@ for a in DTYPES:
     x = strided(make(a, (9,)))
     for f in "sqrt exp log log2 log10 sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp2 expm1 log1p cbrt".split():
         if a.startswith("complex") and f in ("exp2", "expm1", "log1p", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh"):
-            continue  # we have no complex form, or another branch cut is as good
+            continue  # we have no complex form, or choose another branch cut
         expr(f"{f}(x0)", x)
 expr("x0**x1", make("float64", (5,)), make("int32", (5,)))
 expr("arctan2(x0,x1)+hypot(x0,x1)", make("float64", (5,)), make("float32", (2, 5)))
