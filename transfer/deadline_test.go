@@ -10,6 +10,8 @@ import (
 )
 
 // late is a context whose deadline has passed and whose timer has not fired yet.
+//
+//nolint:containedctx // it is a context itself
 type late struct{ context.Context }
 
 func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Microsecond), true }
