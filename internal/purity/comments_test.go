@@ -119,6 +119,20 @@ func preambleOf(file *ast.File) *ast.CommentGroup {
 	return nil
 }
 
+func TestCommentsOfPythonArePlain(t *testing.T) {
+	sources(t, func(path, name string) {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(source), "\n") {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "#"); ok {
+				checkLine(t, name, i+1, line, strings.TrimSpace(strings.TrimPrefix(text, ":")))
+			}
+		}
+	}, ".py")
+}
+
 func TestPlainCommentsAreToldFromOthers(t *testing.T) {
 	for text, want := range map[string]bool{
 		"Who waits is told.":                          true,

@@ -265,8 +265,8 @@ func (h Harness) refused(t *testing.T) {
 	noLeases(t, objects)
 }
 
-// misplaced fetches into places that do not fit the frames. Such an object fails, and the path still
-// works.
+// misplaced fetches into places that do not fit the frames. Such an object fails, and the path
+// still works.
 func (h Harness) misplaced(t *testing.T) {
 	objects := h.objects(t)
 	objects.Put(ref(1), "x", random(1, 1000), random(2, 70<<10), random(3, 500))

@@ -110,9 +110,9 @@ type code struct {
 }
 
 // generation is the time between two emptyings of the table of functions. A call uses only modules
-// that were in the table at some time between its begin and its end: the remembered decisions, which
-// refer to functions, are dropped together with the table. So the modules of a generation can be
-// unloaded when it is over and all calls that began in it, or before it, have ended.
+// that were in the table at some time between its begin and its end: the remembered decisions,
+// which refer to functions, are dropped together with the table. So the modules of a generation can
+// be unloaded when it is over and all calls that began in it, or before it, have ended.
 type generation struct {
 	// calls is the number of calls in progress that began in this generation.
 	calls   int

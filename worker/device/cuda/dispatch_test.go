@@ -223,8 +223,9 @@ func (b *bench) preparedWith(t *testing.T, name string, scratch device.Scratch, 
 	return p.(*prepared)
 }
 
-// TestTheProcessorsWorkingMemoryCounts checks that the working memory of calls that the CPU computes
-// counts against the worker's memory limit, and that it is bounded even without such a limit.
+// TestTheProcessorsWorkingMemoryCounts checks that the working memory of calls that the CPU
+// computes counts against the worker's memory limit, and that it is bounded even without such a
+// limit.
 func TestTheProcessorsWorkingMemoryCounts(t *testing.T) {
 	b := onFake(t)
 	wide := func(n int64) *ops.Tensor { // n times the same byte
