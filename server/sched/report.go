@@ -95,7 +95,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.dequeue(id, t)
 	t.flags &^= flagBackoff | flagRunHold
 	if tr := m.troubleIf(id, t); tr != nil {
-		tr.unreachable, tr.blind = 0, nil
+		tr.unreachable, tr.blind, tr.streak = 0, nil, 0
 	}
 	t.missing = 0
 	t.output = bytes

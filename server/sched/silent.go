@@ -68,8 +68,8 @@ func (m *Machine) silentEnded(ev WorkerEnded) {
 		if t == nil || !t.state.active() {
 			continue
 		}
-		m.suspect(id, t, x.alone)
-		tr := m.trouble[id]
+		m.suspect(id, t, x.alone, x.counted)
+		tr := m.troubleOf(id, t)
 		if !x.counted {
 			tr.kills++
 			tr.causes = append(tr.causes, "worker "+x.worker+": "+ev.Cause)

@@ -262,8 +262,10 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		if blame[i] && mayHang {
 			hung.tasks = append(hung.tasks, r.Task)
 			blame[i] = any
+		} else if ev.Killed && blamed > 0 {
+			m.suspect(r.Task, t, blame[i] && alone, blame[i] && any)
 		} else if blame[i] {
-			m.suspect(r.Task, t, alone && ev.Killed)
+			m.suspect(r.Task, t, false, true)
 		}
 		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
@@ -290,8 +292,9 @@ type trouble struct {
 	retries, deaths uint32
 	// kills are deaths for an outside reason.
 	kills uint32
-	// streak counts the consecutive kills, of any workers, at which only this task was running.
-	// lastKill is the number of the last one.
+	// streak counts the kills, of any workers, at which only this task was running, since the last
+	// kill of a worker that did not have it. lastKill is the number of the last kill of a worker
+	// that had it. See suspect.
 	streak   uint32
 	lastKill uint64
 	// unreachable counts consecutive attempts that could not fetch their inputs.
@@ -327,20 +330,28 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 // at all because a function may also kill its worker by a signal.
 const outsideFactor = 4
 
-// suspect records the kill of a worker that was running the task. The sender of a kill is not
-// known, and it is seldom a task; so blame counts a kill as a quarter of a death. But if each of
-// the last killed workers was running only this task, the task is the likely cause; streak counts
-// these kills. Kills by people and by the system also hit workers with other tasks, and such a kill
-// starts the count again. An orderly end does not count.
-func (m *Machine) suspect(id ids.TaskID, t *task, alone bool) {
-	tr := m.troubleOf(id, t)
+// suspect records the kill of a worker that had the task. The sender of a kill is not known, and it
+// is seldom a task; so blame counts a kill as a quarter of a death. But if each of the last killed
+// workers had the task, and some of them were running only this task (alone), the task is the
+// likely cause; streak counts those. Kills by people and by the system also hit workers without the
+// task, and workers that were running others beside it (ran, not alone): such a kill starts the
+// count again. A worker that had the task in its queue, as far as is known, neither counts nor
+// starts the count again: reports of the tasks before it may have been lost with the worker. An
+// orderly end does not count, and a task that succeeds is no suspect any more.
+func (m *Machine) suspect(id ids.TaskID, t *task, alone, ran bool) {
+	tr := m.troubleIf(id, t)
+	if tr == nil && !alone {
+		return
+	}
+	tr = m.troubleOf(id, t)
+	inRow := tr.streak > 0 && tr.lastKill == m.kills-1
 	switch {
-	case !alone:
-		tr.streak = 0
-	case tr.streak > 0 && tr.lastKill == m.kills-1:
+	case alone && inRow:
 		tr.streak++
-	default:
+	case alone:
 		tr.streak = 1
+	case ran || !inRow:
+		tr.streak = 0
 	}
 	tr.lastKill = m.kills
 }
