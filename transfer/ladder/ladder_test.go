@@ -12,7 +12,6 @@ import (
 
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/inproc"
 	"github.com/millrace/millrace/transfer/ladder"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
@@ -37,13 +36,13 @@ func (o *odd) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref
 func (o *odd) Close() error { return nil }
 
 type fixture struct {
-	network *inproc.Network
+	network *transfertest.Network
 	objects *transfertest.Objects
 	peer    transfer.Peer
 }
 
 func newFixture() *fixture {
-	f := &fixture{network: inproc.NewNetwork(), objects: transfertest.NewObjects(), peer: transfer.Peer{Worker: 1, Name: "peer", Address: "a"}}
+	f := &fixture{network: transfertest.NewNetwork(), objects: transfertest.NewObjects(), peer: transfer.Peer{Worker: 1, Name: "peer", Address: "a"}}
 	f.network.Add("a", f.objects)
 	for i := range 3 {
 		f.objects.Put(transfer.Ref{Task: 1, Generation: 1}, "x", []byte(strings.Repeat(fmt.Sprint(i), 1000)))
@@ -85,7 +84,7 @@ func (f *fixture) fetched(t *testing.T, p *ladder.Path) (places int) {
 }
 
 func TestConformance(t *testing.T) {
-	network, served := inproc.NewNetwork(), 0
+	network, served := transfertest.NewNetwork(), 0
 	transfertest.Harness{
 		Serve: func(_ *testing.T, source transfer.Source) (transfer.Peer, func()) {
 			served++

@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/inproc"
 	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 // generous lends everything.
@@ -40,7 +40,7 @@ func TestLendsByThePathThatCan(t *testing.T) {
 	if lanes := p.Lanes(); lender.read != 111 || lanes[1].Bytes != 111 || lanes[0].Bytes != 0 {
 		t.Errorf("%d bytes were read; lanes are %+v", lender.read, lanes)
 	}
-	without := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: inproc.NewNetwork().Path(3)}}})
+	without := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: transfertest.NewNetwork().Path(3)}}})
 	if without.Shows(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
 		t.Error("it lends without a path that does")
 	}

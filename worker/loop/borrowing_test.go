@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/inproc"
+	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/store"
@@ -61,7 +61,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(objects.Close)
-	path := &lender{Path: inproc.NewNetwork().Path(1), asked: make(chan struct{}), lend: make(chan struct{}), ended: make(chan struct{})}
+	path := &lender{Path: transfertest.NewNetwork().Path(1), asked: make(chan struct{}), lend: make(chan struct{}), ended: make(chan struct{})}
 	w := loop.New(loop.Config{
 		Registration: &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
