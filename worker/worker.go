@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/admission"
@@ -448,6 +449,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	options = append(options, checks...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)
+	reflection.Register(server) // v1 and v1alpha
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(admission.Listen(listener, admission.Limits{})) }()
 

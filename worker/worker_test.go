@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -546,6 +549,51 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 	}
 	if err := stream.RecvMsg(new(millracev1.GetTaskLogsResponse)); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without a request: %v", err)
+	}
+}
+
+func TestReflectionOfTheDataPortAsksForTheToken(t *testing.T) {
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Token, c.AcceptTokens = "worker-token", []string{"client-token"} })
+	conn, err := grpc.NewClient("passthrough:///"+w.Registration.GetDataAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// Both versions have the same messages on the wire.
+	for _, method := range []string{reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"} {
+		ask := func(token string, request *reflectionpb.ServerReflectionRequest) (*reflectionpb.ServerReflectionResponse, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if token != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+			}
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			answer := new(reflectionpb.ServerReflectionResponse)
+			return answer, stream.RecvMsg(answer)
+		}
+		list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+		for _, token := range []string{"", "wrong"} {
+			if answer, err := ask(token, list); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("%s with token %q: %v, %v", method, token, answer, err)
+			}
+		}
+		const service = "millrace.v1.DataService"
+		answer, err := ask("client-token", list)
+		if err != nil || !slices.ContainsFunc(answer.GetListServicesResponse().GetService(), func(s *reflectionpb.ServiceResponse) bool { return s.GetName() == service }) {
+			t.Errorf("%s: %v, %v", method, answer, err)
+		}
+		answer, err = ask("client-token", &reflectionpb.ServerReflectionRequest{
+			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: service},
+		})
+		if err != nil || len(answer.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
+			t.Errorf("%s: the file of %s: %v, %v", method, service, answer, err)
+		}
 	}
 }
 

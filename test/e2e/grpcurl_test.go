@@ -30,14 +30,20 @@ func grpcurlPath(t *testing.T) string {
 	return p
 }
 
-// grpcurl runs it without any .proto file, and returns its output.
+// grpcurl calls the scheduler without any .proto file, and returns the output.
 func grpcurl(t *testing.T, data string, args ...string) string {
+	t.Helper()
+	return grpcurlTo(t, shared.Address, data, args...)
+}
+
+// grpcurlTo is grpcurl for any address of the cluster.
+func grpcurlTo(t *testing.T, address, data string, args ...string) string {
 	t.Helper()
 	all := []string{"-plaintext", "-max-time", fmt.Sprint(patience.Seconds()), "-H", "authorization: Bearer " + shared.Token}
 	if data != "" {
 		all = append(all, "-d", data)
 	}
-	cmd := exec.CommandContext(soon(t), grpcurlPath(t), append(append(all, shared.Address), args...)...)
+	cmd := exec.CommandContext(soon(t), grpcurlPath(t), append(append(all, address), args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -118,5 +124,14 @@ func TestGrpcurl(t *testing.T) {
 	second := rpc(t, "ListWorkers", `{"pageSize": 1, "pageToken": "`+token+`"}`)
 	if list, _ := second["workers"].([]any); len(list) != 1 || second["nextPageToken"] != nil || dig(second, "workers", 0, "name") == dig(first, "workers", 0, "name") {
 		t.Errorf("second page of workers: %v", second)
+	}
+
+	// The data port of a worker describes itself, too.
+	address, _ := dig(first, "workers", 0, "dataAddress").(string)
+	if out := grpcurlTo(t, address, "", "list"); !strings.Contains(out, "millrace.v1.DataService") {
+		t.Errorf("list at a worker: %s", out)
+	}
+	if memory := decode(t, grpcurlTo(t, address, "{}", "millrace.v1.DataService/DescribeMemory")); len(memory) == 0 {
+		t.Error("DescribeMemory is empty")
 	}
 }
