@@ -1,6 +1,9 @@
-// Assigns each of the n points (rows of d numbers) to the nearest of the k centres, and sums the points of each: row c of
-// out holds the sums of centre c's points, and how many they are.
-// Dynamic shared memory: k * (d + 1) doubles for the block's sums, and k * d floats for the centres.
+// Assigns each of the n points to the nearest of the k centres, and sums the points of each centre.
+// A point and a centre are rows of d numbers. Row c of out gets d + 1 numbers: the sum of the
+// points of centre c, and their number. The kernel adds to out, so out must be zero before.
+//
+// The dynamic shared memory has k * (d + 1) doubles for the block's sums, then k * d floats for the
+// centres.
 extern "C" __global__ void assign(const float *points, const float *centres, long long n, int d, int k, double *out) {
   extern __shared__ double sums[];
   float *near = (float *)(sums + k * (d + 1));

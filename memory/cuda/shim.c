@@ -13,8 +13,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-// The driver's interface as far as it is used, so that no header of the toolkit
-// is needed. Handles are pointers that we never look into, kept as integers.
+// The part of the driver's interface that the shim uses is declared here, so that building needs no
+// CUDA toolkit. Handles are opaque pointers, stored as integers.
 typedef uintptr_t handle;
 typedef struct {
   char bytes[64];
@@ -23,7 +23,7 @@ typedef struct {
 enum {
   INVALID_VALUE = 1,
   STREAM_NON_BLOCKING = 1,
-  EVENT_BLOCKING_SYNC = 1, /* whoever waits sleeps, and costs no core */
+  EVENT_BLOCKING_SYNC = 1, /* a thread that waits for the event sleeps and uses no core */
   EVENT_DISABLE_TIMING = 2,
   EVENT_INTERPROCESS = 4,
   IPC_LAZY_ENABLE_PEER_ACCESS = 1,
@@ -44,8 +44,8 @@ enum {
   FUNCTION_DYNAMIC_SHARED_BYTES = 8,
 };
 
-// The names are those of the library, with the versions that have been stable
-// since CUDA 11.4. name, parameters
+// Columns: name, parameters. The names are the library's own, with the version suffixes that have
+// been stable since CUDA 11.4.
 #define CUDA_FUNCTIONS(X)                                                 \
   X(cuInit, (unsigned))                                                   \
   X(cuDriverGetVersion, (int *))                                          \
@@ -100,7 +100,8 @@ typedef struct {
 #undef X
 } functions;
 
-// Written once, by the mrc_load that succeeds, before anything else is called.
+// The first successful mrc_load writes these two, before any other function is called. They never
+// change after that.
 static functions cu;
 static char loaded[4096];
 
@@ -151,7 +152,7 @@ int mrc_load(const char *path, char *err, int room) {
   }
   CUDA_FUNCTIONS(X)
 #undef X
-  cu = found;  // the library is never closed again: the driver has threads of its own
+  cu = found;  // the library stays open until the process ends, because the driver starts threads
   strcpy(loaded, path);
   return 0;
 }
@@ -350,10 +351,11 @@ int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t sp
   ENTER(context);
   int64_t now = monotonic_ns(), until = now + nap_ns + spin_ns;
   if (nap_ns > 0) {
-    if (!sharp) sharp = !prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+    // 1000 ns of timer slack for this thread. With the default of 50 µs each sleep would end later.
+    if (!sharp) sharp = !prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
     int64_t end = now + nap_ns;
     struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
-    // A signal interrupts a sleep, and the runtime sends some.
+    // Signals interrupt a sleep, and Go's runtime sends signals to its threads.
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
     *late_ns = monotonic_ns() - end;
   }
@@ -484,7 +486,7 @@ int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, 
   for (int i = 0; i < count; i++) {
     const mrc_launch *l = &launches[i];
     size_t bytes = l->parameters_bytes;
-    // A list of keys and values; the keys are small numbers: the buffer, its size, the end.
+    // Keys and values in turn: 1 is the address of the parameters, 2 that of their size, 0 the end.
     void *extra[] = {(void *)1, (char *)(uintptr_t)parameters + l->parameters_at, (void *)2, &bytes, (void *)0};
     TRY(cu.cuLaunchKernel((handle)l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
                           l->shared_bytes, (handle)stream, NULL, bytes ? extra : NULL));

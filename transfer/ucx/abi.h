@@ -1,8 +1,8 @@
-// The part of the UCP interface that the shim uses, laid out for LP64 Linux as
-// in every libucp.so.0 since 1.13: upstream's structures only grew at their
-// ends, and a field counts only if its mask bit is set. The shim zeroes each
-// structure and leaves room behind it for what newer versions may read.
-// TestStructuresAgreeWithTheHeaders compares all of it with the wheel's headers.
+// The part of the UCP interface that the shim uses. The layout is that of every libucp.so.0 since
+// 1.13 on LP64 Linux: upstream's structures have grown only at their ends, and a field is used only
+// if its mask bit is set. The shim zeroes each structure, and leaves room behind it for fields that
+// newer versions may read. TestStructuresAgreeWithTheHeaders compares all of it with the headers of
+// the wheel.
 #ifndef MILLRACE_UCX_ABI_H
 #define MILLRACE_UCX_ABI_H
 

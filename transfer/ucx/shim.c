@@ -15,7 +15,7 @@
 
 #include "abi.h"
 
-// name, result, parameters
+// Columns: name, result, parameters.
 #define UCX_FUNCTIONS(X)                                                                                       \
   X(ucp_get_version, void, (unsigned *, unsigned *, unsigned *))                                               \
   X(ucp_init_version, int, (unsigned, unsigned, const mr_params_t *, const void *, void **))                   \
@@ -47,12 +47,13 @@
   X(ucp_request_free, void, (void *))                                                                          \
   X(ucs_status_string, const char *, (int))
 
-// Written once, by mr_load, before any engine exists.
+// The first successful mr_load writes these two, before any engine exists. They never change after
+// that.
 static struct {
 #define X(name, result, parameters) result(*name) parameters;
   UCX_FUNCTIONS(X)
 #undef X
-  int (*ucp_ep_query)(void *, mr_ep_attr_t *);  // since 1.14
+  int (*ucp_ep_query)(void *, mr_ep_attr_t *);  // NULL if the library is older than UCX 1.14
 } ucx;
 static char loaded[4096];
 
@@ -71,7 +72,7 @@ static void free_memory(void *p) {
 
 int64_t mr_allocations(void) { return atomic_load(&allocations); }
 
-// Not zeroed, unlike the rest: the caller fills all of it.
+// The memory is not zeroed, unlike that of get_memory, because the caller writes all of it.
 void *mr_buffer(uint64_t n) {
   void *p = malloc(n ? n : 1);
   if (p) atomic_fetch_add(&allocations, 1);
@@ -81,17 +82,18 @@ void mr_buffer_free(void *p) { free_memory(p); }
 
 #define MAX_MEMORIES 8
 
-// Allocated one by one: UCX keeps a pointer to it for the error handler.
+// Each endpoint is an allocation of its own, because UCX keeps a pointer to it for the error
+// handler.
 typedef struct {
   mr_engine *engine;
   void *ep, *key;
   uint64_t tag;
 } endpoint;
 
-// What came with a message: either UCX lends us the memory, or it is ours.
+// The bytes of a received message.
 typedef struct {
   void *data;
-  int lent;
+  int lent;  // not 0: the memory is UCX's and goes back to it; 0: it is ours
 } holding;
 
 struct mr_engine {
@@ -104,12 +106,12 @@ struct mr_engine {
   int endpoint_count;
   mr_op *ops;
   int op_room;
-  // events[0, returned) were given out by the last mr_wait.
+  // The first returned events are those that the last mr_wait has returned.
   mr_event *events;
   int event_count, event_room, returned;
   int64_t last_activity;
-  atomic_int wake;      // somebody called mr_signal since mr_wait last returned for it
-  atomic_int sleeping;  // the thread is in poll or about to be
+  atomic_int wake;      // mr_signal was called, and mr_wait has not reacted yet
+  atomic_int sleeping;  // the engine's thread is in poll or about to enter it
 };
 
 static int64_t now_ns(void) {
@@ -128,7 +130,7 @@ int mr_load(const char *path, char *err, int room) {
     snprintf(err, room, "the path is too long");
     return -1;
   }
-  // Never closed again: UCX leaves threads and handlers behind.
+  // The library stays open until the process ends, because UCX leaves threads and handlers behind.
   void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!h) {
     snprintf(err, room, "%s", dlerror());
@@ -153,7 +155,8 @@ const char *mr_status_text(int status) { return ucx.ucs_status_string(status); }
 
 static int is_error(const void *p) { return (uintptr_t)p >= (uintptr_t)(intptr_t)MR_UCS_ERR_LAST; }
 
-// An event that cannot be stored would leave its waiter hanging for ever.
+// Adds an event. Without memory it ends the process: a lost event would make its receiver wait for
+// ever.
 static mr_event *push(mr_engine *e, int kind, uint64_t tag, int status, void *data, uint64_t length) {
   if (e->event_count == e->event_room) {
     int want = e->event_room ? 2 * e->event_room : 256;
@@ -181,20 +184,21 @@ static void free_holding(mr_engine *e, uint64_t handle) {
   free_memory(h);
 }
 
-// The engine that this thread was last told to do something with: UCX hands
-// callbacks one word, and that is the tag. Callbacks come in all of its functions,
-// not only while it is asked for progress, so each of ours that calls it sets this.
+// The engine of this thread's last call into UCX. UCX gives callbacks only one word of ours, which
+// is the tag, so they find the engine here. Any function of UCX can make callbacks, not only
+// ucp_worker_progress. Therefore each function here that calls UCX sets this variable first.
 static _Thread_local mr_engine *running;
 
 static int on_message(void *arg, const void *header, size_t header_length, void *data, size_t length,
                       const mr_am_recv_param_t *param) {
-  if (header_length != MR_HEADER_BYTES) return MR_UCS_OK;  // not one of ours
+  if (header_length != MR_HEADER_BYTES) return MR_UCS_OK;  // a message of another program
   mr_engine *e = arg;
   holding *h = get_memory(sizeof *h);
   if (!h) abort();
   if (param->recv_attr & MR_AM_RECV_RNDV) {
-    // data is what to fetch the bytes by, not the bytes. No peer of ours sends like that: the message is handed on without
-    // bytes, which fails its connection, and UCX gives the descriptor back.
+    // Here data is a descriptor by which the bytes can be fetched, not the bytes. Our peers never
+    // send in this way. The message is passed on without bytes, so its connection fails, and UCX
+    // frees the descriptor.
     memcpy(push(e, MR_EVENT_MESSAGE, (uintptr_t)h, 0, NULL, 0)->header, header, MR_HEADER_BYTES);
     return MR_UCS_OK;
   }
@@ -223,7 +227,8 @@ mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *s
   }
   e->efd = -1;
   running = e;
-  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+  // 1000 ns of timer slack for this thread. With the default of 50 µs each nap would end later.
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
   void *config;
   *step = "ucp_config_read";
   if ((*status = ucx.ucp_config_read(NULL, NULL, &config))) goto fail;
@@ -273,8 +278,8 @@ void mr_destroy(mr_engine *e) {
   for (int i = 0; i < e->memory_count; i++) ucx.ucp_mem_unmap(e->context, e->memories[i]);
   if (e->address) ucx.ucp_worker_release_address(e->worker, e->address);
   if (e->worker) {
-    // Messages that nobody took. Those given out are free: their order to be
-    // freed was given or will never come.
+    // Frees the messages that mr_wait has not returned yet. The returned ones are left alone,
+    // because MR_OP_FREE may have freed them already.
     for (int i = e->returned; i < e->event_count; i++)
       if (e->events[i].kind == MR_EVENT_MESSAGE) free_holding(e, e->events[i].tag);
     ucx.ucp_worker_destroy(e->worker);
@@ -351,12 +356,12 @@ int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag,
   e->endpoints[at] = p;
   *index = at;
   *step = "ucp_ep_rkey_unpack";
-  // On failure the caller closes the endpoint like any other.
+  // After a failure the caller closes the endpoint like any other.
   if (key) return ucx.ucp_ep_rkey_unpack(p->ep, key, &p->key);
   return 0;
 }
 
-// REQUIRES: closed, and nothing outstanding on it.
+// REQUIRES: the endpoint is closed, and no operation on it is outstanding.
 void mr_release_endpoint(mr_engine *e, int index) {
   endpoint *p = e->endpoints[index];
   if (!p) return;
@@ -379,7 +384,7 @@ int mr_transports(mr_engine *e, int index, char *out, int room) {
   a->entry_size = sizeof entries[0];
   int status = ucx.ucp_ep_query(e->endpoints[index]->ep, a);
   int at = 0;
-  // 1.13 knows the call, but not this part of it, and leaves the names empty.
+  // A library that knows the call, but not this field, leaves the names NULL.
   for (unsigned i = 0; !status && i < a->num_entries && entries[i].transport_name && at < room - 1; i++)
     at += snprintf(out + at, room - at, "%s%s/%s", i ? " " : "", entries[i].transport_name, entries[i].device_name);
   free_memory(a);
@@ -402,7 +407,7 @@ static void on_got(void *request, int status, void *user_data) {
   ucx.ucp_request_free(request);
 }
 
-// What a send needs until it is gone.
+// The memory that a send uses until it is complete.
 typedef struct {
   void *buffer;
   unsigned char header[MR_HEADER_BYTES];
@@ -413,7 +418,8 @@ static void free_sending(sending *s) {
   free_memory(s);
 }
 
-// A send that failed shows as an error of the endpoint, or as the missing answer.
+// The status is ignored: after a failed send, either the endpoint reports an error, or the peer's
+// answer does not come.
 static void on_sent(void *request, int status, void *user_data) {
   (void)status;
   free_sending(user_data);
@@ -465,13 +471,14 @@ static void post(mr_engine *e, const mr_op *o) {
   }
 }
 
-// A nap costs a seventh of a processor, and asking for longer than this is not worth it.
+// NAP_NS is the length of one nap. A thread that naps over and over uses about a seventh of a
+// processor. SPIN_FOR_NS is the longest time of polling around the expected end of a copy.
 enum { NAP_NS = 50000, SPIN_FOR_NS = 260000 };
 
 int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, int64_t nap_ns, mr_event **events) {
   running = e;
   if (e->returned) {
-    // Callbacks outside of mr_wait (of mr_connect) may have added more behind.
+    // Callbacks outside of mr_wait, such as those during mr_connect, may have added events behind.
     memmove(e->events, e->events + e->returned, (e->event_count - e->returned) * sizeof *e->events);
     e->event_count -= e->returned;
   }
@@ -487,14 +494,15 @@ int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, int64_
     if (now - begun >= timeout_ns) break;
     if (nap_ns >= 0) {
       int64_t waited = now - begun;
-      // What is late is late for a reason that nobody foresaw.
+      // Nap before the expected end, and again when the copy is late by more than SPIN_FOR_NS: then
+      // its end cannot be predicted, and polling would only use the processor.
       if (waited < nap_ns || waited > nap_ns + SPIN_FOR_NS) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
       continue;
     }
     if (now - e->last_activity < spin_ns) continue;
     atomic_store(&e->sleeping, 1);
-    // In this order, or a signal could fall between: mr_signal stores wake, then
-    // looks at sleeping.
+    // The order matters: mr_signal stores wake and then reads sleeping. In another order a signal
+    // between the two could be lost.
     if (!atomic_load(&e->wake) && ucx.ucp_worker_arm(e->worker) == MR_UCS_OK) {
       int64_t left = (timeout_ns - (now - begun)) / 1000000 + 1;
       struct pollfd f = {.fd = e->efd, .events = POLLIN};

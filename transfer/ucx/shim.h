@@ -1,7 +1,9 @@
-// The shim between Go and UCX: one table of functions out of a library that is
-// loaded at run time, submission and completion rings in C memory, and no call
-// back into Go. All but mr_signal, mr_buffer, mr_buffer_free and mr_allocations
-// belong to the one thread that created the engine.
+// The shim between Go and UCX. It loads UCX's library at run time into one table of functions. Go
+// writes orders into a submission ring and reads events from a completion ring, both in C memory. C
+// never calls Go.
+//
+// All functions of an engine must be called by the thread that created it, except mr_signal. Any
+// thread may call mr_buffer, mr_buffer_free and mr_allocations.
 #ifndef MILLRACE_UCX_SHIM_H
 #define MILLRACE_UCX_SHIM_H
 
@@ -14,34 +16,37 @@ enum { MR_EVENT_GET, MR_EVENT_MESSAGE, MR_EVENT_EP_ERROR, MR_EVENT_CLOSED };
 
 // One order in the submission ring.
 typedef struct {
-  uint64_t tag;            // MR_OP_GET, MR_OP_CLOSE: comes back with the event
-  uint64_t local, length;  // MR_OP_SEND: the message; MR_OP_FREE: the handle
-  uint64_t remote;         // MR_OP_SEND: the buffer to be freed when it is gone, 0: none
-  int32_t kind;
-  int32_t endpoint;
-  int32_t memory;
-  int32_t rendezvous;      // MR_OP_SEND: 0 for eager, as all of ours are
+  uint64_t tag;            // MR_OP_GET, MR_OP_CLOSE: the tag of the event that follows
+  uint64_t local, length;  // MR_OP_GET: the target; MR_OP_SEND: the message; MR_OP_FREE: the handle
+  uint64_t remote;         // MR_OP_GET: the source; MR_OP_SEND: a buffer to free after it; 0: none
+  int32_t kind;            // MR_OP_GET and so on
+  int32_t endpoint;        // an index from mr_connect
+  int32_t memory;          // MR_OP_GET: the index from mr_map of the target's memory
+  int32_t rendezvous;      // MR_OP_SEND: 0 for an eager send; only tests use others
   unsigned char header[MR_HEADER_BYTES];  // MR_OP_SEND
 } mr_op;
 
 // One entry of the completion ring.
 typedef struct {
-  uint64_t tag;           // of the order or of the endpoint; of a message: the handle for MR_OP_FREE
+  uint64_t tag;           // of the order or endpoint; MR_EVENT_MESSAGE: the handle for MR_OP_FREE
   uint64_t data, length;  // MR_EVENT_MESSAGE: its bytes
-  int32_t kind;
-  int32_t status;
+  int32_t kind;           // MR_EVENT_GET and so on
+  int32_t status;         // UCX's; 0: success
   unsigned char header[MR_HEADER_BYTES];  // MR_EVENT_MESSAGE
 } mr_event;
 
 typedef struct mr_engine mr_engine;
 
-// Loads the library and resolves all symbols; a second path is refused.
+// Loads the library at path and resolves all symbols. Returns 0, or -1 with the cause in err, which
+// has space for room bytes. A call with the same path does nothing; one with another path fails.
 int mr_load(const char *path, char *err, int room);
+// Sets a variable that UCX reads, unless it is set already.
 void mr_set_environment(const char *name, const char *value);
 void mr_version(unsigned *major, unsigned *minor, unsigned *release);
 const char *mr_status_text(int status);
 
-// settings: names and values, alternating, ended by NULL.
+// Makes an engine. settings are names and values in turn; NULL ends them. After a failure it
+// returns NULL, and status and step say why: step is the function or the setting that failed.
 mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *status, const char **step);
 void mr_destroy(mr_engine *e);
 const void *mr_address(mr_engine *e, uint64_t *length);
@@ -52,20 +57,22 @@ int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag,
 void mr_release_endpoint(mr_engine *e, int endpoint);
 int mr_transports(mr_engine *e, int endpoint, char *out, int room);
 
-// The submission ring: room for at least count orders. Valid until the next call.
+// Returns a submission ring with room for at least count orders. It is valid until the next call.
 mr_op *mr_submissions(mr_engine *e, int count);
-// Posts the first count orders, then waits until there are events, mr_signal was
-// called or the time is over. With nap_ns < 0 it sleeps until UCX wakes it;
-// otherwise, with copies of a device outstanding that will be over in nap_ns or a
-// little later, it naps until then and asks: to arm UCX's wake-up would hold such
-// copies up. Returns the number of events and where they are:
-// valid until the next call.
+// Posts the first count orders. Then it waits until there are events, mr_signal was called, or
+// timeout_ns are over. It returns the number of events; they are valid until the next call.
+//
+// nap_ns < 0: it polls while the last activity is less than spin_ns ago, then sleeps until UCX
+// wakes it. Otherwise device copies are outstanding that are expected to end after about nap_ns. It
+// naps until then, and polls: arming UCX's wake-up would delay such copies.
 int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, int64_t nap_ns, mr_event **events);
+// Makes mr_wait return.
 void mr_signal(mr_engine *e);
 
+// Returns memory that is not zeroed, or NULL.
 void *mr_buffer(uint64_t length);
 void mr_buffer_free(void *p);
-// Allocations of the shim that were not freed.
+// Returns the number of the shim's allocations that are not freed yet.
 int64_t mr_allocations(void);
 
 #endif

@@ -1,16 +1,17 @@
-// Copies frames through the mapped memory of a peer. A block takes one row after
-// the other; the host cuts long frames into rows, so that all blocks have work.
-// Built by build.py, which also says for which architectures.
+// Copies frames through the mapped memory of a peer. Each block copies one row of the table after
+// the other. The host cuts long frames into several rows, so that all blocks have work. build.py
+// compiles this file, and names the architectures.
 
 struct row {
   unsigned long long to, from, bytes;
 };
 
-// How many loads a thread has under way: the link's latency is a microsecond.
+// The number of loads that a thread has outstanding at a time. One load from a peer takes about a
+// microsecond, so a thread must not wait for each.
 constexpr unsigned flight = 2;
 
-// All loads of a round are under way before the first store, in the last round, too: what is
-// short is one round.
+// Copies count words. All loads of a round are issued before its first store. This holds in the
+// last round too, because for a short row the last round is the only one.
 template <typename word>
 __device__ __forceinline__ void copy_words(word *to, const word *from, unsigned count) {
   const unsigned step = blockDim.x;
@@ -25,11 +26,11 @@ __device__ __forceinline__ void copy_words(word *to, const word *from, unsigned 
   }
 }
 
-// Whole words where both sides are aligned alike; what is left at both ends goes by
-// bytes.
+// Copies a row by words, and the bytes before the first and after the last whole word one by one.
+// REQUIRES: to and from have the same alignment within a word.
 template <typename word>
 __device__ __forceinline__ void copy_aligned(const row &r) {
-  const unsigned bytes = r.bytes;  // a row is short
+  const unsigned bytes = r.bytes;  // a row has at most maxRow (64 KiB)
   unsigned head = (0 - (unsigned)r.to) & (sizeof(word) - 1);
   if (head > bytes) head = bytes;
   const unsigned words = (bytes - head) / sizeof(word), body = words * sizeof(word);
@@ -48,19 +49,20 @@ __device__ __forceinline__ void copy_row(const row &r) {
     copy_words((char *)r.to, (const char *)r.from, r.bytes);
 }
 
-// The table lies in the host's memory: each row is read once, which takes no longer than
-// to upload them all.
+// Copies the rows of the table. The table lies in host memory: each row is read once, which takes
+// no longer than an upload of the table.
 //
-// If over is not null the last block to be through writes a number there, in the host's memory:
-// who looks for it finds it sooner than an event, for each look at which the driver takes longer
-// than for all else. through counts the blocks that are, and is 0 before and after.
+// over points into host memory, or is null. The last block to finish writes number there. The host
+// sees the number sooner than it would see an event: a query of an event takes the driver longer
+// than the rest of a short copy. through counts the blocks that have finished; it is 0 before and
+// after the launch.
 extern "C" __global__ void __launch_bounds__(512, 4)
     millrace_gather(const row *table, unsigned rows, unsigned *through, volatile unsigned long long *over, unsigned long long number) {
   for (unsigned i = blockIdx.x; i < rows; i += gridDim.x) copy_row(table[i]);
   if (!over) return;
   __syncthreads();
   if (threadIdx.x) return;
-  // What this block has written is seen by whoever sees that it is through, and so by the host.
+  // This block's stores become visible before its count in through, and so before number.
   __threadfence();
   if (atomicAdd(through, 1) + 1 < gridDim.x) return;
   *through = 0;

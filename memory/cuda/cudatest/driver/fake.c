@@ -1,13 +1,12 @@
-// A libcuda.so.1 without a GPU: device memory is memfds, streams are threads,
-// and what must be seen by several processes (how much memory is taken and by
-// whom, what is to fail) lies in a file that MILLRACE_FAKE_CUDA names and that
-// the tests write into. Only what memory/cuda calls is here.
+// A libcuda.so.1 for machines without a GPU. Device memory is memfds, and streams are threads. The
+// state that several processes share (allocations with their owners, and the calls that shall fail)
+// lies in a file. MILLRACE_FAKE_CUDA names the file, and the tests write into it. Only the
+// functions that memory/cuda calls exist here.
 //
-// As with the real driver, an allocation stays in use as long as any process that
-// mapped it lives, even if its owner has ended. Where the real driver's behaviour is
-// undefined, this one makes the error visible: memory that its owner frees while
-// others have it mapped is overwritten, an access to freed memory faults, and the
-// next allocation gets the same addresses.
+// As with the real driver, an allocation stays in use while any process that mapped it lives, even
+// if its owner has ended. In cases in which the real driver's behaviour is undefined, this one
+// makes the error visible: memory that its owner frees while others have it mapped is overwritten,
+// an access to freed memory faults, and the next allocation gets the same addresses.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -53,19 +52,19 @@ typedef struct {
 
 enum { LAUNCHES = 64, PARAMETERS = 1024 };
 
-// Its twin is cudatest.Launch.
+// One kernel launch, for tests to read. cudatest.Launch has the same layout.
 typedef struct {
   char name[128];
   uint32_t grid[3], block[3], shared, bytes;
   unsigned char parameters[PARAMETERS];
 } launch;
 
-// Its twin is cudatest.State.
+// The content of the file. cudatest.State has the same layout, and explains the fields.
 typedef struct {
   uint64_t magic;
   uint64_t devices, memory;
-  _Atomic uint64_t hold;      // streams begin nothing
-  _Atomic uint64_t delay_us;  // before each piece of work of a stream
+  _Atomic uint64_t hold;      // not 0: streams start no work
+  _Atomic uint64_t delay_us;  // the delay before each piece of work of a stream
   _Atomic uint64_t refuse_peer;
   _Atomic uint64_t fail_code, fail_skip, fail_count;
   char fail_call[64];
@@ -73,32 +72,33 @@ typedef struct {
   _Atomic uint64_t late_code, late_calls;
   _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability, corrupt, take_over, taken_over;
   _Atomic uint64_t freed_in_use;
-  // What the process watch_pid has and has not given back.
+  // Counts of the objects that the process watch_pid has created and not destroyed.
   _Atomic uint64_t watch_pid;
   _Atomic int64_t contexts, streams, events, registrations, allocations, mappings, modules;
-  _Atomic uint64_t launches;  // how many there were; launch i is in launched[i % LAUNCHES]
+  _Atomic uint64_t launches;  // their number so far; launch i is in launched[i % LAUNCHES]
   launch launched[LAUNCHES];
   entry entries[ENTRIES];
 } state;
 
 static state *st;
 static int st_fd = -1;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // this process's tables, and the file
+// Guards this process's tables. begin and end also lock the file against other processes.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef struct allocation {
   struct allocation *next;
   uint64_t at, bytes, id;
-  int fd, entry;  // -1: small, or not ours
+  int fd, entry;  // fd is -1 for a small allocation and for an import; entry is -1 for a small one
   int device, refs;
-  uint64_t pid, remote_fd, remote_id;  // of an import
+  uint64_t pid, remote_fd, remote_id;  // the exporter of an import; pid is 0 for our own memory
 } allocation;
 
 static allocation *all;
 static uint64_t last_id = 900;
-static _Thread_local uint64_t current;  // device + 1
+static _Thread_local uint64_t current;  // the current context: its device + 1; 0: none
 static int retained[64];
 
-static atomic_int pending;  // pieces of work that streams have not finished
+static atomic_int pending;  // the number of pieces of work that streams have not finished
 
 static void count(_Atomic int64_t *what, int by) {
   if (st && st->watch_pid == (uint64_t)getpid()) *what += by;
@@ -146,7 +146,8 @@ static void end(void) {
 
 static int alive(uint64_t pid) { return pid && (!kill((pid_t)pid, 0) || errno != ESRCH); }
 
-// Gives back what nobody who lives has mapped. Within begin and end.
+// Returns the bytes of a device that are in use. It first frees the entries that no living process
+// owns or has mapped. REQUIRES: between begin and end.
 static uint64_t taken(uint64_t device) {
   uint64_t sum = 0;
   for (int i = 0; i < ENTRIES; i++) {
@@ -172,7 +173,7 @@ static allocation *find(uint64_t at, uint64_t bytes) {
   return NULL;
 }
 
-// Address ranges that were freed, the last one last.
+// Address ranges that were freed, in that order.
 enum { FREED = 64 };
 typedef struct {
   uint64_t at, bytes;
@@ -194,7 +195,8 @@ static void drop(allocation *gone) {
   free(gone);
 }
 
-// Where an allocation of that many bytes comes to lie: where the last one was freed that was as large.
+// Returns the address for a new allocation: that of the last freed one of the same size. NULL:
+// there is none.
 static void *place(uint64_t bytes) {
   for (int i = freed_count - 1; i >= 0; i--)
     if (freed[i].bytes == bytes) {
@@ -210,11 +212,12 @@ int cuInit(unsigned flags) {
   (void)flags;
   pthread_mutex_lock(&lock);
   const char *path = getenv("MILLRACE_FAKE_CUDA");
-  if (!path) path = getenv("FAKE_CUDA_STATE");  // executors get nothing else that begins with MILLRACE_
+  // Executors do not get the MILLRACE_ variables of their worker, so they have another name for it.
+  if (!path) path = getenv("FAKE_CUDA_STATE");
   if (!st && path && (st_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
     state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, st_fd, 0);
     if (s != MAP_FAILED && s->magic == MAGIC) st = s;
-    // What has this pid already is of one that has ended.
+    // Entries that have this pid already belong to an earlier process, which has ended.
     while (flock(st_fd, LOCK_EX) && errno == EINTR)
       ;
     for (int i = 0; st && i < ENTRIES; i++) {
@@ -425,7 +428,7 @@ int cuMemAlloc_v2(uint64_t *p, size_t n) {
   return r;
 }
 
-// As the real one it waits until nothing runs on the device.
+// Like the real function, it waits until nothing runs on the device.
 int cuMemFree_v2(uint64_t p) {
   if (!st) return NOT_INITIALIZED;
   while (pending) usleep(20);
@@ -559,16 +562,15 @@ int cuIpcCloseMemHandle(uint64_t p) {
   return r;
 }
 
-// How far an event's stream has come; shared by all processes for one that is
-// exported.
+// The progress of an event. It lies in shared memory if the event is exported to other processes.
 typedef struct {
-  _Atomic uint64_t recorded, reached;
+  _Atomic uint64_t recorded, reached;  // the number of records submitted, and the last one reached
 } progress;
 
 typedef struct {
   progress *at, own;
   atomic_int refs;
-  int fd;  // -1: of this process, or of another
+  int fd;  // of the shared memory; -1: the event cannot be exported, or comes from another process
 } event;
 
 typedef struct work {
@@ -576,25 +578,25 @@ typedef struct work {
   void *to;
   const void *from;
   uint64_t bytes;
-  int value;  // of a memset without from
+  int value;  // the byte that a memset writes, if from is NULL
   event *reach, *wait;
   uint64_t sequence;
-  int staged;  // from is ours
-  int between;  // from device to device
-  struct row *table;  // of a gather
+  int staged;  // not 0: from is our copy, which we free
+  int between;  // not 0: a copy from device to device
+  struct row *table;  // the rows of a gather
   unsigned rows;
-  _Atomic uint64_t *over;  // what a gather writes when it is through
+  _Atomic uint64_t *over;  // a gather writes number there when it is complete; NULL: nowhere
   uint64_t number;
-  int illegal;  // it uses an address that it may not
-  struct point *point;  // of a point of Task Bench; ours
+  int illegal;  // not 0: it uses an illegal address
+  struct point *point;  // the arguments of a point of Task Bench, which we free; NULL: none
 } work;
 
-// As in transfer/ipc/kernel/gather.cu.
+// The layout is that of row in transfer/ipc/kernel/gather.cu.
 struct row {
   uint64_t to, from, bytes;
 };
 
-// As in worker/device/cuda/kernels/builtin.cu, bench_point.
+// The layout is that of the arguments of bench_point in worker/device/cuda/kernels/builtin.cu.
 struct pair {
   int64_t step, point;
 };
@@ -707,7 +709,7 @@ int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
   return OK;
 }
 
-// Unlike the real one it waits for what was submitted.
+// Unlike the real function, it waits for the submitted work.
 int cuStreamDestroy_v2(stream *s) {
   if (!s) return INVALID_HANDLE;
   pthread_mutex_lock(&s->lock);
@@ -766,7 +768,7 @@ int cuEventDestroy_v2(event *e) {
   return OK;
 }
 
-// Nothing is ever submitted to the default stream.
+// The default stream (NULL) never has any work, so its events are reached at once.
 int cuEventRecord(event *e, stream *s) {
   IN_CONTEXT;
   if (!s) {
@@ -839,7 +841,8 @@ static int is_registered(const void *at) {
   return known;
 }
 
-// Host memory that is not registered is not looked at after the call, unless devices read it themselves.
+// Host memory that is not registered is not read after the call has returned, unless the devices
+// read pageable memory themselves (pageable in the state).
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, stream *s) {
   IN_CONTEXT;
   if (!on_device(to, n)) return INVALID_VALUE;
@@ -922,11 +925,11 @@ typedef struct {
 typedef struct function {
   struct function *next;
   char name[128];
-  unsigned shared;  // that launches may have, if more than 48 KiB
+  unsigned shared;  // bytes of dynamic shared memory that launches may have; 0: 48 KiB
   module *of;       // NULL once the module is unloaded: then it cannot be launched
 } function;
 
-static function *functions;  // never freed: kernels outlive their modules
+static function *functions;  // never freed, because callers may keep them after their module
 
 int cuModuleLoadData(module **out, const void *image) {
   IN_CONTEXT;
@@ -951,7 +954,7 @@ int cuModuleUnload(module *m) {
   return OK;
 }
 
-// Any name is one of the module's, but for those that begin with missing.
+// Every module has every function, except those with names that begin with "missing".
 int cuModuleGetFunction(function **out, module *m, const char *name) {
   IN_CONTEXT;
   if (!m || m->magic != MAGIC) return INVALID_HANDLE;
@@ -974,9 +977,9 @@ int cuFuncSetAttribute(function *f, int attribute, int value) {
   return OK;
 }
 
-// A launch takes its turn in the stream and computes nothing, but for the gather
-// kernel of transfer/ipc, and those whose names begin with illegal: they are the end
-// of the process's context.
+// A launch is work of the stream, but computes nothing. There are three exceptions: the gather
+// kernels copy, bench_point computes its point, and a kernel with a name that begins with "illegal"
+// breaks the process's context.
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    stream *s, void **parameters, void **extra) {
   IN_CONTEXT;

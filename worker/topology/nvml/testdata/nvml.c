@@ -1,4 +1,4 @@
-// A libnvidia-ml.so.1 with one GPU and few functions, as of an old driver.
+// A libnvidia-ml.so.1 with one GPU and few functions, like that of an old driver.
 #include <string.h>
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci;
 typedef struct { unsigned long long total, free, used; } memory;
@@ -19,7 +19,7 @@ int nvmlDeviceGetPciInfo_v3(void *d, pci *p) { return memset(p, 0, sizeof *p), s
 int nvmlDeviceGetMemoryInfo(void *d, memory *m) { return m->total = 80, m->free = 50, m->used = 30, 0; }
 int nvmlDeviceGetCudaComputeCapability(void *d, int *a, int *b) { return *a = 8, *b = 6, 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process *p) {
-  if (*n < 2) return *n = 2, 7;  // there is no room for them
+  if (*n < 2) return *n = 2, 7;  // NVML_ERROR_INSUFFICIENT_SIZE
   return *n = 2, p[0] = (process){.pid = 7, .used = 9}, p[1] = (process){.pid = 8, .used = ~0ull}, 0;
 }
 int nvmlEventSetCreate(void **set) { return *set = &gpu, 0; }
