@@ -28,7 +28,6 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/admission"
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
@@ -40,6 +39,7 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -342,7 +342,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if err != nil {
 		return err
 	}
-	shown, err := board.New(0, 0)
+	shown, err := objindex.New(0, 0)
 	if err != nil {
 		c.Log.Warn("peers on this host ask for every object that they read", "error", err)
 	} else {

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // childEnv makes this test program a peer that lends one object; its value is the peer's address.
@@ -57,7 +57,7 @@ func lendUntilKilled(address string) {
 	}
 	s := inSlab{slab, memory.Frame{Offset: 8192, Bytes: 4 << 20}}
 	copy(slab.Bytes(s.frame.Offset, s.frame.Bytes), bytes.Repeat([]byte("mill"), 1<<20))
-	shown, err := board.New(16, 0)
+	shown, err := objindex.New(16, 0)
 	if err != nil {
 		panic(err)
 	}

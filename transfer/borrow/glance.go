@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 const (
@@ -24,14 +24,14 @@ const (
 // see maps the shared object index (board), the reader slots and the egress token (turn) that came
 // with a connection. view and turn are nil if they did not come or cannot be mapped. Without a
 // view, the path asks the peer for each object.
-func see(conn *slabshare.Conn) (*board.View, *board.Turn) {
+func see(conn *slabshare.Conn) (*objindex.View, *objindex.Turn) {
 	if conn.Board == nil {
 		return nil, nil
 	}
-	view, err := board.Open(conn.Board, conn.Slots)
+	view, err := objindex.Open(conn.Board, conn.Slots)
 	_ = conn.Board.Close() // nothing was written
 	_ = conn.Slots.Close() // nor here
-	turn, turnErr := board.OpenTurn(conn.Turn, rand.Uint64())
+	turn, turnErr := objindex.OpenTurn(conn.Turn, rand.Uint64())
 	_ = conn.Turn.Close()
 	conn.Board, conn.Slots, conn.Turn = nil, nil, nil
 	if err != nil {
@@ -51,8 +51,8 @@ type Glance struct {
 	Memory Memory
 
 	peer  *peer
-	slot  board.Glance
-	found board.Found
+	slot  objindex.Glance
+	found objindex.Found
 	bytes uint64
 	// limit is the upper bound of bytes.
 	limit uint64
@@ -85,7 +85,7 @@ func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glan
 }
 
 // glance builds a Glance from a reader slot that was taken.
-func (c *peer) glance(slot board.Glance, limit uint64, objects int) *Glance {
+func (c *peer) glance(slot objindex.Glance, limit uint64, objects int) *Glance {
 	g := glances.Get().(*Glance)
 	g.Memory, g.peer, g.slot, g.bytes, g.limit = c.space, c, slot, 0, limit
 	g.found.Begin(objects)
@@ -105,7 +105,7 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 // FindAll is Find for many objects. It sets heads[i] for each ref i that it finds, and a zero Ref
 // in heads[i] for the others. frames are the frames of the objects found, object after object; they
 // are valid until the next call.
-func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum board.Sum) {
+func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum objindex.Sum) {
 	frames, sum = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
 	if sum.Bytes <= g.limit-g.bytes {
 		g.bytes += sum.Bytes
@@ -113,7 +113,7 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 	}
 	// They are more than one guard allows: keep the objects that fit, and drop the others.
 	all := frames
-	frames, sum = frames[:0], board.Sum{}
+	frames, sum = frames[:0], objindex.Sum{}
 	for i := range refs {
 		h := &heads[i]
 		if h.Ref.Generation == 0 {
@@ -138,7 +138,7 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 
 // FindArriving is Find for objects that the peer has or is fetching. watch reports how far the
 // object has arrived; it is valid until End.
-func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch board.Watch, ok bool) {
+func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch objindex.Watch, ok bool) {
 	if ref.Generation == 0 {
 		return watch, false
 	}
@@ -146,7 +146,7 @@ func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch board.Watch, 
 	return watch, ok && g.take(ref, o, into)
 }
 
-func (g *Glance) take(ref transfer.Ref, o board.Object, into *Lent) bool {
+func (g *Glance) take(ref transfer.Ref, o objindex.Object, into *Lent) bool {
 	bytes := uint64(0)
 	for _, n := range o.Sizes {
 		bytes += n

@@ -18,11 +18,11 @@
 // # The shared object index
 //
 // A request for leases takes a message in each direction and bookkeeping for each object. For small
-// objects that takes longer than the copy. So a peer also publishes the objects in the shared
-// memory in an index, which the code calls board (package internal/board explains why reading it is
-// safe). A Glance is an epoch guard of one reader: it finds objects in the index without any
-// message. Fetch looks into the index first. It asks for leases on objects that are not in it, or
-// that were named without a generation.
+// objects that takes longer than the copy. So a peer also publishes the objects in an index in
+// shared memory (package transfer/objindex explains why reading it is safe). A Glance is an epoch
+// guard of one reader: it finds objects in the index without any message. Fetch looks into the
+// index first. It asks for leases on objects that are not in it, or that were named without a
+// generation.
 //
 // Loans for a longer time always have leases. A guard is for copies and for kernels that read in
 // place (Lend): both end soon, and until then they delay the peer if it needs the memory. The state
@@ -38,11 +38,11 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
-	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/dataproto"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // Config is fixed for the life of a path.
@@ -73,7 +73,7 @@ type Config struct {
 	// Open, if set, makes a peer's memory usable here; the default is to map it for the CPU. Open
 	// also gets memory that lies on a GPU; file is nil then. turn is nil if the peer has no egress
 	// token. If Open returns no error, it owns file and turn and must close them.
-	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error)
+	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error)
 	// Lends, if set, says whether memory that Open returned may be used by Lend. It is called once.
 	Lends func(Memory) bool
 }

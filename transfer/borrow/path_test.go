@@ -13,12 +13,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -157,7 +157,7 @@ func shownIn(t *testing.T) *transfertest.Objects {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := board.New(8<<10, 50*time.Millisecond)
+	b, err := objindex.New(8<<10, 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

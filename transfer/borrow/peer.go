@@ -10,12 +10,12 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
-	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/monotonic"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/dataproto"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // peer is a connection to a peer, open or being opened. conn, space, view, lends and err do not
@@ -27,7 +27,7 @@ type peer struct {
 	conn  *slabshare.Conn
 	space Memory
 	// view reads the peer's shared object index; nil if the peer gave us none.
-	view *board.View
+	view *objindex.View
 	// lends says whether Lend may use this connection; see lend.go.
 	lends bool
 	err   error

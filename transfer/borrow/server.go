@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // Reasons of refusals, in BorrowResponse.error and ReadLease.refusal.
@@ -66,7 +66,7 @@ type ServerConfig struct {
 	Receiver transfer.Receiver
 	// Board, if set, is the shared object index in which readers that map Space find the objects of
 	// Source. Close it after the server.
-	Board *board.Board
+	Board *objindex.Board
 	// Words, if set, serves a connection for completion notifications until it ends; see
 	// slabshare.DialWords.
 	Words func(net.Conn)

@@ -17,12 +17,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
-	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/mishap"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/dataproto"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // serving is one connection of a reader or writer.
@@ -35,7 +35,7 @@ type serving struct {
 	// reader slots of this connection in the shared object index, nil if it has none. welcome sets
 	// both.
 	lent Host
-	seat *board.Seat
+	seat *objindex.Seat
 
 	writing sync.Mutex // Held while a message is written.
 	// creating counts the goroutines that wait for memory.

@@ -5,10 +5,10 @@ import (
 	"os"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // space is a peer's memory, mapped into this process.
@@ -22,7 +22,7 @@ type space struct {
 var _ Memory = (*space)(nil)
 
 // mapped is the default of Config.Open: it maps memory that the CPU can address.
-func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error) {
+func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error) {
 	if file == nil {
 		return nil, errors.New("its memory lies on a GPU")
 	}

@@ -18,11 +18,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/dataproto"
 )
 
 const (

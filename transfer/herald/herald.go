@@ -32,8 +32,8 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/mishap"
-	"github.com/millrace/millrace/internal/ring"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/ring"
 )
 
 // Format of the messages. A reader sends records of askBytes: the kind (1 byte), a task (8) and a

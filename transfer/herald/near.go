@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/descriptors"
-	"github.com/millrace/millrace/internal/ring"
+	"github.com/millrace/millrace/transfer/ring"
 )
 
 // A maker that is reached by a unix socket first sends one byte: shared, together with the

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/descriptors"
-	"github.com/millrace/millrace/internal/ring"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/ring"
 )
 
 // Every message arrives, whether a goroutine polls, none does, or that changes all the time, and

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/ring"
+	"github.com/millrace/millrace/transfer/ring"
 )
 
 // writer sends without blocking its caller: a goroutine writes the bytes that the socket does not

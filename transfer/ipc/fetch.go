@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // Placed objects are submitted when they have enough bytes: first firstBytes, which is little, so
@@ -172,7 +172,7 @@ func (f *fetch) run(ctx context.Context) error {
 // find fills in the heads of objects. The Ref is zero for an object that needs no place: it was not
 // found, or its error was reported to the sink. frames are the frames of the other objects, which
 // sum counts.
-func (f *fetch) find(first, count int) (frames []memory.Frame, sum board.Sum) {
+func (f *fetch) find(first, count int) (frames []memory.Frame, sum objindex.Sum) {
 	if f.glance != nil {
 		frames, sum = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
 		for i := 0; i < count && sum.Objects < count; i++ {
@@ -202,7 +202,7 @@ func (f *fetch) find(first, count int) (frames []memory.Frame, sum board.Sum) {
 
 // place gets regions for the objects that have a head (counted by sum) and cuts their copies. If it
 // returns an error, the fetch ends, and the objects from at on have no copies.
-func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, sum board.Sum) (at int, err error) {
+func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, sum objindex.Sum) (at int, err error) {
 	simple := sum.Single == sum.Objects
 	for i := 0; i < len(heads); {
 		if heads[i].Ref.Generation == 0 {

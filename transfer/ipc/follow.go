@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 const (
@@ -88,12 +88,12 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 
 // appear waits until an object is on the peer's board. It returns nil if the object does not appear
 // in time. It holds no slot of the board while it sleeps, so it delays nothing at the peer.
-func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.Glance, board.Watch, error) {
+func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.Glance, objindex.Watch, error) {
 	began := time.Now()
 	for {
 		glance, err := p.lenders.Glance(ctx, at, 1)
 		if err != nil || glance == nil {
-			return nil, board.Watch{}, err
+			return nil, objindex.Watch{}, err
 		}
 		if watch, ok := glance.FindArriving(r, into); ok {
 			return glance, watch, nil
@@ -101,9 +101,9 @@ func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, int
 		glance.End()
 		switch waited := time.Since(began); {
 		case ctx.Err() != nil:
-			return nil, board.Watch{}, context.Cause(ctx)
+			return nil, objindex.Watch{}, context.Cause(ctx)
 		case waited > appearWithin:
-			return nil, board.Watch{}, nil
+			return nil, objindex.Watch{}, nil
 		default:
 			nap(min(followPoll+waited/8, followIdle))
 		}
@@ -129,7 +129,7 @@ type following struct {
 	lane   *lane
 	group  *group
 	glance *borrow.Glance
-	watch  board.Watch
+	watch  objindex.Watch
 	// pieces are the pieces that are not submitted, in the order of the object.
 	cutting          cutting
 	pieces           []piece

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -23,7 +23,7 @@ import (
 type middle struct {
 	*child
 	memory *held
-	board  *board.Board
+	board  *objindex.Board
 	server *borrow.Server
 	peer   transfer.Peer
 	want   []byte
@@ -37,7 +37,7 @@ var arriving = sync.OnceValue(func() []byte { return pattern(arrivingBytes) })
 func newMiddle(t *testing.T, ttl time.Duration) *middle {
 	t.Helper()
 	h, c := newHeld(t, 256<<20)
-	b, err := board.New(16, ttl)
+	b, err := objindex.New(16, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -20,7 +20,7 @@ import (
 type lent struct {
 	*child
 	objects *transfertest.Objects
-	board   *board.Board
+	board   *objindex.Board
 	server  *borrow.Server
 	peer    transfer.Peer
 }
@@ -141,7 +141,7 @@ func TestGPULoanIsRevoked(t *testing.T) {
 	if over == nil || over(now) {
 		t.Fatal("nobody is waited for")
 	}
-	if !over(now.Add(board.DefaultTTL)) {
+	if !over(now.Add(objindex.DefaultTTL)) {
 		t.Fatal("they are waited for too long")
 	}
 	var three transfer.Loan

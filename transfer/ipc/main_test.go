@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -28,6 +27,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -162,7 +162,7 @@ func serve(in io.Reader, out io.Writer) error {
 	room := transfertest.NewRoom(slab)
 	if o.Address != "" {
 		objects := transfertest.NewObjectsIn(room)
-		b, err := board.New(0, 0)
+		b, err := objindex.New(0, 0)
 		if err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func serve(in io.Reader, out io.Writer) error {
 // The paths of a child are kept between its orders.
 var (
 	childPath  *ipc.Path
-	childBoard *board.Board
+	childBoard *objindex.Board
 	// childPlaces are reused for objects that are fetched repeatedly.
 	childPlaces *places
 )

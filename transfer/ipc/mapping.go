@@ -8,12 +8,12 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // mapping is the memory of one incarnation of a peer, mapped in this process. Two connections to
@@ -24,7 +24,7 @@ type mapping struct {
 	identity memory.Identity
 	lane     *lane
 	// turn is the egress token of the source; nil if the source has none.
-	turn *board.Turn
+	turn *objindex.Turn
 	// places are the windows of the lane. streams and events are the resources that the places use.
 	places  [2][]place
 	streams []*cuda.Stream
@@ -58,7 +58,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -131,7 +131,7 @@ func (m *mapping) suspect() error {
 }
 
 // take gives the egress token to the lane. REQUIRES: the lane is not used yet.
-func (m *mapping) take(turn *board.Turn) {
+func (m *mapping) take(turn *objindex.Turn) {
 	switch {
 	case turn == nil:
 	case m.peer == nil:

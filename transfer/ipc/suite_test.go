@@ -7,19 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task + 1), Generation: 1} }
 
-func newBoard(tb testing.TB) *board.Board {
+func newBoard(tb testing.TB) *objindex.Board {
 	tb.Helper()
-	b, err := board.New(8<<10, 0)
+	b, err := objindex.New(8<<10, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -19,13 +19,13 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // Config is fixed for the life of a path.
@@ -149,7 +149,7 @@ func (m *mapping) Close(bool) {
 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (borrow.Memory, error) {
+func (p *Path) open(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
 	if file == nil || turn != nil {
 		return nil, fmt.Errorf("pinned: %w: what was lent is not host memory", transfer.ErrProtocol)
 	}

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // Heap is a memory.Space in the Go heap.
@@ -43,7 +43,7 @@ type Objects struct {
 	objects map[transfer.Ref]transfer.Leased
 	leases  map[transfer.LeaseID]transfer.Ref
 	last    transfer.LeaseID
-	board   *board.Board
+	board   *objindex.Board
 }
 
 // NewObjects returns an empty source in the heap.
@@ -59,14 +59,14 @@ func NewObjectsIn(room *Room) *Objects {
 func (o *Objects) Room() *Room { return o.room }
 
 // ShowOn also publishes all objects that are put from now on in a shared object index.
-func (o *Objects) ShowOn(b *board.Board) {
+func (o *Objects) ShowOn(b *objindex.Board) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.board = b
 }
 
 // Board returns the shared object index with the objects; nil if there is none.
-func (o *Objects) Board() *board.Board {
+func (o *Objects) Board() *objindex.Board {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.board

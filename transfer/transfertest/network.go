@@ -134,4 +134,3 @@ func (p *NetworkPath) interrupted(ctx context.Context, peer transfer.Peer, e ent
 		return nil
 	}
 }
-

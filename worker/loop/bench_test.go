@@ -14,7 +14,6 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
@@ -23,6 +22,7 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/herald"
 	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/store"
@@ -94,7 +94,7 @@ func (d *instant) Finish() (device.Result, error) {
 // subscribes to the worker's results.
 type neighbour struct {
 	peer  transfer.Peer
-	board *board.Board
+	board *objindex.Board
 	*herald.Herald
 	reader atomic.Pointer[herald.Reader]
 	// asked and heard count the subscriptions and notifications that the worker has sent.
@@ -129,8 +129,8 @@ func benchmarkStep(b *testing.B, peers int) {
 		ended(slab.Close)
 		return slab
 	}
-	boardOf := func() *board.Board {
-		shown, err := board.New(0, 0)
+	boardOf := func() *objindex.Board {
+		shown, err := objindex.New(0, 0)
 		check(err)
 		ended(shown.Close)
 		return shown

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
@@ -91,7 +91,7 @@ type made struct {
 	t       *testing.T
 	n       *native
 	objects *store.Store
-	view    *board.View
+	view    *objindex.View
 	ended   chan *nativeRun
 	// looks gets a value each time the lane polls for notifications, which it does after meanwhile.
 	looks chan struct{}
@@ -104,7 +104,7 @@ func newMade(t *testing.T) *made {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := board.New(0, 0)
+	shown, err := objindex.New(0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func newMade(t *testing.T) *made {
 		t.Fatal(err)
 	}
 	x := &made{maker: &maker{gate: make(chan struct{}, 10), frames: map[string][]memory.Frame{}}, t: t, ended: make(chan *nativeRun, 10), looks: make(chan struct{})}
-	if x.view, err = board.Open(shown.File(), seat.File()); err != nil {
+	if x.view, err = objindex.Open(shown.File(), seat.File()); err != nil {
 		t.Fatal(err)
 	}
 	if x.objects, err = store.New(slab, slog.New(slog.DiscardHandler)); err != nil {
@@ -208,7 +208,7 @@ func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 		x.t.Fatal("no slot")
 	}
 	defer g.End(0)
-	var found board.Found
+	var found objindex.Found
 	found.Begin(1)
 	o, ok := g.Find(ref, 4<<20, &found)
 	if !ok {

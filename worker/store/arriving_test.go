@@ -4,16 +4,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // arrivals is an object that is fetched again and again.
 type arrivals struct {
 	*spilling
 	t    *testing.T
-	view *board.View
+	view *objindex.View
 	r    ledger.ReservationID
 }
 
@@ -44,13 +44,13 @@ func (a *arrivals) begin() memory.Frame {
 	return frames[0]
 }
 
-func (a *arrivals) follow() (board.Glance, board.Watch, bool) {
+func (a *arrivals) follow() (objindex.Glance, objindex.Watch, bool) {
 	a.t.Helper()
 	g, ok := a.view.Look()
 	if !ok {
 		a.t.Fatal("no slot")
 	}
-	_, w, ok := g.FindArriving(onBoard(1), a.Space().Size(), &board.Found{})
+	_, w, ok := g.FindArriving(onBoard(1), a.Space().Size(), &objindex.Found{})
 	return g, w, ok
 }
 

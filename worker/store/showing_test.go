@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // mapped returns the slab as another process maps it.
@@ -30,13 +30,13 @@ func mapped(t *testing.T, slab memory.Space) []byte {
 	return data
 }
 
-func (s *spilling) sit(t *testing.T) *board.View {
+func (s *spilling) sit(t *testing.T) *objindex.View {
 	t.Helper()
 	seat, err := s.board.Seat()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := board.Open(s.board.File(), seat.File())
+	v, err := objindex.Open(s.board.File(), seat.File())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 	for range 3 {
 		v := s.sit(t)
 		readers.Go(func() {
-			var found board.Found
+			var found objindex.Found
 			seen := make([]byte, bytes)
 			for {
 				select {
@@ -190,9 +190,9 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read := func(task int) (board.Glance, bool) {
+	read := func(task int) (objindex.Glance, bool) {
 		g, _ := v.Look()
-		var found board.Found
+		var found objindex.Found
 		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
 		return g, ok
 	}
@@ -229,7 +229,7 @@ func TestWhatComesBackIsShownAgain(t *testing.T) {
 	shown := func(task int) bool {
 		g, _ := v.Look()
 		defer g.End(0)
-		var found board.Found
+		var found objindex.Found
 		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
 		return ok
 	}

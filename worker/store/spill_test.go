@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/store"
 )
@@ -67,7 +67,7 @@ type spilling struct {
 	*store.Store
 	file      *faulty
 	directory string
-	board     *board.Board
+	board     *objindex.Board
 	wait      time.Duration // longest wait of put for room
 
 	mu   sync.Mutex
@@ -122,7 +122,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *sp
 	if s.Store, err = store.New(slab, slog.New(slog.DiscardHandler), tier); err != nil {
 		t.Fatal(err)
 	}
-	if s.board, err = board.New(256, readers); err != nil {
+	if s.board, err = objindex.New(256, readers); err != nil {
 		t.Fatal(err)
 	}
 	s.ShowOn(s.board)

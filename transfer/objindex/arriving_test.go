@@ -1,23 +1,23 @@
-package board_test
+package objindex_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
-func follow(tb testing.TB, g board.Glance, task int) (board.Object, board.Watch) {
+func follow(tb testing.TB, g objindex.Glance, task int) (objindex.Object, objindex.Watch) {
 	tb.Helper()
-	o, w, ok := g.FindArriving(ref(task), size, &board.Found{})
+	o, w, ok := g.FindArriving(ref(task), size, &objindex.Found{})
 	if !ok {
 		tb.Fatalf("object %d is not found", task)
 	}
 	return o, w
 }
 
-func wantProgress(tb testing.TB, w board.Watch, bytes uint64, whole, ok bool) {
+func wantProgress(tb testing.TB, w objindex.Watch, bytes uint64, whole, ok bool) {
 	tb.Helper()
 	if n, is, still := w.Progress(); still != ok || is != whole || ok && !whole && n != bytes {
 		tb.Errorf("%d bytes, whole %v, ok %v; want %d, %v, %v", n, is, still, bytes, whole, ok)
@@ -33,7 +33,7 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 	}
 	g := look(t, v)
 	defer g.End(0)
-	if _, ok := g.Find(ref(1), size, &board.Found{}); ok {
+	if _, ok := g.Find(ref(1), size, &objindex.Found{}); ok {
 		t.Error("what arrives is found as if it were here")
 	}
 	o, w := follow(t, g, 1)
@@ -49,7 +49,7 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 	}
 	b.Arrived(ref(1), 1500)
 	wantProgress(t, w, 0, true, true)
-	if _, ok := g.Find(ref(1), size, &board.Found{}); !ok {
+	if _, ok := g.Find(ref(1), size, &objindex.Found{}); !ok {
 		t.Error("what is whole is not found")
 	}
 	_, again := follow(t, g, 1)

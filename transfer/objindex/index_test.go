@@ -1,4 +1,4 @@
-package board_test
+package objindex_test
 
 import (
 	"bufio"
@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // childEnv makes this test binary run as a reader of the index and the slots whose descriptors it
@@ -47,9 +47,9 @@ func closing(tb testing.TB, c io.Closer) {
 	}
 }
 
-func newBoard(tb testing.TB, entries int, ttl time.Duration) *board.Board {
+func newBoard(tb testing.TB, entries int, ttl time.Duration) *objindex.Board {
 	tb.Helper()
-	b, err := board.New(entries, ttl)
+	b, err := objindex.New(entries, ttl)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -58,13 +58,13 @@ func newBoard(tb testing.TB, entries int, ttl time.Duration) *board.Board {
 }
 
 // sit connects a reader to a board.
-func sit(tb testing.TB, b *board.Board) (*board.Seat, *board.View) {
+func sit(tb testing.TB, b *objindex.Board) (*objindex.Seat, *objindex.View) {
 	tb.Helper()
 	s, err := b.Seat()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	v, err := board.Open(b.File(), s.File())
+	v, err := objindex.Open(b.File(), s.File())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func frame(n int) memory.Frame {
 	return memory.Frame{Offset: uint64(n) % 1000 * 256, Bytes: uint64(n)%256 + 1}
 }
 
-func look(tb testing.TB, v *board.View) board.Glance {
+func look(tb testing.TB, v *objindex.View) objindex.Glance {
 	tb.Helper()
 	g, ok := v.Look()
 	if !ok {
@@ -107,11 +107,11 @@ func TestWhatIsShownIsFound(t *testing.T) {
 	for n := 1; n <= count; n++ {
 		shown[n] = b.Show(ref(n), header(n), frames(n))
 	}
-	check := func(found board.Found) {
+	check := func(found objindex.Found) {
 		t.Helper()
 		g := look(t, v)
 		found.Begin(count)
-		var kept []board.Object
+		var kept []objindex.Object
 		for n := 1; n <= count+100; n++ {
 			o, ok := g.Find(ref(n), size, &found)
 			kept = append(kept, o)
@@ -131,7 +131,7 @@ func TestWhatIsShownIsFound(t *testing.T) {
 			t.Error("it did not hold")
 		}
 	}
-	check(board.Found{})
+	check(objindex.Found{})
 	full := 0
 	for n := 1; n <= count; n++ {
 		if !shown[n] {
@@ -147,11 +147,11 @@ func TestWhatIsShownIsFound(t *testing.T) {
 	if full > count/50 {
 		t.Errorf("%d of %d objects had no room on a board for 1,024", full, count)
 	}
-	check(board.Found{})
+	check(objindex.Found{})
 	for n := 3; n <= count; n += 3 {
 		shown[n] = b.Show(ref(n), header(n), frames(n))
 	}
-	check(board.Found{})
+	check(objindex.Found{})
 	if s := b.Stats(); s.ReadBytes != 21 || s.Seats != 1 || s.Revoked != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -161,8 +161,8 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 	b := newBoard(t, 16, 0)
 	_, v := sit(t, b)
 	for name, shown := range map[string]bool{
-		"long header": b.Show(ref(1), make([]byte, board.MaxPayload+1), nil), "many frames": b.Show(ref(2), nil, make([]memory.Frame, 9)),
-		"both": b.Show(ref(3), make([]byte, board.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Show(transfer.Ref{Task: 4}, nil, nil),
+		"long header": b.Show(ref(1), make([]byte, objindex.MaxPayload+1), nil), "many frames": b.Show(ref(2), nil, make([]memory.Frame, 9)),
+		"both": b.Show(ref(3), make([]byte, objindex.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Show(transfer.Ref{Task: 4}, nil, nil),
 	} {
 		if shown {
 			t.Error(name)
@@ -182,7 +182,7 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 	if !b.Show(ref(1), nil, []memory.Frame{{Offset: size - 1, Bytes: 2}}) {
 		t.Fatal("no room for one that had it")
 	}
-	var found board.Found
+	var found objindex.Found
 	if _, ok := look(t, v).Find(ref(1), size, &found); ok {
 		t.Error("a frame beyond the memory is found")
 	}
@@ -200,8 +200,8 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 			b.Show(ref(1), nil, []memory.Frame{frame(0)})
 			now := time.Now()
 			stamp, read, found, looked := 1, 0, false, false
-			var lists board.Found
-			var g board.Glance
+			var lists objindex.Found
+			var g objindex.Glance
 			var over func(time.Time) bool
 			hidden, asked, overwritten := false, false, false
 			reader := []func(){
@@ -285,7 +285,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 		_, v := sit(t, b)
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
-			var found board.Found
+			var found objindex.Found
 			for {
 				select {
 				case <-stop:
@@ -322,7 +322,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 				for j, k := range keys[:n] {
 					ok := heads[j].Ref == k
 					if !together {
-						var o board.Object
+						var o objindex.Object
 						o, ok = g.Find(k, size, &found)
 						frames[j] = o.Frames
 					}
@@ -408,12 +408,12 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 // readAsChild takes a slot, looks object 1 up, reports the result, and ends the guard when it reads
 // a line.
 func readAsChild(in io.Reader, out io.Writer) error {
-	v, err := board.Open(os.NewFile(3, "board"), os.NewFile(4, "slots"))
+	v, err := objindex.Open(os.NewFile(3, "board"), os.NewFile(4, "slots"))
 	if err != nil {
 		return err
 	}
 	g, _ := v.Look()
-	var found board.Found
+	var found objindex.Found
 	_, ok := g.Find(ref(1), size, &found)
 	if _, err := fmt.Fprintln(out, "found", ok); err != nil {
 		return err
@@ -567,12 +567,12 @@ func TestWhatIsNoBoardIsRefused(t *testing.T) {
 	}
 	defer closing(t, plain)
 	for _, files := range [][2]*os.File{{s.File(), s.File()}, {b.File(), b.File()}, {plain, s.File()}} {
-		if _, err := board.Open(files[0], files[1]); !errors.Is(err, board.ErrNotABoard) {
+		if _, err := objindex.Open(files[0], files[1]); !errors.Is(err, objindex.ErrNotABoard) {
 			t.Errorf("%v", err)
 		}
 	}
 	for _, n := range []int{1, 8, 17, 3 << 10, 1 << 30} {
-		if _, err := board.New(n, 0); err == nil {
+		if _, err := objindex.New(n, 0); err == nil {
 			t.Errorf("a board for %d objects", n)
 		}
 	}
@@ -586,7 +586,7 @@ func BenchmarkFind(b *testing.B) {
 		on.Show(ref(n), make([]byte, 40), []memory.Frame{frame(n)})
 	}
 	b.Run("one", func(b *testing.B) {
-		var found board.Found
+		var found objindex.Found
 		b.ReportAllocs()
 		for n := 0; b.Loop(); n++ {
 			g, _ := v.Look()
@@ -597,7 +597,7 @@ func BenchmarkFind(b *testing.B) {
 		}
 	})
 	b.Run("thousand", func(b *testing.B) {
-		var found board.Found
+		var found objindex.Found
 		b.ReportAllocs()
 		for b.Loop() {
 			g, _ := v.Look()

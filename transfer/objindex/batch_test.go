@@ -1,4 +1,4 @@
-package board_test
+package objindex_test
 
 import (
 	"bytes"
@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/objindex"
 )
 
 // FindAll returns the same results as Find for each key alone, for any order of keys and with any
@@ -52,7 +52,7 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 	} {
 		shuffle()
 		g := look(t, v)
-		var alone, together board.Found
+		var alone, together objindex.Found
 		alone.Begin(len(keys))
 		together.Begin(len(keys))
 		heads := make([]transfer.Head, len(keys))
@@ -97,7 +97,7 @@ func BenchmarkFindAll(b *testing.B) {
 	find := func(keys []transfer.Ref) func(b *testing.B) {
 		return func(b *testing.B) {
 			b.Helper()
-			var found board.Found
+			var found objindex.Found
 			var heads [128]transfer.Head
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {

@@ -1,4 +1,4 @@
-// Package board is an Adapter: read leases through shared memory, without messages.
+// Package objindex is an Adapter: read leases through shared memory, without messages.
 //
 // A board is a shared object index. A lender (a worker) publishes in it which objects lie at which
 // offsets of the memory that its readers have mapped. The index is a file in memory that only the
@@ -49,7 +49,7 @@
 // Readers belong to the same user, but their bugs must not harm the lender: the index file is
 // sealed against writing by others, no file can change its size, and nothing that a reader writes
 // into its slots delays the lender for longer than TTL.
-package board
+package objindex
 
 import (
 	"encoding/binary"
