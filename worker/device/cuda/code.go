@@ -53,8 +53,8 @@ func builtinSource() string {
 
 // manifest records how the CUBINs beside it were compiled.
 type manifest struct {
-	// SourceSHA256 is the hash of builtinSource. Flags are the flags of the compilation, NVRTC is
-	// the compiler's version.
+	// SourceSHA256 is the hash of builtinSource without its comments. Flags are the flags of the
+	// compilation, NVRTC is the compiler's version.
 	SourceSHA256 string
 	Flags        []string
 	NVRTC        string

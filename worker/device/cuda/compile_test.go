@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -40,10 +41,35 @@ func nvrtc(t *testing.T) *compiler {
 	return c
 }
 
+var cComment = regexp.MustCompile(`//[^\n]*|(?s:/\*.*?\*/)`)
+
+// withoutComments returns a source without comments, blank lines and the spaces at the ends of
+// lines: a change of those does not change the compiled code. The source must not have comment
+// markers in strings.
+func withoutComments(source string) string {
+	var kept []string
+	for line := range strings.SplitSeq(cComment.ReplaceAllString(source, ""), "\n") {
+		if line = strings.TrimRight(line, " \t"); line != "" {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+func TestCommentsDoNotMakeBuiltinKernelsStale(t *testing.T) {
+	const plain = "int a;\nint b = 1 / 2;"
+	if got := withoutComments("// Two\n\nint a;  // one\n/* the\nother */\nint b = 1 / 2;\n"); got != plain {
+		t.Errorf("%q, want %q", got, plain)
+	}
+	if withoutComments("int a;") == withoutComments("int  b;") {
+		t.Error("other code is taken for the same")
+	}
+}
+
 func TestBuiltinKernelsAreThoseOfTheirSource(t *testing.T) {
 	c := nvrtc(t)
 	source := builtinSource()
-	want := manifest{SourceSHA256: sha256Hex([]byte(source)), Flags: compileFlags, NVRTC: c.version, CUBINs: map[string]string{}}
+	want := manifest{SourceSHA256: sha256Hex([]byte(withoutComments(source))), Flags: compileFlags, NVRTC: c.version, CUBINs: map[string]string{}}
 	cubins := map[string][]byte{}
 	for _, arch := range append([]string{builtinPTX}, builtinArchs...) {
 		cubin, err := c.compile("builtin.cu", source, arch, compileFlags)

@@ -1,15 +1,17 @@
-// Kernels that do not depend on what users send: fills, copies, numbers. Element
-// types that are only moved are told apart by their size.
+// The kernels that are the same for all users: fills, copies, sequences, random numbers, products
+// of integers, and others. Generated kernels are not here. Kernels that only move elements exist
+// once for each element size, not for each type.
 #include "prelude.cuh"
 
 struct fill_args {
   char *out;
   u64 n;
-  pack<u64, 2> value;  // as often as it fits into 16 bytes
+  pack<u64, 2> value;  // the element, repeated to 16 bytes
 };
 
-extern "C" __global__ void __launch_bounds__(256) fill(const fill_args a) {  // n: bytes
-  // Four rounds, so that there are fewer blocks to begin.
+// Fills n bytes.
+extern "C" __global__ void __launch_bounds__(256) fill(const fill_args a) {
+  // Each thread fills four times 16 bytes, so that there are fewer blocks to start.
 #pragma unroll
   for (int round = 0; round < 4; round++) {
     u64 i = (((u64)blockIdx.x * 4 + round) * 256 + threadIdx.x) * 16;
@@ -25,11 +27,11 @@ struct copy_args {
   const char *from;
   char *to;
   u64 n;
-  i32 axes, tile;  // tile: the axis that is contiguous in from, for turn
-  i64 shape[AXES], from_stride[AXES], to_stride[AXES];
+  i32 axes, tile;  // tile: for turn, the axis that is contiguous in from
+  i64 shape[AXES], from_stride[AXES], to_stride[AXES];  // strides in bytes
 };
 
-// Copies between any strides, in units of T.
+// Copies n elements of type T between any strides.
 template <class T> __device__ __forceinline__ void copy(const copy_args &a) {
   for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < a.n; i += (u64)gridDim.x * 256) {
     i64 from = 0, to = 0;
@@ -52,8 +54,9 @@ template <class T> __device__ __forceinline__ void copy(const copy_args &a) {
   }
 }
 
-// Copies tiles of 32 by 32 by way of shared memory: the last axis is contiguous in
-// to, the axis tile in from. The other axes are counted by the grid's z.
+// Transposes: copies tiles of 32 by 32 elements through shared memory, so that reads and writes are
+// both contiguous. The last axis is contiguous in to, the axis tile in from. The grid's z counts
+// the tiles along the other axes.
 template <class T> __device__ __forceinline__ void turn(const copy_args &a) {
   __shared__ T shared[32][33];
   int last = a.axes - 1;
@@ -89,7 +92,7 @@ MOVES(4, u32)
 MOVES(8, u64)
 MOVES(16, sixteen)
 
-// Element i is first + T(i)*step, each step rounded.
+// Element i is first + T(i)*step. The product and the sum are each rounded.
 template <class T> struct count_args {
   T *out;
   u64 n;
@@ -114,7 +117,7 @@ COUNT(float64, f64)
 COUNT_COMPLEX(complex64, f32)
 COUNT_COMPLEX(complex128, f64)
 
-// Philox4x32-10: blocks of two words of 64 bits.
+// The generator Philox4x32-10. Each counter gives a block of two random words of 64 bits.
 struct words {
   u64 even, odd;
 };
@@ -132,10 +135,10 @@ __device__ __forceinline__ f64 unit(u64 word) { return (f64)(word >> 11) * 0x1p-
 
 struct draw_args {
   char *out;
-  u64 first, n, seed;  // words from first on
-  f64 a, b;            // low and high, or loc and scale
-  i64 base;            // of integers
-  u64 span;
+  u64 first, n, seed;  // the first word and the number of words in the seed's sequence
+  f64 a, b;            // uniform: low and high; normal: mean and standard deviation
+  i64 base;            // integers: the smallest
+  u64 span;            // integers: how many different ones
 };
 
 __device__ __forceinline__ void draw(const draw_args &g, u64 w, f64 *out) {
@@ -150,7 +153,8 @@ template <class T> __device__ __forceinline__ void draw_integer(const draw_args 
   *out = (T)(g.base + (i64)__umul64hi(w, g.span));
 }
 
-// Each thread makes one block, of which the first and the last may lie outside.
+// Each thread makes one block of two words. The first block may begin before the output, the last
+// one may end behind it.
 #define DRAW(name, T, EVEN, ODD)                                                          \
   extern "C" __global__ void __launch_bounds__(256) draw_##name(const draw_args g) {      \
     u64 block = g.first / 2 + (u64)blockIdx.x * 256 + threadIdx.x;                        \
@@ -182,7 +186,8 @@ DRAW(integers_int64, i64, draw_integer(g, w.even, &even), draw_integer(g, w.odd,
 DRAW(normal_float32, f32, NORMAL(f32), )
 DRAW(normal_float64, f64, NORMAL(f64), )
 
-extern "C" __global__ void __launch_bounds__(256) draw_bytes(const draw_args g) {  // n: bytes
+// Draws n bytes; first is not used.
+extern "C" __global__ void __launch_bounds__(256) draw_bytes(const draw_args g) {
   u64 i = ((u64)blockIdx.x * 256 + threadIdx.x) * 16;
   if (i >= g.n) return;
   words w = philox(i / 16, g.seed);
@@ -192,8 +197,9 @@ extern "C" __global__ void __launch_bounds__(256) draw_bytes(const draw_args g) 
     for (u64 k = 0; i + k < g.n; k++) g.out[i + k] = ((const char *)&w)[k];
 }
 
-// A point of a Task Bench graph. Pair i of the output depends on pair i of each input, and is all ones if one of those was
-// wrong, so that nothing has to be told to the processor: whatever reads it sees it, and passes it on.
+// A point of a Task Bench graph. Pair i of the output is computed from pair i of each input. If one
+// of those is wrong, it is (-1, -1). So the host needs no report of an error: later points see it
+// and pass it on.
 struct pair {
   i64 step, point;
 };
@@ -219,7 +225,8 @@ extern "C" __global__ void __launch_bounds__(256) bench_point(const point_args a
   f64 sum = 0;
   for (int k = 0; k < 8; k++) sum += lane[k];
   for (u64 i = first; i < a.pairs; i += threads) {
-    bool right = !(sum < 0);  // never: what was computed must be needed
+    // sum is never negative; the compiler does not know it, so it cannot remove the computation.
+    bool right = !(sum < 0);
     for (u64 n = 0; n < a.inputs; n++) {
       const point_input &x = a.input[n];
       pair p = i < x.pairs ? x.data[i] : pair{-1, -1};
@@ -229,15 +236,15 @@ extern "C" __global__ void __launch_bounds__(256) bench_point(const point_args a
   }
 }
 
-// For factorisations: the upper triangle of a matrix that lies by columns, which is
-// the lower one by rows, with a sign for each row; what else there is becomes zero.
+// For factorisations: copies the upper triangle of a matrix, and sets the elements below it to
+// zero. from is in column order, with from_distance elements from one column to the next. to is in
+// row order, without gaps.
 struct triangle_args {
   const char *from;
   char *to;
-  u64 rows, columns, from_distance;  // of the matrix by rows
+  u64 rows, columns, from_distance;
 };
 template <class T> __device__ __forceinline__ void upper(const triangle_args &a) {
-  // from is by columns with from_distance between them, to by rows without gaps.
   u64 n = (u64)blockIdx.x * 256 + threadIdx.x;
   if (n >= a.rows * a.columns) return;
   u64 i = n / a.columns, j = n - i * a.columns;
@@ -246,10 +253,11 @@ template <class T> __device__ __forceinline__ void upper(const triangle_args &a)
 extern "C" __global__ void __launch_bounds__(256) upper_float32(const triangle_args a) { upper<f32>(a); }
 extern "C" __global__ void __launch_bounds__(256) upper_float64(const triangle_args a) { upper<f64>(a); }
 
-// The largest distance of a square matrix from the identity, in one triangle.
+// The largest difference between a square matrix and the identity, in the lower triangle. NaN
+// counts as 1e300.
 struct off_args {
   const char *from;
-  f64 *worst;  // as an ordered integer would be: it is never negative
+  f64 *worst;  // compared as an integer: the bits of numbers that are not negative have their order
   u64 n;
 };
 template <class T> __device__ __forceinline__ void off(const off_args &a) {
@@ -266,8 +274,8 @@ template <class T> __device__ __forceinline__ void off(const off_args &a) {
 extern "C" __global__ void __launch_bounds__(256) off_float32(const off_args a) { off<f32>(a); }
 extern "C" __global__ void __launch_bounds__(256) off_float64(const off_args a) { off<f64>(a); }
 
-// Products of integer matrices: any strides, in elements; the grid's z counts a
-// batch.
+// Products of integer matrices. Strides are in elements and arbitrary, but the rows of c are
+// contiguous. The grid's z counts the matrices of a batch.
 struct product_args {
   const char *a, *b;
   char *c;
@@ -304,7 +312,7 @@ PRODUCT(uint8, u8, u32, false)
 PRODUCT(int32, i32, u32, false)
 PRODUCT(int64, i64, u64, false)
 
-// Many copies of bytes at once, from wherever they lie: a block takes one row of the table after the other.
+// Copies many ranges of bytes. Each block copies one row of the table after the other.
 struct gather_row {
   char *to;
   const char *from;
@@ -314,7 +322,7 @@ template <class W> __device__ __forceinline__ void gather_words(char *to, const 
   const u64 count = bytes / sizeof(W), step = blockDim.x;
   u64 at = threadIdx.x;
   for (; at + 3 * step < count; at += 4 * step) {
-    W w[4];  // loads under way, for memory that is far
+    W w[4];  // outstanding loads, because memory of a peer or of the host takes long to answer
 #pragma unroll
     for (int k = 0; k < 4; k++) w[k] = ((const W *)from)[at + k * step];
 #pragma unroll
@@ -322,7 +330,8 @@ template <class W> __device__ __forceinline__ void gather_words(char *to, const 
   }
   for (; at < count; at += step) ((W *)to)[at] = ((const W *)from)[at];
 }
-// Both sides are aligned alike, after some bytes.
+// Copies a row by words of type W, and the bytes before the first and after the last whole word one
+// by one. REQUIRES: to and from have the same alignment within a word.
 template <class W> __device__ __forceinline__ void gather_aligned(const gather_row &r) {
   u64 head = (0 - (u64)r.to) & (sizeof(W) - 1);
   if (head > r.bytes) head = r.bytes;

@@ -1,6 +1,7 @@
-// What generated kernels are made of: the element types, and the functions of
-// expressions with the results of worker/ops, whose names they have. Functions of
-// complex numbers work in double. Nothing here is contracted to fused operations.
+// The parts of generated kernels: the element types, and the functions of expressions. The
+// functions have the names of those of worker/ops, and give the same results. Functions of complex
+// numbers compute in double precision. The compiler must not contract operations to fused ones,
+// which round differently (--fmad=false).
 typedef unsigned char u8;
 typedef int i32;
 typedef long long i64;
@@ -43,7 +44,7 @@ FN T f_copy(T a) { return a; }
 
 __device__ __forceinline__ f32 f_div(f32 a, f32 b) { return a / b; }
 __device__ __forceinline__ f64 f_div(f64 a, f64 b) { return a / b; }
-// Smith's method, which does not overflow midway.
+// Divides by the method of Smith, in which intermediate results do not overflow so easily.
 __device__ inline c128 divide(c128 a, c128 b) {
   if (b.re == 0 && b.im == 0) return {a.re / fabs(b.re), a.im / fabs(b.re)};
   if (fabs(b.re) >= fabs(b.im)) {
@@ -82,7 +83,7 @@ template <> __device__ __forceinline__ f64 f_floordiv(f64 a, f64 b) { f64 q, r; 
 template <> __device__ __forceinline__ f32 f_mod(f32 a, f32 b) { f32 q, r; divmod(a, b, q, r); return r; }
 template <> __device__ __forceinline__ f64 f_mod(f64 a, f64 b) { f64 q, r; divmod(a, b, q, r); return r; }
 
-// A negative exponent is told by the flag.
+// Sets *negative if an exponent is negative; the result is then 0.
 FN T f_ipow(T a, T b, int *negative) {
   if (b < 0) { *negative = 1; return 0; }
   T result = 1;
@@ -162,7 +163,7 @@ FN T f_hypot(T a, T b) { return hypot(a, b); }
 FN T f_reciprocal(T a) { return 1 / a; }
 COMPLEX cx<R> f_reciprocal(cx<R> a) { return narrow<R>(divide({1, 0}, wide(a))); }
 
-// Integers have no fractions.
+// Rounding leaves integers as they are.
 #define ROUNDING(name, function)                                             \
   FN T f_##name(T a) { return a; }                                           \
   template <> __device__ __forceinline__ f32 f_##name(f32 a) { return function##f(a); } \
@@ -201,7 +202,7 @@ __device__ inline c128 z_sqrt(c128 z) {
   if (z.re == 0 && z.im == 0) return {0, z.im};
   if (isinf(z.im)) return {fabs(z.im), z.im};
   if (isinf(z.re)) return z.re > 0 ? c128{z.re, copysign(0.0, z.im)} : c128{0, copysign(fabs(z.re), z.im)};
-  // Halved twice where the modulus could overflow.
+  // Large numbers are scaled by 1/4, because their modulus could overflow.
   f64 s = fabs(z.re) > 1e300 || fabs(z.im) > 1e300 ? 0.25 : 1;
   f64 x = z.re * s, y = z.im * s;
   f64 t = sqrt((fabs(x) + hypot(x, y)) * 0.5) / sqrt(s);
@@ -292,8 +293,9 @@ COMPLEXES(arcsinh)
 COMPLEXES(arccosh)
 COMPLEXES(arctanh)
 
-// Conversions: floats are truncated, what an integer cannot hold becomes the
-// smallest one, complex numbers lose their imaginary part.
+// Conversions. Floats are truncated towards zero. A value that the integer type cannot hold becomes
+// its smallest value; u8 takes the low byte. A complex number loses its imaginary part if the
+// target is real.
 template <class To, class From> struct caster {
   static __device__ __forceinline__ To of(From x) { return (To)x; }
 };

@@ -1,13 +1,21 @@
-// The kernels of array.reduce. Before it come definitions of: in_t, acc_t, out_t;
-// load, which makes an accumulator of an element; join; finish; IDENTITY; V, how
-// many elements one load has; G, how many threads share an output; NK and NR, the
-// axes that stay and those that are folded; RUN, whether the folded elements lie
-// together.
+// The kernels of array.reduce. The generated source defines these names before it:
+//
+//   in_t, acc_t, out_t   types of elements, accumulators and results
+//   load                 makes an accumulator from an element
+//   join                 combines two accumulators
+//   finish               makes a result from an accumulator and the number of elements
+//   IDENTITY             the accumulator of no elements
+//   V                    elements per load
+//   G                    threads that share one output
+//   NK, NR               the numbers of axes that are kept and that are folded
+//   RUN                  1: the folded elements of an output are contiguous
 struct reduce_args {
   const char *x;
-  char *out;  // results, or, if there are several splits, accumulators
+  char *out;  // results; with several splits: accumulators, for join_splits or join_wide
+  // outs is the number of outputs, rows the number of elements of each. Each of the splits folds
+  // per of them.
   u64 outs, rows, per, splits;
-  f64 count;
+  f64 count;  // the number of elements, for finish
   i64 kept_shape[NK], kept_stride[NK], row_shape[NR], row_stride[NR];
 };
 
@@ -40,7 +48,7 @@ __device__ __forceinline__ void store(const reduce_args &a, u64 o, acc_t value) 
     ((out_t *)a.out)[o] = finish(value, a.count);
 }
 
-// G threads fold one output: where the elements that lie together are folded.
+// Used if contiguous elements belong to the same output: G threads fold one output.
 extern "C" __global__ void __launch_bounds__(256) runs(const reduce_args a) {
   __shared__ acc_t shared[256];
   u64 o = ((u64)blockIdx.x * 256 + threadIdx.x) / G;
@@ -90,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(256) runs(const reduce_args a) {
   if (lane == 0 && o < a.outs) store(a, o, shared[threadIdx.x]);
 }
 
-// 32 neighbouring outputs and 8 rows at a time: where neighbours in memory belong
-// to different outputs.
+// Used if contiguous elements belong to different outputs: a block folds 32 neighbouring outputs, 8
+// rows at a time.
 extern "C" __global__ void __launch_bounds__(256) lanes(const reduce_args a) {
   __shared__ acc_t shared[256];
   u32 tx = threadIdx.x % 32, ty = threadIdx.x / 32;
@@ -126,7 +134,8 @@ struct join_args {
   f64 count;
 };
 
-// A block for each output, or, where there are many of these, a thread.
+// Two kernels that join the accumulators of the splits. join_splits has a block for each output,
+// for few outputs; join_wide has a thread for each.
 extern "C" __global__ void __launch_bounds__(256) join_splits(const join_args a) {
   __shared__ acc_t shared[256];
   acc_t sum = IDENTITY;
