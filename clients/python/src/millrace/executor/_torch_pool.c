@@ -1,37 +1,43 @@
-// Where torch's caching allocator takes its segments from while a task runs: blocks of the worker's slab that the process has
-// leased beforehand, and memory of the driver for what there is none for.
+// The table of memory blocks from which torch's caching allocator takes its segments while a task
+// runs. A slab block is part of the worker's slab, and the process leased it before the run. If no
+// slab block fits, the driver allocates the memory: a driver block.
 //
-// Torch calls millrace_pool_alloc and millrace_pool_free under its own lock, where Python's must not be waited for: whoever has
-// Python's may be waiting for torch's. So nothing here waits for anybody but the driver; _torch.py leases between the runs what
-// was found to be missing in them. Built by tools/torch-pool; needs no library, not even C's.
+// Torch calls millrace_pool_alloc and millrace_pool_free with its own lock held. They must not wait
+// for Python's lock, because its holder can be waiting for torch's. So this code waits only for the
+// driver and for its own short lock. Between runs, _torch.py leases blocks of the sizes that were
+// missing. tools/torch-pool compiles this file. It uses no library, not even that of C.
 //
-// Blocks of the slab are only given to the default stream, which every run is waited for on: so what comes back can be used
-// again, by this process or by others, without an event. No graph is ever captured there either, so that none can keep memory of
-// the slab. Blocks of the driver belong to the stream that they were first given to.
+// Only the default stream gets slab blocks. The end of a run waits for that stream, so this process
+// or others can use a returned block again without an event. Torch captures no graphs on the
+// default stream, so no graph can keep memory of the slab. A driver block belongs to the stream
+// that allocated it.
 
 typedef unsigned long u64;
 
+// The capacities of the tables.
 enum { BLOCKS = 2048, MISSES = 256 };
+// The states of a block: an unused entry of the table; free for torch; used by torch; withdrawn
+// from torch, and returned by it.
 enum { NONE, IDLE, USED, LEFT };
 
 struct block {
   u64 at, size;
-  u64 used_at;  // the hand-out that was its last, counted
+  u64 used_at;  // the value of handed_out when the block was last allocated or added
   void *stream;
-  unsigned char state, slab;
-  unsigned char leaving;  // a result lies in it: nobody gets it again once torch has given it back
+  unsigned char state, slab;  // slab: 1 for a slab block, 0 for a driver block
+  unsigned char leaving;  // 1: a result is in it; its state becomes LEFT when torch returns it
 };
 
-static volatile int taken;
+static volatile int taken;  // 1: a thread holds the lock, which guards all variables below
 static struct block blocks[BLOCKS];
-static int top;  // entries from here on were never used
+static int top;  // the entries from here on were never used
 static u64 misses[MISSES];
-static int missed;
-static u64 handed_out, smallest;
+static int missed;  // the number of entries in misses
+static u64 handed_out, smallest;  // the number of allocations so far; see millrace_pool_init
 static int (*mem_alloc)(u64 *at, u64 size);
 static int (*mem_free)(u64 at);
 
-// Says which source this was built from.
+// The hash of the source that this library was compiled from.
 __attribute__((visibility("default"))) const char millrace_pool_source[] = SOURCE;
 
 #define API __attribute__((visibility("default")))
@@ -56,14 +62,15 @@ static struct block *entry(void) {
   return top < BLOCKS ? &blocks[top++] : 0;
 }
 
-// The driver's cuMemAlloc_v2 and cuMemFree_v2, and the smallest block of the slab that is asked for, in bytes.
+// Sets the driver's functions cuMemAlloc_v2 and cuMemFree_v2, and least, the size in bytes from
+// which allocations without a slab block are recorded as missed.
 API void millrace_pool_init(void *allocate, void *give_back, u64 least) {
   mem_alloc = (int (*)(u64 *, u64))allocate;
   mem_free = (int (*)(u64))give_back;
   smallest = least;
 }
 
-// Takes a block of the slab. 0: there is no room in the table.
+// Adds a slab block. Returns 0 if the table is full.
 API int millrace_pool_add(u64 at, u64 size) {
   lock();
   struct block *b = entry();
@@ -75,8 +82,9 @@ API int millrace_pool_add(u64 at, u64 size) {
   return b != 0;
 }
 
-// A result lies in the block, which torch does not get again. 1: it does not have it any more, and the block is forgotten.
-// 0: millrace_pool_left will name it.
+// Withdraws a block from torch, because a result is in it. Returns 1 if torch does not use the
+// block: then the table forgets it at once. Returns 0 otherwise: millrace_pool_left will return it
+// later.
 API int millrace_pool_leave(u64 at) {
   lock();
   struct block *b = find(at);
@@ -87,7 +95,8 @@ API int millrace_pool_leave(u64 at) {
   return gone;
 }
 
-// Blocks that were to leave and that torch has given back since the last call.
+// Writes the addresses of withdrawn blocks that torch has returned to out, at most most of them,
+// and forgets them. Returns their number.
 API int millrace_pool_left(u64 *out, int most) {
   int n = 0;
   lock();
@@ -100,7 +109,8 @@ API int millrace_pool_left(u64 *out, int most) {
   return n;
 }
 
-// Forgets the idle block of the slab that was not used for the longest time, if that was before a hand-out, and returns it.
+// Forgets the idle slab block that was unused for the longest time, if its last use was before the
+// allocation number before. Returns its address; 0: there is none.
 API u64 millrace_pool_oldest(u64 before) {
   u64 at = 0;
   struct block *oldest = 0;
@@ -117,7 +127,7 @@ API u64 millrace_pool_oldest(u64 before) {
   return at;
 }
 
-// Gives the driver back what lies idle since before a hand-out.
+// Frees the idle driver blocks that were last used before the allocation number before.
 API void millrace_pool_trim(u64 before) {
   for (;;) {
     u64 at = 0;
@@ -134,7 +144,8 @@ API void millrace_pool_trim(u64 before) {
   }
 }
 
-// Sizes that there was no block of the slab for since the last call; odd by one: nor any other memory.
+// Writes the sizes for which there was no slab block since the last call to out, at most most of
+// them. A size with bit 0 set could not be allocated at all. Returns their number.
 API int millrace_pool_missed(u64 *out, int most) {
   lock();
   int n = missed < most ? missed : most;
@@ -144,8 +155,9 @@ API int millrace_pool_missed(u64 *out, int most) {
   return n;
 }
 
-// Bytes: of the slab in use and idle, of the driver in use and idle; then the number of hand-outs, of sizes that the slab
-// lacked and of blocks that left.
+// Writes seven numbers to out: the bytes of slab blocks in use and idle, those of driver blocks in
+// use and idle, the number of allocations so far, and the numbers of entries that
+// millrace_pool_missed and millrace_pool_left would return.
 API void millrace_pool_state(u64 *out) {
   lock();
   for (int i = 0; i < 7; i++) out[i] = 0;
