@@ -10,12 +10,12 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ipc"
-	"github.com/millrace/millrace/transfer/ladder"
 	"github.com/millrace/millrace/transfer/pinned"
+	"github.com/millrace/millrace/transfer/route"
 )
 
 // gpuRungs returns the candidate paths that only a slab on a GPU has; none for other slabs.
-func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]ladder.Rung, error) {
+func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]route.Rung, error) {
 	slab, ok := space.(*cuda.Slab)
 	if !ok {
 		return nil, nil
@@ -34,5 +34,5 @@ func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("worker: %w", err), path.Close())
 	}
-	return []ladder.Rung{{Path: path}, {Path: below}}, nil
+	return []route.Rung{{Path: path}, {Path: below}}, nil
 }

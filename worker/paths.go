@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
-	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
@@ -22,7 +22,7 @@ const linger = 2500 * time.Millisecond
 
 // paths builds the route selector over all paths to the objects of other workers, best path first.
 // computing reports whether tasks use the GPU now.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*route.Path, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	lanes := &oneSided{
 		config: ucx.Config{
@@ -44,20 +44,20 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		return nil, nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
 	}
 	first := len(all)
-	all = append(all, ladder.Rung{Path: mapped}, ladder.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, ladder.Rung{Path: streams})
+	all = append(all, route.Rung{Path: mapped}, route.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, route.Rung{Path: streams})
 	// One-sided reads reach only the slab. Spilled objects come in a gRPC stream,
 	// even with --protocol ucx.
 	_, far := space.(memory.Staged)
-	taken := func(r ladder.Rung) bool {
+	taken := func(r route.Rung) bool {
 		if far {
 			// The slab is on a GPU. The GPU copies the objects of peers on this host;
 			// UCX is used if the operator asks for it; all else comes in a gRPC stream.
-			direct := slices.ContainsFunc(all[:first], func(gpu ladder.Rung) bool { return gpu.Path == r.Path }) && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
+			direct := slices.ContainsFunc(all[:first], func(gpu route.Rung) bool { return gpu.Path == r.Path }) && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
 			return direct || lanes.forced && r.Path == transfer.Path(lanes) || r.Path == transfer.Path(streams)
 		}
 		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
 	}
-	var rungs, unused []ladder.Rung
+	var rungs, unused []route.Rung
 	for _, r := range all {
 		if taken(r) {
 			rungs = append(rungs, r)
@@ -67,7 +67,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 			unused = append(unused, r)
 		}
 	}
-	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, streams, nil
+	return route.New(route.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, streams, nil
 }
 
 // NoUCX wraps the error of a process that was configured to use UCX and cannot.
@@ -75,7 +75,7 @@ func NoUCX(err error) error {
 	return fmt.Errorf("--protocol ucx: %w; `millrace doctor` tells what there is, and --protocol auto does without", err)
 }
 
-func paths(rungs []ladder.Rung) (out []transfer.Path) {
+func paths(rungs []route.Rung) (out []transfer.Path) {
 	for _, r := range rungs {
 		out = append(out, r.Path)
 	}

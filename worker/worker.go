@@ -38,7 +38,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
@@ -390,7 +390,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
 	}
-	tells := herald.New(herald.Config{
+	tells := notify.New(notify.Config{
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			if conn, err := slabshare.DialWords(ctx, address, c.Token); err == nil {
 				return conn, nil
@@ -398,10 +398,10 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 			return streams.DialWords(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
 		Spin:   looks,
-		Heard:  func(words []herald.Word) { w.Heard(words) },
-		Asked:  func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
+		Heard:  func(words []notify.Word) { w.Heard(words) },
+		Asked:  func(r *notify.Reader, asks []notify.Ask) { w.Asked(r, asks) },
 		Handle: func() { w.Handle() },
-		Left:   func(r *herald.Reader) { w.Left(r) },
+		Left:   func(r *notify.Reader) { w.Left(r) },
 		Log:    c.Log,
 	})
 	defer tells.Close()

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -29,25 +29,25 @@ type awaits struct {
 
 // reader is one subscription of a peer. since is the time when it arrived.
 type reader struct {
-	*herald.Reader
+	*notify.Reader
 	since time.Time
 }
 
 // These types are posted to the inbox.
 type (
-	heard []herald.Word
+	heard []notify.Word
 	asked struct {
-		reader *herald.Reader
-		asks   []herald.Ask
+		reader *notify.Reader
+		asks   []notify.Ask
 	}
-	left struct{ reader *herald.Reader }
+	left struct{ reader *notify.Reader }
 )
 
-// Heard queues completion notifications from peers; see herald.Config. Handle processes them.
-func (w *Worker) Heard(words []herald.Word) { w.put(heard(words)) }
+// Heard queues completion notifications from peers; see notify.Config. Handle processes them.
+func (w *Worker) Heard(words []notify.Word) { w.put(heard(words)) }
 
 // Asked queues the subscriptions of a peer. Handle processes them.
-func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.put(asked{r, asks}) }
+func (w *Worker) Asked(r *notify.Reader, asks []notify.Ask) { w.put(asked{r, asks}) }
 
 // Handle processes the notifications and subscriptions that Heard and Asked have queued, unless
 // another goroutine is the owner: then that one does.
@@ -58,7 +58,7 @@ func (w *Worker) Handle() {
 }
 
 // Left says that a peer's connection has ended: its subscriptions are dropped.
-func (w *Worker) Left(r *herald.Reader) { w.post(left{r}) }
+func (w *Worker) Left(r *notify.Reader) { w.post(left{r}) }
 
 // early lists the inputs of an assignment that are not made yet: makers are the attempts on this
 // worker that will make inputs, awaited are the objects that peers will make. Both are empty if the
@@ -103,7 +103,7 @@ func (w *Worker) unawait(x lifecycle.Awaited) {
 
 // hear handles a completion notification: it enters size and inline value into the waiting
 // assignments and steps the machine.
-func (w *Worker) hear(word *herald.Word) {
+func (w *Worker) hear(word *notify.Word) {
 	id := ledger.ObjectID{Task: word.Ref.Task, Generation: word.Ref.Generation}
 	waiting := w.awaits.waiting[id]
 	delete(w.awaits.waiting, id)
@@ -123,14 +123,14 @@ func (w *Worker) hear(word *herald.Word) {
 
 // ask handles a subscription of a peer (or its end). If the object is here, the notification is
 // sent at once.
-func (w *Worker) ask(r *herald.Reader, x herald.Ask) {
+func (w *Worker) ask(r *notify.Reader, x notify.Ask) {
 	id := ledger.ObjectID{Task: x.Ref.Task, Generation: x.Ref.Generation}
 	if x.End {
 		w.awaits.drop(id, r)
 		return
 	}
 	if o, here := w.config.Store.Lookup(id); here && w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] == nil {
-		word := herald.Word{Ref: x.Ref, Bytes: o.Bytes()}
+		word := notify.Word{Ref: x.Ref, Bytes: o.Bytes()}
 		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes.Load()) {
 			word.Bytes, word.Inline = uint64(len(o.Header)), o.Header
 		}
@@ -148,7 +148,7 @@ func (w *Worker) tell(r *millracev1.TaskReport) {
 		return
 	}
 	delete(w.awaits.readers, id)
-	word := herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()}
+	word := notify.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()}
 	for _, x := range readers {
 		w.config.Herald.Tell(x.Reader, word)
 	}
@@ -165,14 +165,14 @@ func (w *Worker) expireReaders(now time.Time) {
 		for _, x := range readers {
 			if now.Sub(x.since) > knownAfter {
 				w.awaits.drop(id, x.Reader)
-				w.config.Herald.Tell(x.Reader, herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
+				w.config.Herald.Tell(x.Reader, notify.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
 			}
 		}
 	}
 }
 
 // drop removes the subscription of one reader to one object.
-func (a *awaits) drop(id ledger.ObjectID, r *herald.Reader) {
+func (a *awaits) drop(id ledger.ObjectID, r *notify.Reader) {
 	rest := slices.DeleteFunc(slices.Clone(a.readers[id]), func(x reader) bool { return x.Reader == r })
 	if len(rest) == 0 {
 		delete(a.readers, id)
@@ -182,7 +182,7 @@ func (a *awaits) drop(id ledger.ObjectID, r *herald.Reader) {
 }
 
 // dropAll removes all subscriptions of a reader.
-func (a *awaits) dropAll(r *herald.Reader) {
+func (a *awaits) dropAll(r *notify.Reader) {
 	// order-free: the objects are independent of each other.
 	for id := range a.readers {
 		a.drop(id, r)

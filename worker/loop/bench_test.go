@@ -20,9 +20,9 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
-	"github.com/millrace/millrace/transfer/herald"
-	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/transfer/objindex"
+	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/store"
@@ -95,8 +95,8 @@ func (d *instant) Finish() (device.Result, error) {
 type neighbour struct {
 	peer  transfer.Peer
 	board *objindex.Board
-	*herald.Herald
-	reader atomic.Pointer[herald.Reader]
+	*notify.Herald
+	reader atomic.Pointer[notify.Reader]
 	// asked and heard count the subscriptions and notifications that the worker has sent.
 	asked, heard atomic.Int64
 }
@@ -137,7 +137,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	}
 	address := func(i int) string { return fmt.Sprintf("loop-bench-%d-%d-%d", os.Getpid(), peers, i) }
 	dial := func(_ context.Context, at string) (net.Conn, error) { return net.Dial("unix", "@words-"+at) }
-	serve := func(h *herald.Herald, at string) {
+	serve := func(h *notify.Herald, at string) {
 		l, err := net.Listen("unix", "@words-"+at)
 		check(err)
 		ended(l.Close)
@@ -166,12 +166,12 @@ func benchmarkStep(b *testing.B, peers int) {
 		ended(seat.Leave)
 	}
 	mapped := borrow.New(borrow.Config{})
-	way := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: &atOnce{mapped}}}})
+	way := route.New(route.Config{Rungs: []route.Rung{{Path: &atOnce{mapped}}}})
 	ended(way.Close)
 	var w *Worker
-	words := herald.New(herald.Config{
-		Dial: dial, Heard: func(x []herald.Word) { w.Heard(x) }, Asked: func(r *herald.Reader, x []herald.Ask) { w.Asked(r, x) },
-		Handle: func() { w.Handle() }, Left: func(r *herald.Reader) { w.Left(r) },
+	words := notify.New(notify.Config{
+		Dial: dial, Heard: func(x []notify.Word) { w.Heard(x) }, Asked: func(r *notify.Reader, x []notify.Ask) { w.Asked(r, x) },
+		Handle: func() { w.Handle() }, Left: func(r *notify.Reader) { w.Left(r) },
 	})
 	b.Cleanup(words.Close)
 	w = New(Config{
@@ -212,9 +212,9 @@ func benchmarkStep(b *testing.B, peers int) {
 		check(err)
 		ended(server.Close)
 		check(mapped.Connect(b.Context(), n.peer))
-		n.Herald = herald.New(herald.Config{
-			Dial: dial, Heard: func(x []herald.Word) { n.heard.Add(int64(len(x))) }, Handle: func() {}, Left: func(*herald.Reader) {},
-			Asked: func(r *herald.Reader, x []herald.Ask) { n.reader.Store(r); n.asked.Add(int64(len(x))) },
+		n.Herald = notify.New(notify.Config{
+			Dial: dial, Heard: func(x []notify.Word) { n.heard.Add(int64(len(x))) }, Handle: func() {}, Left: func(*notify.Reader) {},
+			Asked: func(r *notify.Reader, x []notify.Ask) { n.reader.Store(r); n.asked.Add(int64(len(x))) },
 		})
 		b.Cleanup(n.Close)
 		serve(n.Herald, n.peer.Address)
@@ -261,7 +261,7 @@ func benchmarkStep(b *testing.B, peers int) {
 				if i > 0 {
 					l.look()
 				}
-				n.Tell(n.reader.Load(), herald.Word{Ref: refOf(step-1, i+1), Bytes: bytes})
+				n.Tell(n.reader.Load(), notify.Word{Ref: refOf(step-1, i+1), Bytes: bytes})
 				n.Flush()
 			}
 		}

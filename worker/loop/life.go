@@ -7,7 +7,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -87,7 +87,7 @@ func (w *Worker) renewed() {
 	// order-free: each is answered independently.
 	for id, readers := range w.awaits.readers {
 		for _, x := range readers {
-			w.config.Herald.Tell(x.Reader, herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
+			w.config.Herald.Tell(x.Reader, notify.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
 		}
 	}
 	clear(w.awaits.readers)

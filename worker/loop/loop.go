@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -74,7 +74,7 @@ type Config struct {
 	Path transfer.Path
 	// Herald sends completion notifications to peers and receives theirs. It must call the worker's
 	// Heard, Asked, Handle and Left. Nil: this worker sends none, and its registration must say so.
-	Herald *herald.Herald
+	Herald *notify.Herald
 	// Executors may be nil: then the worker has native operations only. The caller must pass the
 	// results to Worker.PostResults.
 	Executors Executors

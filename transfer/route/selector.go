@@ -1,7 +1,7 @@
-// Package ladder is a Loop: a route selector that makes several paths look like one. It owns the
+// Package route is a Loop: a route selector that makes several paths look like one. It owns the
 // clock and the flow machine, which chooses the path for a peer. If a path fails at a fetch or
 // takes too long, the fetch continues on the next path, into the same memory.
-package ladder
+package route
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package ladder_test
+package route_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -51,10 +51,10 @@ func newFixture() *fixture {
 	return f
 }
 
-func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error) (*ladder.Path, *odd) {
+func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error) (*route.Path, *odd) {
 	tb.Helper()
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: first}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: o}, {Path: f.network.Path(2)}}, Flow: c})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: o}, {Path: f.network.Path(2)}}, Flow: c})
 	tb.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			tb.Error(err)
@@ -66,7 +66,7 @@ func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Co
 var refs = []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}}
 
 // fetched fetches both objects and compares them. It returns the number of Place calls.
-func (f *fixture) fetched(t *testing.T, p *ladder.Path) (places int) {
+func (f *fixture) fetched(t *testing.T, p *route.Path) (places int) {
 	t.Helper()
 	sink := transfertest.NewSink()
 	sink.PlaceHook = func(context.Context, int, transfer.Head) error { places++; return nil }
@@ -97,7 +97,7 @@ func TestConformance(t *testing.T) {
 			nowhere := &odd{name: "nowhere", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
 				return transfer.ErrNoWay
 			}}
-			p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: nowhere}, {Path: network.Path(2)}}})
+			p := route.New(route.Config{Rungs: []route.Rung{{Path: nowhere}, {Path: network.Path(2)}}})
 			t.Cleanup(func() {
 				if err := p.Close(); err != nil {
 					t.Error(err)
@@ -159,7 +159,7 @@ func TestSlowPathIsGivenUp(t *testing.T) {
 func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 	f := newFixture()
 	o := &odd{Path: f.network.Path(2), name: "odd"}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{
+	p := route.New(route.Config{Rungs: []route.Rung{
 		{Path: o, Suits: func(context.Context, transfer.Peer) error { return errors.New("version differs") }},
 		{Path: f.network.Path(2)},
 	}})
@@ -182,7 +182,7 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 		}
 		return nil
 	}}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: o}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: o}, {Path: f.network.Path(2)}}})
 	f.fetched(t, p)
 	if l := p.Lanes()[0]; o.calls != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
 		t.Errorf("%d calls, %+v", o.calls, l)
@@ -199,7 +199,7 @@ func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		return below.Fetch(ctx, peer, refs, sink)
 	}}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{
+	p := route.New(route.Config{Rungs: []route.Rung{
 		{Path: o, Suits: func(context.Context, transfer.Peer) error { return suits }},
 		{Path: f.network.Path(2)},
 	}})
@@ -234,7 +234,7 @@ func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 		t.Errorf("no path follows: %v, %d fetches", err, o.calls)
 	}
 	c := &chained{odd: odd{Path: f.network.Path(2), name: "chained"}}
-	p = ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
+	p = route.New(route.Config{Rungs: []route.Rung{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
 	c.follow = func(sink transfer.Sink) error {
 		sink.Done(0, transfer.ErrNotHere)
 		return nil
@@ -337,7 +337,7 @@ func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 		}
 		return below.Fetch(ctx, peer, refs, sink)
 	}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: first}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: first}, {Path: f.network.Path(2)}}})
 	defer func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

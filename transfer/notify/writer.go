@@ -1,4 +1,4 @@
-package herald
+package notify
 
 import (
 	"errors"

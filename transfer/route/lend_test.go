@@ -1,4 +1,4 @@
-package ladder_test
+package route_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -25,7 +25,7 @@ func (g *generous) Read(_ transfer.Peer, bytes uint64)                    { g.re
 func TestLendsByThePathThatCan(t *testing.T) {
 	f := newFixture()
 	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd"}}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: f.network.Path(3)}, {Path: lender}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: f.network.Path(3)}, {Path: lender}, {Path: f.network.Path(2)}}})
 	defer func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -40,7 +40,7 @@ func TestLendsByThePathThatCan(t *testing.T) {
 	if lanes := p.Lanes(); lender.read != 111 || lanes[1].Bytes != 111 || lanes[0].Bytes != 0 {
 		t.Errorf("%d bytes were read; lanes are %+v", lender.read, lanes)
 	}
-	without := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: transfertest.NewNetwork().Path(3)}}})
+	without := route.New(route.Config{Rungs: []route.Rung{{Path: transfertest.NewNetwork().Path(3)}}})
 	if without.Shows(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
 		t.Error("it lends without a path that does")
 	}
@@ -52,7 +52,7 @@ func TestNothingIsLentByAPathThatFails(t *testing.T) {
 	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
 		return transfer.ErrStalled
 	}}}
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
 	f.fetched(t, p)
 	if p.Shows(f.peer, refs[0]) {
 		t.Error("it is said to lend")

@@ -1,4 +1,4 @@
-package ladder_test
+package route_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -55,7 +55,7 @@ func TestBatchesThroughTheLadder(t *testing.T) {
 				}
 				return nil
 			}
-			p := ladder.New(ladder.Config{Rungs: []ladder.Rung{
+			p := route.New(route.Config{Rungs: []route.Rung{
 				{Path: &odd{Path: f.network.Path(2), name: "first", fetch: fetch}}, {Path: &odd{Path: f.network.Path(2), name: "second", fetch: fetch}},
 			}, Flow: flow.Config{}})
 			places := 0
@@ -101,14 +101,14 @@ func (r ready) Prepare(context.Context, transfer.Peer) (transfer.Measured, error
 
 func TestAPreparedPathIsOpen(t *testing.T) {
 	f := newFixture()
-	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: f.network.Path(2)}, {Path: ready{f.network.Path(2), nil}}}})
+	p := route.New(route.Config{Rungs: []route.Rung{{Path: f.network.Path(2)}, {Path: ready{f.network.Path(2), nil}}}})
 	if _, err := p.Prepare(t.Context(), f.peer); err != nil {
 		t.Fatal(err)
 	}
 	if l := p.Lanes(); l[0].State != flow.Untried || l[1].State != flow.Open || l[1].Latency != 5 || l[1].Rate != 7 || l[1].Succeeded != 0 {
 		t.Errorf("%+v", l)
 	}
-	p = ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: ready{f.network.Path(2), transfer.ErrPeerLost}}}})
+	p = route.New(route.Config{Rungs: []route.Rung{{Path: ready{f.network.Path(2), transfer.ErrPeerLost}}}})
 	if _, err := p.Prepare(t.Context(), f.peer); err == nil {
 		t.Error("no error")
 	}

@@ -1,4 +1,4 @@
-package herald_test
+package notify_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 )
 
 // makerVariable makes this test binary the other side of BenchmarkRoundTrip. Its value says the
@@ -48,20 +48,20 @@ func answer(how string) {
 		panic(err)
 	}
 	fmt.Println(listener.Addr())
-	var h *herald.Herald
+	var h *notify.Herald
 	var mu sync.Mutex // guards asked, and is held while answering
 	var asked []ask
 	handle := func() {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, a := range asked {
-			h.Tell(a.reader, herald.Word{Ref: a.Ref, Bytes: 16, Inline: []byte("sixteen bytes...")})
+			h.Tell(a.reader, notify.Word{Ref: a.Ref, Bytes: 16, Inline: []byte("sixteen bytes...")})
 		}
 		asked = asked[:0]
 		h.Flush()
 	}
-	h = herald.New(herald.Config{
-		Asked: func(r *herald.Reader, asks []herald.Ask) {
+	h = notify.New(notify.Config{
+		Asked: func(r *notify.Reader, asks []notify.Ask) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, a := range asks {
@@ -69,7 +69,7 @@ func answer(how string) {
 			}
 		},
 		Handle: handle,
-		Left:   func(*herald.Reader) { os.Exit(0) },
+		Left:   func(*notify.Reader) { os.Exit(0) },
 	})
 	if looks {
 		h.Looking(true)
@@ -116,12 +116,12 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 			var heard atomic.Int64
 			come := make(chan struct{}, 1)
-			h := herald.New(herald.Config{
+			h := notify.New(notify.Config{
 				Dial: func(ctx context.Context, address string) (net.Conn, error) {
 					return new(net.Dialer).DialContext(ctx, c.network, address)
 				},
 				Spin:  c.spin,
-				Heard: func(words []herald.Word) { heard.Add(int64(len(words))) },
+				Heard: func(words []notify.Word) { heard.Add(int64(len(words))) },
 				Handle: func() {
 					select {
 					case come <- struct{}{}:

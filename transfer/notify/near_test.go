@@ -1,4 +1,4 @@
-package herald_test
+package notify_test
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/transfer/ring"
 )
 
@@ -59,7 +59,7 @@ func TestNothingIsLostWhoeverLooks(t *testing.T) {
 				if a.Ref != ref(i) {
 					t.Fatalf("asked for %v in place of %d", a.Ref, i)
 				}
-				maker.Tell(a.reader, herald.Word{Ref: a.Ref, Bytes: uint64(i), Inline: []byte("result")[:i%6]})
+				maker.Tell(a.reader, notify.Word{Ref: a.Ref, Bytes: uint64(i), Inline: []byte("result")[:i%6]})
 				maker.Flush()
 				if word := next(t, reader.heard); word.Ref != ref(i) || word.Bytes != uint64(i) || string(word.Inline) != "result"[:i%6] {
 					t.Fatalf("heard %v in place of %d", word, i)
@@ -88,12 +88,12 @@ func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, one, peer, _ := pair(t, "unix")
 			_, other, otherPeer, conns := pair(t, "unix")
-			heard, held, release := make(chan herald.Word, 2), make(chan struct{}), make(chan struct{})
-			reader := herald.New(herald.Config{
+			heard, held, release := make(chan notify.Word, 2), make(chan struct{}), make(chan struct{})
+			reader := notify.New(notify.Config{
 				Dial: func(ctx context.Context, address string) (net.Conn, error) {
 					return new(net.Dialer).DialContext(ctx, "unix", address)
 				},
-				Heard: func(words []herald.Word) {
+				Heard: func(words []notify.Word) {
 					if words[0].Ref == ref(2) {
 						close(held)
 						<-release // with the lock
@@ -108,10 +108,10 @@ func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
 			reader.Flush()
 			at, otherAt := next(t, one.asked).reader, next(t, other.asked).reader
 			reader.Looking(true)
-			one.Tell(at, herald.Word{Ref: ref(1)}) // wakes nobody
+			one.Tell(at, notify.Word{Ref: ref(1)}) // wakes nobody
 			one.Flush()
 			hold(t, func() { reader.Looking(false) }, func() {
-				other.Tell(otherAt, herald.Word{Ref: ref(2)})
+				other.Tell(otherAt, notify.Word{Ref: ref(2)})
 				other.Flush()
 			}, func() { _ = next(t, conns).Close() })
 			next(t, held)
@@ -135,7 +135,7 @@ func TestMoreThanARingHolds(t *testing.T) {
 		reader.Await(peer, ref(i))
 	}
 	reader.Flush()
-	var r *herald.Reader
+	var r *notify.Reader
 	for i := range tasks {
 		a := next(t, maker.asked)
 		if a.Ref != ref(i) {
@@ -145,7 +145,7 @@ func TestMoreThanARingHolds(t *testing.T) {
 	}
 	inline := bytes.Repeat([]byte("x"), 8<<10)
 	for i := range 1000 {
-		maker.Tell(r, herald.Word{Ref: ref(i), Bytes: 8 << 10, Inline: inline})
+		maker.Tell(r, notify.Word{Ref: ref(i), Bytes: 8 << 10, Inline: inline})
 	}
 	maker.Flush()
 	got := make(map[transfer.Ref]bool)
@@ -166,12 +166,12 @@ func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
 		reader.Await(peer, ref(i))
 	}
 	reader.Flush()
-	var r *herald.Reader
+	var r *notify.Reader
 	for range 10 {
 		r = next(t, maker.asked).reader
 	}
 	for i := range 5 {
-		maker.Tell(r, herald.Word{Ref: ref(i), Bytes: 1})
+		maker.Tell(r, notify.Word{Ref: ref(i), Bytes: 1})
 	}
 	maker.Flush()
 	_ = next(t, conns).Close()

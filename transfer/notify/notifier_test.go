@@ -1,4 +1,4 @@
-package herald_test
+package notify_test
 
 import (
 	"bytes"
@@ -14,41 +14,41 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/notify"
 )
 
 const patience = 30 * time.Second
 
 // side is a herald with the calls that it made.
 type side struct {
-	*herald.Herald
-	heard chan herald.Word
+	*notify.Herald
+	heard chan notify.Word
 	asked chan ask
-	left  chan *herald.Reader
+	left  chan *notify.Reader
 }
 
 type ask struct {
-	reader *herald.Reader
-	herald.Ask
+	reader *notify.Reader
+	notify.Ask
 }
 
 func newSide(t *testing.T, dial func(ctx context.Context, address string) (net.Conn, error)) *side {
 	t.Helper()
-	s := &side{heard: make(chan herald.Word, 100_000), asked: make(chan ask, 100_000), left: make(chan *herald.Reader, 10)}
-	s.Herald = herald.New(herald.Config{
+	s := &side{heard: make(chan notify.Word, 100_000), asked: make(chan ask, 100_000), left: make(chan *notify.Reader, 10)}
+	s.Herald = notify.New(notify.Config{
 		Dial: dial,
-		Heard: func(words []herald.Word) {
+		Heard: func(words []notify.Word) {
 			for _, word := range words {
 				s.heard <- word
 			}
 		},
-		Asked: func(r *herald.Reader, asks []herald.Ask) {
+		Asked: func(r *notify.Reader, asks []notify.Ask) {
 			for _, a := range asks {
 				s.asked <- ask{r, a}
 			}
 		},
 		Handle: func() {},
-		Left:   func(r *herald.Reader) { s.left <- r },
+		Left:   func(r *notify.Reader) { s.left <- r },
 	})
 	t.Cleanup(s.Close)
 	return s
@@ -134,15 +134,15 @@ func wordsComeToWhoAsked(t *testing.T, network string) {
 		t.Fatalf("asked %v", asks)
 	}
 	r := asks[0].reader
-	maker.Tell(r, herald.Word{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
-	maker.Tell(r, herald.Word{Ref: ref(9), Bytes: 1}) // no such subscription
-	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
-	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
-	maker.Tell(r, herald.Word{Ref: ref(0), Bytes: 1 << 40})
-	maker.Tell(r, herald.Word{Ref: ref(2), Never: true})
-	maker.Tell(r, herald.Word{Ref: ref(4), Bytes: 1 << 20, Inline: make([]byte, 1<<20)})
+	maker.Tell(r, notify.Word{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
+	maker.Tell(r, notify.Word{Ref: ref(9), Bytes: 1}) // no such subscription
+	maker.Tell(r, notify.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
+	maker.Tell(r, notify.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
+	maker.Tell(r, notify.Word{Ref: ref(0), Bytes: 1 << 40})
+	maker.Tell(r, notify.Word{Ref: ref(2), Never: true})
+	maker.Tell(r, notify.Word{Ref: ref(4), Bytes: 1 << 20, Inline: make([]byte, 1<<20)})
 	maker.Flush()
-	for i, want := range []herald.Word{
+	for i, want := range []notify.Word{
 		{Ref: ref(1), Bytes: 5, Inline: []byte("hello")}, {Ref: ref(0), Bytes: 1 << 40}, {Ref: ref(2), Never: true}, {Ref: ref(4), Bytes: 1 << 20},
 	} {
 		got := next(t, reader.heard)
@@ -171,7 +171,7 @@ func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 		reader.Flush()
 		a := next(t, maker.asked)
 		next(t, maker.asked)
-		maker.Tell(a.reader, herald.Word{Ref: ref(round), Bytes: 7})
+		maker.Tell(a.reader, notify.Word{Ref: ref(round), Bytes: 7})
 		maker.Flush()
 		if word := next(t, reader.heard); word.Ref != ref(round) || word.Never {
 			t.Fatalf("heard %v", word)
@@ -181,7 +181,7 @@ func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 			t.Fatalf("heard %v", word)
 		}
 		next(t, maker.left)
-		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // no effect: it is closed
+		maker.Tell(a.reader, notify.Word{Ref: ref(100 + round)}) // no effect: it is closed
 		maker.Flush()
 	}
 }
@@ -218,7 +218,7 @@ func TestSlowReadersHoldNobodyUp(t *testing.T) {
 	}
 	inline := make([]byte, 4<<10)
 	for task := range tasks {
-		maker.Tell(first.reader, herald.Word{Ref: ref(task), Bytes: 4 << 10, Inline: inline})
+		maker.Tell(first.reader, notify.Word{Ref: ref(task), Bytes: 4 << 10, Inline: inline})
 	}
 	maker.Flush()
 	without := 0

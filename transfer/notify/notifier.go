@@ -1,4 +1,4 @@
-// Package herald is an Adapter: completion notifications from worker to worker. A worker that got a
+// Package notify is an Adapter: completion notifications from worker to worker. A worker that got a
 // task ahead of inputs that another worker makes (a cross-worker pre-assignment) subscribes at that
 // worker to each of these inputs, once. The maker notifies it when the result exists, and sends the
 // result along if it is small. So no message of the scheduler lies between the end of one task and
@@ -16,7 +16,7 @@
 //
 // Notifications report success only. The scheduler reports every other end of an attempt; only the
 // end of the connection fails the subscriptions that are open on it.
-package herald
+package notify
 
 import (
 	"bufio"
