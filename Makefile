@@ -79,10 +79,10 @@ $(BIN): bootstrap
 .PHONY: build-nocgo
 build-nocgo: bootstrap ## Everything builds without cgo
 	CGO_ENABLED=0 go build ./...
-	cd tools && CGO_ENABLED=0 go vet ./...
+	cd tools && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
 
 .PHONY: gen
-gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate Go and Python code from proto/
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate Go and Python code, and the public .proto files, from proto/
 	tools/gen
 
 .PHONY: gen-check

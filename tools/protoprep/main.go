@@ -2,9 +2,13 @@
 //
 //	protoprep validate OUT    writes OUT/buf/validate/validate.proto
 //	protoprep strip IN OUT    copies a file descriptor set without buf.validate
+//	protoprep public SRC OUT PACKAGE...
+//	                          copies .proto files without buf.validate
+//	protoprep compare A B     fails if a file of set B differs from that of set A
 //
 // validate prints the file from the descriptor in the pinned protovalidate module, so that it need
-// not be committed. strip removes the file, its imports and its options.
+// not be committed. strip removes the file, its imports and its options. public does the same with
+// the text of files; the folders PACKAGE are below SRC.
 //
 // Python stubs are generated from the stripped set. If validate.proto were generated, too, a
 // program that also installs protovalidate would register the file twice in the default descriptor
@@ -45,8 +49,12 @@ func run(args []string) error {
 		return printValidate(args[1])
 	case len(args) == 3 && args[0] == "strip":
 		return stripValidate(args[1], args[2])
+	case len(args) > 3 && args[0] == "public":
+		return stripFiles(args[1], args[2], args[3:])
+	case len(args) == 3 && args[0] == "compare":
+		return compareSets(args[1], args[2])
 	default:
-		return fmt.Errorf("usage: protoprep validate OUT | protoprep strip IN OUT")
+		return fmt.Errorf("usage: protoprep validate OUT | strip IN OUT | public SRC OUT PACKAGE... | compare A B")
 	}
 }
 
@@ -94,20 +102,17 @@ func checkPins() error {
 }
 
 func stripValidate(in, out string) error {
-	raw, err := os.ReadFile(in)
+	set, err := readSet(in)
 	if err != nil {
 		return err
-	}
-	set := &descriptorpb.FileDescriptorSet{}
-	if err := proto.Unmarshal(raw, set); err != nil {
-		return fmt.Errorf("parse %s: %w", in, err)
 	}
 	set.File = slices.DeleteFunc(set.File, func(f *descriptorpb.FileDescriptorProto) bool { return f.GetName() == validateFile })
 	for _, f := range set.File {
 		dropImport(f)
 		dropOptions(f.ProtoReflect())
 	}
-	if raw, err = (proto.MarshalOptions{Deterministic: true}).Marshal(set); err != nil {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(set)
+	if err != nil {
 		return err
 	}
 	return os.WriteFile(out, raw, 0o644)

@@ -164,7 +164,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
 	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status(), a.memory(), a.topo())
-	add("more", a.bench(), a.doctor(), a.config(), a.version(), a.probe())
+	add("more", a.bench(), a.doctor(), a.config(), a.protos(), a.version(), a.probe())
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")
 	return root
