@@ -376,7 +376,7 @@ func (t *transferring) rawUCX(ctx context.Context, size int) (took []time.Durati
 	}
 	streams := grpcpath.New(grpcpath.Config{Token: token})
 	defer func() { err = errors.Join(err, streams.Close()) }()
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: streams.ConnectLane})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: streams.Connect})
 	defer func() { err = errors.Join(err, path.Close()) }()
 	workers, err := t.client.Workers(ctx)
 	if err != nil {

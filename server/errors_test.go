@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -16,8 +17,8 @@ import (
 func TestLongErrorsReachTheClient(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
-		return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_FAILED,
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
+		return &workerv1.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
 			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("😀", 100_000)}}
 	})
 	id := c.open(ctx)

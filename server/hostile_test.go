@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -167,8 +168,8 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 func TestWhatOptionsMayBe(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	assigned := make(chan *pb.Assignment, 1)
-	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
+	assigned := make(chan *workerv1.Assignment, 1)
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
 		assigned <- proto.CloneOf(a)
 		return succeed(a)
 	})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -47,7 +48,7 @@ func (w *zero) beat() {
 			case <-w.done:
 				return
 			case <-time.After(time.Second):
-				if w.stream.Send(&pb.SessionRequest{Stats: &pb.WorkerStats{MemoryUsedBytes: 77}}) != nil {
+				if w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{MemoryUsedBytes: 77}}) != nil {
 					return
 				}
 			}
@@ -131,7 +132,7 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 		if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.workers.ReportWorkerDeath(ctx, &pb.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{
+		_, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{
 			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1, LogTail: "last words",
 		}})
 		if err != nil {
@@ -158,7 +159,7 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 }
 
 // register tries to open a session, and returns the scheduler's first message.
-func (c *cluster) register(r *pb.Registration) (*pb.SessionResponse, error) {
+func (c *cluster) register(r *workerv1.Registration) (*workerv1.SessionResponse, error) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(timeout(c.t))
 	defer cancel()
@@ -166,7 +167,7 @@ func (c *cluster) register(r *pb.Registration) (*pb.SessionResponse, error) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+	if err := stream.Send(&workerv1.SessionRequest{Register: r}); err != nil {
 		c.t.Fatal(err)
 	}
 	return stream.Recv()
@@ -202,7 +203,7 @@ func TestTheNameOfADeadWorkerIsFree(t *testing.T) {
 		// Its supervisor has reaped it, but the stream is still open.
 		first := registration("w")
 		c.join(c.conn, first, never)
-		if _, err := c.workers.ReportWorkerDeath(timeout(t), &pb.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{Incarnation: first.GetIncarnation()}}); err != nil {
+		if _, err := c.workers.ReportWorkerDeath(timeout(t), &workerv1.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{Incarnation: first.GetIncarnation()}}); err != nil {
 			t.Fatal(err)
 		}
 		second := c.join(c.conn, registration("w"), never)
@@ -221,7 +222,7 @@ func TestALeavingWorkerIsNoDeath(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
 		w := c.join(c.conn, registration("w"), never)
-		if err := w.stream.Send(&pb.SessionRequest{Leaving: true}); err != nil {
+		if err := w.stream.Send(&workerv1.SessionRequest{Leaving: true}); err != nil {
 			t.Fatal(err)
 		}
 		<-w.done

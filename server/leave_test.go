@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad: bytes that a client scattered to a worker survive
@@ -24,20 +25,20 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data := &pb.Replica{TaskId: submitted.GetTaskIds()[0], Generation: 1, Bytes: 1 << 20}
-		say := func(w *zero, m *pb.SessionRequest) {
+		data := &workerv1.Replica{TaskId: submitted.GetTaskIds()[0], Generation: 1, Bytes: 1 << 20}
+		say := func(w *zero, m *workerv1.SessionRequest) {
 			if err := w.stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		say(leaver, &pb.SessionRequest{Objects: []*pb.ObjectReport{{Replica: data, Written: true}}})
+		say(leaver, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data, Written: true}}})
 		if got := leaver.last.GetAcceptedWrites(); len(got) != 1 || got[0].GetTaskId() != data.GetTaskId() {
 			t.Fatalf("the write was answered by %v", leaver.last)
 		}
 		c.final(watch, submitted.GetTaskIds())
 		other := c.join(c.conn, registration("other"), never)
-		say(leaver, &pb.SessionRequest{Draining: true})
+		say(leaver, &workerv1.SessionRequest{Draining: true})
 		assigned := other.last.GetAssignments()
 		if len(assigned) != 1 || len(assigned[0].GetInputs()) != 1 || assigned[0].GetInputs()[0].GetTaskId() != data.GetTaskId() ||
 			len(assigned[0].GetInputs()[0].GetHolders()) != 1 || assigned[0].GetInputs()[0].GetHolders()[0] != leaver.id {
@@ -46,13 +47,13 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 		if leaver.last.GetDrained() {
 			t.Error("the worker may leave before its data is elsewhere")
 		}
-		say(other, &pb.SessionRequest{Objects: []*pb.ObjectReport{{Replica: data}}})
+		say(other, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data}}})
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if !leaver.last.GetDrained() {
 			t.Fatalf("the last message to the worker that leaves: %v", leaver.last)
 		}
-		say(leaver, &pb.SessionRequest{Leaving: true})
+		say(leaver, &workerv1.SessionRequest{Leaving: true})
 		task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: data.GetTaskId()})
 		if err != nil || task.GetTask().GetState() != pb.TaskState_TASK_STATE_SUCCEEDED {
 			t.Errorf("after the worker has left: %v, %v", task, err)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // TestWhatIsOfAnotherLifeIsNotBelieved: a worker that reconnects to a restarted scheduler holds
@@ -15,7 +16,7 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
 		ctx := timeout(t)
-		first := c.join(c.conn, registration("first"), func(a *pb.Assignment) *pb.TaskReport {
+		first := c.join(c.conn, registration("first"), func(a *workerv1.Assignment) *workerv1.TaskReport {
 			r := succeed(a)
 			r.InlineResult, r.OutputBytes = nil, 8
 			return r
@@ -44,8 +45,8 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 			}
 			return len(got.GetTask().GetReplicas())
 		}
-		held := []*pb.Replica{{TaskId: task, Generation: 1, Bytes: 8}}
-		running := []*pb.TaskRef{{TaskId: task + 1, Attempt: 1}}
+		held := []*workerv1.Replica{{TaskId: task, Generation: 1, Bytes: 8}}
+		running := []*workerv1.AttemptRef{{TaskId: task + 1, Attempt: 1}}
 		for _, from := range []struct {
 			name string
 			life uint64

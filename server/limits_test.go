@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -22,8 +23,8 @@ func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sums := make(chan *pb.Assignment, 1)
-	answer := func(a *pb.Assignment) *pb.TaskReport {
+	sums := make(chan *workerv1.Assignment, 1)
+	answer := func(a *workerv1.Assignment) *workerv1.TaskReport {
 		report := succeed(a)
 		if a.GetKey() == "sum" {
 			sums <- proto.CloneOf(a)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -196,8 +197,8 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	traceback := strings.Repeat("line\n", 10_000)
-	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
-		return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: strings.Repeat("я", 100_000),
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
+		return &workerv1.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: strings.Repeat("я", 100_000),
 			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("m", 1<<20), Traceback: traceback,
 				Metadata: map[string]string{strings.Repeat("n", 10_000): strings.Repeat("v", 10_000)}}}
 	})

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // TestSurvivorsAreToldWhatToRescue: a worker that has reported that it has a dead worker's memory
@@ -14,7 +15,7 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
 		ctx := timeout(t)
-		large := func(a *pb.Assignment) *pb.TaskReport {
+		large := func(a *workerv1.Assignment) *workerv1.TaskReport {
 			r := succeed(a)
 			r.InlineResult, r.OutputBytes = nil, 1<<20
 			return r
@@ -31,14 +32,14 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 		c.final(watch, tasks)
 		survivor := c.join(c.conn, registration("survivor"), large)
 		lane := &pb.Lane{PeerWorkerId: dead.id, Peer: "dead", Path: "borrow", State: pb.LaneState_LANE_STATE_OPEN, BytesPerSecond: 1e9}
-		say := func(m *pb.SessionRequest) {
+		say := func(m *workerv1.SessionRequest) {
 			if err := survivor.stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		say(&pb.SessionRequest{Stats: &pb.WorkerStats{Lanes: []*pb.Lane{lane}}})
-		if _, err := c.workers.ReportWorkerDeath(ctx, &pb.ReportWorkerDeathRequest{Name: "dead", Death: &pb.WorkerDeath{
+		say(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{Lanes: []*pb.Lane{lane}}})
+		if _, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "dead", Death: &pb.WorkerDeath{
 			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1,
 		}}); err != nil {
 			t.Fatal(err)
@@ -59,9 +60,9 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 		if s := state(tasks[0]).GetState(); s != pb.TaskState_TASK_STATE_RESCUING {
 			t.Errorf("an object that is being copied: %v", s)
 		}
-		say(&pb.SessionRequest{Objects: []*pb.ObjectReport{{Replica: rescues[0].GetObjects()[0]}}})
-		say(&pb.SessionRequest{Rescues: []*pb.RescueReport{{WorkerId: dead.id, Failed: rescues[0].GetObjects()[1:], Reason: "no room"}}})
-		say(&pb.SessionRequest{Rescues: []*pb.RescueReport{{WorkerId: dead.id, Unmapped: true}}})
+		say(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: rescues[0].GetObjects()[0]}}})
+		say(&workerv1.SessionRequest{Rescues: []*workerv1.RescueReport{{WorkerId: dead.id, Failed: rescues[0].GetObjects()[1:], Reason: "no room"}}})
+		say(&workerv1.SessionRequest{Rescues: []*workerv1.RescueReport{{WorkerId: dead.id, Unmapped: true}}})
 		if gone := survivor.last.GetPeers(); len(gone) != 1 || gone[0].GetWorkerId() != dead.id || gone[0].GetDataAddress() != "" {
 			t.Errorf("the last message to the survivor does not say that the dead one is gone: %v", survivor.last)
 		}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -99,8 +100,8 @@ func TestSubmittedTasksRunAndTheirClientHearsOfIt(t *testing.T) {
 func TestDependentTasksGetTheirInputsAndArguments(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	assigned := make(chan *pb.Assignment, 2)
-	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
+	assigned := make(chan *workerv1.Assignment, 2)
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
 		assigned <- a
 		return succeed(a)
 	})
@@ -240,7 +241,7 @@ func TestHalfASubmissionLeavesNothingAndARepeatedOneIsAppliedOnce(t *testing.T) 
 func TestFunctionsTravelOnce(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	w := c.joinSeen(c.conn, registration("w-0"), succeed, make(chan *pb.SessionResponse, 100))
+	w := c.joinSeen(c.conn, registration("w-0"), succeed, make(chan *workerv1.SessionResponse, 100))
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	payload := []byte("a pickled function")
@@ -281,7 +282,7 @@ func TestFunctionsTravelOnce(t *testing.T) {
 	if ops != 1 || functions != 1 {
 		t.Errorf("%d op definitions and %d functions in one session, want 1 each", ops, functions)
 	}
-	if err := w.stream.Send(&pb.SessionRequest{MissingFunctions: [][]byte{hash[:]}}); err != nil {
+	if err := w.stream.Send(&workerv1.SessionRequest{MissingFunctions: [][]byte{hash[:]}}); err != nil {
 		t.Fatal(err)
 	}
 	for message := range w.seen {
@@ -322,7 +323,7 @@ func TestFunctionsTravelOnce(t *testing.T) {
 	c.final(watch, last.GetTaskIds())
 	w.leave()
 	release(last.GetTaskIds())
-	back := c.joinSeen(c.conn, w.mine, succeed, make(chan *pb.SessionResponse, 100))
+	back := c.joinSeen(c.conn, w.mine, succeed, make(chan *workerv1.SessionResponse, 100))
 	if message := <-back.seen; len(message.GetDroppedFunctions()) == 0 {
 		t.Errorf("the first message after the worker is back: %v", message)
 	}
@@ -401,10 +402,10 @@ func TestASlowReaderMissesNoLastState(t *testing.T) {
 	for i := range 2 {
 		conn := dial(t, c.server.Address())
 		defer conn.Close()
-		c.join(conn, registration(fmt.Sprintf("w-%d", i)), func(a *pb.Assignment) *pb.TaskReport {
+		c.join(conn, registration(fmt.Sprintf("w-%d", i)), func(a *workerv1.Assignment) *workerv1.TaskReport {
 			report := succeed(a)
 			if a.GetTaskId()%10 == 0 {
-				report.Outcome, report.Error = pb.TaskOutcome_TASK_OUTCOME_FAILED, &pb.TaskError{Reason: "R", Message: "m"}
+				report.Outcome, report.Error = workerv1.TaskOutcome_TASK_OUTCOME_FAILED, &pb.TaskError{Reason: "R", Message: "m"}
 			}
 			return report
 		})
@@ -499,12 +500,12 @@ func TestResultsAreReadable(t *testing.T) {
 		}
 		waited <- err
 	}()
-	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
 		report := succeed(a)
 		report.InlineResult = result
 		switch a.GetKey() {
 		case "bad":
-			report.Outcome = pb.TaskOutcome_TASK_OUTCOME_FAILED
+			report.Outcome = workerv1.TaskOutcome_TASK_OUTCOME_FAILED
 			report.InlineResult = nil
 			report.Error = &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: "no such luck", Traceback: "line 1"}
 		case "large":
@@ -614,7 +615,7 @@ func TestListsArePaged(t *testing.T) {
 func TestCancelAndRetry(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	w := c.joinSeen(c.conn, registration("w-0"), never, make(chan *pb.SessionResponse, 100))
+	w := c.joinSeen(c.conn, registration("w-0"), never, make(chan *workerv1.SessionResponse, 100))
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
@@ -660,7 +661,7 @@ func TestTokensAndRoles(t *testing.T) {
 		return err
 	}
 	death := func(ctx context.Context) error {
-		_, err := c.workers.ReportWorkerDeath(ctx, &pb.ReportWorkerDeathRequest{Name: "w"})
+		_, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w"})
 		return err
 	}
 	session := func(ctx context.Context) error {
@@ -731,7 +732,7 @@ func TestReflectionListsTheServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := &reflectionpb.ServerReflectionResponse{}
-	if err := old.RecvMsg(answer); err != nil || !strings.Contains(answer.String(), "millrace.v1.WorkerService") {
+	if err := old.RecvMsg(answer); err != nil || !strings.Contains(answer.String(), "millrace.worker.v1.WorkerService") {
 		t.Errorf("v1alpha: %v, %v", answer, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/server/web"
 )
@@ -65,7 +66,7 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 func TestWhatAWorkerHasOnDiskIsShown(t *testing.T) {
 	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
 	w := c.join(c.conn, registration("spiller"), never)
-	if err := w.stream.Send(&pb.SessionRequest{Stats: &pb.WorkerStats{
+	if err := w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{
 		SpilledBytes: 4096, SpillWrittenBytes: 8192, SpillReadBytes: 2048, SpillFailure: "no space left on device",
 	}}); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 )
 
@@ -21,7 +22,7 @@ type cluster struct {
 	t       testing.TB
 	server  *server.Server
 	client  pb.SchedulerServiceClient
-	workers pb.WorkerServiceClient
+	workers workerv1.WorkerServiceClient
 	conn    *grpc.ClientConn
 	stop    context.CancelFunc
 	stopped chan error
@@ -47,7 +48,7 @@ func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *clu
 	c := &cluster{t: tb, server: s, stop: cancel, stopped: make(chan error, 1)}
 	go func() { c.stopped <- s.Run(ctx) }()
 	c.conn = dial(tb, s.Address(), options...)
-	c.client, c.workers = pb.NewSchedulerServiceClient(c.conn), pb.NewWorkerServiceClient(c.conn)
+	c.client, c.workers = pb.NewSchedulerServiceClient(c.conn), workerv1.NewWorkerServiceClient(c.conn)
 	tb.Cleanup(func() {
 		c.conn.Close()
 		cancel()
@@ -76,54 +77,54 @@ func dial(tb testing.TB, address string, options ...grpc.DialOption) *grpc.Clien
 // makes.
 type zero struct {
 	t           testing.TB
-	stream      grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]
+	stream      grpc.BidiStreamingClient[workerv1.SessionRequest, workerv1.SessionResponse]
 	id          uint32
-	registered  *pb.Registered
+	registered  *workerv1.Registered
 	incarnation string
-	mine        *pb.Registration
+	mine        *workerv1.Registration
 	cancel      context.CancelFunc
 	// done is closed when the session has ended; last is its last message then.
 	done chan struct{}
-	last *pb.SessionResponse
+	last *workerv1.SessionResponse
 	// answer makes the report of an assignment; nil: no report.
-	answer func(*pb.Assignment) *pb.TaskReport
+	answer func(*workerv1.Assignment) *workerv1.TaskReport
 	// seen gets every message, unless it is nil.
-	seen chan *pb.SessionResponse
+	seen chan *workerv1.SessionResponse
 }
 
 // succeed returns the report of a task that succeeded.
-func succeed(a *pb.Assignment) *pb.TaskReport {
-	return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_SUCCEEDED, RunNanos: 1000, InlineResult: noResult}
+func succeed(a *workerv1.Assignment) *workerv1.TaskReport {
+	return &workerv1.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED, RunNanos: 1000, InlineResult: noResult}
 }
 
 // noResult is a serialized null value.
 var noResult, _ = proto.Marshal(&pb.Value{Kind: &pb.Value_NullValue{}})
 
-func never(*pb.Assignment) *pb.TaskReport { return nil }
+func never(*workerv1.Assignment) *workerv1.TaskReport { return nil }
 
-func registration(name string) *pb.Registration {
-	return &pb.Registration{
+func registration(name string) *workerv1.Registration {
+	return &workerv1.Registration{
 		Name: name, Incarnation: uuid.NewString(), Host: "testhost", Pid: 4711, DataAddress: "127.0.0.1:1", Slots: 1,
 		MemoryLimitBytes: 1 << 30, Executors: []string{"native", "python"}, NativeOps: []string{"bench.noop", "array.sum", "array.matmul"}, Zero: true,
 	}
 }
 
 // join starts a worker and returns once it is registered.
-func (c *cluster) join(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport) *zero {
+func (c *cluster) join(conn grpc.ClientConnInterface, r *workerv1.Registration, answer func(*workerv1.Assignment) *workerv1.TaskReport) *zero {
 	c.t.Helper()
 	return c.joinSeen(conn, r, answer, nil)
 }
 
 // joinSeen is join for a worker whose messages are also sent to seen, unless that is nil.
-func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport, seen chan *pb.SessionResponse) *zero {
+func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *workerv1.Registration, answer func(*workerv1.Assignment) *workerv1.TaskReport, seen chan *workerv1.SessionResponse) *zero {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := pb.NewWorkerServiceClient(conn).Session(ctx)
+	stream, err := workerv1.NewWorkerServiceClient(conn).Session(ctx)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, mine: r, cancel: cancel, answer: answer, seen: seen, done: make(chan struct{})}
-	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+	if err := stream.Send(&workerv1.SessionRequest{Register: r}); err != nil {
 		c.t.Fatal(err)
 	}
 	first, err := stream.Recv()
@@ -159,17 +160,17 @@ func (w *zero) run() {
 		if w.seen != nil {
 			w.seen <- message
 		}
-		request := &pb.SessionRequest{}
+		request := &workerv1.SessionRequest{}
 		for _, a := range message.GetAssignments() {
 			if report := w.answer(a); report != nil {
 				request.Tasks = append(request.Tasks, report)
 			}
 		}
 		for _, r := range message.GetRetractions() {
-			request.Tasks = append(request.Tasks, &pb.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_RETRACTED})
+			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
 		}
 		for _, r := range message.GetCancellations() {
-			request.Tasks = append(request.Tasks, &pb.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_CANCELLED})
+			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
 		}
 		if len(request.Tasks) > 0 && w.stream.Send(request) != nil {
 			return

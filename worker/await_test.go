@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -24,7 +24,7 @@ func pair(t *testing.T, looks time.Duration) (a, b *running) {
 		if !w.Registration.GetAwaits() {
 			t.Fatal("a worker says that it does not tell of its results")
 		}
-		w.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{
+		w.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{
 			{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()},
 			{WorkerId: b.ID, Name: "host-1", DataAddress: b.Registration.GetDataAddress()},
 			{WorkerId: 77, Name: "gone", DataAddress: "127.0.0.1:1"},
@@ -38,12 +38,12 @@ func pair(t *testing.T, looks time.Duration) (a, b *running) {
 }
 
 // pending returns an input that its maker, another worker, has not produced yet.
-func pending(task uint64, maker uint32) *millracev1.Input {
-	return &millracev1.Input{TaskId: task, Generation: 1, Pending: true, Holders: []uint32{maker}}
+func pending(task uint64, maker uint32) *workerv1.Input {
+	return &workerv1.Input{TaskId: task, Generation: 1, Pending: true, Holders: []uint32{maker}}
 }
 
-func noop(task uint64, inputs ...*millracev1.Input) *millracev1.Assignment {
-	return &millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(), Inputs: inputs}
+func noop(task uint64, inputs ...*workerv1.Input) *workerv1.Assignment {
+	return &workerv1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(), Inputs: inputs}
 }
 
 // Two workers run a stencil without any message from the scheduler between the steps.
@@ -60,14 +60,14 @@ func neighbours(t *testing.T, looks time.Duration) {
 	of := func(step int, w uint64) uint64 { return uint64(step)*2 + w }
 	// All steps but the first are assigned before any result exists.
 	for step := 1; step < steps; step++ {
-		before := func(self uint64, other uint32) []*millracev1.Input {
+		before := func(self uint64, other uint32) []*workerv1.Input {
 			own, far := pending(of(step-1, self), 0), pending(of(step-1, 1-self), other)
 			own.Holders = nil
 			if step == 1 {
 				own.Pending = false // the first step is assigned last
-				return []*millracev1.Input{far}
+				return []*workerv1.Input{far}
 			}
-			return []*millracev1.Input{own, far}
+			return []*workerv1.Input{own, far}
 		}
 		a.Assign(noop(of(step, 0), before(0, b.ID)...))
 		b.Assign(noop(of(step, 1), before(1, a.ID)...))
@@ -78,7 +78,7 @@ func neighbours(t *testing.T, looks time.Duration) {
 		*running
 		n uint64
 	}{{a, 0}, {b, 1}} {
-		if r := w.Report(of(steps-1, w.n)); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r := w.Report(of(steps-1, w.n)); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Errorf("the last step: %v", r)
 		}
 	}
@@ -88,11 +88,11 @@ func neighbours(t *testing.T, looks time.Duration) {
 func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 	a, b := pair(t, time.Millisecond)
 	for task := uint64(12); task <= 13; task++ {
-		b.Assign(&millracev1.Assignment{
-			TaskId: task, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
+		b.Assign(&workerv1.Assignment{
+			TaskId: task, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*workerv1.Input{pending(11, a.ID)},
 		})
 	}
-	a.Assign(&millracev1.Assignment{TaskId: 11, Attempt: 1, OpId: 2, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
+	a.Assign(&workerv1.Assignment{TaskId: 11, Attempt: 1, OpId: 2, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
 	for task := uint64(12); task <= 13; task++ {
 		if got := float64Of(t, workertest.Decode(t, b.Report(task).GetInlineResult())); got != 1<<21 {
 			t.Errorf("sum = %v", got)
@@ -100,8 +100,8 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 	}
 	// The result exists by now, so the notification is immediate, also for a reader that has not
 	// subscribed before.
-	b.Assign(&millracev1.Assignment{
-		TaskId: 14, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
+	b.Assign(&workerv1.Assignment{
+		TaskId: 14, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*workerv1.Input{pending(11, a.ID)},
 	})
 	b.Report(14)
 	a.Assign(noop(15))
@@ -114,10 +114,10 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 // the attempt is returned to the scheduler with the outcome that its input is unreachable.
 func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
 	a, b := pair(t, time.Millisecond)
-	check := func(r *millracev1.TaskReport, input uint64, at uint32) {
+	check := func(r *workerv1.TaskReport, input uint64, at uint32) {
 		t.Helper()
 		u := r.GetUnreachable()
-		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(u) != 1 || u[0].GetTaskId() != input ||
+		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(u) != 1 || u[0].GetTaskId() != input ||
 			fmt.Sprint(u[0].GetFailedAt()) != fmt.Sprint([]uint32{at}) || len(u[0].GetMissingAt()) > 0 {
 			t.Errorf("got %v", r)
 		}
@@ -128,12 +128,12 @@ func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
 	check(b.Report(2), 100, 78)
 	// A reader waits a limited time for an attempt that was never assigned to the maker,
 	// and without limit for one that is running.
-	a.Assign(&millracev1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
-	a.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	a.Assign(&workerv1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
+	a.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	b.Assign(noop(3, pending(102, a.ID)), noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
 	check(b.Report(3), 102, a.ID)
-	b.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
-	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	b.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 4, Attempt: 1}}})
+	b.Report(4, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
 	// The reader detects that the maker ended.
 	a.stop()
 	check(b.Report(5), 101, a.ID)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
@@ -46,10 +47,10 @@ func BenchmarkNoop(b *testing.B) {
 			b.ReportAllocs()
 			begin := cpu()
 			for b.Loop() {
-				m := &millracev1.SessionResponse{}
+				m := &workerv1.SessionResponse{}
 				for range batch {
 					next++
-					m.Assignments = append(m.Assignments, &millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Key: "bench-key"})
+					m.Assignments = append(m.Assignments, &workerv1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Key: "bench-key"})
 				}
 				session.Send(m)
 				// At most two batches are in flight at any time.
@@ -140,7 +141,7 @@ func BenchmarkObject(b *testing.B) {
 		}
 		reading += time.Since(middle)
 		readingCPU += cpu() - middleCPU
-		session.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: task, Generation: 1}}})
+		session.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: task, Generation: 1}}})
 	}
 	b.ReportMetric(float64(task)*size/writing.Seconds()/1e9, "write-GB/s")
 	b.ReportMetric(float64(task)*size/reading.Seconds()/1e9, "read-GB/s")
@@ -184,10 +185,10 @@ func BenchmarkExecutor(b *testing.B) {
 		})
 	}
 	for b.Loop() {
-		m := &millracev1.SessionResponse{}
+		m := &workerv1.SessionResponse{}
 		for range batch {
 			next++
-			m.Assignments = append(m.Assignments, &millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Arguments: arguments})
+			m.Assignments = append(m.Assignments, &workerv1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Arguments: arguments})
 		}
 		session.Send(m)
 		hear(batch)
@@ -213,7 +214,7 @@ func BenchmarkLatency(b *testing.B) {
 	next := uint64(0)
 	for b.Loop() {
 		next++
-		session.Assign(&millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1})
+		session.Assign(&workerv1.Assignment{TaskId: next, Attempt: 1, OpId: 1})
 		session.Report(next)
 	}
 	cancel()

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/invariant"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
@@ -62,13 +63,13 @@ func echo(t *testing.T, change func(*worker.Config), ops ...string) *running {
 }
 
 func (r *running) call(task uint64, op uint32, values ...any) {
-	r.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: op, Rank: task, Arguments: workertest.Arguments(values...)})
+	r.Assign(&workerv1.Assignment{TaskId: task, Attempt: 1, OpId: op, Rank: task, Arguments: workertest.Arguments(values...)})
 }
 
 func (r *running) text(t *testing.T, task uint64) string {
 	t.Helper()
 	report := r.Report(task)
-	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	if report.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Fatalf("task %d: %v", task, report)
 	}
 	return workertest.Decode(t, report.GetInlineResult()).GetStringValue()
@@ -103,9 +104,9 @@ func TestExecutorRunsTasks(t *testing.T) {
 	if invariant.Enabled {
 		n = 300 // with invariants enabled, each step checks all of them
 	}
-	var many []*millracev1.Assignment
+	var many []*workerv1.Assignment
 	for i := range n {
-		many = append(many, &millracev1.Assignment{TaskId: 100 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments(fmt.Sprint("n", i))})
+		many = append(many, &workerv1.Assignment{TaskId: 100 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments(fmt.Sprint("n", i))})
 	}
 	w.Assign(many...)
 	for i := range n {
@@ -121,19 +122,19 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 	content := strings.Repeat("0123456789", 20000)
 	w.call(1, 1, content)
 	r := w.Report(1)
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < uint64(len(content)) {
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < uint64(len(content)) {
 		t.Fatalf("got %v", r)
 	}
 	if _, b, _ := read(t, d, 1); string(b) != content {
 		t.Error("other bytes came back")
 	}
 	// A view of the input outlives the input.
-	w.Assign(&millracev1.Assignment{
+	w.Assign(&workerv1.Assignment{
 		TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)),
-		Inputs: []*millracev1.Input{{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes()}},
+		Inputs: []*workerv1.Input{{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes()}},
 	})
 	w.Report(2)
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 1, Generation: 1}}})
 	w.call(3, 6, "x")
 	w.Report(3)
 	if _, b, _ := read(t, d, 2); string(b) != content[len(content)/2:] {
@@ -157,7 +158,7 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 		t.Errorf("got %v", e)
 	}
 	// Nothing is left but the retained memory: task 2 holds all of task 1's frame.
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 2, Generation: 1}, {TaskId: 5, Generation: 1}}})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 2, Generation: 1}, {TaskId: 5, Generation: 1}}})
 	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() < 4096 })
 }
 
@@ -168,11 +169,11 @@ func TestExecutorDeathIsBlamedOnWhatRan(t *testing.T) {
 	for i, want := range []string{"exited with code 7", "killed by SIGSEGV", "killed by SIGKILL", "not a FromExecutor", "announced a message"} {
 		base := uint64(10 * (i + 1))
 		w.Assign(
-			&millracev1.Assignment{TaskId: base, Attempt: 1, OpId: uint32(i + 2), Rank: base},
-			&millracev1.Assignment{TaskId: base + 1, Attempt: 1, OpId: 1, Rank: base + 1, Arguments: workertest.Arguments("after")},
+			&workerv1.Assignment{TaskId: base, Attempt: 1, OpId: uint32(i + 2), Rank: base},
+			&workerv1.Assignment{TaskId: base + 1, Attempt: 1, OpId: 1, Rank: base + 1, Arguments: workertest.Arguments("after")},
 		)
 		r := w.Report(base)
-		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || r.GetError().GetReason() != "EXECUTOR_DIED" || !strings.Contains(r.GetError().GetMessage(), want) {
+		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || r.GetError().GetReason() != "EXECUTOR_DIED" || !strings.Contains(r.GetError().GetMessage(), want) {
 			t.Errorf("%s: %v", want, r)
 		}
 		if got := w.text(t, base+1); got != "AFTER" {
@@ -196,20 +197,20 @@ func TestExitMessageIsQuoted(t *testing.T) {
 
 func TestQueuedRunsOutliveTheirProcess(t *testing.T) {
 	w := echo(t, nil, "upper", "kill")
-	var warm []*millracev1.Assignment
+	var warm []*workerv1.Assignment
 	for i := range uint64(200) {
-		warm = append(warm, &millracev1.Assignment{TaskId: 1000 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments("x")})
+		warm = append(warm, &workerv1.Assignment{TaskId: 1000 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments("x")})
 	}
 	w.Assign(warm...)
 	for i := range uint64(200) {
 		w.text(t, 1000+i)
 	}
 	// Short runs are sent ahead to the process, behind a run that dies.
-	w.Assign(append(warm[:0:0], &millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 2, Rank: 0})...)
+	w.Assign(append(warm[:0:0], &workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 2, Rank: 0})...)
 	for i := range uint64(50) {
-		w.Assign(&millracev1.Assignment{TaskId: 2000 + i, Attempt: 1, OpId: 1, Rank: i + 1, Arguments: workertest.Arguments(fmt.Sprint("q", i))})
+		w.Assign(&workerv1.Assignment{TaskId: 2000 + i, Attempt: 1, OpId: 1, Rank: i + 1, Arguments: workertest.Arguments(fmt.Sprint("q", i))})
 	}
-	if r := w.Report(1); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
+	if r := w.Report(1); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
 		t.Errorf("got %v", r)
 	}
 	for i := range uint64(50) {
@@ -234,7 +235,7 @@ func TestTimeoutInterruptsThenKills(t *testing.T) {
 	w := echo(t, nil, "pid", "sleep")
 	w.call(1, 1)
 	first := w.text(t, 1)
-	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("1h"), TimeoutMillis: 50})
+	w.Assign(&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("1h"), TimeoutMillis: 50})
 	e := w.Report(2).GetError()
 	if e.GetReason() != "TIMEOUT" || e.GetMetadata()["stopped_by"] != "interrupt" || !strings.Contains(e.GetMessage(), "50ms") {
 		t.Errorf("got %v", e)
@@ -247,9 +248,9 @@ func TestTimeoutInterruptsThenKills(t *testing.T) {
 	w = echo(t, func(c *worker.Config) { c.StopGrace = 100 * time.Millisecond }, "pid", "stubborn")
 	w.call(1, 1)
 	first = w.text(t, 1)
-	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("1h"), TimeoutMillis: 50})
+	w.Assign(&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("1h"), TimeoutMillis: 50})
 	r := w.Report(2)
-	if e := r.GetError(); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_FAILED || e.GetReason() != "TIMEOUT" || e.GetMetadata()["stopped_by"] != "kill" {
+	if e := r.GetError(); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_FAILED || e.GetReason() != "TIMEOUT" || e.GetMetadata()["stopped_by"] != "kill" {
 		t.Errorf("got %v", r)
 	}
 	w.call(3, 1)
@@ -268,11 +269,11 @@ func TestCancelStopsOrDropsRuns(t *testing.T) {
 	w.call(9, 1, "up")
 	w.text(t, 9)
 	w.call(1, 2, "1h")
-	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	w.call(2, 2, "1h")
-	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 2, Attempt: 1}, {TaskId: 1, Attempt: 1}}})
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
-	r := w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	w.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 2, Attempt: 1}, {TaskId: 1, Attempt: 1}}})
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	r := w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
 	if r.GetError().GetMetadata()["stopped_by"] != "interrupt" {
 		t.Errorf("got %v", r)
 	}
@@ -290,16 +291,16 @@ func TestRunsStuckBehindALongOneMoveToAnIdleLane(t *testing.T) {
 		w.text(t, 100+i)
 	}
 	w.call(1, 1, "1h")
-	var more []*millracev1.Assignment
+	var more []*workerv1.Assignment
 	for i := range uint64(20) {
-		more = append(more, &millracev1.Assignment{TaskId: 10 + i, Attempt: 1, OpId: 1, Rank: 10 + i, Arguments: workertest.Arguments("0s")})
+		more = append(more, &workerv1.Assignment{TaskId: 10 + i, Attempt: 1, OpId: 1, Rank: 10 + i, Arguments: workertest.Arguments("0s")})
 	}
 	w.Assign(more...)
 	for i := range uint64(20) {
 		w.text(t, 10+i)
 	}
-	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 1, Attempt: 1}}})
-	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	w.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 1, Attempt: 1}}})
+	w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
 }
 
 func TestLogsAreKept(t *testing.T) {
@@ -317,7 +318,7 @@ func TestExecutorThatDiesAtStartFailsItsTasks(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_START=broken"} }, "upper")
 	w.call(1, 1, "x")
 	r := w.Report(1)
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || !strings.Contains(r.GetError().GetMessage(), "told to fail at the start") ||
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || !strings.Contains(r.GetError().GetMessage(), "told to fail at the start") ||
 		!strings.Contains(r.GetError().GetMessage(), "3 times in a row") {
 		t.Errorf("got %v", r)
 	}
@@ -360,7 +361,7 @@ func unsent(t *testing.T) (w *running, hash []byte) {
 	}
 	w = start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
 	hash = bytes.Repeat([]byte{7}, 32)
-	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
+	w.Send(&workerv1.SessionResponse{Ops: []*workerv1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
 		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
 	}}}})
 	return w, hash
@@ -374,9 +375,9 @@ func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 	if !bytes.Equal(w.Missing[0], hash) {
 		t.Errorf("asked for %x", w.Missing)
 	}
-	w.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 2, Attempt: 1}}})
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
-	w.Send(&millracev1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
+	w.Send(&workerv1.SessionResponse{Retractions: []*workerv1.AttemptRef{{TaskId: 2, Attempt: 1}}})
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	w.Send(&workerv1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
 	if got := w.text(t, 1); got != "ABC" {
 		t.Errorf("got %q", got)
 	}
@@ -397,7 +398,7 @@ func TestAFunctionIsAskedForInEachSession(t *testing.T) {
 	if len(w.Missing) != 1 || !bytes.Equal(w.Missing[0], hash) {
 		t.Errorf("asked for %x", w.Missing)
 	}
-	w.Send(&millracev1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
+	w.Send(&workerv1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
 	if got := w.text(t, 1); got != "ABC" {
 		t.Errorf("got %q", got)
 	}
@@ -412,7 +413,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.call(2, 2, "1h")
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	w.stop()
 	select {
 	case err := <-w.ended:
@@ -481,13 +482,13 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	pid := w.text(t, 1)
 	const inputs, each = 1500, 60_000
 	letters := strings.Repeat("a", each)
-	many := &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
+	many := &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
 	for i := range uint64(inputs) {
 		w.call(1000+i, 1, letters)
-		many.Inputs = append(many.Inputs, &millracev1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
+		many.Inputs = append(many.Inputs, &workerv1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
 	}
 	for i := range uint64(inputs) {
-		if r := w.Report(1000 + i); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r := w.Report(1000 + i); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Fatal(r)
 		}
 	}
@@ -499,7 +500,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	large := workertest.Arguments(strings.Repeat("b", 4<<20))
 	const queued = 40
 	for i := range uint64(queued) {
-		w.Assign(&millracev1.Assignment{TaskId: 5000 + i, Attempt: 1, OpId: 2, Rank: i, Arguments: large})
+		w.Assign(&workerv1.Assignment{TaskId: 5000 + i, Attempt: 1, OpId: 2, Rank: i, Arguments: large})
 	}
 	for i := range uint64(queued) {
 		if got := w.text(t, 5000+i); got != fmt.Sprintf("0 inputs, 0 bytes, %d of arguments", len(large)) {
@@ -524,11 +525,11 @@ func TestExecutorThatTakesNoPieces(t *testing.T) {
 	pid := w.text(t, 1)
 	const inputs, each = 70, 1_000_000
 	letters := strings.Repeat("a", each)
-	many := &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
+	many := &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
 	for i := range uint64(inputs) {
 		w.call(1000+i, 1, letters)
 		w.Report(1000 + i)
-		many.Inputs = append(many.Inputs, &millracev1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
+		many.Inputs = append(many.Inputs, &workerv1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
 	}
 	w.Assign(many)
 	if e := w.Report(2).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its 70 inputs have 700") {
@@ -545,7 +546,7 @@ func TestHeadersOfResultsAreBounded(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.MemoryLimitBytes, c.SpillLimitBytes = 8<<20, worker.NoSpill }, "texts")
 	d := data(t, w.Registration.GetDataAddress())
 	w.call(1, 1, 100)
-	if r := w.Report(1); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < 3_000_000 {
+	if r := w.Report(1); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < 3_000_000 {
 		t.Fatal(r)
 	}
 	if v, _, e := read(t, d, 1); e != nil || len(v.GetListValue().GetValues()) != 100 {
@@ -557,7 +558,7 @@ func TestHeadersOfResultsAreBounded(t *testing.T) {
 	if e := w.Report(3).GetError(); e.GetReason() != "OUT_OF_MEMORY" {
 		t.Errorf("9 MB of headers in 8 MiB: %v", e)
 	}
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}}})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}}})
 	w.call(4, 1, 100)
 	if r := w.Report(4); r.GetError() != nil {
 		t.Error(r)

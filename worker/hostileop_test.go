@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -43,7 +44,7 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 	} {
 		task++
 		w.Op(uint32(task), native, c.op)
-		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: uint32(task), Arguments: workertest.Arguments(c.args...)})
+		w.Assign(&workerv1.Assignment{TaskId: task, Attempt: 1, OpId: uint32(task), Arguments: workertest.Arguments(c.args...)})
 		r := w.Report(task)
 		if e := r.GetError(); e.GetReason() != c.reason || len(e.GetMessage()) > 8<<10 {
 			t.Errorf("%s: %s, a message of %d bytes: %.300s", c.op, e.GetReason(), len(e.GetMessage()), e.GetMessage())
@@ -54,9 +55,9 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 	header, reason := workertest.ValueBytes(t, list), ""
 	for range 5 {
 		task++
-		w.Assign(&millracev1.Assignment{
+		w.Assign(&workerv1.Assignment{
 			TaskId: task, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(references...),
-			Inputs: []*millracev1.Input{{TaskId: 1, Generation: 1, Bytes: uint64(len(header)), InlineResult: header}},
+			Inputs: []*workerv1.Input{{TaskId: 1, Generation: 1, Bytes: uint64(len(header)), InlineResult: header}},
 		})
 		r := w.Report(task)
 		if reason = r.GetError().GetReason(); reason != "" {
@@ -75,14 +76,14 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 	}
 	// Working memory is released: a result may use nearly all of the memory.
 	w.Op(2, native, "array.svd")
-	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(everywhere(512, 256))})
-	if r := w.Report(2); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	w.Assign(&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(everywhere(512, 256))})
+	if r := w.Report(2); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Errorf("svd: %v", r)
 	}
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 2, Generation: 1}}})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 2, Generation: 1}}})
 	w.Op(3, native, "array.full")
-	w.Assign(&millracev1.Assignment{TaskId: 3, Attempt: 1, OpId: 3, Arguments: workertest.Arguments([]any{7 << 20}, math.Pi)})
-	if r := w.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	w.Assign(&workerv1.Assignment{TaskId: 3, Attempt: 1, OpId: 3, Arguments: workertest.Arguments([]any{7 << 20}, math.Pi)})
+	if r := w.Report(3); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Errorf("full: %v", r)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/workertest"
@@ -21,19 +21,19 @@ func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace = drain, workertest.Patience })
 	w.Op(1, native, "bench.noop")
 	w.Op(2, native, "bench.sleep")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
 	w.Report(1)
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	close(drain)
 	w.Until("its asking for leave", func() bool { return w.Draining > 0 })
 	w.Break(status.Error(codes.Unavailable, "the scheduler restarts"))
 	again := w.scheduler.Accept(t)
 	again.Until("its asking once more", func() bool { return again.Draining > 0 })
-	again.Send(&millracev1.SessionResponse{Drained: true})
-	again.Send(&millracev1.SessionResponse{Cancellations: again.Registration.GetRunning()})
+	again.Send(&workerv1.SessionResponse{Drained: true})
+	again.Send(&workerv1.SessionResponse{Cancellations: again.Registration.GetRunning()})
 	// After these cancellations, nothing runs.
 	again.Until("the farewell", func() bool { return again.Leaving })
-	if len(again.Tasks) != 1 || again.Tasks[0].GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED {
+	if len(again.Tasks) != 1 || again.Tasks[0].GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED {
 		t.Errorf("reported before the farewell: %v", again.Tasks)
 	}
 	if err := <-w.ended; err != nil {
@@ -54,8 +54,8 @@ func TestGraceToLeaveEnds(t *testing.T) {
 		})
 		if busy {
 			w.Op(1, native, "bench.sleep")
-			w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(3600.0)})
-			w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+			w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(3600.0)})
+			w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 		}
 		close(drain)
 		w.Until("the farewell", func() bool { return w.Leaving })
@@ -99,7 +99,7 @@ func TestAskedToLeaveWithoutAScheduler(t *testing.T) {
 	drain := make(chan struct{})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace, c.SchedulerTimeout = drain, time.Hour, time.Hour })
 	w.Op(1, native, "bench.noop")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
 	w.Report(1)
 	w.scheduler.Stop()
 	close(drain)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -47,17 +48,19 @@ func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w.Op(2, exec, "echo/slab")
 	w.Op(3, exec, "echo/sleep")
 	w.call(1, 1, "old")
-	w.call(2, 2, strings.Repeat("o", 100_000))
+	w.call(2, 2, strings.Repeat("o", 16<<20))
 	w.Report(1)
 	w.Report(2)
-	// A reader that never releases its lease keeps the bytes of an object, but not its number.
-	lease, err := d.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: []*millracev1.ObjectRef{{TaskId: 2, Generation: 1}}})
+	// A reader that stops in the middle keeps the bytes of an object, but not its number.
+	stream, err := d.ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 2, Generation: 1}}})
+	if err == nil {
+		_, err = stream.Recv()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = lease
 	w.call(5, 3, "10m") // it keeps running
-	w.Report(5, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(5, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	w.call(6, 1, "queued behind it")
 	w.scheduler.Life.Store(lifeTwo)
 	w.Break(errors.New("killed"))
@@ -156,7 +159,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 			}
 		}
 		reported(task)
-		w.Send(&millracev1.SessionResponse{AcceptedWrites: []*millracev1.Replica{{TaskId: task, Generation: 1}}})
+		w.Send(&workerv1.SessionResponse{AcceptedWrites: []*workerv1.Replica{{TaskId: task, Generation: 1}}})
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -169,13 +172,13 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w.Op(2, native, "core.identity")
 	done := writing(20, bytesTensor(100_000), random(2, 100_000))
 	reported(20)
-	w.Send(&millracev1.SessionResponse{
-		AcceptedWrites: []*millracev1.Replica{{TaskId: 20, Generation: 1}},
-		Assignments: []*millracev1.Assignment{{TaskId: 21, Attempt: 1, OpId: 2, Rank: 21,
-			Inputs:    []*millracev1.Input{{TaskId: 20, Generation: 1, Bytes: 100_000, Holders: []uint32{w.ID}}},
+	w.Send(&workerv1.SessionResponse{
+		AcceptedWrites: []*workerv1.Replica{{TaskId: 20, Generation: 1}},
+		Assignments: []*workerv1.Assignment{{TaskId: 21, Attempt: 1, OpId: 2, Rank: 21,
+			Inputs:    []*workerv1.Input{{TaskId: 20, Generation: 1, Bytes: 100_000, Holders: []uint32{w.ID}}},
 			Arguments: workertest.Arguments(workertest.Input(0))}},
 	})
-	if r := w.Report(21); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	if r := w.Report(21); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Errorf("a task that was assigned with it: %v", r)
 	}
 	if err := <-done; err != nil {
@@ -184,7 +187,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	// The scheduler refuses an object.
 	done = writing(12, text)
 	reported(12)
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 12, Generation: 1}}})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 12, Generation: 1}}})
 	if err := <-done; status.Code(err) != codes.FailedPrecondition || reasonOf(err) != "NOT_A_DATA_TASK" {
 		t.Errorf("refused with %v", err)
 	}
@@ -194,11 +197,11 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	// A client cannot write the result of a task that runs here; only that task can.
 	w.Op(1, exec, "echo/sleep")
 	w.call(13, 1, "10m")
-	w.Report(13, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(13, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	if err := write(t, d, 13, text); reasonOf(err) != "NOT_A_DATA_TASK" || !strings.Contains(err.Error(), "for that task to make") {
 		t.Errorf("refused with %v", err)
 	}
-	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 13, Attempt: 1}}})
+	w.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 13, Attempt: 1}}})
 	w.Report(13)
 	// After a restart of the scheduler, writes that were begun before it are refused.
 	done = writing(14, text)

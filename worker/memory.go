@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
@@ -79,7 +80,7 @@ func (m *opened) close() error {
 }
 
 // describe adds the memory to the registration with the scheduler.
-func (m *opened) describe(r *millracev1.Registration) {
+func (m *opened) describe(r *workerv1.Registration) {
 	r.Device = millracev1.DeviceKind(m.device.Kind())
 	r.MemoryLimitBytes = m.device.Space().Size()
 	r.Gpu = m.gpu

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
 )
@@ -83,7 +83,7 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 
 // accept handles the request of a peer to connect. It opens UCX only for a request that it accepts,
 // because an open UCX context listens for peers and asks for no token.
-func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if o.workers != nil && !o.workers(shownToken(ctx)) {
 		return nil, status.Error(codes.PermissionDenied, "only workers connect lanes, and this is not a worker's token: a lane reaches all of this worker's memory; read by ReadObjects")
 	}
@@ -92,9 +92,9 @@ func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRe
 	}
 	switch {
 	case request.GetGiveUpToken() != 0:
-		return new(millracev1.ConnectLaneResponse), nil
+		return new(workerv1.ConnectResponse), nil
 	case request.GetServedToken() != 0:
-		return &millracev1.ConnectLaneResponse{LaneEnded: true}, nil
+		return &workerv1.ConnectResponse{Ended: true}, nil
 	}
 	if err := o.config.Acceptable(request.GetReader()); err != nil {
 		return nil, err

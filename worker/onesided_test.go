@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
 )
@@ -43,22 +43,22 @@ func TestLanesAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 func TestRefusedLanesOpenNothing(t *testing.T) {
 	c := Config{Token: "cluster", AcceptTokens: []string{"task"}}
 	o := &oneSided{config: ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}, workers: workerTokens(c)}
-	junk := &millracev1.ConnectLaneRequest{Reader: &millracev1.LaneEndpoint{Version: "1.19.0", Address: bytes.Repeat([]byte{0xff}, 500), Token: 5}}
+	junk := &workerv1.ConnectRequest{Reader: &workerv1.Endpoint{Version: "1.19.0", Address: bytes.Repeat([]byte{0xff}, 500), Token: 5}}
 	for name, tc := range map[string]struct {
 		token   string
-		request *millracev1.ConnectLaneRequest
+		request *workerv1.ConnectRequest
 		want    codes.Code
 	}{
 		"a task":                {"task", junk, codes.PermissionDenied},
 		"nobody":                {"", junk, codes.PermissionDenied},
 		"a worker with junk":    {"cluster", junk, codes.FailedPrecondition},
-		"a worker with nothing": {"cluster", new(millracev1.ConnectLaneRequest), codes.FailedPrecondition},
-		"a lane given up":       {"cluster", &millracev1.ConnectLaneRequest{GiveUpToken: 5}, codes.OK},
-		"a lane asked for":      {"cluster", &millracev1.ConnectLaneRequest{ServedToken: 5}, codes.OK},
+		"a worker with nothing": {"cluster", new(workerv1.ConnectRequest), codes.FailedPrecondition},
+		"a lane given up":       {"cluster", &workerv1.ConnectRequest{GiveUpToken: 5}, codes.OK},
+		"a lane asked for":      {"cluster", &workerv1.ConnectRequest{ServedToken: 5}, codes.OK},
 	} {
 		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("authorization", "Bearer "+tc.token))
 		response, err := o.accept(ctx, tc.request)
-		if status.Code(err) != tc.want || response.GetLaneEnded() != (tc.request.GetServedToken() != 0) {
+		if status.Code(err) != tc.want || response.GetEnded() != (tc.request.GetServedToken() != 0) {
 			t.Errorf("%s: %v, %v", name, response, err)
 		}
 		if o.tried {

@@ -28,7 +28,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		config: ucx.Config{
 			Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: c.netDevices(), Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
 		},
-		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
+		path:   ucx.PathConfig{Connect: streams.Connect, Worker: self, StallTimeout: c.StallTimeout, Received: received},
 		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), workers: workerTokens(c), log: c.Log,
 	}
 	if lanes.forced {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -20,9 +20,9 @@ func TestRescueIsAnswered(t *testing.T) {
 	w.Until("the object", func() bool { return len(w.Objects) == 1 })
 	w.Objects = nil
 	order := func(incarnation string) {
-		w.Send(&millracev1.SessionResponse{Rescues: []*millracev1.Rescue{{
+		w.Send(&workerv1.SessionResponse{Rescues: []*workerv1.Rescue{{
 			WorkerId: 9, Incarnation: incarnation, DataAddress: "127.0.0.1:1", Name: "dead",
-			Objects: []*millracev1.Replica{{TaskId: 100, Generation: 1}, {TaskId: 101, Generation: 4}},
+			Objects: []*workerv1.Replica{{TaskId: 100, Generation: 1}, {TaskId: 101, Generation: 4}},
 		}}})
 	}
 	for _, incarnation := range []string{uuid.NewString(), "nonsense"} {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/invariant"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
@@ -46,7 +46,7 @@ func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b 
 		c.Name, c.Exec, c.Slots = "host-1", map[string][]string{"echo": {binary}}, 1
 		c.ExecutorEnv = []string{"ECHO_SEGMENTS=" + segments}
 	})
-	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	b.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
 	a.Op(1, native, "array.full")
 	for i, name := range []string{"upper", "sum", "alias", "wait", "pid", "holds", "exit"} {
 		b.Op(uint32(i+1), exec, "echo/"+name)
@@ -78,14 +78,14 @@ func pipe(t *testing.T) string {
 }
 
 // full makes an array of n float64s with the value 2, and returns it as an input.
-func (r *running) full(t *testing.T, task uint64, n int) *millracev1.Input {
+func (r *running) full(t *testing.T, task uint64, n int) *workerv1.Input {
 	t.Helper()
 	r.call(task, 1, []any{n}, 2.0)
 	report := r.Report(task)
-	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || report.GetError() != nil {
+	if report.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || report.GetError() != nil {
 		t.Fatalf("array %d: %v", task, report)
 	}
-	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: report.GetOutputBytes(), Holders: []uint32{r.ID}}
+	return &workerv1.Input{TaskId: task, Generation: 1, Bytes: report.GetOutputBytes(), Holders: []uint32{r.ID}}
 }
 
 // sumOfFull returns the answer of the op sum for such an array.
@@ -104,18 +104,18 @@ func sumOfFull(n int) string {
 }
 
 // on runs an op of the executor on an input.
-func (r *running) on(task uint64, op uint32, in *millracev1.Input, more ...any) {
-	r.Assign(&millracev1.Assignment{
-		TaskId: task, Attempt: 1, OpId: op, Rank: task, Inputs: []*millracev1.Input{in},
+func (r *running) on(task uint64, op uint32, in *workerv1.Input, more ...any) {
+	r.Assign(&workerv1.Assignment{
+		TaskId: task, Attempt: 1, OpId: op, Rank: task, Inputs: []*workerv1.Input{in},
 		Arguments: workertest.Arguments(append([]any{workertest.Input(0)}, more...)...),
 	})
 }
 
 // summed waits for a checksum, and returns the report.
-func (r *running) summed(t *testing.T, task uint64, want string) *millracev1.TaskReport {
+func (r *running) summed(t *testing.T, task uint64, want string) *workerv1.TaskReport {
 	t.Helper()
 	report := r.Report(task)
-	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	if report.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Fatalf("task %d: %v", task, report)
 	}
 	if got := workertest.Decode(t, report.GetInlineResult()).GetStringValue(); got != want {
@@ -177,10 +177,10 @@ func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
 	b.Report(2)
 	b.on(3, opSum, in)
 	// The answer to a later message shows that the loan of task 3 has been requested.
-	b.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
-	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
+	b.Send(&workerv1.SessionResponse{Retractions: []*workerv1.AttemptRef{{TaskId: 4, Attempt: 1}}})
+	b.Report(4, workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
 	tell(t, understands, "no")
-	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || r.GetUnreachable()[0].GetTaskId() != 1 {
+	if r := b.Report(3); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || r.GetUnreachable()[0].GetTaskId() != 1 {
 		t.Fatalf("got %v", r)
 	}
 	b.on(5, opSum, in)
@@ -206,7 +206,7 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end.Close()
-	a.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
+	a.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 1, Generation: 1}}})
 	a.call(4, 1, []any{n}, 2.0)
 	if r := a.Report(4); r.GetError().GetReason() != "OUT_OF_MEMORY" {
 		t.Fatalf("memory that is lent was used again: %v", r)
@@ -214,7 +214,7 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
+	if r := b.Report(3); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
 		t.Fatalf("got %v", r)
 	}
 	// This succeeds well before the lease would expire.
@@ -249,7 +249,7 @@ func TestResultOfALoanThatDidNotHoldIsThrownAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := b.Report(2)
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
 		t.Errorf("got %v", r)
 	}
 	// The process survives.
@@ -267,7 +267,7 @@ func TestAThousandBorrowedRunsLeaveNoDescriptors(t *testing.T) {
 	}
 	a, b := lenderAndBorrower(t, 256<<20, "yes")
 	want := sumOfFull(n)
-	var inputs []*millracev1.Input
+	var inputs []*workerv1.Input
 	for i := range uint64(runs) {
 		inputs = append(inputs, a.full(t, 1+i, n))
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/invariant"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
@@ -21,18 +21,18 @@ func small(c *worker.Config) {
 	c.SpillLimitBytes = 1 << 30
 }
 
-func input(task uint64, bytes int) *millracev1.Input {
-	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: uint64(bytes)}
+func input(task uint64, bytes int) *workerv1.Input {
+	return &workerv1.Input{TaskId: task, Generation: 1, Bytes: uint64(bytes)}
 }
 
 // chunks makes n objects of the given size, by the tasks first, first+1, ..., and waits for them.
 func (w *running) chunks(t *testing.T, first uint64, n, bytes int) {
 	t.Helper()
 	for i := range n {
-		w.Assign(&millracev1.Assignment{TaskId: first + uint64(i), Attempt: 1, OpId: 1, Rank: first + uint64(i), Arguments: workertest.Arguments(bytes, i)})
+		w.Assign(&workerv1.Assignment{TaskId: first + uint64(i), Attempt: 1, OpId: 1, Rank: first + uint64(i), Arguments: workertest.Arguments(bytes, i)})
 	}
 	for i := range n {
-		if r := w.Report(first + uint64(i)); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r := w.Report(first + uint64(i)); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Fatalf("chunk %d: %v", i, r)
 		}
 	}
@@ -40,7 +40,7 @@ func (w *running) chunks(t *testing.T, first uint64, n, bytes int) {
 
 func (w *running) release(first uint64, n int) {
 	for i := range n {
-		w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: first + uint64(i), Generation: 1}}})
+		w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: first + uint64(i), Generation: 1}}})
 	}
 }
 
@@ -68,26 +68,26 @@ func TestReductionOverEightTimesTheSlab(t *testing.T) {
 	for i := range level {
 		level[i] = next
 		sum += float64(i) * bytes / 8
-		w.Assign(&millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Arguments: workertest.Arguments([]any{bytes / 8}, float64(i))})
+		w.Assign(&workerv1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Arguments: workertest.Arguments([]any{bytes / 8}, float64(i))})
 		next++
 	}
 	for _, task := range level {
-		if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r := w.Report(task); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Fatalf("chunk: %v", r)
 		}
 	}
 	for len(level) > 1 {
 		var up []uint64
 		for i := 0; i < len(level); i += 2 {
-			w.Assign(&millracev1.Assignment{
+			w.Assign(&workerv1.Assignment{
 				TaskId: next, Attempt: 1, OpId: 2, Rank: next, Arguments: workertest.Arguments("x0+x1", workertest.Input(0), workertest.Input(1)),
-				Inputs: []*millracev1.Input{input(level[i], bytes), input(level[i+1], bytes)},
+				Inputs: []*workerv1.Input{input(level[i], bytes), input(level[i+1], bytes)},
 			})
 			up = append(up, next)
 			next++
 		}
 		for _, task := range up {
-			if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			if r := w.Report(task); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 				t.Fatalf("sum of two: %v", r)
 			}
 		}
@@ -96,8 +96,8 @@ func TestReductionOverEightTimesTheSlab(t *testing.T) {
 		}
 		level = up
 	}
-	w.Assign(&millracev1.Assignment{
-		TaskId: next, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{input(level[0], bytes)},
+	w.Assign(&workerv1.Assignment{
+		TaskId: next, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*workerv1.Input{input(level[0], bytes)},
 	})
 	if got := float64Of(t, workertest.Decode(t, w.Report(next).GetInlineResult())); got != sum {
 		t.Errorf("sum %v, want %v", got, sum)
@@ -119,14 +119,14 @@ func TestTinyObjectsMakeRoomForAHugeOne(t *testing.T) {
 	}
 	w.chunks(t, 100, n, tiny)
 	w.chunks(t, 20_000, 1, huge)
-	w.Assign(&millracev1.Assignment{TaskId: 30_000, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(20_000, huge)}})
-	if r := w.Report(30_000); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	w.Assign(&workerv1.Assignment{TaskId: 30_000, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{input(20_000, huge)}})
+	if r := w.Report(30_000); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Fatalf("checksum of the huge one: %v", r)
 	}
 	for i := 0; i < n; i += n / 20 {
 		task := uint64(40_000 + i)
-		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(uint64(100+i), tiny)}})
-		if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		w.Assign(&workerv1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{input(uint64(100+i), tiny)}})
+		if r := w.Report(task); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Fatalf("checksum of a tiny one: %v", r)
 		}
 	}
@@ -142,16 +142,16 @@ func TestTinyObjectsMakeRoomForAHugeOne(t *testing.T) {
 func TestLargerThanTheSlabFailsAtOnce(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), small)
 	w.Op(1, native, "bench.bytes")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(17<<20, 1)})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(17<<20, 1)})
 	if e := w.Report(1).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "larger than the slab") {
 		t.Errorf("got %v", e)
 	}
 	// Two inputs are on disk and do not fit in memory together.
 	w.Op(2, native, "array.map")
 	w.chunks(t, 10, 4, 9<<20)
-	w.Assign(&millracev1.Assignment{
+	w.Assign(&workerv1.Assignment{
 		TaskId: 20, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("x0+x1", workertest.Input(0), workertest.Input(1)),
-		Inputs: []*millracev1.Input{input(10, 9<<20), input(11, 9<<20)},
+		Inputs: []*workerv1.Input{input(10, 9<<20), input(11, 9<<20)},
 	})
 	if e := w.Report(20).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "larger than the slab") {
 		t.Errorf("got %v", e)
@@ -168,18 +168,18 @@ func TestSpilledObjectsAreReadByPeersAndClients(t *testing.T) {
 	}
 	const n, bytes = 32, 2 << 20
 	a.chunks(t, 100, n, bytes)
-	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	b.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
 	for i := range n {
 		task := uint64(100 + i)
 		in := input(task, bytes)
-		a.Assign(&millracev1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{in}})
+		a.Assign(&workerv1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{in}})
 		from := input(task, bytes)
 		from.Holders = []uint32{a.ID}
-		b.Assign(&millracev1.Assignment{TaskId: 300 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{from}})
+		b.Assign(&workerv1.Assignment{TaskId: 300 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{from}})
 	}
 	for i := range n {
 		here, there := a.Report(300+uint64(i)), b.Report(400+uint64(i))
-		if here.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || string(here.GetInlineResult()) != string(there.GetInlineResult()) {
+		if here.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || string(here.GetInlineResult()) != string(there.GetInlineResult()) {
 			t.Fatalf("chunk %d: %v here, %v there", i, here, there)
 		}
 	}
@@ -227,11 +227,11 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 	lost, whole := 0, 0
 	for i := range n {
 		task := uint64(100 + i)
-		w.Assign(&millracev1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(task, bytes)}})
+		w.Assign(&workerv1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{input(task, bytes)}})
 		switch r := w.Report(200 + task); r.GetOutcome() {
-		case millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
+		case workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
 			whole++
-		case millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
+		case workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
 			if u := r.GetUnreachable()[0]; u.GetTaskId() != task || len(u.GetMissingAt()) != 1 || u.GetMissingAt()[0] != w.ID {
 				t.Errorf("unreachable: %v", r)
 			}
@@ -264,18 +264,18 @@ func TestCorruptedSpilledObjectsAreNotServed(t *testing.T) {
 	const n, bytes = 16, 2 << 20
 	a.chunks(t, 100, n, bytes)
 	corrupt(t, directory)
-	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	b.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
 	for i := range n {
 		in := input(uint64(100+i), bytes)
 		in.Holders = []uint32{a.ID}
-		b.Assign(&millracev1.Assignment{TaskId: uint64(200 + i), Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{in}})
+		b.Assign(&workerv1.Assignment{TaskId: uint64(200 + i), Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*workerv1.Input{in}})
 	}
 	whole, lost := 0, 0
 	for i := range n {
 		switch r := b.Report(uint64(200 + i)); r.GetOutcome() {
-		case millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
+		case workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
 			whole++
-		case millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
+		case workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
 			lost++
 			if u := r.GetUnreachable()[0]; len(u.GetMissingAt()) == 0 {
 				t.Errorf("chunk %d should be missing there: %v", i, r)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -59,11 +59,11 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	fits, failed := []uint64{}, 0
 	// All tasks without room wait for it at the same time.
 	for task := uint64(100); task < 116; task++ {
-		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(bytes, int(task))})
+		w.Assign(&workerv1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(bytes, int(task))})
 	}
 	for task := uint64(100); task < 116; task++ {
 		r := w.Report(task)
-		if r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r.GetOutcome() == workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			fits = append(fits, task)
 			continue
 		}
@@ -77,8 +77,8 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 		t.Errorf("%d fit, %d failed", len(fits), failed)
 	}
 	w.Until("a word of the full disk", func() bool { return strings.Contains(w.Stats.GetSpillFailure(), "no space left") })
-	w.Assign(&millracev1.Assignment{TaskId: 200, Attempt: 1, OpId: 2})
-	if r := w.Report(200); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	w.Assign(&workerv1.Assignment{TaskId: 200, Attempt: 1, OpId: 2})
+	if r := w.Report(200); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Errorf("noop: %v", r)
 	}
 	for _, task := range fits {

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
@@ -289,7 +290,7 @@ func Run(ctx context.Context, config Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, scheduler.Close()) }()
-	registration := &millracev1.Registration{
+	registration := &workerv1.Registration{
 		Name: c.Name, Incarnation: incarnation.String(), Pid: int64(os.Getpid()), Device: millracev1.DeviceKind_DEVICE_KIND_HOST,
 		Slots: uint32(c.Slots), Resources: c.Resources, MemoryLimitBytes: c.MemoryLimitBytes, Version: c.Version,
 		Executors: []string{"native"}, Zero: c.Zero,
@@ -336,7 +337,7 @@ func (c Config) ready(id ids.WorkerID, address string) {
 }
 
 // runOn runs a worker on the memory that was opened for it.
-func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, m *opened) (err error) {
+func runOn(ctx context.Context, c Config, registration *workerv1.Registration, scheduler *grpc.ClientConn, m *opened) (err error) {
 	d := m.device
 	objects, err := store.New(d.Space(), c.Log, m.below...)
 	if err != nil {
@@ -385,7 +386,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
 		return err
 	}
-	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
+	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
 	looks := max(c.LookFor, 0)
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
@@ -430,7 +431,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
-		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
+		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver,
 		Words: tells.Serve, Board: shown, Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
@@ -448,7 +449,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	opened = nil
 	options = append(options, checks...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
-	millracev1.RegisterDataServiceServer(server, data)
+	data.Register(server)
 	reflection.Register(server) // v1 and v1alpha
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(admission.Listen(listener, admission.Limits{})) }()

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
@@ -202,19 +203,19 @@ func TestNativeTaskIsRunAndReported(t *testing.T) {
 	w.Op(1, native, "bench.noop")
 	w.Op(2, native, "array.full")
 	w.Op(3, native, "array.reduce")
-	w.Assign(&millracev1.Assignment{TaskId: 10, Attempt: 1, OpId: 1})
-	if r := w.Report(10); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || workertest.Decode(t, r.GetInlineResult()).GetKind() == nil {
+	w.Assign(&workerv1.Assignment{TaskId: 10, Attempt: 1, OpId: 1})
+	if r := w.Report(10); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || workertest.Decode(t, r.GetInlineResult()).GetKind() == nil {
 		t.Errorf("noop: %v", r)
 	}
 	// A large result stays in the slab; the next task finds it there.
-	w.Assign(&millracev1.Assignment{TaskId: 11, Attempt: 1, OpId: 2, Arguments: workertest.Arguments([]any{1000, 1000}, 0.5)})
+	w.Assign(&workerv1.Assignment{TaskId: 11, Attempt: 1, OpId: 2, Arguments: workertest.Arguments([]any{1000, 1000}, 0.5)})
 	r := w.Report(11)
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < 8_000_000 || r.GetInlineResult() != nil {
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < 8_000_000 || r.GetInlineResult() != nil {
 		t.Fatalf("full: %v", r)
 	}
-	w.Assign(&millracev1.Assignment{
+	w.Assign(&workerv1.Assignment{
 		TaskId: 12, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"),
-		Inputs: []*millracev1.Input{{TaskId: 11, Generation: 1, Bytes: r.GetOutputBytes()}},
+		Inputs: []*workerv1.Input{{TaskId: 11, Generation: 1, Bytes: r.GetOutputBytes()}},
 	})
 	sum := workertest.Decode(t, w.Report(12).GetInlineResult())
 	if got := float64Of(t, sum); got != 500000 {
@@ -224,8 +225,8 @@ func TestNativeTaskIsRunAndReported(t *testing.T) {
 	if failed != nil || len(b) != 8_000_000 || v.GetTensorValue() == nil {
 		t.Errorf("read %d bytes, %v, %v", len(b), v, failed)
 	}
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 11, Generation: 1}}})
-	w.Assign(&millracev1.Assignment{TaskId: 13, Attempt: 1, OpId: 1})
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 11, Generation: 1}}})
+	w.Assign(&workerv1.Assignment{TaskId: 13, Attempt: 1, OpId: 1})
 	w.Report(13)
 	if _, _, failed := read(t, data(t, w.Registration.GetDataAddress()), 11); failed.GetReason() != "OBJECT_NOT_HERE" {
 		t.Errorf("read after release: %v", failed)
@@ -260,24 +261,24 @@ func TestFailuresNameTheirReason(t *testing.T) {
 	w.Op(4, exec, "nobody/x")
 	w.Op(5, millracev1.OpKind_OP_KIND_PYTHON_IMPORT, "math:sqrt")
 	for _, c := range []struct {
-		a       *millracev1.Assignment
+		a       *workerv1.Assignment
 		reason  string
 		message string
 	}{
-		{&millracev1.Assignment{OpId: 1}, "FUNCTION_NOT_FOUND", "array.full"},
-		{&millracev1.Assignment{OpId: 2, Arguments: workertest.Arguments("x")}, "INVALID_ARGUMENT", "shape"},
-		{&millracev1.Assignment{OpId: 2, Arguments: []byte{0xff}}, "INVALID_ARGUMENT", "Arguments message"},
-		{&millracev1.Assignment{OpId: 2, Arguments: workertest.Arguments([]any{1 << 30}, 0.5)}, "OUT_OF_MEMORY", "64 MiB"},
-		{&millracev1.Assignment{OpId: 3, Arguments: workertest.Arguments(3600.0), TimeoutMillis: 30}, "TIMEOUT", "30ms"},
-		{&millracev1.Assignment{OpId: 4}, "FUNCTION_NOT_FOUND", "nobody"},
-		{&millracev1.Assignment{OpId: 5}, "FUNCTION_NOT_FOUND", "python"},
-		{&millracev1.Assignment{OpId: 9}, "PROTOCOL_VIOLATION", "op 9"},
+		{&workerv1.Assignment{OpId: 1}, "FUNCTION_NOT_FOUND", "array.full"},
+		{&workerv1.Assignment{OpId: 2, Arguments: workertest.Arguments("x")}, "INVALID_ARGUMENT", "shape"},
+		{&workerv1.Assignment{OpId: 2, Arguments: []byte{0xff}}, "INVALID_ARGUMENT", "Arguments message"},
+		{&workerv1.Assignment{OpId: 2, Arguments: workertest.Arguments([]any{1 << 30}, 0.5)}, "OUT_OF_MEMORY", "64 MiB"},
+		{&workerv1.Assignment{OpId: 3, Arguments: workertest.Arguments(3600.0), TimeoutMillis: 30}, "TIMEOUT", "30ms"},
+		{&workerv1.Assignment{OpId: 4}, "FUNCTION_NOT_FOUND", "nobody"},
+		{&workerv1.Assignment{OpId: 5}, "FUNCTION_NOT_FOUND", "python"},
+		{&workerv1.Assignment{OpId: 9}, "PROTOCOL_VIOLATION", "op 9"},
 	} {
 		c.a.TaskId, c.a.Attempt, c.a.Key = 1, 3, "the-key"
 		w.Assign(c.a)
 		r := w.Report(1)
 		e := r.GetError()
-		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_FAILED || e.GetReason() != c.reason || !strings.Contains(e.GetMessage(), c.message) {
+		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_FAILED || e.GetReason() != c.reason || !strings.Contains(e.GetMessage(), c.message) {
 			t.Errorf("%v: %v", c.a, r)
 		}
 		if e.GetWorker() != "host-0" || e.GetOriginKey() != "the-key" || e.GetAttempt() != 3 {
@@ -304,9 +305,9 @@ func TestMemoryThatNeverFreesFailsNamingTheHolders(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.SpillLimitBytes, c.MemoryWait = worker.NoSpill, shortWait })
 	w.Op(1, native, "array.full")
 	fill := workertest.Arguments([]any{6 << 20}, 0.5) // 48 MiB of 64
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
 	w.Report(1)
-	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: fill})
+	w.Assign(&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: fill})
 	if e := w.Report(2).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "t1/a1") || !strings.Contains(e.GetMessage(), "48 MiB") {
 		t.Errorf("got %v", e)
 	}
@@ -317,13 +318,13 @@ func TestTaskThatWaitsForMemoryRunsWhenItIsFreed(t *testing.T) {
 	w.Op(1, native, "array.full")
 	w.Op(2, native, "bench.noop")
 	fill := workertest.Arguments([]any{6 << 20}, 0.5)
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
 	w.Report(1)
 	// The task must not occupy the only slot while it waits.
-	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: fill}, &millracev1.Assignment{TaskId: 3, Attempt: 1, OpId: 2})
+	w.Assign(&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: fill}, &workerv1.Assignment{TaskId: 3, Attempt: 1, OpId: 2})
 	w.Report(3)
-	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
-	if r := w.Report(2); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 1, Generation: 1}}})
+	if r := w.Report(2); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Errorf("got %v", r)
 	}
 }
@@ -333,18 +334,18 @@ func TestCancelRetractAndStarted(t *testing.T) {
 	w.Op(1, native, "bench.sleep")
 	long := workertest.Arguments(3600.0)
 	w.Assign(
-		&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: long, Rank: 1},
-		&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: long, Rank: 2},
-		&millracev1.Assignment{TaskId: 3, Attempt: 1, OpId: 1, Arguments: long, Rank: 3},
+		&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: long, Rank: 1},
+		&workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: long, Rank: 2},
+		&workerv1.Assignment{TaskId: 3, Attempt: 1, OpId: 1, Arguments: long, Rank: 3},
 	)
-	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
-	w.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 1, Attempt: 1}, {TaskId: 2, Attempt: 1}, {TaskId: 99, Attempt: 1}}})
-	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
-	w.Report(99, millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
-	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 3, Attempt: 1}, {TaskId: 1, Attempt: 1}}})
-	w.Report(3, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
-	if r := w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED); r.GetError().GetReason() != "CANCELLED" {
+	w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Send(&workerv1.SessionResponse{Retractions: []*workerv1.AttemptRef{{TaskId: 1, Attempt: 1}, {TaskId: 2, Attempt: 1}, {TaskId: 99, Attempt: 1}}})
+	w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	w.Report(99, workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
+	w.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 3, Attempt: 1}, {TaskId: 1, Attempt: 1}}})
+	w.Report(3, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	if r := w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED); r.GetError().GetReason() != "CANCELLED" {
 		t.Errorf("got %v", r)
 	}
 }
@@ -353,25 +354,25 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	s := workertest.NewScheduler(t)
 	a := start(t, s, nil)
 	b := start(t, s, func(c *worker.Config) { c.Name = "host-1" })
-	peers := []*millracev1.Peer{
+	peers := []*workerv1.Peer{
 		{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()},
 		{WorkerId: b.ID, Name: "host-1", DataAddress: b.Registration.GetDataAddress()},
 		{WorkerId: 77, Name: "gone", DataAddress: "127.0.0.1:1"},
 	}
 	for _, w := range []*running{a, b} {
-		w.Send(&millracev1.SessionResponse{Peers: peers})
+		w.Send(&workerv1.SessionResponse{Peers: peers})
 		w.Op(1, native, "array.full")
 		w.Op(2, native, "array.reduce")
 		w.Op(3, native, "core.list")
 	}
-	a.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
+	a.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
 	r := a.Report(1)
 	// Two tasks on the other worker need the object at the same time. The first listed holder is
 	// dead.
-	in := &millracev1.Input{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes(), Holders: []uint32{77, a.ID}}
-	var both []*millracev1.Assignment
+	in := &workerv1.Input{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes(), Holders: []uint32{77, a.ID}}
+	var both []*workerv1.Assignment
 	for task := uint64(2); task <= 3; task++ {
-		both = append(both, &millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{in}})
+		both = append(both, &workerv1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*workerv1.Input{in}})
 	}
 	b.Assign(both...)
 	for task := uint64(2); task <= 3; task++ {
@@ -389,18 +390,18 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Assign(&millracev1.Assignment{
+	b.Assign(&workerv1.Assignment{
 		TaskId: 4, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), workertest.Input(0)),
-		Inputs: []*millracev1.Input{{TaskId: 9, Generation: 1, InlineResult: inline}},
-	}, &millracev1.Assignment{
+		Inputs: []*workerv1.Input{{TaskId: 9, Generation: 1, InlineResult: inline}},
+	}, &workerv1.Assignment{
 		TaskId: 5, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0)),
-		Inputs: []*millracev1.Input{{TaskId: 8, Generation: 2, Bytes: 100, Holders: []uint32{a.ID, 77, 78}}},
+		Inputs: []*workerv1.Input{{TaskId: 8, Generation: 2, Bytes: 100, Holders: []uint32{a.ID, 77, 78}}},
 	})
 	if v := workertest.Decode(t, b.Report(4).GetInlineResult()); len(v.GetListValue().GetValues()) != 2 || v.GetListValue().GetValues()[1].GetStringValue() != "hello" {
 		t.Errorf("got %v", v)
 	}
 	lost := b.Report(5)
-	if lost.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(lost.GetUnreachable()) != 1 {
+	if lost.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(lost.GetUnreachable()) != 1 {
 		t.Fatalf("got %v", lost)
 	}
 	u := lost.GetUnreachable()[0]
@@ -443,9 +444,9 @@ func TestReconnectionBringsInventoryAndRunning(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
 	w.Op(1, native, "bench.noop")
 	w.Op(2, native, "bench.sleep")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 4, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 4, OpId: 1}, &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
 	w.Report(1)
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	incarnation := w.Registration.GetIncarnation()
 	w.Break(status.Error(codes.Unavailable, "the scheduler restarts"))
 	again := w.scheduler.Accept(t)
@@ -456,17 +457,17 @@ func TestReconnectionBringsInventoryAndRunning(t *testing.T) {
 	if len(r.GetRunning()) != 1 || r.GetRunning()[0].GetTaskId() != 2 {
 		t.Errorf("running %v", r.GetRunning())
 	}
-	again.Send(&millracev1.SessionResponse{Cancellations: r.GetRunning()})
-	again.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
-	again.Send(&millracev1.SessionResponse{Reregister: true})
+	again.Send(&workerv1.SessionResponse{Cancellations: r.GetRunning()})
+	again.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	again.Send(&workerv1.SessionResponse{Reregister: true})
 	w.scheduler.Accept(t)
 }
 
 func TestDrainFinishesAndLeaves(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
 	w.Op(1, native, "bench.sleep")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(0.05)})
-	w.Send(&millracev1.SessionResponse{Drain: true})
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(0.05)})
+	w.Send(&workerv1.SessionResponse{Drain: true})
 	w.Report(1)
 	w.Until("the farewell", func() bool { return w.Leaving })
 	if err := <-w.ended; err != nil {
@@ -476,7 +477,7 @@ func TestDrainFinishesAndLeaves(t *testing.T) {
 
 func TestStopReasonEndsTheWorker(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
-	w.Send(&millracev1.SessionResponse{StopReason: "the cluster is shutting down"})
+	w.Send(&workerv1.SessionResponse{StopReason: "the cluster is shutting down"})
 	if err := <-w.ended; err == nil || !strings.Contains(err.Error(), "shutting down") {
 		t.Errorf("ended with %v", err)
 	}
@@ -602,8 +603,8 @@ func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 	if !w.Registration.GetZero() {
 		t.Error("it does not say that it is one")
 	}
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1})
-	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED)
+	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 1})
+	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED)
 	if r := w.Report(1); len(r.GetInlineResult()) == 0 {
 		t.Errorf("no result: %v", r)
 	}
@@ -614,7 +615,7 @@ func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 func TestZeroWorkerLeavesProperly(t *testing.T) {
 	for name, tell := range map[string]func(*running){
 		"by its context":   func(w *running) { w.stop() },
-		"by the scheduler": func(w *running) { w.Send(&millracev1.SessionResponse{Drain: true}) },
+		"by the scheduler": func(w *running) { w.Send(&workerv1.SessionResponse{Drain: true}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Zero = true })

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/slabshare"
 )
@@ -34,7 +35,7 @@ type share struct {
 func openShare(ctx context.Context, address, token string, write bool) (*share, error) {
 	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
 	defer cancel()
-	conn, welcome, file, err := slabshare.Dial(ctx, address, &millracev1.BorrowHello{Token: token, Write: write})
+	conn, welcome, file, err := slabshare.Dial(ctx, address, &hostv1.BorrowHello{Token: token, Write: write})
 	if err != nil {
 		return nil, err
 	}
@@ -89,9 +90,9 @@ func (s *share) unmapIfUnused() {
 func (s *share) acquire(ctx context.Context, refs []*millracev1.ObjectRef) ([]lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
 	defer cancel()
-	response, err := s.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{
-		Acquire: &millracev1.AcquireReadLeasesRequest{Objects: refs},
-	}}, func(late *millracev1.BorrowResponse) {
+	response, err := s.conn.Call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Acquire{
+		Acquire: &hostv1.BorrowAcquire{Objects: refs},
+	}}, func(late *hostv1.BorrowResponse) {
 		for _, l := range late.GetAcquired().GetLeases() {
 			s.giveBack(l.GetLeaseId())
 		}
@@ -128,13 +129,13 @@ func (s *share) giveBack(id uint64) {
 		return
 	}
 	// A connection that has ended has returned all leases.
-	_ = s.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
-		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{id}},
+	_ = s.conn.Send(&hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Release{
+		Release: &hostv1.BorrowRelease{LeaseIds: []uint64{id}},
 	}})
 }
 
 // frames returns frames as slices of the mapping. Together they are at most as large as that.
-func (s *share) frames(at []*millracev1.FrameLocation, sizes []uint64) ([][]byte, bool) {
+func (s *share) frames(at []*hostv1.FrameLocation, sizes []uint64) ([][]byte, bool) {
 	if len(at) != len(sizes) {
 		return nil, false
 	}
@@ -159,9 +160,9 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 		return false, nil
 	}
 	defer s.done()
-	response, err := s.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Create{
-		Create: &millracev1.BorrowCreate{Head: head},
-	}}, func(late *millracev1.BorrowResponse) {
+	response, err := s.conn.Call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Create{
+		Create: &hostv1.BorrowCreate{Head: head},
+	}}, func(late *hostv1.BorrowResponse) {
 		_ = s.finish(context.Background(), late.GetCreated().GetPlaceId(), false)
 	})
 	if err != nil {
@@ -188,7 +189,7 @@ func (s *share) finish(ctx context.Context, place uint64, commit bool) error {
 	if place == 0 {
 		return nil
 	}
-	request := &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Finish{Finish: &millracev1.BorrowFinish{PlaceId: place, Commit: commit}}}
+	request := &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Finish{Finish: &hostv1.BorrowFinish{PlaceId: place, Commit: commit}}}
 	if !commit {
 		return s.conn.Send(request)
 	}

@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/slabshare"
 )
 
 // Frames in a worker's memory may be anywhere in it, but one object is not larger than all of it.
 func TestLentFramesAreInsideTheMemory(t *testing.T) {
 	s := &share{data: make([]byte, 100)}
-	at := func(places ...uint64) (out []*millracev1.FrameLocation, sizes []uint64) {
+	at := func(places ...uint64) (out []*hostv1.FrameLocation, sizes []uint64) {
 		for i := 0; i < len(places); i += 2 {
-			out = append(out, &millracev1.FrameLocation{Offset: places[i], Bytes: places[i+1]})
+			out = append(out, &hostv1.FrameLocation{Offset: places[i], Bytes: places[i+1]})
 			sizes = append(sizes, places[i+1])
 		}
 		return out, sizes

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/monotonic"
 )
@@ -69,20 +69,20 @@ type Conn struct {
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	calls    uint64
-	pending  map[uint64]func(*millracev1.BorrowResponse)
+	pending  map[uint64]func(*hostv1.BorrowResponse)
 	closedAt monotonic.Time
 	why      error
 }
 
 // Dial connects to the worker at the data address and says hello. The caller must close the
 // descriptor of the worker's memory; it is nil for memory on a GPU.
-func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello) (*Conn, *millracev1.BorrowWelcome, *os.File, error) {
+func Dial(ctx context.Context, dataAddress string, hello *hostv1.BorrowHello) (*Conn, *hostv1.BorrowWelcome, *os.File, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("worker at %s: %w: %w", dataAddress, ErrNotHere, err)
 	}
-	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1, done: make(chan struct{}), pending: make(map[uint64]func(*millracev1.BorrowResponse))}
+	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1, done: make(chan struct{}), pending: make(map[uint64]func(*hostv1.BorrowResponse))}
 	welcome, file, err := c.greet(ctx, hello)
 	if err != nil {
 		_ = c.unix.Close()
@@ -111,7 +111,7 @@ func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, e
 		return nil, fmt.Errorf("worker at %s: %w: %w", dataAddress, ErrNotHere, err)
 	}
 	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1}
-	welcome, file, err := c.greet(ctx, &millracev1.BorrowHello{Token: token, Words: true})
+	welcome, file, err := c.greet(ctx, &hostv1.BorrowHello{Token: token, Words: true})
 	c.Free()
 	closeAll(file)
 	if err == nil && !welcome.GetWords() {
@@ -124,7 +124,7 @@ func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, e
 	return c.unix, nil
 }
 
-func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millracev1.BorrowWelcome, *os.File, error) {
+func (c *Conn) greet(ctx context.Context, hello *hostv1.BorrowHello) (*hostv1.BorrowWelcome, *os.File, error) {
 	// NB: check before the token leaves this process.
 	peer, err := Peer(c.unix)
 	if err != nil {
@@ -141,10 +141,10 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	if limit, ok := ctx.Deadline(); ok {
 		_ = c.unix.SetDeadline(limit)
 	}
-	if err := Write(c.unix, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Hello{Hello: hello}}); err != nil {
+	if err := Write(c.unix, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Hello{Hello: hello}}); err != nil {
 		return nil, nil, fmt.Errorf("hello: %w", err)
 	}
-	var response millracev1.BorrowResponse
+	var response hostv1.BorrowResponse
 	files, err := readWithFiles(c.unix, &response)
 	if err != nil {
 		return nil, nil, fmt.Errorf("welcome: %w", err)
@@ -201,9 +201,9 @@ func Peer(c *net.UnixConn) (*unix.Ucred, error) {
 
 // Call sends a request and returns its answer. A refusal is an error. If the context ends first, a
 // later answer is passed to late, unless that is nil.
-func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late func(*millracev1.BorrowResponse)) (*millracev1.BorrowResponse, error) {
-	answer := make(chan *millracev1.BorrowResponse, 1)
-	if err := c.send(request, func(r *millracev1.BorrowResponse) { answer <- r }); err != nil {
+func (c *Conn) Call(ctx context.Context, request *hostv1.BorrowRequest, late func(*hostv1.BorrowResponse)) (*hostv1.BorrowResponse, error) {
+	answer := make(chan *hostv1.BorrowResponse, 1)
+	if err := c.send(request, func(r *hostv1.BorrowResponse) { answer <- r }); err != nil {
 		return nil, err
 	}
 	for began := time.Now(); c.Spin > 0 && len(answer) == 0 && time.Since(began) < c.Spin; {
@@ -240,9 +240,9 @@ func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late
 }
 
 // Send sends a request without waiting for its answer.
-func (c *Conn) Send(request *millracev1.BorrowRequest) error { return c.send(request, nil) }
+func (c *Conn) Send(request *hostv1.BorrowRequest) error { return c.send(request, nil) }
 
-func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.BorrowResponse)) error {
+func (c *Conn) send(request *hostv1.BorrowRequest, answer func(*hostv1.BorrowResponse)) error {
 	c.mu.Lock()
 	if c.why != nil {
 		c.mu.Unlock()
@@ -274,7 +274,7 @@ func (c *Conn) receive() {
 
 // take passes an answer to its waiting caller.
 func (c *Conn) take(message []byte) error {
-	response := new(millracev1.BorrowResponse)
+	response := new(hostv1.BorrowResponse)
 	if err := Into(message, response); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 )
 
 // pair returns two connected unix sockets.
@@ -134,7 +134,7 @@ func FuzzInbox(f *testing.F) {
 func FuzzHello(f *testing.F) {
 	f.Add(framed([]byte{10, 3, 'a', 'b', 'c'}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m := new(millracev1.BorrowRequest)
+		m := new(hostv1.BorrowRequest)
 		if err := ReadHello(bytes.NewReader(b), m); err == nil && len(b) > 4+MaxHelloBytes && binary.LittleEndian.Uint32(b) > MaxHelloBytes {
 			t.Errorf("%d bytes were taken", len(b))
 		}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 )
 
 // The layout of a slab's header page, as package memory/host writes it.
@@ -27,7 +27,7 @@ var ErrOtherMemory = errors.New("not the memory that was described")
 
 // Map maps the memory behind a descriptor and compares its header page with the worker's
 // description. The mapping does not need the descriptor afterwards.
-func Map(file *os.File, welcome *millracev1.BorrowWelcome, write bool) ([]byte, error) {
+func Map(file *os.File, welcome *hostv1.BorrowWelcome, write bool) ([]byte, error) {
 	fd := int(file.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -55,7 +55,7 @@ func Map(file *os.File, welcome *millracev1.BorrowWelcome, write bool) ([]byte, 
 	return data, nil
 }
 
-func check(data []byte, welcome *millracev1.BorrowWelcome) error {
+func check(data []byte, welcome *hostv1.BorrowWelcome) error {
 	switch {
 	case string(data[:len(magic)]) != magic:
 		return fmt.Errorf("%w: it begins with %q", ErrOtherMemory, data[:len(magic)])

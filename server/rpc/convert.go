@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/sched"
@@ -256,7 +257,7 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 	into.Generation = uint32(u.Generation)
 }
 
-func registrationFrom(r *pb.Registration) schedapi.Registration {
+func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 	return schedapi.Registration{
 		Worker: sched.WorkerRegistered{
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
@@ -264,7 +265,7 @@ func registrationFrom(r *pb.Registration) schedapi.Registration {
 			Awaits:    r.GetAwaits() && r.GetDataAddress() != "",
 			Relays:    r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
 			Inventory: convertAll(r.GetInventory(), replicaFrom),
-			Running: convertAll(r.GetRunning(), func(ref *pb.TaskRef) sched.TaskRef {
+			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {
 				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
 			}),
 		},
@@ -273,7 +274,7 @@ func registrationFrom(r *pb.Registration) schedapi.Registration {
 	}
 }
 
-func replicaFrom(r *pb.Replica) sched.Replica {
+func replicaFrom(r *workerv1.Replica) sched.Replica {
 	return sched.Replica{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration()), Bytes: r.GetBytes()}
 }
 
@@ -282,14 +283,14 @@ type objectKey struct {
 	generation uint32
 }
 
-func objectOf(o *pb.ObjectReport) objectKey {
+func objectOf(o *workerv1.ObjectReport) objectKey {
 	return objectKey{o.GetReplica().GetTaskId(), o.GetReplica().GetGeneration()}
 }
 
 // lastWords returns the index of the last report of each object, if a message has both gains and
 // losses: an object that was lost and then gained exists. nil: the reports are all gains or all
 // losses, so their order does not matter.
-func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
+func lastWords(objects []*workerv1.ObjectReport) map[objectKey]int {
 	gained, lost := false, false
 	for _, o := range objects {
 		gained, lost = gained || !o.GetLost(), lost || o.GetLost()
@@ -304,7 +305,7 @@ func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
 	return last
 }
 
-func inboundFrom(said *pb.SessionRequest) schedapi.Inbound {
+func inboundFrom(said *workerv1.SessionRequest) schedapi.Inbound {
 	inbound := schedapi.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
 	if tasks := said.GetTasks(); len(tasks) > 0 {
 		inbound.Reports = make([]sched.Report, len(tasks))
@@ -350,7 +351,7 @@ func inboundFrom(said *pb.SessionRequest) schedapi.Inbound {
 	return inbound
 }
 
-func reportFrom(r *pb.TaskReport, into *sched.Report) {
+func reportFrom(r *workerv1.TaskReport, into *sched.Report) {
 	into.Task = ids.TaskID(r.GetTaskId())
 	into.Attempt = ids.Attempt(r.GetAttempt())
 	into.Outcome = sched.Outcome(r.GetOutcome())

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -174,7 +175,7 @@ func someHealth() *schedapi.GPUHealth {
 }
 
 func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
-	said := &pb.SessionRequest{}
+	said := &workerv1.SessionRequest{}
 	fill(said.ProtoReflect())
 	inbound := inboundFrom(said)
 	report := inbound.Reports[0]
@@ -225,7 +226,7 @@ func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
 		large := make([]byte, 10000)
 		building.Assign(&sched.Assignment{Task: 4711, Arguments: large})
 		ready.Append(&building)
-		message := &pb.SessionResponse{}
+		message := &workerv1.SessionResponse{}
 		wire, err := proto.Marshal(m.build(&ready))
 		if err != nil {
 			t.Fatal(err)
@@ -260,7 +261,7 @@ func TestLargeMessagesAreSplitInOrder(t *testing.T) {
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 1}}
 	var message sessionMessage
 	var order []string
-	err := message.send(&outbound, func(part *pb.SessionResponse) error {
+	err := message.send(&outbound, func(part *workerv1.SessionResponse) error {
 		if size := proto.Size(part); size > messageBytes+(6<<20) {
 			t.Errorf("a message of %d bytes", size)
 		}

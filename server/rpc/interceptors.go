@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -138,7 +139,7 @@ func allowed(role Role, method string) bool {
 	if strings.HasPrefix(method, "/grpc.reflection.") {
 		return true
 	}
-	if strings.HasPrefix(method, "/"+pb.WorkerService_ServiceDesc.ServiceName+"/") {
+	if strings.HasPrefix(method, "/"+workerv1.WorkerService_ServiceDesc.ServiceName+"/") {
 		return role == RoleWorker || role == RoleOperator
 	}
 	switch role {
@@ -230,7 +231,7 @@ func (s *validatedStream) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err
 	}
-	if said, ok := message.(*pb.SessionRequest); ok {
+	if said, ok := message.(*workerv1.SessionRequest); ok {
 		if said.GetRegister() == nil {
 			return nil
 		}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/schedapi"
@@ -105,7 +106,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(options...)
 	pb.RegisterSchedulerServiceServer(s.grpc, &schedulerService{Server: s})
-	pb.RegisterWorkerServiceServer(s.grpc, &workerService{Server: s})
+	workerv1.RegisterWorkerServiceServer(s.grpc, &workerService{Server: s})
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc) // v1 and v1alpha
 	metrics.InitializeMetrics(s.grpc)
@@ -114,7 +115,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 }
 
 func (s *Server) setHealth(state healthpb.HealthCheckResponse_ServingStatus) {
-	for _, service := range []string{"", pb.SchedulerService_ServiceDesc.ServiceName, pb.WorkerService_ServiceDesc.ServiceName} {
+	for _, service := range []string{"", pb.SchedulerService_ServiceDesc.ServiceName, workerv1.WorkerService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, state)
 	}
 }

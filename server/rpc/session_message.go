@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/sched"
@@ -20,12 +21,12 @@ import (
 // sessionMessage builds the messages to one worker and reuses their memory. That is safe because
 // Send has serialized a message when it returns.
 type sessionMessage struct {
-	message     pb.SessionResponse
-	assignments slab[pb.Assignment]
-	inputs      slab[pb.Input]
-	refs        slab[pb.TaskRef]
-	replicas    slab[pb.Replica]
-	inputLists  []*pb.Input
+	message     workerv1.SessionResponse
+	assignments slab[workerv1.Assignment]
+	inputs      slab[workerv1.Input]
+	refs        slab[workerv1.AttemptRef]
+	replicas    slab[workerv1.Replica]
+	inputLists  []*workerv1.Input
 	holders     []uint32
 }
 
@@ -67,7 +68,7 @@ type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 // send sends an outbound in the order of its fields, nearly always as one message, and as several
 // if it is large. An assignment that is larger than a message, or that cannot be serialized, is
 // given to refuse instead: sending it would break the session, and so would every repetition.
-func (m *sessionMessage) send(o *schedapi.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
+func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()
 	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
@@ -137,7 +138,7 @@ type splitter struct {
 	message *sessionMessage
 	part    schedapi.Outbound
 	bytes   int // approximate size of the part
-	send    func(*pb.SessionResponse) error
+	send    func(*workerv1.SessionResponse) error
 	refuse  unsendable
 	err     error // the first error of send
 }
@@ -215,7 +216,7 @@ func (s *splitter) assignments(o *schedapi.Outbound) {
 }
 
 // unsendableReason returns the reason why an assignment cannot be sent; empty if it can.
-func unsendableReason(a *pb.Assignment) string {
+func unsendableReason(a *workerv1.Assignment) string {
 	if bytes := proto.Size(a); bytes > MaxMessageBytes-itemBytes {
 		return fmt.Sprintf("its assignment has %s (%d inputs, %s of arguments), a message at most %s: pass large arguments as data of their own, and sum up many inputs in steps",
 			humanize.IBytes(uint64(bytes)), len(a.GetInputs()), humanize.IBytes(uint64(len(a.GetArguments()))), humanize.IBytes(MaxMessageBytes))
@@ -231,19 +232,19 @@ func functionTo(f schedapi.Function) *pb.Function {
 }
 
 // build converts an outbound. The message is valid until the next build.
-func (m *sessionMessage) build(o *schedapi.Outbound) *pb.SessionResponse {
+func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 	m.assignments.reset()
 	m.inputs.reset()
 	m.refs.reset()
 	m.replicas.reset()
 	m.inputLists, m.holders = m.inputLists[:0], m.holders[:0]
 	message := &m.message
-	message.Ops = convertAll(o.Ops, func(op schedapi.OpDefinition) *pb.OpDefinition {
-		return &pb.OpDefinition{OpId: uint32(op.ID), Op: opTo(op.Op)}
+	message.Ops = convertAll(o.Ops, func(op schedapi.OpDefinition) *workerv1.OpDefinition {
+		return &workerv1.OpDefinition{OpId: uint32(op.ID), Op: opTo(op.Op)}
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
-	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *pb.Peer {
-		return &pb.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, Near: p.Near}
+	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *workerv1.Peer {
+		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, Near: p.Near}
 	})
 	message.Assignments = message.Assignments[:0]
 	for i := range o.Assignments {
@@ -259,26 +260,26 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *pb.SessionResponse {
 	}
 	message.DroppedFunctions = hashesTo(o.Dropped)
 	message.AcceptedWrites = convertAll(o.Accepted, replicaTo)
-	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *pb.NextUse {
-		return &pb.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
+	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *workerv1.NextUse {
+		return &workerv1.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
 	})
 	message.Rescues = convertAll(o.Rescues, rescueTo)
 	message.Drain, message.Drained, message.StopReason, message.Reregister = o.Drain, o.Drained, o.StopReason, o.Reregister
 	return message
 }
 
-func rescueTo(r schedapi.Rescue) *pb.Rescue {
-	return &pb.Rescue{
+func rescueTo(r schedapi.Rescue) *workerv1.Rescue {
+	return &workerv1.Rescue{
 		WorkerId: uint32(r.Dead.Worker), Incarnation: r.Incarnation, DataAddress: r.Dead.Address, Name: r.Dead.Name,
 		Objects: convertAll(r.Objects, replicaTo),
 	}
 }
 
-func replicaTo(o sched.Replica) *pb.Replica {
-	return &pb.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
+func replicaTo(o sched.Replica) *workerv1.Replica {
+	return &workerv1.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
 }
 
-func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment) *pb.Assignment {
+func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment) *workerv1.Assignment {
 	into := m.assignments.next()
 	into.TaskId = uint64(a.Task)
 	into.Attempt = uint32(a.Attempt)
@@ -301,7 +302,7 @@ func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment
 	return into
 }
 
-func (m *sessionMessage) input(i *sched.AssignedInput) *pb.Input {
+func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	into := m.inputs.next()
 	into.TaskId = uint64(i.Task)
 	into.Generation = uint32(i.Generation)
@@ -318,7 +319,7 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *pb.Input {
 	return into
 }
 
-func (m *sessionMessage) taskRefs(into []*pb.TaskRef, refs []sched.TaskRef) []*pb.TaskRef {
+func (m *sessionMessage) taskRefs(into []*workerv1.AttemptRef, refs []sched.TaskRef) []*workerv1.AttemptRef {
 	for _, r := range refs {
 		ref := m.refs.next()
 		ref.TaskId, ref.Attempt = uint64(r.Task), uint32(r.Attempt)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -18,13 +18,13 @@ import (
 // carrier is a stream that accepts the messages that a real one accepts.
 type carrier struct {
 	t       *testing.T
-	whole   pb.SessionResponse
+	whole   workerv1.SessionResponse
 	refused []ids.TaskID
 	reasons []string
 	sent    int
 }
 
-func (c *carrier) send(message *pb.SessionResponse) error {
+func (c *carrier) send(message *workerv1.SessionResponse) error {
 	wire, err := proto.Marshal(message)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -116,10 +116,10 @@ func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
 }
 
 func TestTheLastWordAboutAnObjectCounts(t *testing.T) {
-	report := func(task uint64, lost bool) *pb.ObjectReport {
-		return &pb.ObjectReport{Replica: &pb.Replica{TaskId: task, Generation: 1}, Lost: lost}
+	report := func(task uint64, lost bool) *workerv1.ObjectReport {
+		return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: task, Generation: 1}, Lost: lost}
 	}
-	said := inboundFrom(&pb.SessionRequest{Objects: []*pb.ObjectReport{
+	said := inboundFrom(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{
 		report(1, true), report(1, false), report(2, false), report(2, true), report(3, false), report(4, true),
 	}})
 	if len(said.Gained) != 2 || said.Gained[0].Task != 1 || said.Gained[1].Task != 3 || len(said.Lost) != 2 || said.Lost[0].Task != 2 || said.Lost[1].Task != 4 {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
@@ -17,20 +17,20 @@ import (
 const lastWord = 2 * time.Second
 
 type workerService struct {
-	pb.UnimplementedWorkerServiceServer
+	workerv1.UnimplementedWorkerServiceServer
 	*Server
 }
 
-type sessionStream = grpc.BidiStreamingServer[pb.SessionRequest, pb.SessionResponse]
+type sessionStream = grpc.BidiStreamingServer[workerv1.SessionRequest, workerv1.SessionResponse]
 
-func (s *workerService) ReportWorkerDeath(ctx context.Context, r *pb.ReportWorkerDeathRequest) (*pb.ReportWorkerDeathResponse, error) {
+func (s *workerService) ReportWorkerDeath(ctx context.Context, r *workerv1.ReportWorkerDeathRequest) (*workerv1.ReportWorkerDeathResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("name", "it is empty: give the name of the worker that died")
 	}
 	if err := s.scheduler.ReportDeath(ctx, r.GetName(), deathFrom(r.GetDeath())); err != nil {
 		return nil, err
 	}
-	return &pb.ReportWorkerDeathResponse{}, nil
+	return &workerv1.ReportWorkerDeathResponse{}, nil
 }
 
 // Session serves one worker. One goroutine reads and one writes. The handler only waits: when it
@@ -49,13 +49,13 @@ func (s *workerService) Session(stream sessionStream) error {
 	}
 	session, err := s.scheduler.Register(stream.Context(), registrationFrom(registration))
 	if dead := (*schedapi.Error)(nil); errors.As(err, &dead) && dead.Kind == schedapi.ErrDead {
-		return stream.Send(&pb.SessionResponse{StopReason: dead.Message})
+		return stream.Send(&workerv1.SessionResponse{StopReason: dead.Message})
 	}
 	if err != nil {
 		return err
 	}
 	cluster := s.scheduler.Cluster()
-	err = stream.Send(&pb.SessionResponse{Registered: &pb.Registered{
+	err = stream.Send(&workerv1.SessionResponse{Registered: &workerv1.Registered{
 		WorkerId: uint32(session.Worker()), ClusterId: cluster.ID,
 		Lease: durationpb.New(cluster.WorkerLease), InlineResultBytes: cluster.InlineResultBytes,
 		Life: cluster.Life,
@@ -89,7 +89,7 @@ const mostRegistered = 1 << 28
 
 // wholeRegistration returns a registration together with the inventory of the messages that
 // continue it.
-func wholeRegistration(whole *pb.Registration, recv func() (*pb.SessionRequest, error)) (*pb.Registration, error) {
+func wholeRegistration(whole *workerv1.Registration, recv func() (*workerv1.SessionRequest, error)) (*workerv1.Registration, error) {
 	for more := whole.GetMore(); more; {
 		next, err := recv()
 		if err != nil {

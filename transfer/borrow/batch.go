@@ -7,7 +7,7 @@ import (
 	"maps"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/monotonic"
 	"github.com/millrace/millrace/memory"
@@ -55,14 +55,14 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 	if err != nil {
 		return nil, err
 	}
-	request := &millracev1.BorrowAcquireMany{
+	request := &hostv1.BorrowAcquireMany{
 		TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond), TaskIds: make([]uint64, len(refs)), Generations: make([]uint32, len(refs)),
 	}
 	for i, r := range refs {
 		request.TaskIds[i], request.Generations[i] = uint64(r.Task), uint32(r.Generation)
 	}
 	asked := time.Now()
-	response, err := c.acquire(ctx, at, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_AcquireMany{AcquireMany: request}})
+	response, err := c.acquire(ctx, at, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_AcquireMany{AcquireMany: request}})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 }
 
 // read fills Objects from the answer of the peer, and checks the answer.
-func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *millracev1.BorrowAcquiredMany) error {
+func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcquiredMany) error {
 	n := len(refs)
 	if len(pb.GetLeaseIds()) != n || len(pb.GetRefusals()) != n || len(pb.GetGenerations()) != n || len(pb.GetFrames()) != n ||
 		len(pb.GetHeaderBytes()) != n || len(pb.GetFrameOffsets()) != len(pb.GetFrameBytes()) {
@@ -176,7 +176,7 @@ func (b *Batch) EndAll() {
 }
 
 // acquireMany answers a request for leases.
-func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millracev1.BorrowAcquireMany) error {
+func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.BorrowAcquireMany) error {
 	n := len(order.GetTaskIds())
 	if n > maxRefs || len(order.GetGenerations()) != n {
 		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects with %d generations in one request; at most %d", n, len(order.GetGenerations()), maxRefs)))
@@ -185,7 +185,7 @@ func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millra
 	for i := range refs {
 		refs[i] = transfer.Ref{Task: ids.TaskID(order.GetTaskIds()[i]), Generation: ids.Attempt(order.GetGenerations()[i])}
 	}
-	out := &millracev1.BorrowAcquiredMany{
+	out := &hostv1.BorrowAcquiredMany{
 		LeaseIds: make([]uint64, n), Refusals: make([]uint32, n), Generations: make([]uint32, n), Frames: make([]uint32, n),
 		HeaderBytes: make([]uint32, n), FrameOffsets: make([]uint64, 0, n), FrameBytes: make([]uint64, 0, n),
 	}
@@ -221,6 +221,6 @@ func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millra
 	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
 	c.server.out.Add(bytes)
-	response.Answer = &millracev1.BorrowResponse_AcquiredMany{AcquiredMany: out}
+	response.Answer = &hostv1.BorrowResponse_AcquiredMany{AcquiredMany: out}
 	return c.send(response)
 }

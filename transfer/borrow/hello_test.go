@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -110,7 +111,7 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 		ended(t, c)
 	}
 	last := conns[many-1]
-	if err := slabshare.Write(last, &millracev1.BorrowRequest{Call: 1, Order: &millracev1.BorrowRequest_Hello{Hello: &millracev1.BorrowHello{}}}); err != nil {
+	if err := slabshare.Write(last, &hostv1.BorrowRequest{Call: 1, Order: &hostv1.BorrowRequest_Hello{Hello: &hostv1.BorrowHello{}}}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := last.Read(make([]byte, 100)); n < 20 || err != nil {
@@ -159,7 +160,7 @@ func (u *uploading) Commit(context.Context) error { u.ended <- "committed"; retu
 func (u *uploading) Abort()                       { u.ended <- "aborted" }
 
 // asks sends a request and returns the answer.
-func asks(t *testing.T, conn *net.UnixConn, request *millracev1.BorrowRequest) *millracev1.BorrowResponse {
+func asks(t *testing.T, conn *net.UnixConn, request *hostv1.BorrowRequest) *hostv1.BorrowResponse {
 	t.Helper()
 	if err := slabshare.Write(conn, request); err != nil {
 		t.Fatal(err)
@@ -168,7 +169,7 @@ func asks(t *testing.T, conn *net.UnixConn, request *millracev1.BorrowRequest) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	var response millracev1.BorrowResponse
+	var response hostv1.BorrowResponse
 	if err := inbox.Next(0, func(m []byte) error { return slabshare.Into(m, &response) }); err != nil {
 		t.Fatal(err)
 	}
@@ -182,11 +183,11 @@ func writing(t *testing.T, u *upload, patience time.Duration) (conn *net.UnixCon
 	u.space, u.ended = objects.slab, make(chan string, 1)
 	peer, _ := listen(t, borrow.ServerConfig{Space: objects.slab, Source: objects, Receiver: u, WriterPatience: patience})
 	conn = call(t, peer)
-	welcome := asks(t, conn, &millracev1.BorrowRequest{Call: 1, Order: &millracev1.BorrowRequest_Hello{Hello: &millracev1.BorrowHello{Write: true}}})
+	welcome := asks(t, conn, &hostv1.BorrowRequest{Call: 1, Order: &hostv1.BorrowRequest_Hello{Hello: &hostv1.BorrowHello{Write: true}}})
 	if welcome.GetWelcome() == nil {
 		t.Fatal(welcome)
 	}
-	created := asks(t, conn, &millracev1.BorrowRequest{Call: 2, Order: &millracev1.BorrowRequest_Create{Create: &millracev1.BorrowCreate{
+	created := asks(t, conn, &hostv1.BorrowRequest{Call: 2, Order: &hostv1.BorrowRequest_Create{Create: &hostv1.BorrowCreate{
 		Head: &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: 5, Generation: 1}, FrameBytes: []uint64{1000}},
 	}}})
 	if created.GetCreated().GetPlaceId() == 0 {
@@ -216,7 +217,7 @@ func TestARefusedWriteSaysWhy(t *testing.T) {
 	for _, refused := range []error{nil, refusal.Err()} {
 		u := &upload{refusal: refused}
 		conn, place := writing(t, u, 0)
-		answer := asks(t, conn, &millracev1.BorrowRequest{Call: 3, Order: &millracev1.BorrowRequest_Finish{Finish: &millracev1.BorrowFinish{PlaceId: place, Commit: true}}})
+		answer := asks(t, conn, &hostv1.BorrowRequest{Call: 3, Order: &hostv1.BorrowRequest_Finish{Finish: &hostv1.BorrowFinish{PlaceId: place, Commit: true}}})
 		if got := <-u.ended; got != "committed" {
 			t.Error(got)
 		}
@@ -235,7 +236,7 @@ func TestAHugeObjectIsNoPlace(t *testing.T) {
 		"header":   {Object: &millracev1.ObjectRef{TaskId: 5}, Header: make([]byte, 17<<20)},
 		"frames":   {Object: &millracev1.ObjectRef{TaskId: 5}, FrameBytes: make([]uint64, 1<<20+1)},
 	} {
-		answer := asks(t, conn, &millracev1.BorrowRequest{Call: 3, Order: &millracev1.BorrowRequest_Create{Create: &millracev1.BorrowCreate{Head: head}}})
+		answer := asks(t, conn, &hostv1.BorrowRequest{Call: 3, Order: &hostv1.BorrowRequest_Create{Create: &hostv1.BorrowCreate{Head: head}}})
 		if answer.GetError().GetReason() != "PROTOCOL_VIOLATION" {
 			t.Errorf("%s: %v", name, answer)
 		}

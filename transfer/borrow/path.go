@@ -37,7 +37,7 @@ import (
 	"sync"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -73,7 +73,7 @@ type Config struct {
 	// Open, if set, makes a peer's memory usable here; the default is to map it for the CPU. Open
 	// also gets memory that lies on a GPU; file is nil then. turn is nil if the peer has no egress
 	// token. If Open returns no error, it owns file and turn and must close them.
-	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error)
+	Open func(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error)
 	// Lends, if set, says whether memory that Open returned may be used by Lend. It is called once.
 	Lends func(Memory) bool
 }
@@ -214,14 +214,14 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 	if err != nil {
 		return nil, err
 	}
-	request := &millracev1.AcquireReadLeasesRequest{
+	request := &hostv1.BorrowAcquire{
 		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
 	}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
 	}
 	asked := time.Now()
-	response, err := c.acquire(ctx, at, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}})
+	response, err := c.acquire(ctx, at, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Acquire{Acquire: request}})
 	if err != nil {
 		return nil, err
 	}

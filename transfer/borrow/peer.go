@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/monotonic"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -76,7 +76,7 @@ func (c *peer) over() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard, Pinned: c.path.config.Pinned}
+	hello := &hostv1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard, Pinned: c.path.config.Pinned}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -171,8 +171,8 @@ func (c *peer) giveBack() {
 		return
 	}
 	// If the connection breaks, the peer takes all leases back.
-	_ = c.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
-		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: ended},
+	_ = c.conn.Send(&hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Release{
+		Release: &hostv1.BorrowRelease{LeaseIds: ended},
 	}})
 }
 
@@ -198,8 +198,8 @@ func (c *peer) renew() {
 			numbers[i] = l.id
 		}
 		asked := time.Now()
-		response, err := c.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Renew{
-			Renew: &millracev1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
+		response, err := c.conn.Call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Renew{
+			Renew: &hostv1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
 		}}, nil)
 		if err != nil {
 			return // the leases expire, or the next renewal comes in time
@@ -253,7 +253,7 @@ func (c *peer) wakeUp() {
 }
 
 // acquire asks for leases.
-func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev1.BorrowRequest) (*millracev1.BorrowResponse, error) {
+func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *hostv1.BorrowRequest) (*hostv1.BorrowResponse, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
 	response, err := c.conn.Call(limited, request, c.decline)
@@ -271,7 +271,7 @@ func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev
 }
 
 // decline gives back leases that were granted after the caller had stopped waiting.
-func (c *peer) decline(r *millracev1.BorrowResponse) {
+func (c *peer) decline(r *hostv1.BorrowResponse) {
 	c.mu.Lock()
 	for _, l := range r.GetAcquired().GetLeases() {
 		if l.GetLeaseId() != 0 {
@@ -288,7 +288,7 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 }
 
 // lent turns one lease of the peer's answer into a loan.
-func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
+func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *hostv1.ReadLease, limit time.Time) transfer.Loan {
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
 		if pb.GetRefusal() == reasonElsewhere {

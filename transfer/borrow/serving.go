@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/mishap"
@@ -115,7 +116,7 @@ func (c *serving) serve(ctx context.Context) error {
 	if err := c.unix.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
-	var hello millracev1.BorrowRequest
+	var hello hostv1.BorrowRequest
 	if err := slabshare.ReadHello(c.unix, &hello); err != nil {
 		return err
 	}
@@ -134,9 +135,9 @@ func (c *serving) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var requests []*millracev1.BorrowRequest
+	var requests []*hostv1.BorrowRequest
 	take := func(message []byte) error {
-		request := new(millracev1.BorrowRequest)
+		request := new(hostv1.BorrowRequest)
 		requests = append(requests, request)
 		return slabshare.Into(message, request)
 	}
@@ -161,7 +162,7 @@ func (c *serving) serve(ctx context.Context) error {
 	}
 }
 
-func (c *serving) welcome(request *millracev1.BorrowRequest) error {
+func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 	refuse := func(reason, message string) error {
 		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message))
 		return errors.Join(errors.New(message), err)
@@ -177,8 +178,8 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonProtocol, "this worker tells nobody of results")
 	case hello.GetWords():
 		id := config.Space.Identity()
-		return slabshare.Write(c.unix, &millracev1.BorrowResponse{Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{
-			Welcome: &millracev1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Words: true},
+		return slabshare.Write(c.unix, &hostv1.BorrowResponse{Call: request.GetCall(), Answer: &hostv1.BorrowResponse_Welcome{
+			Welcome: &hostv1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Words: true},
 		}})
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
@@ -203,12 +204,12 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 	if c.write {
 		file = c.server.writable
 	}
-	welcome := &millracev1.BorrowWelcome{
+	welcome := &hostv1.BorrowWelcome{
 		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: c.lent.Space.Size(),
 	}
 	if d := config.Device; d != nil && c.lent.Space == config.Space {
 		file = nil
-		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
+		welcome.Device = &hostv1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
 	}
 	files := []*os.File{file}
 	if hello.GetBoard() && !c.write && config.Board != nil && c.lent.Space == config.Space {
@@ -218,29 +219,29 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 			config.Log.Warn("a same-host reader has to ask for every object", "error", err)
 		}
 	}
-	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
-		Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{Welcome: welcome},
+	return slabshare.Write(c.unix, &hostv1.BorrowResponse{
+		Call: request.GetCall(), Answer: &hostv1.BorrowResponse_Welcome{Welcome: welcome},
 	}, files...)
 }
 
-func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
-	return &millracev1.BorrowResponse{Call: call, Error: &millracev1.TaskError{Reason: reason, Message: message}}
+func refusal(call uint64, reason, message string) *hostv1.BorrowResponse {
+	return &hostv1.BorrowResponse{Call: call, Error: &millracev1.TaskError{Reason: reason, Message: message}}
 }
 
-func (c *serving) send(m *millracev1.BorrowResponse) error {
+func (c *serving) send(m *hostv1.BorrowResponse) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	return slabshare.Write(c.unix, m)
 }
 
-func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest) error {
-	response := &millracev1.BorrowResponse{Call: request.GetCall()}
+func (c *serving) answer(ctx context.Context, request *hostv1.BorrowRequest) error {
+	response := &hostv1.BorrowResponse{Call: request.GetCall()}
 	switch order := request.GetOrder().(type) {
-	case *millracev1.BorrowRequest_Acquire:
+	case *hostv1.BorrowRequest_Acquire:
 		return c.acquire(response, order.Acquire)
-	case *millracev1.BorrowRequest_AcquireMany:
+	case *hostv1.BorrowRequest_AcquireMany:
 		return c.acquireMany(response, order.AcquireMany)
-	case *millracev1.BorrowRequest_Renew:
+	case *hostv1.BorrowRequest_Renew:
 		leases, err := leaseIDs(order.Renew.GetLeaseIds())
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
@@ -250,16 +251,16 @@ func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest)
 			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
 		}
 		held := renewer.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
-		response.Answer = &millracev1.BorrowResponse_Renewed{Renewed: &millracev1.ReleaseReadLeasesResponse{Held: held}}
-	case *millracev1.BorrowRequest_Release:
+		response.Answer = &hostv1.BorrowResponse_Renewed{Renewed: &hostv1.BorrowHeld{Held: held}}
+	case *hostv1.BorrowRequest_Release:
 		leases, err := leaseIDs(order.Release.GetLeaseIds())
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
 		}
-		response.Answer = &millracev1.BorrowResponse_Released{Released: &millracev1.ReleaseReadLeasesResponse{Held: c.release(leases)}}
-	case *millracev1.BorrowRequest_Create:
+		response.Answer = &hostv1.BorrowResponse_Released{Released: &hostv1.BorrowHeld{Held: c.release(leases)}}
+	case *hostv1.BorrowRequest_Create:
 		return c.create(ctx, request.GetCall(), order.Create.GetHead())
-	case *millracev1.BorrowRequest_Finish:
+	case *hostv1.BorrowRequest_Finish:
 		return c.finish(ctx, response, order.Finish)
 	default:
 		return c.send(refusal(response.GetCall(), reasonProtocol, "an order that this version does not know"))
@@ -316,18 +317,18 @@ func (c *serving) release(leases []transfer.LeaseID) []bool {
 	return held
 }
 
-func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1.AcquireReadLeasesRequest) error {
+func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowAcquire) error {
 	if len(order.GetObjects()) > maxRefs {
 		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects in one request; at most %d", len(order.GetObjects()), maxRefs)))
 	}
 	refs := dataproto.RefsFrom(order.GetObjects())
-	out := &millracev1.AcquireReadLeasesResponse{Incarnation: c.server.config.Incarnation, Leases: make([]*millracev1.ReadLease, len(refs))}
+	out := &hostv1.BorrowAcquired{Incarnation: c.server.config.Incarnation, Leases: make([]*hostv1.ReadLease, len(refs))}
 	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	answer := c.answering()
 	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
-		lease := &millracev1.ReadLease{}
+		lease := &hostv1.ReadLease{}
 		out.Leases[i] = lease
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
@@ -352,7 +353,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
 	c.server.out.Add(bytes)
-	response.Answer = &millracev1.BorrowResponse_Acquired{Acquired: out}
+	response.Answer = &hostv1.BorrowResponse_Acquired{Acquired: out}
 	return c.send(response)
 }
 
@@ -423,7 +424,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 			_ = c.send(refusal(call, failure(err), err.Error())) // if the send fails, the client is gone
 			return
 		}
-		created := &millracev1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
+		created := &hostv1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
 		c.mu.Lock()
 		if c.ended || ctx.Err() != nil {
 			c.mu.Unlock()
@@ -435,7 +436,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 		patience := c.server.config.WriterPatience + time.Duration(head.Bytes()/slowestWriter)*time.Second
 		c.places[c.lastPlace] = &place{incoming, head.Bytes(), time.AfterFunc(patience, func() { c.hangUp(head.Ref, patience) })}
 		c.mu.Unlock()
-		_ = c.send(&millracev1.BorrowResponse{Call: call, Answer: &millracev1.BorrowResponse_Created{Created: created}})
+		_ = c.send(&hostv1.BorrowResponse{Call: call, Answer: &hostv1.BorrowResponse_Created{Created: created}})
 	}()
 	return nil
 }
@@ -493,7 +494,7 @@ func failure(err error) string {
 	return reasonNoPlace
 }
 
-func (c *serving) finish(ctx context.Context, response *millracev1.BorrowResponse, order *millracev1.BorrowFinish) error {
+func (c *serving) finish(ctx context.Context, response *hostv1.BorrowResponse, order *hostv1.BorrowFinish) error {
 	c.mu.Lock()
 	p := c.places[order.GetPlaceId()]
 	delete(c.places, order.GetPlaceId())
@@ -519,7 +520,7 @@ func (c *serving) finish(ctx context.Context, response *millracev1.BorrowRespons
 			return
 		}
 		c.server.in.Add(p.bytes)
-		response.Answer = &millracev1.BorrowResponse_Finished{Finished: &millracev1.WriteObjectResponse{Bytes: p.bytes}}
+		response.Answer = &hostv1.BorrowResponse_Finished{Finished: &millracev1.WriteObjectResponse{Bytes: p.bytes}}
 		_ = c.send(response)
 	}()
 	return nil

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -22,7 +22,7 @@ type space struct {
 var _ Memory = (*space)(nil)
 
 // mapped is the default of Config.Open: it maps memory that the CPU can address.
-func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error) {
+func mapped(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error) {
 	if file == nil {
 		return nil, errors.New("its memory lies on a GPU")
 	}
@@ -37,7 +37,7 @@ func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, t
 }
 
 // Identity returns the identity of the memory that a welcome describes.
-func Identity(welcome *millracev1.BorrowWelcome) memory.Identity {
+func Identity(welcome *hostv1.BorrowWelcome) memory.Identity {
 	id := memory.Identity{Nonce: welcome.GetNonce()}
 	copy(id.WorkerUUID[:], welcome.GetWorkerUuid())
 	copy(id.Incarnation[:], welcome.GetIncarnation())

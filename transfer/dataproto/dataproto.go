@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
@@ -72,10 +73,10 @@ func RefsFrom(pbs []*millracev1.ObjectRef) []transfer.Ref {
 }
 
 // FramesTo converts regions into messages with their offsets and sizes; the space is not included.
-func FramesTo(regions []transfer.Region) []*millracev1.FrameLocation {
-	var out []*millracev1.FrameLocation
+func FramesTo(regions []transfer.Region) []*hostv1.FrameLocation {
+	var out []*hostv1.FrameLocation
 	for _, r := range regions {
-		out = append(out, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
+		out = append(out, &hostv1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
 	}
 	return out
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -165,14 +166,14 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity is part of credentials.PerRPCCredentials.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// ConnectLane exchanges the addresses for one-sided reads (package ucx), over the gRPC connection
+// Connect exchanges the addresses for one-sided reads (package ucx), over the gRPC connection
 // to that peer. Its error is a gRPC status.
-func (p *Path) ConnectLane(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+func (p *Path) Connect(ctx context.Context, peer transfer.Peer, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	conn, err := p.conn(peer.Address, 0)
 	if err != nil {
 		return nil, err
 	}
-	return millracev1.NewDataServiceClient(conn).ConnectLane(ctx, request)
+	return workerv1.NewPeerServiceClient(conn).Connect(ctx, request)
 }
 
 // Fetch is part of transfer.Path.

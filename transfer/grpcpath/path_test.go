@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m
 // serve makes a DataService over loopback. It ends with the test or by stop.
 func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {
 	tb.Helper()
-	data := &grpcpath.Server{Source: objects, Receiver: receiver, Incarnation: "test"}
+	data := &grpcpath.Server{Source: objects, Receiver: receiver}
 	return serveWith(tb, data, grpc.Creds(data.Credentials(nil)))
 }
 
@@ -40,7 +40,7 @@ func serveWith(tb testing.TB, data *grpcpath.Server, options ...grpc.ServerOptio
 		tb.Fatal(err)
 	}
 	server := grpc.NewServer(append(rawframe.ServerOptions(), options...)...)
-	millracev1.RegisterDataServiceServer(server, data)
+	data.Register(server)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	var stopping sync.WaitGroup
@@ -250,31 +250,6 @@ func TestPlainProtobufClientWrites(t *testing.T) {
 		if _, err := writeAll(t, c, messages...); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestReadLeasesSayWhereTheBytesAre(t *testing.T) {
-	objects := transfertest.NewObjects()
-	objects.Put(transfer.Ref{Task: 1, Generation: 1}, "h", make([]byte, 10))
-	peer, _ := serve(t, objects, objects)
-	c := client(t, peer)
-	r, err := c.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}}})
-	if err != nil || len(r.GetLeases()) != 2 || r.GetIncarnation() != "test" {
-		t.Fatalf("%v, %v", r, err)
-	}
-	if l := r.GetLeases()[0]; l.GetLeaseId() == 0 || string(l.GetHead().GetHeader()) != "h" || l.GetFrames()[0].GetBytes() != 10 {
-		t.Errorf("lease %v", l)
-	}
-	if l := r.GetLeases()[1]; l.GetLeaseId() != 0 {
-		t.Errorf("lease on what is not here: %v", l)
-	}
-	id := r.GetLeases()[0].GetLeaseId()
-	held, err := c.ReleaseReadLeases(t.Context(), &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{id, id, 99}})
-	if err != nil || len(held.GetHeld()) != 3 || !held.GetHeld()[0] || held.GetHeld()[1] || held.GetHeld()[2] {
-		t.Errorf("%v, %v", held, err)
-	}
-	if _, err := c.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{TtlMillis: 1 << 40}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("endless lease: %v", err)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -124,99 +123,6 @@ func TestAPanicFailsOneCall(t *testing.T) {
 	}
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, transfertest.NewSink()); err != nil {
 		t.Errorf("another one: %v", err)
-	}
-}
-
-// TestLeasesBelongToWhoTookThem: the numbers of leases cannot be guessed, another token cannot
-// release them, and the number of leases per connection is limited.
-func TestLeasesBelongToWhoTookThem(t *testing.T) {
-	objects := transfertest.NewObjects()
-	objects.Put(one, "h", make([]byte, 1000))
-	peer, _ := serve(t, objects, nil)
-	c := callers(t, peer)
-	as := func(token string) context.Context {
-		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
-	}
-	refs := []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}}
-	acquired, err := c.AcquireReadLeases(as("one"), &millracev1.AcquireReadLeasesRequest{Objects: refs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := acquired.GetLeases()[0].GetLeaseId()
-	if id < 1<<20 {
-		t.Errorf("lease %d", id)
-	}
-	for _, try := range []struct {
-		token string
-		id    uint64
-		want  bool
-	}{{"one", 1, false}, {"two", id, false}, {"one", id, true}, {"one", id, false}} {
-		released, err := c.ReleaseReadLeases(as(try.token), &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{try.id}})
-		if err != nil || len(released.GetHeld()) != 1 || released.GetHeld()[0] != try.want {
-			t.Errorf("%s gives back %d: %v, %v", try.token, try.id, released, err)
-		}
-	}
-	transfertest.NoLeases(t, objects)
-	many := make([]*millracev1.ObjectRef, 10000)
-	for i := range many {
-		many[i] = refs[0]
-	}
-	for range 1000 {
-		if _, err = c.AcquireReadLeases(as("one"), &millracev1.AcquireReadLeasesRequest{Objects: many}); err != nil {
-			break
-		}
-	}
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("ten million leases: %v", err)
-	}
-}
-
-// TestHeadsThatTogetherAreTooLargeAreReadInstead: the heads in one answer are limited; the other
-// objects must be read by ReadObjects.
-func TestHeadsThatTogetherAreTooLargeAreReadInstead(t *testing.T) {
-	objects := transfertest.NewObjects()
-	objects.Put(one, strings.Repeat("h", 1<<20), []byte("x"))
-	peer, _ := serve(t, objects, nil)
-	many := make([]*millracev1.ObjectRef, 40)
-	for i := range many {
-		many[i] = &millracev1.ObjectRef{TaskId: 1, Generation: 1}
-	}
-	acquired, err := callers(t, peer).AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: many})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leased := 0
-	for _, l := range acquired.GetLeases() {
-		if l.GetLeaseId() != 0 {
-			leased++
-		} else if l.GetRefusal() != "OBJECT_ELSEWHERE" {
-			t.Errorf("refused with %q", l.GetRefusal())
-		}
-	}
-	if leased == 0 || leased == len(many) {
-		t.Errorf("%d of %d are leased", leased, len(many))
-	}
-}
-
-// TestALargeHeadTakesNoRoomFromOthers: an object whose head does not fit in an answer is refused
-// alone.
-func TestALargeHeadTakesNoRoomFromOthers(t *testing.T) {
-	objects := transfertest.NewObjects()
-	objects.Put(one, "small", []byte("x"))
-	objects.Put(transfer.Ref{Task: 2, Generation: 1}, strings.Repeat("h", 9<<20), []byte("x"))
-	peer, _ := serve(t, objects, nil)
-	refs := []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}, {TaskId: 1, Generation: 1}}
-	acquired, err := callers(t, peer).AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: refs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"", "OBJECT_ELSEWHERE", ""} {
-		if l := acquired.GetLeases()[i]; l.GetRefusal() != want || (l.GetLeaseId() == 0) != (want != "") {
-			t.Errorf("object %d: lease %d, refused with %q, want %q", i, l.GetLeaseId(), l.GetRefusal(), want)
-		}
-	}
-	if n := objects.Leases(); n != 2 {
-		t.Errorf("%d leases, want 2", n)
 	}
 }
 

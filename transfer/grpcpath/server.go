@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -30,22 +31,19 @@ const (
 	ReasonNotHere = "OBJECT_NOT_HERE"
 	// ReasonUnreadable is the TaskError.reason for an object that is here but cannot be read.
 	ReasonUnreadable = "OBJECT_UNREADABLE"
-	// reasonElsewhere is the ReadLease.refusal for an object that must be read by ReadObjects.
-	reasonElsewhere = "OBJECT_ELSEWHERE"
 
 	maxObjects = 10000
 	defaultTTL = 30 * time.Second
 	maxTTL     = 10 * time.Minute
 )
 
-// Server is the serving side: DataService on top of a Source and a Receiver.
+// Server is the serving side: DataService and PeerService on top of a Source and a Receiver.
 type Server struct {
 	millracev1.UnimplementedDataServiceServer
+	workerv1.UnimplementedPeerServiceServer
 	// Source is the store that readers read from, Receiver the store that clients write to.
 	Source   transfer.Source
 	Receiver transfer.Receiver
-	// Incarnation is sent with leases.
-	Incarnation string
 	// ReaderPatience is how long a write to the reader of a bare stream may block without a rawPing
 	// from that reader. Default 20 s.
 	ReaderPatience time.Duration
@@ -58,7 +56,7 @@ type Server struct {
 	// Drain and Close close these connections.
 	Words func(net.Conn)
 	// Lane, if set, is the serving side of the set-up of one-sided reads (package ucx).
-	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
+	Lane func(context.Context, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 	// Logs returns the output of a task, and whether its beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
 	// Memory describes the memory, with at most limit of the largest holders, and the history of a
@@ -67,7 +65,12 @@ type Server struct {
 
 	in, out atomic.Uint64
 	raw     rawConns
-	leases  leaseTable
+}
+
+// Register adds DataService and PeerService to a gRPC server.
+func (s *Server) Register(server grpc.ServiceRegistrar) {
+	millracev1.RegisterDataServiceServer(server, s)
+	workerv1.RegisterPeerServiceServer(server, s)
 }
 
 // Traffic returns the bytes received and sent so far.
@@ -321,69 +324,8 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 	return nil
 }
 
-// AcquireReadLeases is part of DataServiceServer.
-func (s *Server) AcquireReadLeases(ctx context.Context, request *millracev1.AcquireReadLeasesRequest) (*millracev1.AcquireReadLeasesResponse, error) {
-	refs, err := refsFromProto(request.GetObjects())
-	if err != nil {
-		return nil, err
-	}
-	ttl := time.Duration(request.GetTtlMillis()) * time.Millisecond
-	switch {
-	case ttl == 0:
-		ttl = defaultTTL
-	case request.GetTtlMillis() > uint64(maxTTL/time.Millisecond):
-		return nil, status.Errorf(codes.InvalidArgument, "a read lease of %d ms; ask for at most %v and renew by asking again", request.GetTtlMillis(), maxTTL)
-	}
-	token, from := caller(ctx)
-	now := time.Now()
-	if err := s.leases.room(from, len(refs), now); err != nil {
-		return nil, err
-	}
-	response := &millracev1.AcquireReadLeasesResponse{Incarnation: s.Incarnation}
-	var spare []transfer.LeaseID
-	size := 0
-	for _, l := range s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, ttl) {
-		lease := new(millracev1.ReadLease)
-		response.Leases = append(response.Leases, lease)
-		if l.Lease == 0 {
-			continue
-		}
-		head := dataproto.HeadTo(l.Head)
-		n := proto.Size(head) + 16*len(l.Regions)
-		if n > answerBytes-size {
-			spare, lease.Refusal = append(spare, l.Lease), reasonElsewhere
-			continue
-		}
-		size += n
-		lease.Head, lease.Frames = head, dataproto.FramesTo(l.Regions)
-		lease.LeaseId = s.leases.add(heldLease{lease: l.Lease, token: token, from: from, ends: now.Add(ttl)})
-	}
-	s.Source.Release(spare)
-	return response, nil
-}
-
-// ReleaseReadLeases is part of DataServiceServer.
-func (s *Server) ReleaseReadLeases(ctx context.Context, request *millracev1.ReleaseReadLeasesRequest) (*millracev1.ReleaseReadLeasesResponse, error) {
-	if len(request.GetLeaseIds()) > maxObjects {
-		return nil, status.Errorf(codes.InvalidArgument, "%d leases in one request; give back at most %d", len(request.GetLeaseIds()), maxObjects)
-	}
-	token, _ := caller(ctx)
-	var leases []transfer.LeaseID
-	var index []int
-	for i, id := range s.leases.take(request.GetLeaseIds(), token) {
-		if id != 0 {
-			leases, index = append(leases, id), append(index, i)
-		}
-	}
-	held := make([]bool, len(request.GetLeaseIds()))
-	for i, ok := range s.Source.Release(leases) {
-		held[index[i]] = ok
-	}
-	return &millracev1.ReleaseReadLeasesResponse{Held: held}, nil
-}
-
-// ConnectLane is part of DataServiceServer.
-func (s *Server) ConnectLane(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+// Connect is part of DataServiceServer.
+func (s *Server) Connect(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if s.Lane == nil {
 		return nil, status.Error(codes.Unimplemented, "this worker has no library for one-sided reads")
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -58,7 +58,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -151,7 +151,7 @@ func (m *mapping) mapDevice() (err error) {
 
 // mapHost maps the memory of a worker without a GPU. It is not registered with the driver: the
 // device would keep pages that their owner returned to the system, and would read old contents.
-func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err error) {
+func (m *mapping) mapHost(file *os.File, welcome *hostv1.BorrowWelcome) (err error) {
 	if m.data, err = slabshare.Map(file, welcome, false); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -149,7 +149,7 @@ func (m *mapping) Close(bool) {
 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
+func (p *Path) open(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
 	if file == nil || turn != nil {
 		return nil, fmt.Errorf("pinned: %w: what was lent is not host memory", transfer.ErrProtocol)
 	}

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
@@ -70,11 +70,11 @@ func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between
 		tb.Fatal(err)
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+	(&grpcpath.Server{Lane: c.Accept}).Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: stall})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.Connect, StallTimeout: stall})
 	tb.Cleanup(func() {
 		server.Stop()
 		if err := errors.Join(<-served, path.Close(), c.Close(), wire.Close()); err != nil {
@@ -132,13 +132,13 @@ func TestPeerThatAnswersTheWireUpLate(t *testing.T) {
 	reader := newWorker(t, transports["tcp"])
 	const stall = 2 * time.Second
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
-	path := ucx.NewPath(reader.context, ucx.PathConfig{StallTimeout: stall, Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	path := ucx.NewPath(reader.context, ucx.PathConfig{StallTimeout: stall, Connect: func(ctx context.Context, peer transfer.Peer, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 		select {
 		case <-time.After(stall + stall/4):
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
-		return wire.ConnectLane(ctx, peer, request)
+		return wire.Connect(ctx, peer, request)
 	}})
 	t.Cleanup(func() {
 		if err := errors.Join(path.Close(), wire.Close()); err != nil {

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -347,13 +347,13 @@ func serveAsChild(text string) error {
 		return err
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: func(ctx context.Context, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	(&grpcpath.Server{Lane: func(ctx context.Context, r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 		response, err := c.Accept(ctx, r)
 		if err == nil && response.GetSource() != nil {
 			lie(response.GetSource(), order.Lie)
 		}
 		return response, err
-	}})
+	}}).Register(server)
 	listen := order.Listen
 	if listen == "" {
 		listen = "127.0.0.1:0"
@@ -377,7 +377,7 @@ func serveAsChild(text string) error {
 }
 
 // endpoint is the description that a side sends of itself.
-type endpoint = millracev1.LaneEndpoint
+type endpoint = workerv1.Endpoint
 
 func lie(e *endpoint, about string) {
 	switch about {

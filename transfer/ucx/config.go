@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -127,9 +127,9 @@ const DefaultStallTimeout = 5 * time.Second
 
 // PathConfig does not change during the life of a Path.
 type PathConfig struct {
-	// Connect sends a request of the control connection to a peer: DataService.ConnectLane. Its
+	// Connect sends a request of the control connection to a peer: PeerService.Connect. Its
 	// errors are gRPC statuses.
-	Connect func(context.Context, transfer.Peer, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
+	Connect func(context.Context, transfer.Peer, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 	// Worker returns the worker ID to read as. It is a function because a worker gets a new ID when
 	// it registers again. Nil: 0.
 	Worker func() ids.WorkerID

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
@@ -181,9 +182,9 @@ func ask[T any](c *Context, f func(*loop) T) (T, error) {
 }
 
 // local returns our side of a new connection, for the peer.
-func (c *Context) local(token uint64) *millracev1.LaneEndpoint {
+func (c *Context) local(token uint64) *workerv1.Endpoint {
 	id := c.config.Space.Identity()
-	return &millracev1.LaneEndpoint{
+	return &workerv1.Endpoint{
 		Version: c.version.String(), Address: seal(contentAddress, c.version, c.address), Token: token,
 		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce,
 	}
@@ -197,10 +198,10 @@ func newToken() uint64 {
 	}
 }
 
-// Accept is the serving side of the control connection: DataService.ConnectLane. Depending on the
+// Accept is the serving side of the control connection: PeerService.Connect. Depending on the
 // request, it opens the endpoint for the answers to a reader, ends it, or reports whether it is
 // still served. Its error is a gRPC status.
-func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if token := request.GetGiveUpToken(); token != 0 {
 		c.do(func(l *loop) {
 			// Only a lane on which we serve. The other side ends its own lanes itself.
@@ -208,7 +209,7 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 				l.fail(n, fmt.Errorf("%w: the reader gave the lane up", transfer.ErrPeerLost))
 			}
 		})
-		return new(millracev1.ConnectLaneResponse), nil
+		return new(workerv1.ConnectResponse), nil
 	}
 	if token := request.GetServedToken(); token != 0 {
 		served, err := ask(c, func(l *loop) bool {
@@ -218,7 +219,7 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 		if err != nil {
 			return nil, refusal(err)
 		}
-		return &millracev1.ConnectLaneResponse{LaneEnded: !served}, nil
+		return &workerv1.ConnectResponse{Ended: !served}, nil
 	}
 	reader := request.GetReader()
 	if err := c.config.wellFormed(reader); err != nil {
@@ -246,7 +247,7 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 		if err != nil {
 			return nil, refusal(err)
 		}
-		answer.Device = &millracev1.DeviceMemory{IpcHandle: e.Handle[:], DeviceUuid: e.Device[:]}
+		answer.Device = &hostv1.DeviceMemory{IpcHandle: e.Handle[:], DeviceUuid: e.Device[:]}
 	}
-	return &millracev1.ConnectLaneResponse{Source: answer}, nil
+	return &workerv1.ConnectResponse{Source: answer}, nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 )
@@ -87,7 +87,7 @@ func (s scratch) close() error {
 // mapOurselves maps a peer's slab in addition to UCX's own mapping, which UCX never closes. With
 // our mapping, both can be closed when the peer is dead (see cuda.Peer.Retire). Only then does the
 // peer's GPU get its memory back.
-func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
+func (c *Context) mapOurselves(n *conn, source *workerv1.Endpoint) error {
 	if c.slab == nil {
 		return nil
 	}

@@ -11,7 +11,7 @@
 // fails with ErrUnavailable and the reason. A Context is this process's UCX worker. Only one
 // goroutine, locked to its thread (the progress thread), calls UCX. It does so through a shim whose
 // orders and completions are rings in C memory. Context.Accept is the serving side
-// (DataService.ConnectLane), NewPath the reading side. "Lane" in names means a UCX connection to a
+// (PeerService.Connect), NewPath the reading side. "Lane" in names means a UCX connection to a
 // peer.
 //
 // # Wiring
@@ -19,7 +19,7 @@
 //	context, err := ucx.Open(ucx.Config{
 //		Space: slab, Source: store.Source(), SourceIsQuick: true, ...})
 //	server := &grpcpath.Server{Lane: context.Accept, ...}
-//	path := ucx.NewPath(context, ucx.PathConfig{Connect: grpc.ConnectLane, ...})
+//	path := ucx.NewPath(context, ucx.PathConfig{Connect: grpc.Connect, ...})
 //	... path.Close(); context.Close()  // while the slab is still mapped
 //
 // Fetch fails with ErrNoLane if this path cannot reach that peer as both are now (another version,

@@ -8,14 +8,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // UCX parses the addresses and keys of peers without checks. It aborts its process on an address of
 // another version, and reads beyond the end of a truncated one. So they travel in an envelope of
 // ours, with the kind of its content, the version of UCX that made it, its length, and a checksum
 // over everything. Only the content of a valid envelope is passed to UCX. An envelope is not a
-// signature: DataService.ConnectLane requires the token of a worker first.
+// signature: PeerService.Connect requires the token of a worker first.
 //
 // Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes
 // each), PID of the process (4 bytes) and the number of its PID namespace (8 bytes), length of the
@@ -109,7 +109,7 @@ func (v version) suits(theirs version) error {
 // Acceptable makes all checks of a request for a new lane that need no open context. So malformed
 // requests and peers with another version are refused before UCX listens. The error is a gRPC
 // status.
-func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
+func (c Config) Acceptable(reader *workerv1.Endpoint) error {
 	if err := c.wellFormed(reader); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
 }
 
 // wellFormed makes the checks that need no library. Its error is a gRPC status.
-func (c Config) wellFormed(reader *millracev1.LaneEndpoint) error {
+func (c Config) wellFormed(reader *workerv1.Endpoint) error {
 	if c.Source == nil {
 		return status.Error(codes.Unimplemented, "ucx: nothing is served here")
 	}
@@ -141,7 +141,7 @@ func (c Config) wellFormed(reader *millracev1.LaneEndpoint) error {
 }
 
 // acceptable returns the address of a reader's endpoint. Its error is a gRPC status.
-func (v version) acceptable(reader *millracev1.LaneEndpoint) ([]byte, error) {
+func (v version) acceptable(reader *workerv1.Endpoint) ([]byte, error) {
 	if err := v.check(reader.GetVersion()); err != nil {
 		return nil, refusal(err)
 	}

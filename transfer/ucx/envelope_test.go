@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -45,7 +45,7 @@ func TestOnlyTheContentOfAGoodEnvelopeReachesUCX(t *testing.T) {
 // TestRefusedRequestsNeedNoLibrary: a malformed request is refused before the UCX library is used.
 func TestRefusedRequestsNeedNoLibrary(t *testing.T) {
 	c := Config{Library: "/nonexistent/libucp.so.0", Source: nobody{}}
-	for name, e := range map[string]*millracev1.LaneEndpoint{
+	for name, e := range map[string]*workerv1.Endpoint{
 		"no endpoint": nil,
 		"no token":    {Version: "1.19.0", Address: seal(contentAddress, version{1, 19, 0}, []byte("x"))},
 		"no address":  {Version: "1.19.0", Token: 5},

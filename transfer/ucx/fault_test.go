@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
@@ -330,7 +329,7 @@ func readAsChild(order childOrder) error {
 		return err
 	}
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: transfertest.Patience})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.Connect, StallTimeout: transfertest.Patience})
 	room := transfertest.NewRoom(space)
 	for n := 0; ; n++ {
 		room.Reset()
@@ -358,7 +357,7 @@ func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := grpc.NewServer(rawframe.ServerOptions()...)
-		millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+		(&grpcpath.Server{Lane: c.Accept}).Register(server)
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
 		t.Cleanup(func() {

@@ -20,7 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -159,7 +159,7 @@ func serveOnGPU(text string) error {
 		return err
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+	(&grpcpath.Server{Lane: c.Accept}).Register(server)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -343,8 +343,8 @@ func gpuReaderOver(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.D
 	}
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
 	path := ucx.NewPath(c, ucx.PathConfig{
-		Connect: func(ctx context.Context, peer transfer.Peer, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
-			return wire.ConnectLane(ctx, peer, r)
+		Connect: func(ctx context.Context, peer transfer.Peer, r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
+			return wire.Connect(ctx, peer, r)
 		},
 		StallTimeout: stall,
 	})

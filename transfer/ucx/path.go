@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
@@ -168,7 +168,7 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 // nor does one when the path is closing.
 func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 	// A failure is harmless: the leases expire.
-	p.tell(peer, &millracev1.ConnectLaneRequest{GiveUpToken: n.theirs}, func(*millracev1.ConnectLaneResponse, error) {})
+	p.tell(peer, &workerv1.ConnectRequest{GiveUpToken: n.theirs}, func(*workerv1.ConnectResponse, error) {})
 }
 
 // askServed asks a source that has been silent for a while, over the control connection, whether it
@@ -176,7 +176,7 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 // connection in the other direction was closed, while our endpoint works. UCX reports nothing then,
 // and our messages get no answer.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
-	p.tell(peer, &millracev1.ConnectLaneRequest{ServedToken: n.theirs}, func(response *millracev1.ConnectLaneResponse, err error) {
+	p.tell(peer, &workerv1.ConnectRequest{ServedToken: n.theirs}, func(response *workerv1.ConnectResponse, err error) {
 		if errors.Is(err, ErrNoLane) {
 			// The source does not know this request, so it is not asked again. A fetch whose
 			// messages are lost there stalls.
@@ -184,7 +184,7 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 		}
 		p.c.do(func(l *loop) {
 			n.asking = false
-			if response.GetLaneEnded() {
+			if response.GetEnded() {
 				l.fail(n, fmt.Errorf("%w: it does not serve this lane any more, whose endpoint failed or was closed there", transfer.ErrPeerLost))
 			}
 		})
@@ -193,7 +193,7 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 
 // tell sends a request about a lane over the control connection. It returns at once, and passes the
 // answer to answered. It sends nothing when the path is closing.
-func (p *Path) tell(peer transfer.Peer, request *millracev1.ConnectLaneRequest, answered func(*millracev1.ConnectLaneResponse, error)) {
+func (p *Path) tell(peer transfer.Peer, request *workerv1.ConnectRequest, answered func(*workerv1.ConnectResponse, error)) {
 	if !p.enter() {
 		return
 	}
@@ -240,7 +240,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	token := newToken()
 	ctx, cancel := context.WithTimeout(p.ctx, wireUpSteps*p.config.StallTimeout)
 	defer cancel()
-	response, err := p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{
+	response, err := p.config.Connect(ctx, peer, &workerv1.ConnectRequest{
 		Reader: p.c.local(token), ReaderWorkerId: uint32(p.config.Worker()),
 	})
 	if err != nil {
@@ -328,7 +328,7 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 
 // prove compares the peer's header page with the identity that the peer sent over the control
 // connection, and times some reads.
-func (p *Path) prove(n *conn, source *millracev1.LaneEndpoint) error {
+func (p *Path) prove(n *conn, source *workerv1.Endpoint) error {
 	c := p.c
 	ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -27,7 +27,7 @@ const (
 	maxLeases = 1 << 18
 )
 
-func readerOf(r *millracev1.ConnectLaneRequest) transfer.Reader {
+func readerOf(r *workerv1.ConnectRequest) transfer.Reader {
 	return transfer.Reader{Worker: ids.WorkerID(r.GetReaderWorkerId())}
 }
 

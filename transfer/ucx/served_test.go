@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -75,14 +75,14 @@ func TestReaderOfALaneThatIsNotServedGoesOnAtOnce(t *testing.T) {
 
 // through gives the worker a path whose requests on the control connection go through f; f gets the
 // function that really sends them.
-func (w *worker) through(t *testing.T, stall time.Duration, f func(*millracev1.ConnectLaneRequest, carry) (*millracev1.ConnectLaneResponse, error)) {
+func (w *worker) through(t *testing.T, stall time.Duration, f func(*workerv1.ConnectRequest, carry) (*workerv1.ConnectResponse, error)) {
 	t.Helper()
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
 	path := ucx.NewPath(w.context, ucx.PathConfig{
 		StallTimeout: stall,
-		Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
-			return f(request, func(r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
-				return wire.ConnectLane(ctx, peer, r)
+		Connect: func(ctx context.Context, peer transfer.Peer, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
+			return f(request, func(r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
+				return wire.Connect(ctx, peer, r)
 			})
 		},
 	})
@@ -94,7 +94,7 @@ func (w *worker) through(t *testing.T, stall time.Duration, f func(*millracev1.C
 	w.path = path
 }
 
-type carry func(*millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
+type carry func(*workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 
 // slow is a source that answers only after the test allows it.
 type slow struct {
@@ -114,7 +114,7 @@ func TestASourceThatIsSlowKeepsItsLane(t *testing.T) {
 	t.Cleanup(answer)
 	reader := newWorker(t, transports["tcp"])
 	asked := 0 // only one request at a time
-	reader.through(t, transfertest.Patience, func(r *millracev1.ConnectLaneRequest, on carry) (*millracev1.ConnectLaneResponse, error) {
+	reader.through(t, transfertest.Patience, func(r *workerv1.ConnectRequest, on carry) (*workerv1.ConnectResponse, error) {
 		response, err := on(r)
 		if r.GetServedToken() != 0 {
 			if asked++; asked == 2 {
@@ -135,10 +135,10 @@ func TestASourceThatIsSlowKeepsItsLane(t *testing.T) {
 func TestASourceThatDoesNotKnowTheQuestionIsAskedOnce(t *testing.T) {
 	source, reader := newWorker(t, transports["tcp"]), newWorker(t, transports["tcp"])
 	var asked atomic.Int32
-	reader.through(t, 2*time.Second, func(r *millracev1.ConnectLaneRequest, on carry) (*millracev1.ConnectLaneResponse, error) {
+	reader.through(t, 2*time.Second, func(r *workerv1.ConnectRequest, on carry) (*workerv1.ConnectResponse, error) {
 		if r.GetServedToken() != 0 {
 			asked.Add(1)
-			r = new(millracev1.ConnectLaneRequest) // an older worker reads the request like this
+			r = new(workerv1.ConnectRequest) // an older worker reads the request like this
 		}
 		return on(r)
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
@@ -37,11 +37,11 @@ func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
 	r := &reader{context: c, room: room}
 	r.path = ucx.NewPath(c, ucx.PathConfig{
-		Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+		Connect: func(ctx context.Context, peer transfer.Peer, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 			if r.lie != nil && request.GetReader() != nil {
 				r.lie(request.GetReader())
 			}
-			return wire.ConnectLane(ctx, peer, request)
+			return wire.Connect(ctx, peer, request)
 		},
 		StallTimeout: stall,
 	})

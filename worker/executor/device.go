@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	"github.com/millrace/millrace/memory"
 )
 
@@ -40,10 +40,10 @@ type writer interface {
 // describe returns the description with which a process opens the slab. neighbours is the number of
 // executor processes, of all kinds and this one included, that may have the GPU open at the same
 // time.
-func (d *Device) describe(space memory.Space, neighbours int) *millracev1.ExecutorDevice {
+func (d *Device) describe(space memory.Space, neighbours int) *executorv1.ExecutorDevice {
 	page := make([]byte, memory.HeaderBytes)
 	memory.Header{Identity: space.Identity(), SizeBytes: space.Size()}.Write(page)
-	return &millracev1.ExecutorDevice{
+	return &executorv1.ExecutorDevice{
 		Uuid: d.UUID[:], MemoryHandle: d.Handle, Header: page, Alignment: frameAlignment, Driver: d.Driver,
 		ArenaBytes: d.ArenaBytes, ArenaLibraries: d.ArenaLibraries, Neighbours: uint32(neighbours),
 	}

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -154,9 +155,9 @@ func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...
 		if !ok {
 			t.Fatalf("task %d has no object", input)
 		}
-		in := &millracev1.ExecutorInput{Header: o.Header}
+		in := &executorv1.ExecutorInput{Header: o.Header}
 		for _, f := range o.Frames {
-			in.Frames = append(in.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 		}
 		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
 	}

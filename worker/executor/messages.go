@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
@@ -20,9 +21,9 @@ import (
 
 // queue returns the message that collects what is sent next, and wakes the writer.
 // REQUIRES: lane.mu is held.
-func (p *process) queue() *millracev1.ToExecutor {
+func (p *process) queue() *executorv1.ToExecutor {
 	if p.pending == nil {
-		p.pending = new(millracev1.ToExecutor)
+		p.pending = new(executorv1.ToExecutor)
 	}
 	select {
 	case p.outgoing <- struct{}{}:
@@ -47,7 +48,7 @@ func (p *process) send(q *queued) {
 			}
 		}
 	}
-	run := &millracev1.ExecutorRun{
+	run := &executorv1.ExecutorRun{
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
 		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
 	}
@@ -64,7 +65,7 @@ func (p *process) send(q *queued) {
 
 // opNumber returns the process's number of an op, and defines the op at its first use.
 // Each session defines the ops again, so the same op may come as several messages.
-func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
+func (p *process) opNumber(m *executorv1.ToExecutor, op *millracev1.Op) uint32 {
 	if n, ok := p.ops[op]; ok {
 		return n
 	}
@@ -74,7 +75,7 @@ func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
 		p.lastOp++
 		n = p.lastOp
 		p.opNames[name] = n
-		m.Ops = append(m.Ops, &millracev1.OpDefinition{OpId: n, Op: op})
+		m.Ops = append(m.Ops, &executorv1.OpDefinition{OpId: n, Op: op})
 	}
 	p.ops[op] = n
 	return n
@@ -106,13 +107,13 @@ func (p *process) dropFunctions(hashes [][]byte) {
 // cancel asks the process to drop a run that has not begun. REQUIRES: lane.mu is held.
 func (p *process) cancel(q *queued) {
 	m := p.queue()
-	m.Cancellations = append(m.Cancellations, &millracev1.TaskRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
+	m.Cancellations = append(m.Cancellations, &executorv1.AttemptRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
 }
 
 // write is the goroutine that sends hello, and then the messages that have accumulated.
-func (p *process) write(hello *millracev1.ExecutorHello) {
+func (p *process) write(hello *executorv1.ExecutorHello) {
 	defer p.reading.Done()
-	first := &millracev1.ToExecutor{Hello: hello}
+	first := &executorv1.ToExecutor{Hello: hello}
 	_ = proto.Size(first) // caches the sizes of the parts
 	buffer := p.writePart(first, nil, nil)
 	if buffer == nil {
@@ -145,7 +146,7 @@ func (p *process) write(hello *millracev1.ExecutorHello) {
 
 // writePart sends one message. It returns the buffer for reuse, nil if the link is broken.
 // REQUIRES: the message sizes were computed (proto.Size), because they are taken from the cache.
-func (p *process) writePart(m *millracev1.ToExecutor, rights []int, buffer []byte) []byte {
+func (p *process) writePart(m *executorv1.ToExecutor, rights []int, buffer []byte) []byte {
 	buffer = append(buffer[:0], 0, 0, 0, 0)
 	buffer, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(buffer, m)
 	if err != nil {
@@ -192,7 +193,7 @@ func (p *process) read() {
 			return
 		}
 		p.readWithin(time.Time{})
-		var m millracev1.FromExecutor
+		var m executorv1.FromExecutor
 		if err := proto.Unmarshal(buffer[:n], &m); err != nil {
 			p.breakOff(fmt.Errorf("it sent what is not a FromExecutor message: %w", err))
 			return

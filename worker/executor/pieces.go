@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
@@ -56,22 +57,22 @@ func messageSize(r *Run) int {
 	return n
 }
 
-func inputSize(in *millracev1.ExecutorInput) int {
+func inputSize(in *executorv1.ExecutorInput) int {
 	return 8 + len(in.GetHeader()) + frameBytes*len(in.GetFrames())
 }
 
 // inPieces splits a run by its inputs, so that a piece with several inputs is not much larger than
 // partBytes.
-func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
+func inPieces(whole *executorv1.ExecutorRun) []*executorv1.ExecutorRun {
 	inputs := whole.GetInputs()
-	pieces := []*millracev1.ExecutorRun{whole}
+	pieces := []*executorv1.ExecutorRun{whole}
 	first, bytes := 0, runBytes+len(whole.GetArguments())
 	for i, in := range inputs {
 		n := inputSize(in)
 		if bytes+n > partBytes && bytes > runBytes {
 			last := pieces[len(pieces)-1]
 			last.Inputs, last.More = inputs[first:i:i], true
-			pieces = append(pieces, &millracev1.ExecutorRun{TaskId: whole.GetTaskId(), Attempt: whole.GetAttempt()})
+			pieces = append(pieces, &executorv1.ExecutorRun{TaskId: whole.GetTaskId(), Attempt: whole.GetAttempt()})
 			first, bytes = i, runBytes
 		}
 		bytes += n
@@ -83,16 +84,16 @@ func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
 // parts splits a message into several that are not much larger than partBytes, unless a single item
 // is larger. The fields that the executor handles first are in the first one.
 // parts also computes and caches the sizes of the messages, for writePart.
-func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
+func parts(m *executorv1.ToExecutor) []*executorv1.ToExecutor {
 	if proto.Size(m) <= 2*partBytes {
-		return []*millracev1.ToExecutor{m}
+		return []*executorv1.ToExecutor{m}
 	}
-	var out []*millracev1.ToExecutor
-	part := &millracev1.ToExecutor{Hello: m.GetHello(), Attach: m.GetAttach()}
+	var out []*executorv1.ToExecutor
+	part := &executorv1.ToExecutor{Hello: m.GetHello(), Attach: m.GetAttach()}
 	bytes := 0
 	take := func(n int) {
 		if bytes += n; bytes > partBytes && bytes > n {
-			out, part, bytes = append(out, part), new(millracev1.ToExecutor), n
+			out, part, bytes = append(out, part), new(executorv1.ToExecutor), n
 		}
 	}
 	for _, x := range m.GetOps() {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -27,10 +28,10 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			}
 			return blank[:n]
 		}
-		whole := &millracev1.ToExecutor{Attach: []*millracev1.ExecutorAttach{{Segment: 1}}, Shutdown: true, GiveBack: true, DroppedFunctions: [][]byte{{1}}}
+		whole := &executorv1.ToExecutor{Attach: []*executorv1.ExecutorAttach{{Segment: 1}}, Shutdown: true, GiveBack: true, DroppedFunctions: [][]byte{{1}}}
 		for i := range r.IntN(3) {
 			whole.Functions = append(whole.Functions, &millracev1.Function{Hash: []byte{byte(i)}, Payload: some()})
-			whole.Ops = append(whole.Ops, &millracev1.OpDefinition{OpId: uint32(i)})
+			whole.Ops = append(whole.Ops, &executorv1.OpDefinition{OpId: uint32(i)})
 		}
 		type sent struct {
 			ref     lifecycle.Ref
@@ -44,7 +45,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			x := sent{ref: run.Ref, args: len(run.Arguments)}
 			for range r.IntN(1 << r.IntN(10)) {
 				header := some()
-				run.Inputs = append(run.Inputs, &millracev1.ExecutorInput{Header: header, Frames: make([]*millracev1.FrameLocation, r.IntN(3))})
+				run.Inputs = append(run.Inputs, &executorv1.ExecutorInput{Header: header, Frames: make([]*executorv1.FrameLocation, r.IntN(3))})
 				x.inputs++
 				x.headers += len(header)
 			}
@@ -52,8 +53,8 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, e)
 			}
 			want = append(want, x)
-			whole.Runs = append(whole.Runs, inPieces(&millracev1.ExecutorRun{TaskId: uint64(i), Attempt: 1, Arguments: run.Arguments, Inputs: run.Inputs})...)
-			whole.Cancellations = append(whole.Cancellations, &millracev1.TaskRef{TaskId: uint64(i)})
+			whole.Runs = append(whole.Runs, inPieces(&executorv1.ExecutorRun{TaskId: uint64(i), Attempt: 1, Arguments: run.Arguments, Inputs: run.Inputs})...)
+			whole.Cancellations = append(whole.Cancellations, &executorv1.AttemptRef{TaskId: uint64(i)})
 		}
 		var got []sent
 		more := false
@@ -97,7 +98,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			}
 		}
 	}
-	small := &millracev1.ToExecutor{Runs: []*millracev1.ExecutorRun{{TaskId: 1, Arguments: bytes.Repeat([]byte("x"), 100)}}}
+	small := &executorv1.ToExecutor{Runs: []*executorv1.ExecutorRun{{TaskId: 1, Arguments: bytes.Repeat([]byte("x"), 100)}}}
 	if p := parts(small); len(p) != 1 || p[0] != small {
 		t.Error("a small message was divided")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
@@ -85,7 +86,7 @@ type process struct {
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each
 	// of its attach entries. pending and all fields below up to working are guarded by lane.mu.
-	pending  *millracev1.ToExecutor
+	pending  *executorv1.ToExecutor
 	rights   []int
 	ordinal  uint64
 	ops      map[*millracev1.Op]uint32
@@ -117,10 +118,10 @@ type process struct {
 // startProcess starts a process that belongs to no lane yet. A spare process is told that it is
 // one, and which modules to load in addition to Config.Preload.
 func (p *Pools) startProcess(kind string, command []string, spare bool, load []string) (*process, error) {
-	return startProcess(p, kind, command, &millracev1.ExecutorHello{Preload: slices.Concat(p.config.Preload, load), Spare: spare})
+	return startProcess(p, kind, command, &executorv1.ExecutorHello{Preload: slices.Concat(p.config.Preload, load), Spare: spare})
 }
 
-func startProcess(pools *Pools, kind string, command []string, hello *millracev1.ExecutorHello) (p *process, err error) {
+func startProcess(pools *Pools, kind string, command []string, hello *executorv1.ExecutorHello) (p *process, err error) {
 	c := &pools.config
 	p = &process{
 		pools: pools, kind: kind, joined: make(chan struct{}), taken: make(chan struct{}), exited: make(chan struct{}),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -16,7 +17,7 @@ import (
 )
 
 // handle handles a message of the process. An error ends the process.
-func (p *process) handle(m *millracev1.FromExecutor) error {
+func (p *process) handle(m *executorv1.FromExecutor) error {
 	logs := p.pools.config.Logs
 	for _, l := range m.GetLogs() {
 		if l.GetTaskId() != 0 {
@@ -74,7 +75,7 @@ func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
 
 // finish makes the result of a run that was removed from the queue. released are the releases of
 // the same message.
-func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*millracev1.ExecutorRelease) Result {
+func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*executorv1.ExecutorRelease) Result {
 	r := q.run
 	defer p.dropTemporary(q)
 	if len(f.GetKept()) > 0 {
@@ -101,7 +102,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*
 
 // keepInputs keeps inputs that the process still reads after the run, under one lease of the
 // process for each. REQUIRES: Done was not called, so that the run still holds its inputs.
-func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
+func (p *process) keepInputs(r *Run, kept []*executorv1.ExecutorKept) {
 	for _, k := range kept {
 		if err := p.keepInput(r, k); err != nil {
 			p.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
@@ -110,7 +111,7 @@ func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
 	}
 }
 
-func (p *process) keepInput(r *Run, k *millracev1.ExecutorKept) error {
+func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
 	i := int(k.GetInput())
 	if i >= len(r.Inputs) {
 		return fmt.Errorf("executor: input %d of a run with %d", i, len(r.Inputs))
@@ -159,7 +160,7 @@ func (p *process) dropTemporary(q *queued) {
 }
 
 // keep stores a result.
-func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, released []*millracev1.ExecutorRelease, out *Result) *millracev1.TaskError {
+func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, released []*executorv1.ExecutorRelease, out *Result) *millracev1.TaskError {
 	objects := p.pools.config.Store
 	id := ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}
 	header := f.GetHeader()
@@ -269,7 +270,7 @@ func (p *process) holder() ledger.Holder {
 // adopt makes an object from ranges of memory that the run allocated, of its inputs, and of memory
 // of the process that is released in the same message. A result must not be in memory that the
 // process keeps: such memory is never spilled, and the process may write to it.
-func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run, released []*millracev1.ExecutorRelease) error {
+func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run, released []*executorv1.ExecutorRelease) error {
 	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
 	if err != nil {
@@ -313,7 +314,7 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 
 // allocate allocates memory for a run or for the process itself, immediately or as soon as there is
 // room.
-func (p *process) allocate(a *millracev1.ExecutorAllocate) {
+func (p *process) allocate(a *executorv1.ExecutorAllocate) {
 	q, refused := p.applicant(a)
 	if refused != "" {
 		p.answer(a, nil, invalid(refused))
@@ -380,7 +381,7 @@ func sum(sizes []uint64) (n uint64) {
 
 // applicant returns the run that requests memory, nil if the process requests it for itself.
 // If the request is invalid, refused is the reason.
-func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused string) {
+func (p *process) applicant(a *executorv1.ExecutorAllocate) (q *queued, refused string) {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()
 	if a.GetTask() == nil {
@@ -397,7 +398,7 @@ func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused 
 }
 
 // take allocates the frames of a granted reservation.
-func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
+func (p *process) take(a *executorv1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
 	objects := p.pools.config.Store
 	frames, err := objects.Allocate(reservation, id, a.GetFrameBytes()...)
 	if err == nil {
@@ -409,7 +410,7 @@ func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation le
 
 // allocated sends frames to the executor. From here on they are an object of their own, which ends
 // with the run or with the process.
-func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
+func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
 	objects := p.pools.config.Store
 	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		return err
@@ -435,7 +436,7 @@ func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger
 }
 
 // release frees memory that was allocated for the process.
-func (p *process) release(released []*millracev1.ExecutorRelease) {
+func (p *process) release(released []*executorv1.ExecutorRelease) {
 	for _, r := range released {
 		p.lane.mu.Lock()
 		id, known := p.leases[r.GetRequest()]
@@ -447,10 +448,10 @@ func (p *process) release(released []*millracev1.ExecutorRelease) {
 	}
 }
 
-func (p *process) answer(a *millracev1.ExecutorAllocate, frames []memory.Frame, e *millracev1.TaskError) {
-	out := &millracev1.ExecutorAllocated{Request: a.GetRequest(), Error: e}
+func (p *process) answer(a *executorv1.ExecutorAllocate, frames []memory.Frame, e *millracev1.TaskError) {
+	out := &executorv1.ExecutorAllocated{Request: a.GetRequest(), Error: e}
 	for _, f := range frames {
-		out.Frames = append(out.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+		out.Frames = append(out.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 	}
 	p.lane.mu.Lock()
 	m := p.queue()

@@ -3,6 +3,7 @@ package executor
 import (
 	"time"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -17,7 +18,7 @@ type Run struct {
 	Function *millracev1.Function
 	// Arguments is a serialised Arguments message.
 	Arguments []byte
-	Inputs    []*millracev1.ExecutorInput
+	Inputs    []*executorv1.ExecutorInput
 	// Spaces are the memories in which the frames of Inputs are, by input; nil: in the slab.
 	// An empty slice: all are in the slab. REQUIRES: a space can be read, and its descriptor is
 	// open, until the run is Done.

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	"github.com/millrace/millrace/memory"
 )
 
@@ -31,12 +31,12 @@ type segment struct {
 
 // locate returns a run's inputs as they are sent to the process, and counts the run as a user of
 // the segments among them. REQUIRES: lane.mu is held.
-func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.ExecutorInput {
+func (p *process) locate(m *executorv1.ToExecutor, q *queued) []*executorv1.ExecutorInput {
 	r := q.run
 	if len(r.Spaces) == 0 {
 		return r.Inputs
 	}
-	inputs := make([]*millracev1.ExecutorInput, len(r.Inputs))
+	inputs := make([]*executorv1.ExecutorInput, len(r.Inputs))
 	for i, in := range r.Inputs {
 		if inputs[i] = in; r.Spaces[i] == nil {
 			continue
@@ -45,9 +45,9 @@ func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.Exec
 		s.users++
 		q.segments = append(q.segments, s)
 		// This is a copy, since the run may be sent to another process later, with other numbers.
-		inputs[i] = &millracev1.ExecutorInput{Header: in.GetHeader()}
+		inputs[i] = &executorv1.ExecutorInput{Header: in.GetHeader()}
 		for _, f := range in.GetFrames() {
-			inputs[i].Frames = append(inputs[i].Frames, &millracev1.FrameLocation{Offset: f.GetOffset(), Bytes: f.GetBytes(), Segment: s.number})
+			inputs[i].Frames = append(inputs[i].Frames, &executorv1.FrameLocation{Offset: f.GetOffset(), Bytes: f.GetBytes(), Segment: s.number})
 		}
 	}
 	return inputs
@@ -55,13 +55,13 @@ func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.Exec
 
 // attach returns the segment of a space, and announces it to the process at its first use.
 // REQUIRES: lane.mu is held.
-func (p *process) attach(m *millracev1.ToExecutor, space memory.Space) *segment {
+func (p *process) attach(m *executorv1.ToExecutor, space memory.Space) *segment {
 	s := p.segments[space]
 	if s == nil {
 		p.lastSegment++
 		s = &segment{number: p.lastSegment}
 		p.segments[space] = s
-		m.Attach = append(m.Attach, &millracev1.ExecutorAttach{Segment: s.number, Bytes: space.Size()})
+		m.Attach = append(m.Attach, &executorv1.ExecutorAttach{Segment: s.number, Bytes: space.Size()})
 		p.rights = append(p.rights, space.FD())
 	}
 	return s
@@ -88,7 +88,7 @@ func (p *process) detachIdle(now time.Time) (more bool) {
 		default:
 			delete(p.segments, space)
 			m := p.queue()
-			m.Detach = append(m.Detach, &millracev1.ExecutorDetach{Segment: s.number})
+			m.Detach = append(m.Detach, &executorv1.ExecutorDetach{Segment: s.number})
 		}
 	}
 	return more

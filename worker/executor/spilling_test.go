@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -152,9 +153,9 @@ func (l *spilling) run(op, text string, input int) executor.Result {
 		if !ok || !o.InSlab {
 			l.t.Fatalf("the input of task %d is %+v, %v", l.tasks, o, ok)
 		}
-		in := &millracev1.ExecutorInput{Header: o.Header}
+		in := &executorv1.ExecutorInput{Header: o.Header}
 		for _, f := range o.Frames {
-			in.Frames = append(in.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 		}
 		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
 	}

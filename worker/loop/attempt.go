@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -83,7 +85,7 @@ func (o *op) observe(d time.Duration) {
 // report.
 type attempt struct {
 	ref    lifecycle.Ref
-	pb     *millracev1.Assignment
+	pb     *workerv1.Assignment
 	op     *op
 	inputs []device.Input
 	// placed: all inputs are here and pinned in place, so their addresses stay valid.
@@ -99,7 +101,7 @@ type attempt struct {
 	// known is the time of the last lookup of its inputs: all of them were made by then.
 	known time.Time
 	// report is the report that its run produced.
-	report *millracev1.TaskReport
+	report *workerv1.TaskReport
 	// loans are the leases of its borrowed inputs, by input index. An entry without End is no
 	// lease.
 	loans []transfer.Loan
@@ -117,7 +119,7 @@ type attempt struct {
 	parked time.Time
 }
 
-func (w *Worker) assign(pb *millracev1.Assignment) {
+func (w *Worker) assign(pb *workerv1.Assignment) {
 	ref := lifecycle.Ref{Task: ids.TaskID(pb.GetTaskId()), Attempt: ids.Attempt(pb.GetAttempt())}
 	if w.attempts[ref] != nil {
 		return
@@ -235,14 +237,14 @@ func (a *attempt) call() device.Call {
 	return device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
 }
 
-func inputID(in *millracev1.Input) ledger.ObjectID {
+func inputID(in *workerv1.Input) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 }
 
 // fail reports the failure of an attempt that the machine never received.
 func (w *Worker) fail(a *attempt, reason, message string) {
-	w.outbox.task(&millracev1.TaskReport{
-		TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED,
+	w.outbox.task(&workerv1.TaskReport{
+		TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
 		Error: w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a),
 	})
 }
@@ -343,7 +345,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
-		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
+		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
 		}})
 	case lifecycle.Admit:
@@ -397,8 +399,8 @@ func (w *Worker) take(ref lifecycle.Ref) *attempt {
 
 func (w *Worker) report(e lifecycle.Report) {
 	a := w.attempts[e.Ref]
-	r := &millracev1.TaskReport{
-		TaskId: uint64(e.Ref.Task), Attempt: uint32(e.Ref.Attempt), Outcome: millracev1.TaskOutcome(e.Outcome),
+	r := &workerv1.TaskReport{
+		TaskId: uint64(e.Ref.Task), Attempt: uint32(e.Ref.Attempt), Outcome: workerv1.TaskOutcome(e.Outcome),
 	}
 	switch e.Outcome {
 	case lifecycle.Started, lifecycle.RetractRefused:
@@ -418,7 +420,7 @@ func (w *Worker) report(e lifecycle.Report) {
 			r.Unreachable = a.report.GetUnreachable()
 		}
 		for _, u := range e.Unreachable {
-			x := &millracev1.Unreachable{TaskId: uint64(u.Object.Task), Generation: uint32(u.Object.Generation)}
+			x := &workerv1.Unreachable{TaskId: uint64(u.Object.Task), Generation: uint32(u.Object.Generation)}
 			for _, id := range u.FailedAt {
 				x.FailedAt = append(x.FailedAt, uint32(id))
 			}
@@ -540,9 +542,9 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		r.Function = w.functions[hash32(a.op.pb.GetFunction())]
 	}
 	for i, in := range a.inputs {
-		x := &millracev1.ExecutorInput{Header: in.Header}
+		x := &executorv1.ExecutorInput{Header: in.Header}
 		for _, f := range in.Frames {
-			x.Frames = append(x.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			x.Frames = append(x.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 		}
 		r.Inputs = append(r.Inputs, x)
 		if a.isLent(i) {
@@ -589,8 +591,8 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		w.discardBorrowed(a, broken)
 		return
 	}
-	a.report = &millracev1.TaskReport{
-		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
+	a.report = &workerv1.TaskReport{
+		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
 		OutputBytes: r.bytes, InlineResult: r.inline, RunNanos: uint64(r.runTime), FetchedBytes: a.fetched,
 	}
 	if r.failure != nil {
@@ -618,8 +620,8 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		w.refuseLent(a)
 		return
 	}
-	a.report = &millracev1.TaskReport{
-		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: millracev1.TaskOutcome(r.Outcome),
+	a.report = &workerv1.TaskReport{
+		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: workerv1.TaskOutcome(r.Outcome),
 		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
 		LogTail: w.config.Logs.Tail(r.Ref.Task, r.Ref.Attempt),
 	}

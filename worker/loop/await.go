@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -63,7 +63,7 @@ func (w *Worker) Left(r *notify.Reader) { w.post(left{r}) }
 // early lists the inputs of an assignment that are not made yet: makers are the attempts on this
 // worker that will make inputs, awaited are the objects that peers will make. Both are empty if the
 // assignment can be admitted at once.
-func (w *Worker) early(pb *millracev1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
+func (w *Worker) early(pb *workerv1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
 	for _, in := range pb.GetInputs() {
 		if !in.GetPending() {
 			continue
@@ -141,7 +141,7 @@ func (w *Worker) ask(r *notify.Reader, x notify.Ask) {
 }
 
 // tell notifies the subscribed readers of a result that was just made.
-func (w *Worker) tell(r *millracev1.TaskReport) {
+func (w *Worker) tell(r *workerv1.TaskReport) {
 	id := ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
 	readers := w.awaits.readers[id]
 	if len(readers) == 0 {

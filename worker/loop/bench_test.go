@@ -14,6 +14,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
@@ -175,7 +176,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	})
 	b.Cleanup(words.Close)
 	w = New(Config{
-		Registration: &millracev1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Herald: words, Logs: new(tasklog.Logs), Log: log,
+		Registration: &workerv1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Herald: words, Logs: new(tasklog.Logs), Log: log,
 	})
 	w.running = context.Background()
 	w.beginFetches()
@@ -194,10 +195,10 @@ func benchmarkStep(b *testing.B, peers int) {
 		w.settleQuietly()
 		w.owning.Unlock()
 	}
-	say := func(m *millracev1.SessionResponse) { own(func() { w.handle(message{w.session, m}) }) }
-	say(&millracev1.SessionResponse{
-		Registered: &millracev1.Registered{WorkerId: 1, InlineResultBytes: 16},
-		Ops:        []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.point"}}},
+	say := func(m *workerv1.SessionResponse) { own(func() { w.handle(message{w.session, m}) }) }
+	say(&workerv1.SessionResponse{
+		Registered: &workerv1.Registered{WorkerId: 1, InlineResultBytes: 16},
+		Ops:        []*workerv1.OpDefinition{{OpId: 1, Op: &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.point"}}},
 	})
 	us := transfer.Peer{Worker: 1, Name: "us", Address: address(0)}
 	all := make([]*neighbour, peers)
@@ -218,7 +219,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		})
 		b.Cleanup(n.Close)
 		serve(n.Herald, n.peer.Address)
-		say(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
+		say(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
 		n.Looking(true)
 	}
 	l.look()
@@ -232,14 +233,14 @@ func benchmarkStep(b *testing.B, peers int) {
 		step++
 		// It counts as short, even if this thread loses its processor.
 		w.ops[1].runs, w.ops[1].mean, w.ops[1].deviation = 100, 5000, 0
-		a := &millracev1.Assignment{TaskId: taskOf(step, 0), Attempt: 1, OpId: 1, Rank: uint64(step), Key: "point"}
+		a := &workerv1.Assignment{TaskId: taskOf(step, 0), Attempt: 1, OpId: 1, Rank: uint64(step), Key: "point"}
 		if step > 1 {
 			for at := range peers + 1 {
-				in := &millracev1.Input{TaskId: taskOf(step-1, at), Generation: 1, Bytes: bytes, Pending: at > 0, Holders: []uint32{uint32(at + 1)}}
+				in := &workerv1.Input{TaskId: taskOf(step-1, at), Generation: 1, Bytes: bytes, Pending: at > 0, Holders: []uint32{uint32(at + 1)}}
 				a.Inputs = append(a.Inputs, in)
 			}
 		}
-		say(&millracev1.SessionResponse{Assignments: []*millracev1.Assignment{a}})
+		say(&workerv1.SessionResponse{Assignments: []*workerv1.Assignment{a}})
 		for at, n := range all {
 			n.Await(us, refOf(step, 0))
 			n.Flush()
@@ -297,7 +298,7 @@ func benchmarkStep(b *testing.B, peers int) {
 			}
 		}
 		if step > 3 {
-			say(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: taskOf(step-3, 0), Generation: 1}}})
+			say(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: taskOf(step-3, 0), Generation: 1}}})
 			for i, n := range all {
 				n.board.Hide(refOf(step-3, i+1))
 			}
@@ -306,7 +307,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		if m != nil {
 			w.outbox.sent()
 			for _, t := range m.GetTasks() {
-				if t.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+				if t.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 					b.Fatal(t)
 				}
 			}

@@ -3,7 +3,7 @@ package loop
 import (
 	"context"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -218,12 +218,12 @@ func (w *Worker) refuseLent(a *attempt) {
 // of the given inputs.
 func (w *Worker) unreachable(a *attempt, broken []int) {
 	w.config.Store.Drop(ledger.ObjectID{Task: a.ref.Task, Generation: a.ref.Attempt})
-	a.report = &millracev1.TaskReport{
-		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE,
+	a.report = &workerv1.TaskReport{
+		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE,
 	}
 	for _, i := range broken {
 		in := a.pb.GetInputs()[i]
-		a.report.Unreachable = append(a.report.Unreachable, &millracev1.Unreachable{
+		a.report.Unreachable = append(a.report.Unreachable, &workerv1.Unreachable{
 			TaskId: in.GetTaskId(), Generation: in.GetGeneration(), FailedAt: in.GetHolders(),
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
@@ -63,7 +64,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	t.Cleanup(objects.Close)
 	path := &lender{Path: transfertest.NewNetwork().Path(1), asked: make(chan struct{}), lend: make(chan struct{}), ended: make(chan struct{})}
 	w := loop.New(loop.Config{
-		Registration: &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
+		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
 		Traffic: func() (in, out uint64) { return 0, 0 },
 	})
@@ -74,20 +75,20 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	s := scheduler.Accept(t)
 	const maker, attempt, elsewhere, peer = 1, 2, 3, 77
 	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.noop")
-	s.Send(&millracev1.SessionResponse{
-		Peers: []*millracev1.Peer{{WorkerId: peer, Name: "host-1", DataAddress: "nowhere"}},
-		Assignments: []*millracev1.Assignment{
+	s.Send(&workerv1.SessionResponse{
+		Peers: []*workerv1.Peer{{WorkerId: peer, Name: "host-1", DataAddress: "nowhere"}},
+		Assignments: []*workerv1.Assignment{
 			{TaskId: maker, Attempt: 1, OpId: 1},
-			{TaskId: attempt, Attempt: 1, OpId: 1, Inputs: []*millracev1.Input{
+			{TaskId: attempt, Attempt: 1, OpId: 1, Inputs: []*workerv1.Input{
 				{TaskId: maker, Generation: 1, Pending: true},
 				{TaskId: elsewhere, Generation: 1, Bytes: 1 << 20, Holders: []uint32{peer}},
 			}},
 		},
 	})
 	await(t, path.asked, "the question for a loan")
-	s.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: attempt, Attempt: 1}}})
-	s.Report(attempt, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
-	s.Send(&millracev1.SessionResponse{Drain: true})
+	s.Send(&workerv1.SessionResponse{Retractions: []*workerv1.AttemptRef{{TaskId: attempt, Attempt: 1}}})
+	s.Report(attempt, workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	s.Send(&workerv1.SessionResponse{Drain: true})
 	close(path.lend)
 	await(t, path.ended, "the end of the loan")
 	select {

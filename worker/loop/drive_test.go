@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -16,7 +17,7 @@ import (
 // Whichever goroutine is the owner, no event is lost, the events of each goroutine stay in order,
 // and nothing is handled after the worker has stopped.
 func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
-	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.own(ctx) }()
@@ -25,7 +26,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	for d := range drivers {
 		all.Go(func() {
 			for i := range each {
-				x := gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: uint64(d), Generation: uint32(i)}}}
+				x := gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(d), Generation: uint32(i)}}}
 				if i%3 == 0 {
 					w.post(x)
 				} else {
@@ -36,7 +37,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	}
 	all.Wait()
 	w.post(opening{reply: make(chan *opened, 1)})
-	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: drivers}}})
+	w.drive(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: drivers}}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.wait(ctx)
@@ -59,7 +60,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.outbox.take() // the last message
-	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{}}})
+	w.drive(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{}}})
 	if m := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}
@@ -94,21 +95,21 @@ func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
 func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
 		next func(*Worker)
-		says func(*Worker, *millracev1.SessionRequest) bool
+		says func(*Worker, *workerv1.SessionRequest) bool
 	}{
-		"registers": {func(w *Worker) { w.handle(opening{make(chan *opened, 1)}) }, func(w *Worker, m *millracev1.SessionRequest) bool {
+		"registers": {func(w *Worker) { w.handle(opening{make(chan *opened, 1)}) }, func(w *Worker, m *workerv1.SessionRequest) bool {
 			return len(w.open().registration.GetRunning()) == 1 && len(m.GetTasks()) == 1
 		}},
-		"leaves":   {func(w *Worker) { w.leave("told to") }, func(_ *Worker, m *millracev1.SessionRequest) bool { return m.GetLeaving() && len(m.GetTasks()) == 1 }},
-		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *millracev1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
-		"does not": {func(*Worker) {}, func(_ *Worker, m *millracev1.SessionRequest) bool { return m == nil }},
+		"leaves":   {func(w *Worker) { w.leave("told to") }, func(_ *Worker, m *workerv1.SessionRequest) bool { return m.GetLeaving() && len(m.GetTasks()) == 1 }},
+		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *workerv1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
+		"does not": {func(*Worker) {}, func(_ *Worker, m *workerv1.SessionRequest) bool { return m == nil }},
 	} {
-		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 		w.native = newNative(nativeConfig{}, 0)
 		lane := &nativeLane{wake: make(chan struct{}, 1)}
 		w.native.lanes = append(w.native.lanes, lane)
 		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
-		w.assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
+		w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
 		w.handle([]*nativeRun{lane.next()})
 		if w.machine.Len() > 0 {
 			t.Fatal("its end was not handled")

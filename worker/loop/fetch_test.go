@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
@@ -43,7 +43,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		end = func() { s.Close(); _ = slab.Close() } // no other process maps it
-		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: s, Log: slog.New(slog.DiscardHandler)})
+		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: s, Log: slog.New(slog.DiscardHandler)})
 		f := &fetching{worker: w, heads: make([]transfer.Head, count), open: count + 1}
 		reserve := func(holder uint64, n uint64) ledger.ReservationID {
 			r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: holder}, []uint64{n}, 0)

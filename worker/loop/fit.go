@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -33,7 +34,7 @@ const (
 )
 
 // fitReport cuts a report to the limits.
-func fitReport(r *millracev1.TaskReport) {
+func fitReport(r *workerv1.TaskReport) {
 	if r.LogTail != "" {
 		r.LogTail = text.Tail(r.LogTail, tasklog.TailBytes)
 	}
@@ -115,7 +116,7 @@ func fitValue(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect
 }
 
 // unsendable returns the reason why a message cannot be sent by itself, nil if it can.
-func unsendable(m *millracev1.SessionRequest) error {
+func unsendable(m *workerv1.SessionRequest) error {
 	b, err := proto.Marshal(m)
 	if err == nil && len(b) > MaxMessageBytes {
 		err = fmt.Errorf("it has %d bytes, and %d are allowed", len(b), MaxMessageBytes)
@@ -127,19 +128,19 @@ func unsendable(m *millracev1.SessionRequest) error {
 // their errors. The report of an attempt is replaced by a minimal report, which states the reason
 // if the attempt has failed. Other parts are reduced to their identifiers or left out. So nothing
 // that was refused is sent again.
-func sendable(m *millracev1.SessionRequest) (wrong []string) {
+func sendable(m *workerv1.SessionRequest) (wrong []string) {
 	for i, r := range m.GetTasks() {
-		err := unsendable(&millracev1.SessionRequest{Tasks: []*millracev1.TaskReport{r}})
+		err := unsendable(&workerv1.SessionRequest{Tasks: []*workerv1.TaskReport{r}})
 		if err == nil {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("the report on t%d/a%d: %v", r.GetTaskId(), r.GetAttempt(), err))
-		bare := &millracev1.TaskReport{
+		bare := &workerv1.TaskReport{
 			TaskId: r.GetTaskId(), Attempt: r.GetAttempt(), Outcome: r.GetOutcome(), OutputBytes: r.GetOutputBytes(),
 			RunNanos: r.GetRunNanos(), FetchedBytes: r.GetFetchedBytes(),
 		}
-		if r.GetError() != nil || r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE {
-			bare.Outcome = millracev1.TaskOutcome_TASK_OUTCOME_FAILED
+		if r.GetError() != nil || r.GetOutcome() == workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE {
+			bare.Outcome = workerv1.TaskOutcome_TASK_OUTCOME_FAILED
 			bare.Error = &millracev1.TaskError{
 				Reason:  "REPORT_NOT_SENDABLE",
 				Message: text.Cut(fmt.Sprintf("the task ended with %s, but the report on it could not be sent: %v", r.GetOutcome(), err), messageBytes),
@@ -150,23 +151,23 @@ func sendable(m *millracev1.SessionRequest) (wrong []string) {
 	}
 	objects := m.Objects[:0]
 	for _, o := range m.GetObjects() {
-		if err := unsendable(&millracev1.SessionRequest{Objects: []*millracev1.ObjectReport{o}}); err != nil {
+		if err := unsendable(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{o}}); err != nil {
 			wrong = append(wrong, fmt.Sprintf("what is known of the result of t%d: %v", o.GetReplica().GetTaskId(), err))
-			o = &millracev1.ObjectReport{Replica: o.GetReplica(), Lost: o.GetLost(), Written: o.GetWritten()}
+			o = &workerv1.ObjectReport{Replica: o.GetReplica(), Lost: o.GetLost(), Written: o.GetWritten()}
 		}
 		objects = append(objects, o)
 	}
 	m.Objects = objects
 	rescues := m.Rescues[:0]
 	for _, r := range m.GetRescues() {
-		if err := unsendable(&millracev1.SessionRequest{Rescues: []*millracev1.RescueReport{r}}); err != nil {
+		if err := unsendable(&workerv1.SessionRequest{Rescues: []*workerv1.RescueReport{r}}); err != nil {
 			wrong = append(wrong, fmt.Sprintf("what became of a rescue: %v", err))
-			r = &millracev1.RescueReport{WorkerId: r.GetWorkerId(), Unmapped: r.GetUnmapped()}
+			r = &workerv1.RescueReport{WorkerId: r.GetWorkerId(), Unmapped: r.GetUnmapped()}
 		}
 		rescues = append(rescues, r)
 	}
 	m.Rescues = rescues
-	if err := unsendable(&millracev1.SessionRequest{Stats: m.GetStats()}); err != nil {
+	if err := unsendable(&workerv1.SessionRequest{Stats: m.GetStats()}); err != nil {
 		wrong = append(wrong, fmt.Sprintf("the state of the worker: %v", err))
 		m.Stats = nil
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -44,18 +45,18 @@ func TestEveryTextCanBeSent(t *testing.T) {
 			if text, _ := logs.Read(ids.TaskID(task)); !utf8.ValidString(text) {
 				t.Fatalf("seed %d: a log is not UTF-8", seed)
 			}
-			o.task(&millracev1.TaskReport{
-				TaskId: task, Attempt: 1, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: noise(r),
+			o.task(&workerv1.TaskReport{
+				TaskId: task, Attempt: 1, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: noise(r),
 				Error: &millracev1.TaskError{
 					Reason: noise(r), Message: noise(r), OriginKey: noise(r), Worker: noise(r), Traceback: noise(r), LogTail: logs.Tail(ids.TaskID(task), 1),
 					Exception: &millracev1.Opaque{Encoding: noise(r), Data: []byte(noise(r))}, Metadata: map[string]string{noise(r): noise(r), "b": noise(r)},
 				},
 			})
 		}
-		o.stats(&millracev1.WorkerStats{
+		o.stats(&workerv1.WorkerStats{
 			LastExecutorDeath: noise(r), SpillFailure: noise(r), Lanes: []*millracev1.Lane{{Why: noise(r)}},
 		})
-		o.rescue(&millracev1.RescueReport{Reason: noise(r), Failed: make([]*millracev1.Replica, 10)})
+		o.rescue(&workerv1.RescueReport{Reason: noise(r), Failed: make([]*workerv1.Replica, 10)})
 		for m := o.take(); m != nil; m = o.take() {
 			if b, err := proto.Marshal(m); err != nil || len(b) > 2*maxReportBytes {
 				t.Fatalf("seed %d: a message of %d bytes: %v", seed, len(b), err)
@@ -75,12 +76,12 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 	o := newOutbox()
 	const objects, functions, failed = 300_000, 100_000, 500_000
 	for i := range uint64(objects) {
-		o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0})
+		o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0})
 	}
 	for range functions {
 		o.missing(make([]byte, 32))
 	}
-	o.rescue(&millracev1.RescueReport{WorkerId: 1, Reason: "no room", Failed: make([]*millracev1.Replica, failed)})
+	o.rescue(&workerv1.RescueReport{WorkerId: 1, Reason: "no room", Failed: make([]*workerv1.Replica, failed)})
 	o.leave()
 	next, hashes, lost := uint64(1), 0, 0
 	for m := o.take(); m != nil; m = o.take() {
@@ -106,11 +107,11 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 
 // refusing receives the messages of a session until the client ends it.
 type refusing struct {
-	millracev1.UnimplementedWorkerServiceServer
-	heard chan *millracev1.SessionRequest
+	workerv1.UnimplementedWorkerServiceServer
+	heard chan *workerv1.SessionRequest
 }
 
-func (r refusing) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequest, millracev1.SessionResponse]) error {
+func (r refusing) Session(stream grpc.BidiStreamingServer[workerv1.SessionRequest, workerv1.SessionResponse]) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -127,8 +128,8 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, heard := grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessageBytes)), make(chan *millracev1.SessionRequest, 10)
-	millracev1.RegisterWorkerServiceServer(server, refusing{heard: heard})
+	server, heard := grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessageBytes)), make(chan *workerv1.SessionRequest, 10)
+	workerv1.RegisterWorkerServiceServer(server, refusing{heard: heard})
 	go func() { _ = server.Serve(listener) }() // until Stop
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -138,37 +139,37 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() }) // no call is active
 	for name, bad := range map[string]func(*outbox){
 		"invalid text": func(o *outbox) {
-			o.tasks = append(o.tasks, &millracev1.TaskReport{
-				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: "\xff"},
+			o.tasks = append(o.tasks, &workerv1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: "\xff"},
 			})
 		},
 		"too long": func(o *outbox) {
-			o.tasks = append(o.tasks, &millracev1.TaskReport{
-				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: strings.Repeat("x", 80<<20)},
+			o.tasks = append(o.tasks, &workerv1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: strings.Repeat("x", 80<<20)},
 			})
 		},
 		"everything else": func(o *outbox) {
-			o.beat = &millracev1.WorkerStats{LastExecutorDeath: "\xff"}
-			o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: 3, Reason: "\xff"})
-			o.objects = append(o.objects, &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)})
-			o.tasks = append(o.tasks, &millracev1.TaskReport{
-				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED, InlineResult: []byte{8, 0}, LogTail: "\xff",
+			o.beat = &workerv1.WorkerStats{LastExecutorDeath: "\xff"}
+			o.rescues = append(o.rescues, &workerv1.RescueReport{WorkerId: 3, Reason: "\xff"})
+			o.objects = append(o.objects, &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)})
+			o.tasks = append(o.tasks, &workerv1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED, InlineResult: []byte{8, 0}, LogTail: "\xff",
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
-			w.outbox.task(report(7, 10, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+			w.outbox.task(report(7, 10, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 			w.outbox.mu.Lock()
 			bad(w.outbox)
 			w.outbox.mu.Unlock()
-			var tasks []*millracev1.TaskReport
+			var tasks []*workerv1.TaskReport
 			for sessions := 0; len(tasks) < 2; sessions++ {
 				if sessions == 3 {
 					t.Fatalf("it was sent again; heard of %v", tasks)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				stream, err := millracev1.NewWorkerServiceClient(conn).Session(ctx, grpc.MaxCallSendMsgSize(MaxMessageBytes))
+				stream, err := workerv1.NewWorkerServiceClient(conn).Session(ctx, grpc.MaxCallSendMsgSize(MaxMessageBytes))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -186,7 +187,7 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 				cancel()
 			}
 			for _, r := range tasks {
-				failed := r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_FAILED
+				failed := r.GetOutcome() == workerv1.TaskOutcome_TASK_OUTCOME_FAILED
 				if r.GetTaskId() == 1 && name != "everything else" && (!failed || r.GetError().GetReason() != "REPORT_NOT_SENDABLE" || r.GetError().GetMessage() == "") ||
 					r.GetTaskId() == 7 && len(r.GetInlineResult()) != 10 {
 					t.Errorf("heard %v", r)
@@ -199,12 +200,12 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 // A worker that holds millions of objects registers with several messages, each within the limit.
 func TestRegistrationsOfManyObjectsGoInPieces(t *testing.T) {
 	const objects = 2*maxRegistered + 5
-	whole := &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 3, Life: 7}
-	replica := &millracev1.Replica{TaskId: 1 << 60, Generation: 1 << 31, Bytes: 1 << 40}
+	whole := &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 3, Life: 7}
+	replica := &workerv1.Replica{TaskId: 1 << 60, Generation: 1 << 31, Bytes: 1 << 40}
 	for range objects {
 		whole.Inventory = append(whole.Inventory, replica)
 	}
-	whole.Running = []*millracev1.TaskRef{{TaskId: 1, Attempt: 1}}
+	whole.Running = []*workerv1.AttemptRef{{TaskId: 1, Attempt: 1}}
 	all := pieces(whole)
 	n := 0
 	for i, p := range all {
@@ -216,7 +217,7 @@ func TestRegistrationsOfManyObjectsGoInPieces(t *testing.T) {
 	if n != objects || len(all) != 3 {
 		t.Errorf("%d objects in %d pieces", n, len(all))
 	}
-	if one := pieces(&millracev1.Registration{Name: "host-0"}); len(one) != 1 || one[0].GetMore() {
+	if one := pieces(&workerv1.Registration{Name: "host-0"}); len(one) != 1 || one[0].GetMore() {
 		t.Errorf("got %v", one)
 	}
 }

@@ -3,7 +3,7 @@ package loop
 import (
 	"cmp"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -97,7 +97,7 @@ func (w *Worker) chooseInPlace(a *attempt) {
 }
 
 // inPlace returns the peer at which an input is to be read in place, if there is one.
-func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool) {
+func (w *Worker) inPlace(a *attempt, in *workerv1.Input) (transfer.Peer, bool) {
 	bytes := in.GetBytes()
 	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetRelayWorkerId() != 0 || in.GetRelayed() {
 		return transfer.Peer{}, false

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
@@ -212,7 +213,7 @@ func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Ses
 	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.checksum")
 	s.Op(2, millracev1.OpKind_OP_KIND_NATIVE, "bench.stamp")
 	s.Op(3, millracev1.OpKind_OP_KIND_NATIVE, "array.slice")
-	s.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
+	s.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
 	return s
 }
 
@@ -252,7 +253,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 		objects.ShowOn(shown)
 	}
 	w := loop.New(loop.Config{
-		Registration: &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
+		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: way(path), Logs: new(tasklog.Logs), Log: log,
 		Traffic: func() (in, out uint64) { return 0, 0 },
 	})
@@ -269,16 +270,16 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 }
 
 // checksumOf returns an assignment that reads an object of the shelf.
-func checksumOf(task, object uint64) *millracev1.Assignment {
-	return &millracev1.Assignment{
+func checksumOf(task, object uint64) *workerv1.Assignment {
+	return &workerv1.Assignment{
 		TaskId: task, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(workertest.Input(0)),
-		Inputs: []*millracev1.Input{{TaskId: object, Generation: 1, Bytes: shelfBytes, Holders: []uint32{shelfPeer}}},
+		Inputs: []*workerv1.Input{{TaskId: object, Generation: 1, Bytes: shelfBytes, Holders: []uint32{shelfPeer}}},
 	}
 }
 
-func value(t *testing.T, r *millracev1.TaskReport) int64 {
+func value(t *testing.T, r *workerv1.TaskReport) int64 {
 	t.Helper()
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 		t.Fatalf("%v", r)
 	}
 	return workertest.Decode(t, r.GetInlineResult()).GetIntValue()
@@ -343,7 +344,7 @@ func TestResultOfABrokenLoanIsThrownAway(t *testing.T) {
 	path.set(false, true)
 	s.Assign(checksumOf(1001, 1))
 	r := s.Report(1001)
-	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
 		t.Errorf("%v", r)
 	}
 }
@@ -366,7 +367,7 @@ func TestInputsThatAreFetched(t *testing.T) {
 	stamp := checksumOf(1004, 4)
 	stamp.OpId, stamp.Arguments = 2, workertest.Arguments(1, 64, []any{1}, workertest.Input(0))
 	s.Assign(stamp)
-	if r := s.Report(1004); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_FAILED || path.happened("fetched 4") < 0 {
+	if r := s.Report(1004); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_FAILED || path.happened("fetched 4") < 0 {
 		t.Errorf("%v", r)
 	}
 	for n := range uint64(6) {
@@ -382,13 +383,13 @@ func TestInputsThatAreFetched(t *testing.T) {
 // well, the input is fetched, once that is known.
 func TestMuchOfALargeInputIsFetched(t *testing.T) {
 	path, s := readingWorker(t)
-	slice := func(task, object uint64) *millracev1.TaskReport {
+	slice := func(task, object uint64) *workerv1.TaskReport {
 		a := checksumOf(task, object)
 		a.OpId, a.Inputs[0].Bytes = 3, 65<<20 // the declared size
 		a.Arguments = workertest.Arguments(workertest.Input(0), []any{0}, []any{16})
 		s.Assign(a)
 		r := s.Report(task)
-		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			t.Fatalf("%v", r)
 		}
 		return r

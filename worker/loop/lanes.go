@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
@@ -49,7 +50,7 @@ func (w *Worker) lanes() []*millracev1.Lane {
 }
 
 // setPeer records the address of a worker, or that the worker is gone (an empty address).
-func (w *Worker) setPeer(pb *millracev1.Peer) {
+func (w *Worker) setPeer(pb *workerv1.Peer) {
 	id := ids.WorkerID(pb.GetWorkerId())
 	old := w.peers[id]
 	if pb.GetDataAddress() == "" {

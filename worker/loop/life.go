@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -81,7 +81,7 @@ func (w *Worker) renewed() {
 	w.nearby = newNearby(&w.config)
 	// order-free: each is forgotten independently.
 	for id := range w.peers {
-		w.setPeer(&millracev1.Peer{WorkerId: uint32(id)})
+		w.setPeer(&workerv1.Peer{WorkerId: uint32(id)})
 	}
 	clear(w.awaits.waiting)
 	// order-free: each is answered independently.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -59,7 +60,7 @@ type Executors interface {
 // Config is fixed for the life of a worker.
 type Config struct {
 	// Registration describes the worker to the scheduler. The loop fills in inventory and running.
-	Registration *millracev1.Registration
+	Registration *workerv1.Registration
 	// Scheduler is the connection to the scheduler. The caller closes it.
 	Scheduler *grpc.ClientConn
 	Device    device.Device
@@ -262,13 +263,13 @@ type (
 	// message is a message of the scheduler in a session.
 	message struct {
 		session  uint64
-		response *millracev1.SessionResponse
+		response *workerv1.SessionResponse
 	}
 	// opening requests a registration for a new session.
 	opening struct{ reply chan<- *opened }
 	opened  struct {
 		session      uint64
-		registration *millracev1.Registration
+		registration *workerv1.Registration
 		// life is the life of the scheduler in the last session, 0 if there was none.
 		life uint64
 	}
@@ -277,7 +278,7 @@ type (
 	// alone says for how long there has been no session.
 	alone struct{ since time.Duration }
 	// gained says that an object is here that the scheduler was not told of.
-	gained struct{ report *millracev1.ObjectReport }
+	gained struct{ report *workerv1.ObjectReport }
 	// told is the outcome of a reservation that was not ready at once.
 	told struct {
 		ref         lifecycle.Ref
@@ -522,9 +523,9 @@ func (w *Worker) handle(x any) {
 	case rescued:
 		w.rescueEnded(x)
 	case unmapped:
-		w.outbox.rescue(&millracev1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
+		w.outbox.rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
-		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
+		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
 		}, Lost: true})
 	case lastFetched:
@@ -544,13 +545,13 @@ func (w *Worker) open() *opened {
 	w.settleEnded() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
 	w.told = nil
-	r := proto.Clone(w.config.Registration).(*millracev1.Registration)
+	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	for _, o := range w.config.Store.Inventory() {
-		r.Inventory = append(r.Inventory, &millracev1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
+		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
 	}
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
-	written := make([]*millracev1.ObjectReport, 0, len(w.writes))
+	written := make([]*workerv1.ObjectReport, 0, len(w.writes))
 	// order-free: they are independent of each other.
 	for _, x := range w.writes {
 		written = append(written, x.report)
@@ -573,16 +574,16 @@ func (w *Worker) open() *opened {
 	return &opened{w.session, r, r.Life}
 }
 
-func taskRef(r lifecycle.Ref) *millracev1.TaskRef {
-	return &millracev1.TaskRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
+func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
+	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
 }
 
-func refOf(r *millracev1.TaskRef) lifecycle.Ref {
+func refOf(r *workerv1.AttemptRef) lifecycle.Ref {
 	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
 }
 
 // scheduler handles a message of the scheduler.
-func (w *Worker) scheduler(r *millracev1.SessionResponse) {
+func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	if x := r.GetRegistered(); x != nil {
 		first := w.self.Load() == 0
 		w.life.Store(x.GetLife())
@@ -625,14 +626,14 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 	for _, ref := range r.GetRetractions() {
 		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&millracev1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED})
+			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
 			continue
 		}
 		w.step(lifecycle.Retracted{Ref: refOf(ref)})
 	}
 	for _, ref := range r.GetCancellations() {
 		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&millracev1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED})
+			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
 			continue
 		}
 		w.step(lifecycle.Cancelled{Ref: refOf(ref)})

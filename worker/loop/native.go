@@ -9,6 +9,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/spin"
 	"github.com/millrace/millrace/memory/ledger"
@@ -56,7 +57,7 @@ type nativeRun struct {
 	loans   []transfer.Loan
 	pinned  []ledger.ObjectID
 	told    time.Time
-	report  *millracev1.TaskReport
+	report  *workerv1.TaskReport
 }
 
 const (

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
@@ -33,25 +33,25 @@ type outbox struct {
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
-	tasks     []*millracev1.TaskReport
-	objects   []*millracev1.ObjectReport
+	tasks     []*workerv1.TaskReport
+	objects   []*workerv1.ObjectReport
 	functions [][]byte
-	rescues   []*millracev1.RescueReport
-	beat      *millracev1.WorkerStats
+	rescues   []*workerv1.RescueReport
+	beat      *workerv1.WorkerStats
 	leaving   bool
 	draining  bool
 	pending   bool
 	// mute: new entries belong to an earlier life of the scheduler and are dropped.
 	mute bool
 	// inFlight are the task reports in the message that is being sent.
-	inFlight []*millracev1.TaskReport
+	inFlight []*workerv1.TaskReport
 }
 
 func newOutbox() *outbox {
 	return &outbox{ready: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
-func (o *outbox) task(r *millracev1.TaskReport) {
+func (o *outbox) task(r *workerv1.TaskReport) {
 	fitReport(r)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,7 +62,7 @@ func (o *outbox) task(r *millracev1.TaskReport) {
 	o.pending = true
 }
 
-func (o *outbox) object(r *millracev1.ObjectReport) {
+func (o *outbox) object(r *workerv1.ObjectReport) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.mute {
@@ -72,7 +72,7 @@ func (o *outbox) object(r *millracev1.ObjectReport) {
 	o.pending = true
 }
 
-func (o *outbox) rescue(r *millracev1.RescueReport) {
+func (o *outbox) rescue(r *workerv1.RescueReport) {
 	fitTexts(r.ProtoReflect())
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +80,7 @@ func (o *outbox) rescue(r *millracev1.RescueReport) {
 		return
 	}
 	for failed := r.GetFailed(); len(failed) > maxFailed; failed = r.GetFailed() {
-		o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]})
+		o.rescues = append(o.rescues, &workerv1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]})
 		r.Failed = failed[maxFailed:]
 	}
 	o.rescues = append(o.rescues, r)
@@ -97,7 +97,7 @@ func (o *outbox) missing(function []byte) {
 	o.pending = true
 }
 
-func (o *outbox) stats(s *millracev1.WorkerStats) {
+func (o *outbox) stats(s *workerv1.WorkerStats) {
 	fitTexts(s.ProtoReflect())
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,17 +158,17 @@ func (o *outbox) signal() {
 // also appear in the inventory of the registration; the double report does no harm. Objects that
 // clients wrote and that are not accepted yet appear in no inventory: written lists all of them,
 // and they replace the queued reports on such objects, so each is sent once.
-func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
+func (o *outbox) reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks = append(o.inFlight, o.tasks...)
 	o.inFlight = nil
 	o.functions = nil
-	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), (*millracev1.ObjectReport).GetWritten), written...)
+	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), (*workerv1.ObjectReport).GetWritten), written...)
 	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
 	for _, r := range o.tasks {
-		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_STARTED && r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED {
+		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_STARTED && r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED {
 			refs = append(refs, lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())})
 		}
 	}
@@ -176,13 +176,13 @@ func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
 }
 
 // take returns the next message, nil if there is nothing to send.
-func (o *outbox) take() *millracev1.SessionRequest {
+func (o *outbox) take() *workerv1.SessionRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.pending {
 		return nil
 	}
-	m := &millracev1.SessionRequest{Stats: o.beat, Draining: o.draining}
+	m := &workerv1.SessionRequest{Stats: o.beat, Draining: o.draining}
 	o.beat, o.draining = nil, false
 	bytes, n := 0, 0
 	for ; n < len(o.objects) && n < maxObjects && bytes < maxReportBytes; n++ {
@@ -229,7 +229,7 @@ func (o *outbox) sent() {
 
 // unsent puts back the objects and rescues of a message that could not be sent. reopen does so for
 // the task reports.
-func (o *outbox) unsent(m *millracev1.SessionRequest) {
+func (o *outbox) unsent(m *workerv1.SessionRequest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.mute {

@@ -3,18 +3,18 @@ package loop
 import (
 	"testing"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
-func report(task uint64, inline int, outcome millracev1.TaskOutcome) *millracev1.TaskReport {
-	return &millracev1.TaskReport{TaskId: task, Attempt: 1, Outcome: outcome, InlineResult: make([]byte, inline)}
+func report(task uint64, inline int, outcome workerv1.TaskOutcome) *workerv1.TaskReport {
+	return &workerv1.TaskReport{TaskId: task, Attempt: 1, Outcome: outcome, InlineResult: make([]byte, inline)}
 }
 
 func TestMessagesAreBounded(t *testing.T) {
 	o := newOutbox()
 	const each, tasks = 64 << 10, 1000
 	for i := range uint64(tasks) {
-		o.task(report(i+1, each, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+		o.task(report(i+1, each, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	}
 	o.leave()
 	next := uint64(1)
@@ -44,12 +44,12 @@ func TestMessagesAreBounded(t *testing.T) {
 
 func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
 	o := newOutbox()
-	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_STARTED))
-	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
-	o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 7}})
+	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_STARTED))
+	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: 7}})
 	m := o.take()
 	o.unsent(m)
-	o.task(report(2, 0, millracev1.TaskOutcome_TASK_OUTCOME_FAILED))
+	o.task(report(2, 0, workerv1.TaskOutcome_TASK_OUTCOME_FAILED))
 	// A new session counts them as running, so that the scheduler does not place them again.
 	if refs := o.reopen(nil); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
 		t.Errorf("final reports of %v", refs)

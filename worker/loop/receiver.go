@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -73,7 +73,7 @@ func (in *written) Abort() { in.worker.config.Store.Release(in.reservation) }
 func (in *written) Commit(ctx context.Context) error {
 	w := in.worker
 	bytes := in.head.Bytes() + uint64(len(in.head.Header))
-	x := &writing{id: in.id, life: in.life, answer: make(chan error, 1), report: &millracev1.ObjectReport{Replica: &millracev1.Replica{
+	x := &writing{id: in.id, life: in.life, answer: make(chan error, 1), report: &workerv1.ObjectReport{Replica: &workerv1.Replica{
 		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
 	}, Written: true}}
 	if bytes <= uint64(w.inlineBytes.Load()) {
@@ -107,7 +107,7 @@ func (in *written) Commit(ctx context.Context) error {
 type writing struct {
 	id     ledger.ObjectID
 	life   uint64
-	report *millracev1.ObjectReport
+	report *workerv1.ObjectReport
 	// answer has room for one value: nil if the object was accepted, otherwise the refusal.
 	answer chan error
 }
@@ -148,7 +148,7 @@ func (w *Worker) runs(task ids.TaskID) bool {
 }
 
 // accept makes objects that clients wrote visible to readers.
-func (w *Worker) accept(accepted []*millracev1.Replica) {
+func (w *Worker) accept(accepted []*workerv1.Replica) {
 	for _, pb := range accepted {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
 		w.config.Store.Accept(id)

@@ -1,7 +1,7 @@
 package loop
 
 import (
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // receiving receives the messages of the scheduler in a session. One goroutine at a time does this.
@@ -11,7 +11,7 @@ import (
 // one ends with the fetch.
 type receiving struct {
 	worker  *Worker
-	stream  millracev1.WorkerService_SessionClient
+	stream  workerv1.WorkerService_SessionClient
 	session uint64
 	// ended has room for one value: the reason why receiving has ended.
 	ended chan error

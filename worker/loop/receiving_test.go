@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/workertest"
@@ -100,16 +100,16 @@ func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
 	s.Assign(checksumOf(102, 2))
 	second := <-path.waits
 	second <- nil
-	value(t, s.Report(102, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	value(t, s.Report(102, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	s.Break(errors.New("the network is gone"))
 	<-s.Ended()
 	again := acceptWorker(t, scheduler)
 	again.Assign(checksumOf(103, 3))
 	third := <-path.waits
 	first <- nil
-	value(t, again.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	value(t, again.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	third <- nil
-	value(t, again.Report(103, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	value(t, again.Report(103, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 }
 
 // A short fetch is carried out before anything else is received. Arriving objects are published
@@ -125,14 +125,14 @@ func TestWhatArrivesIsShownWhileItDoes(t *testing.T) {
 		t.Errorf("while an object arrives: %v", shown.diary)
 	}
 	outcome <- nil
-	value(t, s.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	value(t, s.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	if !shown.has("arriving 1", "whole 1") {
 		t.Errorf("when it has arrived: %v", shown.diary)
 	}
 	s.Assign(checksumOf(102, 2))
 	outcome = <-path.waits
 	outcome <- fmt.Errorf("%w: cut", transfer.ErrPeerLost)
-	s.Report(102, millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE)
+	s.Report(102, workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE)
 	if !shown.has("arriving 1", "whole 1", "arriving 2", "hidden 2") {
 		t.Errorf("when another one has not: %v", shown.diary)
 	}

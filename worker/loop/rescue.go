@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -45,7 +45,7 @@ func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
 
 // rescue copies objects out of the memory of a dead peer that was their only holder. Objects that
 // are being copied already are skipped: the earlier rescue reports them.
-func (w *Worker) rescue(order *millracev1.Rescue) {
+func (w *Worker) rescue(order *workerv1.Rescue) {
 	peer := transfer.Peer{Worker: ids.WorkerID(order.GetWorkerId()), Name: order.GetName(), Address: order.GetDataAddress()}
 	r := &rescuing{worker: w, peer: peer.Worker}
 	var refs []transfer.Ref
@@ -94,15 +94,15 @@ func (w *Worker) rescueEnded(x rescued) {
 	if len(x.failed) == 0 {
 		return
 	}
-	report := &millracev1.RescueReport{WorkerId: uint32(x.peer), Reason: x.reason}
+	report := &workerv1.RescueReport{WorkerId: uint32(x.peer), Reason: x.reason}
 	for _, id := range x.failed {
-		report.Failed = append(report.Failed, &millracev1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation)})
+		report.Failed = append(report.Failed, &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation)})
 	}
 	w.outbox.rescue(report)
 }
 
-func objectHere(id ledger.ObjectID, bytes uint64) *millracev1.ObjectReport {
-	return &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}}
+func objectHere(id ledger.ObjectID, bytes uint64) *workerv1.ObjectReport {
+	return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}}
 }
 
 // rescuing is the sink of a rescue. One goroutine uses it.

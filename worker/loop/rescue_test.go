@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -18,7 +18,7 @@ import (
 // the rescue of the others, and are reported at once.
 func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	const objects, last = 100, 99
-	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	// A task uses almost all of the memory.

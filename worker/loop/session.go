@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 const (
@@ -112,7 +112,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	// ended.
 	undo := context.AfterFunc(w.staying, func() { cancel(errLeft) })
 	defer undo()
-	stream, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
+	stream, err := workerv1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
 		grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
 		return false, causeOf(ctx, err)
@@ -127,7 +127,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	}
 	undo()
 	for _, piece := range pieces(session.registration) {
-		if err := stream.Send(&millracev1.SessionRequest{Register: piece}); errors.Is(err, io.EOF) {
+		if err := stream.Send(&workerv1.SessionRequest{Register: piece}); errors.Is(err, io.EOF) {
 			break // Recv returns the reason
 		} else if err != nil {
 			return false, causeOf(ctx, err)
@@ -166,11 +166,11 @@ const maxRegistered = 1 << 20
 
 // pieces divides a registration into messages, each with a part of the inventory and of the running
 // attempts.
-func pieces(whole *millracev1.Registration) (out []*millracev1.Registration) {
+func pieces(whole *workerv1.Registration) (out []*workerv1.Registration) {
 	inventory, running := whole.GetInventory(), whole.GetRunning()
 	whole.Inventory, whole.Running = nil, nil
 	for {
-		piece := proto.Clone(whole).(*millracev1.Registration)
+		piece := proto.Clone(whole).(*workerv1.Registration)
 		piece.Inventory, inventory = split(inventory, maxRegistered)
 		piece.Running, running = split(running, maxRegistered)
 		piece.More = len(inventory)+len(running) > 0
@@ -180,7 +180,7 @@ func pieces(whole *millracev1.Registration) (out []*millracev1.Registration) {
 	}
 }
 
-func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_SessionClient) error {
+func (w *Worker) send(ctx context.Context, stream workerv1.WorkerService_SessionClient) error {
 	for {
 		m := w.outbox.take()
 		if m == nil {

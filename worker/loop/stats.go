@@ -8,13 +8,14 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 )
 
-func (w *Worker) stats() *millracev1.WorkerStats {
+func (w *Worker) stats() *workerv1.WorkerStats {
 	books, _, small := w.config.Store.Stats()
-	s := &millracev1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: rss()}
+	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: rss()}
 	tiers := w.config.Store.Tiers()
 	s.MemoryEvictableBytes = tiers[0].EvictableBytes
 	s.MemoryPressure = len(tiers) > 1 && (books.Waiting > 0 || books.FreeBytes < books.SizeBytes/4)

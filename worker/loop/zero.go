@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/value"
 )
@@ -18,7 +18,7 @@ import (
 // ZeroConfig configures a worker that executes nothing; it measures the overhead of everything
 // else.
 type ZeroConfig struct {
-	Registration     *millracev1.Registration
+	Registration     *workerv1.Registration
 	Scheduler        *grpc.ClientConn
 	SchedulerTimeout time.Duration
 	Log              *slog.Logger
@@ -35,16 +35,16 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	defer cancel()
 	undo := context.AfterFunc(ctx, cancel)
 	defer undo()
-	stream, err := millracev1.NewWorkerServiceClient(c.Scheduler).Session(streaming, grpc.WaitForReady(true),
+	stream, err := workerv1.NewWorkerServiceClient(c.Scheduler).Session(streaming, grpc.WaitForReady(true),
 		grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
 		return fmt.Errorf("zero worker: %w", err)
 	}
-	if err := stream.Send(&millracev1.SessionRequest{Register: c.Registration}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&workerv1.SessionRequest{Register: c.Registration}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("zero worker: register: %w", err)
 	}
 	undo()
-	replies := make(chan *millracev1.SessionRequest, 64)
+	replies := make(chan *workerv1.SessionRequest, 64)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -62,13 +62,13 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 // zeroSend sends replies, and a heartbeat every second. When the context ends it sends that the
 // worker leaves. If the scheduler then does not end the stream within the farewell time, zeroSend
 // does, by calling end.
-func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient, replies <-chan *millracev1.SessionRequest, end func()) {
+func zeroSend(ctx context.Context, stream workerv1.WorkerService_SessionClient, replies <-chan *workerv1.SessionRequest, end func()) {
 	told := ctx.Done()
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
 	broken := false
 	for {
-		var m *millracev1.SessionRequest
+		var m *workerv1.SessionRequest
 		var more bool
 		select {
 		case m, more = <-replies:
@@ -77,10 +77,10 @@ func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient
 				return
 			}
 		case <-beats.C:
-			m = &millracev1.SessionRequest{Stats: &millracev1.WorkerStats{RssBytes: rss()}}
+			m = &workerv1.SessionRequest{Stats: &workerv1.WorkerStats{RssBytes: rss()}}
 		case <-told:
 			told = nil
-			m = &millracev1.SessionRequest{Leaving: true}
+			m = &workerv1.SessionRequest{Leaving: true}
 		}
 		// Recv reports a broken stream. Replies are still taken until then, so that zeroReceive
 		// does not block.
@@ -93,10 +93,10 @@ func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient
 	}
 }
 
-func zeroReceive(c ZeroConfig, stream millracev1.WorkerService_SessionClient, replies chan<- *millracev1.SessionRequest) error {
+func zeroReceive(c ZeroConfig, stream workerv1.WorkerService_SessionClient, replies chan<- *workerv1.SessionRequest) error {
 	null := value.Null()
 	leaving := false
-	m := new(millracev1.SessionResponse)
+	m := new(workerv1.SessionResponse)
 	for {
 		// The message is reused, which saves the allocation that Recv would make.
 		if err := stream.RecvMsg(m); err != nil {
@@ -113,23 +113,23 @@ func zeroReceive(c ZeroConfig, stream millracev1.WorkerService_SessionClient, re
 		}
 		if m.GetStopReason() != "" || m.GetDrain() {
 			leaving = true
-			replies <- &millracev1.SessionRequest{Leaving: true}
+			replies <- &workerv1.SessionRequest{Leaving: true}
 			continue
 		}
-		reply := &millracev1.SessionRequest{}
+		reply := &workerv1.SessionRequest{}
 		if n := len(m.GetAssignments()); n > 0 {
-			reports := make([]millracev1.TaskReport, n)
-			reply.Tasks = make([]*millracev1.TaskReport, n)
+			reports := make([]workerv1.TaskReport, n)
+			reply.Tasks = make([]*workerv1.TaskReport, n)
 			for i, a := range m.GetAssignments() {
 				r := &reports[i]
 				r.TaskId, r.Attempt = a.GetTaskId(), a.GetAttempt()
-				r.Outcome = millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED
+				r.Outcome = workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED
 				r.OutputBytes, r.InlineResult = uint64(len(null)), null
 				reply.Tasks[i] = r
 			}
 		}
 		for _, r := range m.GetRetractions() {
-			reply.Tasks = append(reply.Tasks, &millracev1.TaskReport{TaskId: r.GetTaskId(), Attempt: r.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED})
+			reply.Tasks = append(reply.Tasks, &workerv1.TaskReport{TaskId: r.GetTaskId(), Attempt: r.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED})
 		}
 		if len(reply.GetTasks()) > 0 {
 			replies <- reply

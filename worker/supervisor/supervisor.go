@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/memory/cuda"
@@ -561,7 +562,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 		return told
 	}
 	tail := l.words()
-	request := &millracev1.ReportWorkerDeathRequest{
+	request := &workerv1.ReportWorkerDeathRequest{
 		Name: w.Name, Restarting: restarting,
 		Death: &millracev1.WorkerDeath{
 			Incarnation: l.incarnation, Cause: text, ExitCode: int32(cause.ExitCode), Signal: cause.Signal,
@@ -575,7 +576,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 		defer close(told)
 		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 		defer cancel()
-		if _, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).ReportWorkerDeath(ctx, request); err != nil {
+		if _, err := workerv1.NewWorkerServiceClient(w.config.Scheduler).ReportWorkerDeath(ctx, request); err != nil {
 			w.config.Log.Warn("death could not be reported", "worker", w.Name, "error", err)
 		}
 	}()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // Patience is how long a test waits for an event that must happen.
@@ -23,7 +24,7 @@ const Patience = 2 * time.Minute
 
 // Scheduler is a WorkerService over loopback. Accept returns its sessions.
 type Scheduler struct {
-	millracev1.UnimplementedWorkerServiceServer
+	workerv1.UnimplementedWorkerServiceServer
 	Address string
 	// InlineResultBytes is the limit for inline results that is sent to workers.
 	InlineResultBytes uint32
@@ -35,7 +36,7 @@ type Scheduler struct {
 	// Set it between sessions only.
 	Life atomic.Uint64
 	// Deaths receives the reports of supervisors.
-	Deaths chan *millracev1.ReportWorkerDeathRequest
+	Deaths chan *workerv1.ReportWorkerDeathRequest
 
 	sessions chan *Session
 	server   *grpc.Server
@@ -52,10 +53,10 @@ func NewScheduler(tb testing.TB) *Scheduler {
 	}
 	s := &Scheduler{
 		Address: listener.Addr().String(), InlineResultBytes: 64 << 10,
-		Deaths: make(chan *millracev1.ReportWorkerDeathRequest, 100), sessions: make(chan *Session, 100),
+		Deaths: make(chan *workerv1.ReportWorkerDeathRequest, 100), sessions: make(chan *Session, 100),
 		server: grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20)),
 	}
-	millracev1.RegisterWorkerServiceServer(s.server, s)
+	workerv1.RegisterWorkerServiceServer(s.server, s)
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(listener) }()
 	tb.Cleanup(func() {
@@ -72,28 +73,28 @@ func (s *Scheduler) Stop() { s.server.Stop() }
 
 // Session is one stream of one worker.
 type Session struct {
-	Registration *millracev1.Registration
+	Registration *workerv1.Registration
 	ID           uint32
 
 	tb      testing.TB
-	out     chan *millracev1.SessionResponse
-	in      chan *millracev1.SessionRequest
+	out     chan *workerv1.SessionResponse
+	in      chan *workerv1.SessionRequest
 	breakIt chan error
 	ended   chan struct{}
 	// The fields below belong to the test's goroutine. They hold received reports that no call of
 	// Report has consumed yet.
-	Tasks   []*millracev1.TaskReport
-	Objects []*millracev1.ObjectReport
+	Tasks   []*workerv1.TaskReport
+	Objects []*workerv1.ObjectReport
 	Missing [][]byte
-	Rescues []*millracev1.RescueReport
-	Stats   *millracev1.WorkerStats
+	Rescues []*workerv1.RescueReport
+	Stats   *workerv1.WorkerStats
 	Leaving bool
 	// Draining counts the requests for permission to leave.
 	Draining int
 }
 
 // Session implements WorkerServiceServer.
-func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequest, millracev1.SessionResponse]) error {
+func (s *Scheduler) Session(stream grpc.BidiStreamingServer[workerv1.SessionRequest, workerv1.SessionResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -116,11 +117,11 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 	s.mu.Unlock()
 	session := &Session{
 		Registration: first.GetRegister(), ID: id,
-		out: make(chan *millracev1.SessionResponse, 1000), in: make(chan *millracev1.SessionRequest, 100000),
+		out: make(chan *workerv1.SessionResponse, 1000), in: make(chan *workerv1.SessionRequest, 100000),
 		breakIt: make(chan error, 1), ended: make(chan struct{}),
 	}
 	defer close(session.ended)
-	if err := stream.Send(&millracev1.SessionResponse{Registered: &millracev1.Registered{
+	if err := stream.Send(&workerv1.SessionResponse{Registered: &workerv1.Registered{
 		WorkerId: id, ClusterId: "test", Lease: durationpb.New(5 * time.Second), InlineResultBytes: s.InlineResultBytes, Life: s.Life.Load(),
 	}}); err != nil {
 		return err
@@ -152,9 +153,9 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 }
 
 // ReportWorkerDeath implements WorkerServiceServer.
-func (s *Scheduler) ReportWorkerDeath(_ context.Context, r *millracev1.ReportWorkerDeathRequest) (*millracev1.ReportWorkerDeathResponse, error) {
+func (s *Scheduler) ReportWorkerDeath(_ context.Context, r *workerv1.ReportWorkerDeathRequest) (*workerv1.ReportWorkerDeathResponse, error) {
 	s.Deaths <- r
-	return &millracev1.ReportWorkerDeathResponse{}, nil
+	return &workerv1.ReportWorkerDeathResponse{}, nil
 }
 
 // Accept waits for the next session.
@@ -171,7 +172,7 @@ func (s *Scheduler) Accept(tb testing.TB) *Session {
 }
 
 // Send sends a message to the worker.
-func (s *Session) Send(m *millracev1.SessionResponse) { s.out <- m }
+func (s *Session) Send(m *workerv1.SessionResponse) { s.out <- m }
 
 // Break ends the stream with an error.
 func (s *Session) Break(err error) { s.breakIt <- err }
@@ -179,7 +180,7 @@ func (s *Session) Break(err error) { s.breakIt <- err }
 // Ended is closed when the stream has ended.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-func (s *Session) take(m *millracev1.SessionRequest) {
+func (s *Session) take(m *workerv1.SessionRequest) {
 	s.Tasks = append(s.Tasks, m.GetTasks()...)
 	s.Objects = append(s.Objects, m.GetObjects()...)
 	s.Rescues = append(s.Rescues, m.GetRescues()...)
@@ -211,15 +212,15 @@ func (s *Session) Until(what string, done func() bool) {
 
 // Report waits for a report on a task with one of the outcomes (default:
 // any but STARTED) and removes it from Tasks.
-func (s *Session) Report(task uint64, outcomes ...millracev1.TaskOutcome) *millracev1.TaskReport {
+func (s *Session) Report(task uint64, outcomes ...workerv1.TaskOutcome) *workerv1.TaskReport {
 	s.tb.Helper()
-	var found *millracev1.TaskReport
+	var found *workerv1.TaskReport
 	s.Until(fmt.Sprintf("a report on task %d %v", task, outcomes), func() bool {
 		for i, r := range s.Tasks {
 			if r.GetTaskId() != task {
 				continue
 			}
-			match := len(outcomes) == 0 && r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_STARTED
+			match := len(outcomes) == 0 && r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_STARTED
 			for _, o := range outcomes {
 				match = match || r.GetOutcome() == o
 			}
@@ -236,12 +237,12 @@ func (s *Session) Report(task uint64, outcomes ...millracev1.TaskOutcome) *millr
 
 // Op defines an op.
 func (s *Session) Op(id uint32, kind millracev1.OpKind, name string) {
-	s.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: id, Op: &millracev1.Op{Kind: kind, Name: name}}}})
+	s.Send(&workerv1.SessionResponse{Ops: []*workerv1.OpDefinition{{OpId: id, Op: &millracev1.Op{Kind: kind, Name: name}}}})
 }
 
 // Assign assigns tasks.
-func (s *Session) Assign(a ...*millracev1.Assignment) {
-	s.Send(&millracev1.SessionResponse{Assignments: a})
+func (s *Session) Assign(a ...*workerv1.Assignment) {
+	s.Send(&workerv1.SessionResponse{Assignments: a})
 }
 
 // Arguments packs positional arguments: strings, ints, floats, *Value.

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
 from millrace import Client, LocalCluster, _share, errors
-from millrace._pb.millrace.v1 import borrow_pb2, data_service_pb2, worker_pb2
+from millrace._pb.millrace.host.v1 import borrow_pb2
+from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
 
 
 class Vanishing:

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
 from millrace import _serialize, arrays
-from millrace._pb.millrace.v1 import executor_pb2, value_pb2
+from millrace._pb.millrace.executor.v1 import executor_pb2
+from millrace._pb.millrace.v1 import value_pb2
 from millrace.executor import _memory
 from millrace.executor._driver import LOST
 from test_executor import Worker, text_of

@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import _serialize
-from millrace._pb.millrace.v1 import executor_pb2, task_pb2, value_pb2
+from millrace._pb.millrace.executor.v1 import executor_pb2
+from millrace._pb.millrace.v1 import task_pb2, value_pb2
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
 

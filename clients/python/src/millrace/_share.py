@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace._pb.millrace.v1 import borrow_pb2, data_service_pb2
+from millrace._pb.millrace.host.v1 import borrow_pb2
+from millrace._pb.millrace.v1 import data_service_pb2
 
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 256 << 20
@@ -168,10 +169,10 @@ class Share:
         if getattr(self, "_descriptor", -1) >= 0:
             os.close(self._descriptor)
 
-    def acquire(self, refs: Sequence[data_service_pb2.ObjectRef]) -> Sequence[data_service_pb2.ReadLease]:
+    def acquire(self, refs: Sequence[data_service_pb2.ObjectRef]) -> Sequence[borrow_pb2.ReadLease]:
         """Returns leases, in the order of the objects. The lease_id is 0 for an object that cannot
         be lent."""
-        request = borrow_pb2.BorrowRequest(acquire=data_service_pb2.AcquireReadLeasesRequest(objects=refs))
+        request = borrow_pb2.BorrowRequest(acquire=borrow_pb2.BorrowAcquire(objects=refs))
         leases = self._call(request).acquired.leases
         if len(leases) != len(refs):
             raise ConnectionError(f"{len(leases)} leases for {len(refs)} objects")
@@ -179,11 +180,9 @@ class Share:
 
     def release(self, numbers: Sequence[int]) -> None:
         """Releases leases."""
-        self._call(borrow_pb2.BorrowRequest(release=data_service_pb2.ReleaseReadLeasesRequest(lease_ids=numbers)))
+        self._call(borrow_pb2.BorrowRequest(release=borrow_pb2.BorrowRelease(lease_ids=numbers)))
 
-    def frames(
-        self, lease: data_service_pb2.ReadLease, give_back: Callable[[], None], *, copy: bool
-    ) -> list[memoryview]:
+    def frames(self, lease: borrow_pb2.ReadLease, give_back: Callable[[], None], *, copy: bool) -> list[memoryview]:
         """Returns the frames of a leased object: large ones in place unless `copy` is set, the
         others copied. `give_back` is called when no view in place is used any more."""
         keeper = _Keeper(give_back)

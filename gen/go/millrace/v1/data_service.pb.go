@@ -430,669 +430,6 @@ func (x *WriteObjectResponse) GetBytes() uint64 {
 	return 0
 }
 
-// AcquireReadLeasesRequest asks for leases.
-type AcquireReadLeasesRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which objects.
-	Objects []*ObjectRef `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	// Number of the reading worker; 0 for clients.
-	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	// How long the leases last in milliseconds; at most 10 minutes. 0 means 30 s, and over the socket of borrow.proto as long as
-	// the connection.
-	TtlMillis     uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AcquireReadLeasesRequest) Reset() {
-	*x = AcquireReadLeasesRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AcquireReadLeasesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AcquireReadLeasesRequest) ProtoMessage() {}
-
-func (x *AcquireReadLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AcquireReadLeasesRequest.ProtoReflect.Descriptor instead.
-func (*AcquireReadLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *AcquireReadLeasesRequest) GetObjects() []*ObjectRef {
-	if x != nil {
-		return x.Objects
-	}
-	return nil
-}
-
-func (x *AcquireReadLeasesRequest) GetReaderWorkerId() uint32 {
-	if x != nil {
-		return x.ReaderWorkerId
-	}
-	return 0
-}
-
-func (x *AcquireReadLeasesRequest) GetTtlMillis() uint64 {
-	if x != nil {
-		return x.TtlMillis
-	}
-	return 0
-}
-
-// FrameLocation is where a frame lies in the slab, or, towards executors, in the memory of another worker.
-type FrameLocation struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes from the start of the slab or segment.
-	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Size in bytes.
-	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// 0: the slab. Other numbers are only seen by executors, in inputs: see ExecutorAttach.
-	Segment       uint32 `protobuf:"varint,3,opt,name=segment,proto3" json:"segment,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FrameLocation) Reset() {
-	*x = FrameLocation{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FrameLocation) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FrameLocation) ProtoMessage() {}
-
-func (x *FrameLocation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FrameLocation.ProtoReflect.Descriptor instead.
-func (*FrameLocation) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *FrameLocation) GetOffset() uint64 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
-func (x *FrameLocation) GetBytes() uint64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *FrameLocation) GetSegment() uint32 {
-	if x != nil {
-		return x.Segment
-	}
-	return 0
-}
-
-// ReadLease is one lease.
-type ReadLease struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number; 0 if the object is not here.
-	LeaseId uint64 `protobuf:"varint,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// The object.
-	Head *ObjectHead `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
-	// Where its frames lie.
-	Frames []*FrameLocation `protobuf:"bytes,3,rep,name=frames,proto3" json:"frames,omitempty"`
-	// Why there is no lease: OBJECT_NOT_HERE, or OBJECT_ELSEWHERE for one that lies in other memory than that which was asked about
-	// and can be had by ReadObjects. Empty with a lease.
-	Refusal       string `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadLease) Reset() {
-	*x = ReadLease{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadLease) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadLease) ProtoMessage() {}
-
-func (x *ReadLease) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadLease.ProtoReflect.Descriptor instead.
-func (*ReadLease) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *ReadLease) GetLeaseId() uint64 {
-	if x != nil {
-		return x.LeaseId
-	}
-	return 0
-}
-
-func (x *ReadLease) GetHead() *ObjectHead {
-	if x != nil {
-		return x.Head
-	}
-	return nil
-}
-
-func (x *ReadLease) GetFrames() []*FrameLocation {
-	if x != nil {
-		return x.Frames
-	}
-	return nil
-}
-
-func (x *ReadLease) GetRefusal() string {
-	if x != nil {
-		return x.Refusal
-	}
-	return ""
-}
-
-// AcquireReadLeasesResponse holds the leases.
-type AcquireReadLeasesResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each object, in order.
-	Leases []*ReadLease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
-	// Incarnation of the worker that gave them.
-	Incarnation   string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AcquireReadLeasesResponse) Reset() {
-	*x = AcquireReadLeasesResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AcquireReadLeasesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AcquireReadLeasesResponse) ProtoMessage() {}
-
-func (x *AcquireReadLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AcquireReadLeasesResponse.ProtoReflect.Descriptor instead.
-func (*AcquireReadLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *AcquireReadLeasesResponse) GetLeases() []*ReadLease {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
-func (x *AcquireReadLeasesResponse) GetIncarnation() string {
-	if x != nil {
-		return x.Incarnation
-	}
-	return ""
-}
-
-// ReleaseReadLeasesRequest gives leases back.
-type ReleaseReadLeasesRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The leases.
-	LeaseIds      []uint64 `protobuf:"varint,1,rep,packed,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReleaseReadLeasesRequest) Reset() {
-	*x = ReleaseReadLeasesRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReleaseReadLeasesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReleaseReadLeasesRequest) ProtoMessage() {}
-
-func (x *ReleaseReadLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReleaseReadLeasesRequest.ProtoReflect.Descriptor instead.
-func (*ReleaseReadLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ReleaseReadLeasesRequest) GetLeaseIds() []uint64 {
-	if x != nil {
-		return x.LeaseIds
-	}
-	return nil
-}
-
-// ReleaseReadLeasesResponse tells which held.
-type ReleaseReadLeasesResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// For each lease, in order: it held until now, so what was read under it is valid.
-	Held          []bool `protobuf:"varint,1,rep,packed,name=held,proto3" json:"held,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReleaseReadLeasesResponse) Reset() {
-	*x = ReleaseReadLeasesResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReleaseReadLeasesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReleaseReadLeasesResponse) ProtoMessage() {}
-
-func (x *ReleaseReadLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReleaseReadLeasesResponse.ProtoReflect.Descriptor instead.
-func (*ReleaseReadLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *ReleaseReadLeasesResponse) GetHeld() []bool {
-	if x != nil {
-		return x.Held
-	}
-	return nil
-}
-
-// LaneEndpoint is what one side of a lane tells the other.
-type LaneEndpoint struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the library as in "1.19.0". Different minor versions hang or fail together, so they do not connect.
-	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// The library's address of this side, opaque.
-	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	// Its key to read this side's memory with, opaque. Of the serving side only.
-	MemoryKey []byte `protobuf:"bytes,3,opt,name=memory_key,json=memoryKey,proto3" json:"memory_key,omitempty"`
-	// Where the memory begins in this side's address space. Of the serving side only.
-	MemoryBase uint64 `protobuf:"varint,4,opt,name=memory_base,json=memoryBase,proto3" json:"memory_base,omitempty"`
-	// Size of the memory in bytes. Of the serving side only.
-	MemoryBytes uint64 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// UUID of the worker slot, as in the header page of its memory.
-	WorkerUuid []byte `protobuf:"bytes,6,opt,name=worker_uuid,json=workerUuid,proto3" json:"worker_uuid,omitempty"`
-	// Incarnation, as in the header page of its memory.
-	Incarnation []byte `protobuf:"bytes,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Nonce of the header page: a reader that finds another one reads something else than it thinks.
-	Nonce uint64 `protobuf:"fixed64,8,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// What messages to this side must begin with; chosen at random for each connection, never 0.
-	Token uint64 `protobuf:"fixed64,9,opt,name=token,proto3" json:"token,omitempty"`
-	// Set if the memory lies on a GPU: what the reader maps besides the library, so that it can unmap the memory of the dead.
-	Device        *DeviceMemory `protobuf:"bytes,10,opt,name=device,proto3" json:"device,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LaneEndpoint) Reset() {
-	*x = LaneEndpoint{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LaneEndpoint) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LaneEndpoint) ProtoMessage() {}
-
-func (x *LaneEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LaneEndpoint.ProtoReflect.Descriptor instead.
-func (*LaneEndpoint) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *LaneEndpoint) GetVersion() string {
-	if x != nil {
-		return x.Version
-	}
-	return ""
-}
-
-func (x *LaneEndpoint) GetAddress() []byte {
-	if x != nil {
-		return x.Address
-	}
-	return nil
-}
-
-func (x *LaneEndpoint) GetMemoryKey() []byte {
-	if x != nil {
-		return x.MemoryKey
-	}
-	return nil
-}
-
-func (x *LaneEndpoint) GetMemoryBase() uint64 {
-	if x != nil {
-		return x.MemoryBase
-	}
-	return 0
-}
-
-func (x *LaneEndpoint) GetMemoryBytes() uint64 {
-	if x != nil {
-		return x.MemoryBytes
-	}
-	return 0
-}
-
-func (x *LaneEndpoint) GetWorkerUuid() []byte {
-	if x != nil {
-		return x.WorkerUuid
-	}
-	return nil
-}
-
-func (x *LaneEndpoint) GetIncarnation() []byte {
-	if x != nil {
-		return x.Incarnation
-	}
-	return nil
-}
-
-func (x *LaneEndpoint) GetNonce() uint64 {
-	if x != nil {
-		return x.Nonce
-	}
-	return 0
-}
-
-func (x *LaneEndpoint) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *LaneEndpoint) GetDevice() *DeviceMemory {
-	if x != nil {
-		return x.Device
-	}
-	return nil
-}
-
-// DeviceMemory tells another process of the same host how to map a slab on a GPU.
-type DeviceMemory struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// CUipcMemHandle of the slab.
-	IpcHandle []byte `protobuf:"bytes,1,opt,name=ipc_handle,json=ipcHandle,proto3" json:"ipc_handle,omitempty"`
-	// UUID of the GPU.
-	DeviceUuid    []byte `protobuf:"bytes,2,opt,name=device_uuid,json=deviceUuid,proto3" json:"device_uuid,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DeviceMemory) Reset() {
-	*x = DeviceMemory{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DeviceMemory) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DeviceMemory) ProtoMessage() {}
-
-func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DeviceMemory.ProtoReflect.Descriptor instead.
-func (*DeviceMemory) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *DeviceMemory) GetIpcHandle() []byte {
-	if x != nil {
-		return x.IpcHandle
-	}
-	return nil
-}
-
-func (x *DeviceMemory) GetDeviceUuid() []byte {
-	if x != nil {
-		return x.DeviceUuid
-	}
-	return nil
-}
-
-// ConnectLaneRequest is the reading side's part.
-type ConnectLaneRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint. Not when a lane is given up or asked for.
-	Reader *LaneEndpoint `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
-	// Number of the reading worker; 0 for clients.
-	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	// Serving side's token of a lane that the reader has given up, so that its leases end now; everything else is ignored then,
-	// and the response is empty. 0: none.
-	GiveUpToken uint64 `protobuf:"fixed64,3,opt,name=give_up_token,json=giveUpToken,proto3" json:"give_up_token,omitempty"`
-	// Serving side's token of a lane on which the reader has waited in vain for a while, to ask whether it is served still; everything
-	// else is ignored then, and the response says only that. 0: none. Workers that do not know the question fail it with
-	// FAILED_PRECONDITION, as a request without an endpoint.
-	ServedToken   uint64 `protobuf:"fixed64,4,opt,name=served_token,json=servedToken,proto3" json:"served_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ConnectLaneRequest) Reset() {
-	*x = ConnectLaneRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConnectLaneRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConnectLaneRequest) ProtoMessage() {}
-
-func (x *ConnectLaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConnectLaneRequest.ProtoReflect.Descriptor instead.
-func (*ConnectLaneRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *ConnectLaneRequest) GetReader() *LaneEndpoint {
-	if x != nil {
-		return x.Reader
-	}
-	return nil
-}
-
-func (x *ConnectLaneRequest) GetReaderWorkerId() uint32 {
-	if x != nil {
-		return x.ReaderWorkerId
-	}
-	return 0
-}
-
-func (x *ConnectLaneRequest) GetGiveUpToken() uint64 {
-	if x != nil {
-		return x.GiveUpToken
-	}
-	return 0
-}
-
-func (x *ConnectLaneRequest) GetServedToken() uint64 {
-	if x != nil {
-		return x.ServedToken
-	}
-	return 0
-}
-
-// ConnectLaneResponse is the serving side's part.
-type ConnectLaneResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint. Not when a lane is given up or asked for.
-	Source *LaneEndpoint `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The lane that was asked for has ended on this side, or never was: what the reader sends through it reaches nobody.
-	LaneEnded     bool `protobuf:"varint,2,opt,name=lane_ended,json=laneEnded,proto3" json:"lane_ended,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ConnectLaneResponse) Reset() {
-	*x = ConnectLaneResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConnectLaneResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConnectLaneResponse) ProtoMessage() {}
-
-func (x *ConnectLaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConnectLaneResponse.ProtoReflect.Descriptor instead.
-func (*ConnectLaneResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *ConnectLaneResponse) GetSource() *LaneEndpoint {
-	if x != nil {
-		return x.Source
-	}
-	return nil
-}
-
-func (x *ConnectLaneResponse) GetLaneEnded() bool {
-	if x != nil {
-		return x.LaneEnded
-	}
-	return false
-}
-
 // GetTaskLogsRequest names a task.
 type GetTaskLogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1104,7 +441,7 @@ type GetTaskLogsRequest struct {
 
 func (x *GetTaskLogsRequest) Reset() {
 	*x = GetTaskLogsRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +453,7 @@ func (x *GetTaskLogsRequest) String() string {
 func (*GetTaskLogsRequest) ProtoMessage() {}
 
 func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +466,7 @@ func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{16}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetTaskLogsRequest) GetTaskId() uint64 {
@@ -1152,7 +489,7 @@ type GetTaskLogsResponse struct {
 
 func (x *GetTaskLogsResponse) Reset() {
 	*x = GetTaskLogsResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[17]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +501,7 @@ func (x *GetTaskLogsResponse) String() string {
 func (*GetTaskLogsResponse) ProtoMessage() {}
 
 func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[17]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +514,7 @@ func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{17}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetTaskLogsResponse) GetText() string {
@@ -1228,68 +565,15 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x0f \x01(\fR\x04data\"+\n" +
 	"\x13WriteObjectResponse\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\xab\x01\n" +
-	"\x18AcquireReadLeasesRequest\x12;\n" +
-	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aobjects\x12(\n" +
-	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12(\n" +
-	"\n" +
-	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"W\n" +
-	"\rFrameLocation\x12\x16\n" +
-	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
-	"\asegment\x18\x03 \x01(\rR\asegment\"\xa1\x01\n" +
-	"\tReadLease\x12\x19\n" +
-	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
-	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x122\n" +
-	"\x06frames\x18\x03 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12\x18\n" +
-	"\arefusal\x18\x04 \x01(\tR\arefusal\"m\n" +
-	"\x19AcquireReadLeasesResponse\x12.\n" +
-	"\x06leases\x18\x01 \x03(\v2\x16.millrace.v1.ReadLeaseR\x06leases\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\tR\vincarnation\"B\n" +
-	"\x18ReleaseReadLeasesRequest\x12&\n" +
-	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\"/\n" +
-	"\x19ReleaseReadLeasesResponse\x12\x12\n" +
-	"\x04held\x18\x01 \x03(\bR\x04held\"\xe9\x02\n" +
-	"\fLaneEndpoint\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x1d\n" +
-	"\n" +
-	"memory_key\x18\x03 \x01(\fR\tmemoryKey\x12\x1f\n" +
-	"\vmemory_base\x18\x04 \x01(\x04R\n" +
-	"memoryBase\x12!\n" +
-	"\fmemory_bytes\x18\x05 \x01(\x04R\vmemoryBytes\x12(\n" +
-	"\vworker_uuid\x18\x06 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
-	"workerUuid\x12)\n" +
-	"\vincarnation\x18\a \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
-	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
-	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\x121\n" +
-	"\x06device\x18\n" +
-	" \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\"`\n" +
-	"\fDeviceMemory\x12&\n" +
-	"\n" +
-	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
-	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
-	"deviceUuid\"\xb8\x01\n" +
-	"\x12ConnectLaneRequest\x121\n" +
-	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n" +
-	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\"\n" +
-	"\rgive_up_token\x18\x03 \x01(\x06R\vgiveUpToken\x12!\n" +
-	"\fserved_token\x18\x04 \x01(\x06R\vservedToken\"g\n" +
-	"\x13ConnectLaneResponse\x121\n" +
-	"\x06source\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06source\x12\x1d\n" +
-	"\n" +
-	"lane_ended\x18\x02 \x01(\bR\tlaneEnded\"-\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"-\n" +
 	"\x12GetTaskLogsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\"G\n" +
 	"\x13GetTaskLogsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xfc\x04\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xe2\x02\n" +
 	"\vDataService\x12R\n" +
 	"\vReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n" +
-	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12b\n" +
-	"\x11AcquireReadLeases\x12%.millrace.v1.AcquireReadLeasesRequest\x1a&.millrace.v1.AcquireReadLeasesResponse\x12b\n" +
-	"\x11ReleaseReadLeases\x12%.millrace.v1.ReleaseReadLeasesRequest\x1a&.millrace.v1.ReleaseReadLeasesResponse\x12P\n" +
-	"\vConnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12Y\n" +
+	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n" +
 	"\x0eDescribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n" +
 	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\xac\x01\n" +
 	"\x0fcom.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
@@ -1306,62 +590,39 @@ func file_millrace_v1_data_service_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_data_service_proto_rawDescData
 }
 
-var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_data_service_proto_goTypes = []any{
-	(*ObjectRef)(nil),                 // 0: millrace.v1.ObjectRef
-	(*ObjectHead)(nil),                // 1: millrace.v1.ObjectHead
-	(*ReadObjectsRequest)(nil),        // 2: millrace.v1.ReadObjectsRequest
-	(*ReadObjectsResponse)(nil),       // 3: millrace.v1.ReadObjectsResponse
-	(*WriteObjectRequest)(nil),        // 4: millrace.v1.WriteObjectRequest
-	(*WriteObjectResponse)(nil),       // 5: millrace.v1.WriteObjectResponse
-	(*AcquireReadLeasesRequest)(nil),  // 6: millrace.v1.AcquireReadLeasesRequest
-	(*FrameLocation)(nil),             // 7: millrace.v1.FrameLocation
-	(*ReadLease)(nil),                 // 8: millrace.v1.ReadLease
-	(*AcquireReadLeasesResponse)(nil), // 9: millrace.v1.AcquireReadLeasesResponse
-	(*ReleaseReadLeasesRequest)(nil),  // 10: millrace.v1.ReleaseReadLeasesRequest
-	(*ReleaseReadLeasesResponse)(nil), // 11: millrace.v1.ReleaseReadLeasesResponse
-	(*LaneEndpoint)(nil),              // 12: millrace.v1.LaneEndpoint
-	(*DeviceMemory)(nil),              // 13: millrace.v1.DeviceMemory
-	(*ConnectLaneRequest)(nil),        // 14: millrace.v1.ConnectLaneRequest
-	(*ConnectLaneResponse)(nil),       // 15: millrace.v1.ConnectLaneResponse
-	(*GetTaskLogsRequest)(nil),        // 16: millrace.v1.GetTaskLogsRequest
-	(*GetTaskLogsResponse)(nil),       // 17: millrace.v1.GetTaskLogsResponse
-	(*TaskError)(nil),                 // 18: millrace.v1.TaskError
-	(*DescribeMemoryRequest)(nil),     // 19: millrace.v1.DescribeMemoryRequest
-	(*DescribeMemoryResponse)(nil),    // 20: millrace.v1.DescribeMemoryResponse
+	(*ObjectRef)(nil),              // 0: millrace.v1.ObjectRef
+	(*ObjectHead)(nil),             // 1: millrace.v1.ObjectHead
+	(*ReadObjectsRequest)(nil),     // 2: millrace.v1.ReadObjectsRequest
+	(*ReadObjectsResponse)(nil),    // 3: millrace.v1.ReadObjectsResponse
+	(*WriteObjectRequest)(nil),     // 4: millrace.v1.WriteObjectRequest
+	(*WriteObjectResponse)(nil),    // 5: millrace.v1.WriteObjectResponse
+	(*GetTaskLogsRequest)(nil),     // 6: millrace.v1.GetTaskLogsRequest
+	(*GetTaskLogsResponse)(nil),    // 7: millrace.v1.GetTaskLogsResponse
+	(*TaskError)(nil),              // 8: millrace.v1.TaskError
+	(*DescribeMemoryRequest)(nil),  // 9: millrace.v1.DescribeMemoryRequest
+	(*DescribeMemoryResponse)(nil), // 10: millrace.v1.DescribeMemoryResponse
 }
 var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.ObjectHead.object:type_name -> millrace.v1.ObjectRef
 	0,  // 1: millrace.v1.ReadObjectsRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 2: millrace.v1.ReadObjectsResponse.head:type_name -> millrace.v1.ObjectHead
-	18, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
+	8,  // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
 	1,  // 4: millrace.v1.WriteObjectRequest.head:type_name -> millrace.v1.ObjectHead
-	0,  // 5: millrace.v1.AcquireReadLeasesRequest.objects:type_name -> millrace.v1.ObjectRef
-	1,  // 6: millrace.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
-	7,  // 7: millrace.v1.ReadLease.frames:type_name -> millrace.v1.FrameLocation
-	8,  // 8: millrace.v1.AcquireReadLeasesResponse.leases:type_name -> millrace.v1.ReadLease
-	13, // 9: millrace.v1.LaneEndpoint.device:type_name -> millrace.v1.DeviceMemory
-	12, // 10: millrace.v1.ConnectLaneRequest.reader:type_name -> millrace.v1.LaneEndpoint
-	12, // 11: millrace.v1.ConnectLaneResponse.source:type_name -> millrace.v1.LaneEndpoint
-	2,  // 12: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
-	4,  // 13: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
-	6,  // 14: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
-	10, // 15: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
-	14, // 16: millrace.v1.DataService.ConnectLane:input_type -> millrace.v1.ConnectLaneRequest
-	19, // 17: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
-	16, // 18: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
-	3,  // 19: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
-	5,  // 20: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
-	9,  // 21: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
-	11, // 22: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
-	15, // 23: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
-	20, // 24: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
-	17, // 25: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	2,  // 5: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
+	4,  // 6: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
+	9,  // 7: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
+	6,  // 8: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
+	3,  // 9: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
+	5,  // 10: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
+	10, // 11: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
+	7,  // 12: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
+	9,  // [9:13] is the sub-list for method output_type
+	5,  // [5:9] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_data_service_proto_init() }
@@ -1377,7 +638,7 @@ func file_millrace_v1_data_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_data_service_proto_rawDesc), len(file_millrace_v1_data_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,13 +24,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	DataService_ReadObjects_FullMethodName       = "/millrace.v1.DataService/ReadObjects"
-	DataService_WriteObject_FullMethodName       = "/millrace.v1.DataService/WriteObject"
-	DataService_AcquireReadLeases_FullMethodName = "/millrace.v1.DataService/AcquireReadLeases"
-	DataService_ReleaseReadLeases_FullMethodName = "/millrace.v1.DataService/ReleaseReadLeases"
-	DataService_ConnectLane_FullMethodName       = "/millrace.v1.DataService/ConnectLane"
-	DataService_DescribeMemory_FullMethodName    = "/millrace.v1.DataService/DescribeMemory"
-	DataService_GetTaskLogs_FullMethodName       = "/millrace.v1.DataService/GetTaskLogs"
+	DataService_ReadObjects_FullMethodName    = "/millrace.v1.DataService/ReadObjects"
+	DataService_WriteObject_FullMethodName    = "/millrace.v1.DataService/WriteObject"
+	DataService_DescribeMemory_FullMethodName = "/millrace.v1.DataService/DescribeMemory"
+	DataService_GetTaskLogs_FullMethodName    = "/millrace.v1.DataService/GetTaskLogs"
 )
 
 // DataServiceClient is the client API for DataService service.
@@ -46,14 +43,6 @@ type DataServiceClient interface {
 	// stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
 	// reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
 	WriteObject(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteObjectRequest, WriteObjectResponse], error)
-	// AcquireReadLeases keeps objects from being freed, in batches; for readers that map the slab.
-	AcquireReadLeases(ctx context.Context, in *AcquireReadLeasesRequest, opts ...grpc.CallOption) (*AcquireReadLeasesResponse, error)
-	// ReleaseReadLeases gives leases back and tells whether they held throughout.
-	ReleaseReadLeases(ctx context.Context, in *ReleaseReadLeasesRequest, opts ...grpc.CallOption) (*ReleaseReadLeasesResponse, error)
-	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
-	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-	// says why. With a token of such a connection it ends that, or tells whether it is served still.
-	ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error)
 	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
 	DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
@@ -100,36 +89,6 @@ func (c *dataServiceClient) WriteObject(ctx context.Context, opts ...grpc.CallOp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DataService_WriteObjectClient = grpc.ClientStreamingClient[WriteObjectRequest, WriteObjectResponse]
 
-func (c *dataServiceClient) AcquireReadLeases(ctx context.Context, in *AcquireReadLeasesRequest, opts ...grpc.CallOption) (*AcquireReadLeasesResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AcquireReadLeasesResponse)
-	err := c.cc.Invoke(ctx, DataService_AcquireReadLeases_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *dataServiceClient) ReleaseReadLeases(ctx context.Context, in *ReleaseReadLeasesRequest, opts ...grpc.CallOption) (*ReleaseReadLeasesResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReleaseReadLeasesResponse)
-	err := c.cc.Invoke(ctx, DataService_ReleaseReadLeases_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *dataServiceClient) ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ConnectLaneResponse)
-	err := c.cc.Invoke(ctx, DataService_ConnectLane_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *dataServiceClient) DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeMemoryResponse)
@@ -163,14 +122,6 @@ type DataServiceServer interface {
 	// stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
 	// reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
 	WriteObject(grpc.ClientStreamingServer[WriteObjectRequest, WriteObjectResponse]) error
-	// AcquireReadLeases keeps objects from being freed, in batches; for readers that map the slab.
-	AcquireReadLeases(context.Context, *AcquireReadLeasesRequest) (*AcquireReadLeasesResponse, error)
-	// ReleaseReadLeases gives leases back and tells whether they held throughout.
-	ReleaseReadLeases(context.Context, *ReleaseReadLeasesRequest) (*ReleaseReadLeasesResponse, error)
-	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
-	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-	// says why. With a token of such a connection it ends that, or tells whether it is served still.
-	ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error)
 	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
 	DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
@@ -190,15 +141,6 @@ func (UnimplementedDataServiceServer) ReadObjects(*ReadObjectsRequest, grpc.Serv
 }
 func (UnimplementedDataServiceServer) WriteObject(grpc.ClientStreamingServer[WriteObjectRequest, WriteObjectResponse]) error {
 	return status.Error(codes.Unimplemented, "method WriteObject not implemented")
-}
-func (UnimplementedDataServiceServer) AcquireReadLeases(context.Context, *AcquireReadLeasesRequest) (*AcquireReadLeasesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method AcquireReadLeases not implemented")
-}
-func (UnimplementedDataServiceServer) ReleaseReadLeases(context.Context, *ReleaseReadLeasesRequest) (*ReleaseReadLeasesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReleaseReadLeases not implemented")
-}
-func (UnimplementedDataServiceServer) ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ConnectLane not implemented")
 }
 func (UnimplementedDataServiceServer) DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeMemory not implemented")
@@ -245,60 +187,6 @@ func _DataService_WriteObject_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DataService_WriteObjectServer = grpc.ClientStreamingServer[WriteObjectRequest, WriteObjectResponse]
 
-func _DataService_AcquireReadLeases_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AcquireReadLeasesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(DataServiceServer).AcquireReadLeases(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: DataService_AcquireReadLeases_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DataServiceServer).AcquireReadLeases(ctx, req.(*AcquireReadLeasesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _DataService_ReleaseReadLeases_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReleaseReadLeasesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(DataServiceServer).ReleaseReadLeases(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: DataService_ReleaseReadLeases_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DataServiceServer).ReleaseReadLeases(ctx, req.(*ReleaseReadLeasesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _DataService_ConnectLane_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ConnectLaneRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(DataServiceServer).ConnectLane(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: DataService_ConnectLane_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DataServiceServer).ConnectLane(ctx, req.(*ConnectLaneRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _DataService_DescribeMemory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeMemoryRequest)
 	if err := dec(in); err != nil {
@@ -342,18 +230,6 @@ var DataService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "millrace.v1.DataService",
 	HandlerType: (*DataServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
-		{
-			MethodName: "AcquireReadLeases",
-			Handler:    _DataService_AcquireReadLeases_Handler,
-		},
-		{
-			MethodName: "ReleaseReadLeases",
-			Handler:    _DataService_ReleaseReadLeases_Handler,
-		},
-		{
-			MethodName: "ConnectLane",
-			Handler:    _DataService_ConnectLane_Handler,
-		},
 		{
 			MethodName: "DescribeMemory",
 			Handler:    _DataService_DescribeMemory_Handler,

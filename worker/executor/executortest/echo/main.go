@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -56,7 +57,7 @@ type ref struct {
 }
 
 type pending struct {
-	*millracev1.ExecutorRun
+	*executorv1.ExecutorRun
 	ordinal uint64
 }
 
@@ -64,18 +65,18 @@ type executor struct {
 	link       *link
 	slab       []byte
 	page       []byte
-	device     *millracev1.ExecutorDevice
+	device     *executorv1.ExecutorDevice
 	interrupts chan os.Signal
 	wake       chan struct{}
 
 	sending sync.Mutex
 	// piece is a run whose remaining inputs follow in further messages, nil if there is none.
 	// It belongs to the reading goroutine.
-	piece *millracev1.ExecutorRun
+	piece *executorv1.ExecutorRun
 	// dying: the process ends after its next answer. It belongs to the main goroutine.
 	dying bool
 	// releasing are the leases to release with the next answer. It belongs to the main goroutine.
-	releasing []*millracev1.ExecutorRelease
+	releasing []*executorv1.ExecutorRelease
 
 	mu       sync.Mutex
 	segments map[uint32][]byte
@@ -84,7 +85,7 @@ type executor struct {
 	queue    []pending
 	ordinal  uint64
 	dropped  map[ref]bool
-	allocs   []*millracev1.ExecutorAllocated
+	allocs   []*executorv1.ExecutorAllocated
 	// functions are the hashes of the functions that the process was sent and not told to forget.
 	functions map[string]bool
 	shutdown  bool
@@ -119,7 +120,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Pieces: os.Getenv("ECHO_PIECES") != "no", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
+	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Pieces: os.Getenv("ECHO_PIECES") != "no", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -152,7 +153,7 @@ func (e *executor) run() error {
 		f := e.execute(op, r)
 		f.TaskId, f.Attempt, f.RunNanos = r.GetTaskId(), r.GetAttempt(), uint64(time.Since(begin))
 		e.store(8, r.ordinal)
-		if err := e.send(&millracev1.FromExecutor{Finished: []*millracev1.ExecutorFinished{f}, Release: e.releasing}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Finished: []*executorv1.ExecutorFinished{f}, Release: e.releasing}); err != nil {
 			return err
 		}
 		e.releasing = nil
@@ -164,7 +165,7 @@ func (e *executor) run() error {
 
 func (e *executor) word(at int) *uint64    { return (*uint64)(unsafe.Pointer(&e.page[at])) }
 func (e *executor) store(at int, v uint64) { atomic.StoreUint64(e.word(at), v) }
-func (e *executor) bytes(f *millracev1.FrameLocation) []byte {
+func (e *executor) bytes(f *executorv1.FrameLocation) []byte {
 	memory := e.slab
 	if f.GetSegment() != 0 {
 		e.mu.Lock()
@@ -212,12 +213,12 @@ func (e *executor) read() {
 			e.ordinal++
 			e.queue = append(e.queue, pending{r, e.ordinal})
 		}
-		var drops []*millracev1.ExecutorFinished
+		var drops []*executorv1.ExecutorFinished
 		for _, c := range m.GetCancellations() {
 			for _, q := range e.queue {
 				if id := (ref{q.GetTaskId(), q.GetAttempt()}); id == (ref{c.GetTaskId(), c.GetAttempt()}) && !e.dropped[id] {
 					e.dropped[id] = true
-					drops = append(drops, &millracev1.ExecutorFinished{TaskId: id.task, Attempt: id.attempt, Error: &millracev1.TaskError{Reason: "DROPPED"}})
+					drops = append(drops, &executorv1.ExecutorFinished{TaskId: id.task, Attempt: id.attempt, Error: &millracev1.TaskError{Reason: "DROPPED"}})
 				}
 			}
 		}
@@ -225,11 +226,11 @@ func (e *executor) read() {
 		e.shutdown = e.shutdown || m.GetShutdown()
 		e.answered.Broadcast()
 		if m.GetGiveBack() { // the answer comes before any other
-			_ = e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}}})
+			_ = e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 1001}}})
 		}
 		e.mu.Unlock()
 		if len(drops) > 0 {
-			_ = e.send(&millracev1.FromExecutor{Finished: drops})
+			_ = e.send(&executorv1.FromExecutor{Finished: drops})
 		}
 		select {
 		case e.wake <- struct{}{}:
@@ -238,12 +239,12 @@ func (e *executor) read() {
 	}
 }
 
-func (e *executor) allocate(r pending, sizes ...uint64) ([]*millracev1.FrameLocation, *millracev1.TaskError) {
-	return e.ask(&millracev1.ExecutorAllocate{Request: r.ordinal, Task: &millracev1.TaskRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes})
+func (e *executor) allocate(r pending, sizes ...uint64) ([]*executorv1.FrameLocation, *millracev1.TaskError) {
+	return e.ask(&executorv1.ExecutorAllocate{Request: r.ordinal, Task: &executorv1.AttemptRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes})
 }
 
-func (e *executor) ask(a *millracev1.ExecutorAllocate) ([]*millracev1.FrameLocation, *millracev1.TaskError) {
-	if err := e.send(&millracev1.FromExecutor{Allocate: []*millracev1.ExecutorAllocate{a}}); err != nil {
+func (e *executor) ask(a *executorv1.ExecutorAllocate) ([]*executorv1.FrameLocation, *millracev1.TaskError) {
+	if err := e.send(&executorv1.FromExecutor{Allocate: []*executorv1.ExecutorAllocate{a}}); err != nil {
 		return nil, &millracev1.TaskError{Reason: "EXECUTOR_ERROR", Message: err.Error()}
 	}
 	e.mu.Lock()
@@ -291,11 +292,11 @@ func (e *executor) inputs(r pending) (out [][]byte, err error) {
 	return out, nil
 }
 
-func failure(reason, format string, values ...any) *millracev1.ExecutorFinished {
-	return &millracev1.ExecutorFinished{Error: &millracev1.TaskError{Reason: reason, Message: fmt.Sprintf(format, values...)}}
+func failure(reason, format string, values ...any) *executorv1.ExecutorFinished {
+	return &executorv1.ExecutorFinished{Error: &millracev1.TaskError{Reason: reason, Message: fmt.Sprintf(format, values...)}}
 }
 
-func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
+func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 	in, err := e.inputs(r)
 	if err != nil {
 		return failure("INVALID_ARGUMENT", "%v", err)
@@ -321,7 +322,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		if err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
-		return &millracev1.ExecutorFinished{Header: header}
+		return &executorv1.ExecutorFinished{Header: header}
 	case "lengths": // the number of inputs, and the total length of their headers
 		n := 0
 		for _, i := range r.GetInputs() {
@@ -356,64 +357,64 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	case "slab": // the argument as bytes in the slab
 		frames, failed := e.allocate(r, 1<<16, uint64(len(arg)))
 		if failed != nil {
-			return &millracev1.ExecutorFinished{Error: failed}
+			return &executorv1.ExecutorFinished{Error: failed}
 		}
 		copy(e.bytes(frames[1]), arg)
 		return tensors(frames[1:])
 	case "alias": // the second half of the input, in place
 		f := r.GetInputs()[0].GetFrames()[0]
 		half := f.GetBytes() / 2
-		return tensors([]*millracev1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half, Segment: f.GetSegment()}})
+		return tensors([]*executorv1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half, Segment: f.GetSegment()}})
 	case "inline":
-		f := tensors([]*millracev1.FrameLocation{{Bytes: uint64(len(arg))}})
+		f := tensors([]*executorv1.FrameLocation{{Bytes: uint64(len(arg))}})
 		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
 		return f
 	case "steal": // a result in memory that the run does not own
-		return tensors([]*millracev1.FrameLocation{{Offset: 0, Bytes: 4096}})
+		return tensors([]*executorv1.FrameLocation{{Offset: 0, Bytes: 4096}})
 	case "huge":
 		_, failed := e.allocate(r, 1<<40)
-		return &millracev1.ExecutorFinished{Error: failed}
+		return &executorv1.ExecutorFinished{Error: failed}
 	case "device": // the description of the slab on a GPU
 		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
 	case "lease", "retain": // a result inside of a lease, which is released with the result or kept; filled with the argument's text
 		n := uint64(4096 + max(4096, len(arg)))
-		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
+		frames, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
 		if failed != nil {
-			return &millracev1.ExecutorFinished{Error: failed}
+			return &executorv1.ExecutorFinished{Error: failed}
 		}
-		at := &millracev1.FrameLocation{Offset: frames[0].GetOffset() + 4096, Bytes: n - 4096}
+		at := &executorv1.FrameLocation{Offset: frames[0].GetOffset() + 4096, Bytes: n - 4096}
 		if arg != "" {
 			at.Bytes = uint64(len(arg))
 			copy(e.bytes(at), arg)
 		}
 		if name == "lease" {
-			e.releasing = append(e.releasing, &millracev1.ExecutorRelease{Request: 1000 + r.ordinal})
+			e.releasing = append(e.releasing, &executorv1.ExecutorRelease{Request: 1000 + r.ordinal})
 		}
-		return tensors([]*millracev1.FrameLocation{at})
+		return tensors([]*executorv1.FrameLocation{at})
 	case "hoard": // takes a lease, writes to it and keeps it
-		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		frames, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed != nil {
-			return &millracev1.ExecutorFinished{Error: failed}
+			return &executorv1.ExecutorFinished{Error: failed}
 		}
 		if e.slab != nil {
 			copy(e.bytes(frames[0]), bytes.Repeat([]byte{'h'}, 1<<16))
 		}
 		return text("")
 	case "greedy": // requests more memory than is free, without waiting
-		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
-		return &millracev1.ExecutorFinished{Error: failed}
+		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
+		return &executorv1.ExecutorFinished{Error: failed}
 	case "spare": // takes a lease without waiting, if no other request waits for the memory
-		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
+		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
 		if failed != nil {
-			return &millracev1.ExecutorFinished{Error: failed}
+			return &executorv1.ExecutorFinished{Error: failed}
 		}
 		return text("")
 	case "twice": // requests memory with a request number that is in use
-		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed == nil {
-			_, failed = e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+			_, failed = e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		}
-		return &millracev1.ExecutorFinished{Error: failed}
+		return &executorv1.ExecutorFinished{Error: failed}
 	case "release": // releases the lease of the first run, or of the run in the argument
 		n := uint64(1)
 		if arg != "" {
@@ -421,20 +422,20 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 				return failure("EXECUTOR_ERROR", "%v", err)
 			}
 		}
-		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1000 + n}, {Request: 4711}}}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 1000 + n}, {Request: 4711}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")
 	case "keep": // keeps the input after the end of the run
 		f := text("")
-		f.Kept = []*millracev1.ExecutorKept{{Request: 2000 + r.ordinal}, {Request: 3000, Input: 7}}
+		f.Kept = []*executorv1.ExecutorKept{{Request: 2000 + r.ordinal}, {Request: 3000, Input: 7}}
 		return f
 	case "unkeep": // releases a kept input; the argument is the ordinal of the run that kept it
 		var n uint64
 		if _, err := fmt.Sscan(arg, &n); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
-		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 2000 + n}}}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 2000 + n}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")
@@ -442,7 +443,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return failure("EXECUTOR_ERROR", "told to fail: %s", arg)
 	case "log":
 		fmt.Println("printed", arg)
-		_ = e.send(&millracev1.FromExecutor{Logs: []*millracev1.ExecutorLog{{TaskId: r.GetTaskId(), Text: "logged " + arg + "\n"}}})
+		_ = e.send(&executorv1.FromExecutor{Logs: []*executorv1.ExecutorLog{{TaskId: r.GetTaskId(), Text: "logged " + arg + "\n"}}})
 		return text("")
 	case "noise": // writes the first argument (hexadecimal) n times to stdout, then fails
 		b, err := hex.DecodeString(arg)
@@ -496,7 +497,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	return failure("FUNCTION_NOT_FOUND", "echo has no %q", name)
 }
 
-func (e *executor) sleep(r pending, d time.Duration) *millracev1.ExecutorFinished {
+func (e *executor) sleep(r pending, d time.Duration) *executorv1.ExecutorFinished {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -511,17 +512,17 @@ func (e *executor) sleep(r pending, d time.Duration) *millracev1.ExecutorFinishe
 	}
 }
 
-func text(s string) *millracev1.ExecutorFinished {
+func text(s string) *executorv1.ExecutorFinished {
 	header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: s}})
 	if err != nil {
 		return failure("EXECUTOR_ERROR", "%v", err)
 	}
-	return &millracev1.ExecutorFinished{Header: header}
+	return &executorv1.ExecutorFinished{Header: header}
 }
 
 // tensors describes frames as byte tensors: one frame by itself, several as a list.
-func tensors(frames []*millracev1.FrameLocation) *millracev1.ExecutorFinished {
-	f := &millracev1.ExecutorFinished{Frames: frames}
+func tensors(frames []*executorv1.FrameLocation) *executorv1.ExecutorFinished {
+	f := &executorv1.ExecutorFinished{Frames: frames}
 	list := &millracev1.ListValue{}
 	for i, l := range frames {
 		list.Values = append(list.Values, &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
@@ -540,7 +541,7 @@ func tensors(frames []*millracev1.FrameLocation) *millracev1.ExecutorFinished {
 	return f
 }
 
-func (e *executor) send(m *millracev1.FromExecutor) error {
+func (e *executor) send(m *executorv1.FromExecutor) error {
 	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4), m)
 	if err != nil {
 		return err
@@ -552,7 +553,7 @@ func (e *executor) send(m *millracev1.FromExecutor) error {
 	return err
 }
 
-func (e *executor) receive() (*millracev1.ToExecutor, error) {
+func (e *executor) receive() (*executorv1.ToExecutor, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(e.link, head[:]); err != nil {
 		return nil, err
@@ -565,6 +566,6 @@ func (e *executor) receive() (*millracev1.ToExecutor, error) {
 	if _, err := io.ReadFull(e.link, b); err != nil {
 		return nil, err
 	}
-	m := new(millracev1.ToExecutor)
+	m := new(executorv1.ToExecutor)
 	return m, proto.Unmarshal(b, m)
 }

@@ -12,7 +12,7 @@ from millrace._arrays import DeviceFrame, DeviceView
 from millrace.executor._driver import CudaError, Driver
 
 if TYPE_CHECKING:
-    from millrace._pb.millrace.v1 import executor_pb2
+    from millrace._pb.millrace.executor.v1 import executor_pb2
 
 __all__ = ["CudaError", "Device", "DeviceArray", "DeviceRange"]
 

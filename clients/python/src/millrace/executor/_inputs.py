@@ -16,7 +16,7 @@ from millrace.executor._link import Segment, Slab
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from millrace._pb.millrace.v1 import data_service_pb2, executor_pb2
+    from millrace._pb.millrace.executor.v1 import executor_pb2
 
 
 class _Undecodable:
@@ -86,7 +86,7 @@ class Inputs:
         ) from trouble
 
     def _frames(
-        self, number: int, places: Iterable[data_service_pb2.FrameLocation]
+        self, number: int, places: Iterable[executor_pb2.FrameLocation]
     ) -> list[memoryview] | list[DeviceRange]:
         if self._device is not None:
             owner = Owner(self._device)

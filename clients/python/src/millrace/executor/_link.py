@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections import deque
 
-from millrace._pb.millrace.v1 import executor_pb2
+from millrace._pb.millrace.executor.v1 import executor_pb2
 
 #: Inherited descriptors. If the slab lies on a GPU, SLAB_FD is the lock file of the Gate instead.
 LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5

@@ -7,7 +7,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from millrace._pb.millrace.v1 import executor_pb2
+from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace.executor._link import MAX_MESSAGE
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from typing import Any
 
 from millrace import _arrays, _keys, _serialize
 from millrace._arrays import DeviceFrame
-from millrace._pb.millrace.v1 import executor_pb2, task_pb2
+from millrace._pb.millrace.executor.v1 import executor_pb2
+from millrace._pb.millrace.v1 import task_pb2
 from millrace.executor._device import CudaError, Device
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, qualified, shortened
 from millrace.executor._inputs import Inputs

@@ -46,21 +46,6 @@ class DataServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.WriteObjectRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_data__service__pb2.WriteObjectResponse.FromString,
                 _registered_method=True)
-        self.AcquireReadLeases = channel.unary_unary(
-                '/millrace.v1.DataService/AcquireReadLeases',
-                request_serializer=millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesResponse.FromString,
-                _registered_method=True)
-        self.ReleaseReadLeases = channel.unary_unary(
-                '/millrace.v1.DataService/ReleaseReadLeases',
-                request_serializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.FromString,
-                _registered_method=True)
-        self.ConnectLane = channel.unary_unary(
-                '/millrace.v1.DataService/ConnectLane',
-                request_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
-                _registered_method=True)
         self.DescribeMemory = channel.unary_unary(
                 '/millrace.v1.DataService/DescribeMemory',
                 request_serializer=millrace_dot_v1_dot_memory__pb2.DescribeMemoryRequest.SerializeToString,
@@ -94,29 +79,6 @@ class DataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AcquireReadLeases(self, request, context):
-        """AcquireReadLeases keeps objects from being freed, in batches; for readers that map the slab.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReleaseReadLeases(self, request, context):
-        """ReleaseReadLeases gives leases back and tells whether they held throughout.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ConnectLane(self, request, context):
-        """ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
-        with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-        says why. With a token of such a connection it ends that, or tells whether it is served still.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def DescribeMemory(self, request, context):
         """DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
         """
@@ -143,21 +105,6 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.WriteObject,
                     request_deserializer=millrace_dot_v1_dot_data__service__pb2.WriteObjectRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_data__service__pb2.WriteObjectResponse.SerializeToString,
-            ),
-            'AcquireReadLeases': grpc.unary_unary_rpc_method_handler(
-                    servicer.AcquireReadLeases,
-                    request_deserializer=millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesResponse.SerializeToString,
-            ),
-            'ReleaseReadLeases': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReleaseReadLeases,
-                    request_deserializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.SerializeToString,
-            ),
-            'ConnectLane': grpc.unary_unary_rpc_method_handler(
-                    servicer.ConnectLane,
-                    request_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.SerializeToString,
             ),
             'DescribeMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeMemory,
@@ -225,87 +172,6 @@ class DataService(object):
             '/millrace.v1.DataService/WriteObject',
             millrace_dot_v1_dot_data__service__pb2.WriteObjectRequest.SerializeToString,
             millrace_dot_v1_dot_data__service__pb2.WriteObjectResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AcquireReadLeases(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/millrace.v1.DataService/AcquireReadLeases',
-            millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesRequest.SerializeToString,
-            millrace_dot_v1_dot_data__service__pb2.AcquireReadLeasesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReleaseReadLeases(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/millrace.v1.DataService/ReleaseReadLeases',
-            millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.SerializeToString,
-            millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ConnectLane(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/millrace.v1.DataService/ConnectLane',
-            millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
-            millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,12 +5,13 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: millrace/v1/borrow.proto
+// source: millrace/host/v1/borrow.proto
 
-package millracev1
+package hostv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -48,7 +49,7 @@ type BorrowRequest struct {
 
 func (x *BorrowRequest) Reset() {
 	*x = BorrowRequest{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[0]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -60,7 +61,7 @@ func (x *BorrowRequest) String() string {
 func (*BorrowRequest) ProtoMessage() {}
 
 func (x *BorrowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[0]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -73,7 +74,7 @@ func (x *BorrowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRequest.ProtoReflect.Descriptor instead.
 func (*BorrowRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{0}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *BorrowRequest) GetCall() uint64 {
@@ -99,7 +100,7 @@ func (x *BorrowRequest) GetHello() *BorrowHello {
 	return nil
 }
 
-func (x *BorrowRequest) GetAcquire() *AcquireReadLeasesRequest {
+func (x *BorrowRequest) GetAcquire() *BorrowAcquire {
 	if x != nil {
 		if x, ok := x.Order.(*BorrowRequest_Acquire); ok {
 			return x.Acquire
@@ -117,7 +118,7 @@ func (x *BorrowRequest) GetRenew() *BorrowRenew {
 	return nil
 }
 
-func (x *BorrowRequest) GetRelease() *ReleaseReadLeasesRequest {
+func (x *BorrowRequest) GetRelease() *BorrowRelease {
 	if x != nil {
 		if x, ok := x.Order.(*BorrowRequest_Release); ok {
 			return x.Release
@@ -164,7 +165,7 @@ type BorrowRequest_Hello struct {
 
 type BorrowRequest_Acquire struct {
 	// Objects to keep where they are. Only those in the memory that is passed on can be leased.
-	Acquire *AcquireReadLeasesRequest `protobuf:"bytes,3,opt,name=acquire,proto3,oneof"`
+	Acquire *BorrowAcquire `protobuf:"bytes,3,opt,name=acquire,proto3,oneof"`
 }
 
 type BorrowRequest_Renew struct {
@@ -174,7 +175,7 @@ type BorrowRequest_Renew struct {
 
 type BorrowRequest_Release struct {
 	// Leases to give back.
-	Release *ReleaseReadLeasesRequest `protobuf:"bytes,5,opt,name=release,proto3,oneof"`
+	Release *BorrowRelease `protobuf:"bytes,5,opt,name=release,proto3,oneof"`
 }
 
 type BorrowRequest_Create struct {
@@ -212,7 +213,7 @@ type BorrowResponse struct {
 	// Number of the call.
 	Call uint64 `protobuf:"varint,1,opt,name=call,proto3" json:"call,omitempty"`
 	// It was refused: the reason is stable, the message for people. No answer comes with it.
-	Error *TaskError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	Error *v1.TaskError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	// The answer.
 	//
 	// Types that are valid to be assigned to Answer:
@@ -231,7 +232,7 @@ type BorrowResponse struct {
 
 func (x *BorrowResponse) Reset() {
 	*x = BorrowResponse{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[1]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -243,7 +244,7 @@ func (x *BorrowResponse) String() string {
 func (*BorrowResponse) ProtoMessage() {}
 
 func (x *BorrowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[1]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -256,7 +257,7 @@ func (x *BorrowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowResponse.ProtoReflect.Descriptor instead.
 func (*BorrowResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{1}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *BorrowResponse) GetCall() uint64 {
@@ -266,7 +267,7 @@ func (x *BorrowResponse) GetCall() uint64 {
 	return 0
 }
 
-func (x *BorrowResponse) GetError() *TaskError {
+func (x *BorrowResponse) GetError() *v1.TaskError {
 	if x != nil {
 		return x.Error
 	}
@@ -289,7 +290,7 @@ func (x *BorrowResponse) GetWelcome() *BorrowWelcome {
 	return nil
 }
 
-func (x *BorrowResponse) GetAcquired() *AcquireReadLeasesResponse {
+func (x *BorrowResponse) GetAcquired() *BorrowAcquired {
 	if x != nil {
 		if x, ok := x.Answer.(*BorrowResponse_Acquired); ok {
 			return x.Acquired
@@ -298,7 +299,7 @@ func (x *BorrowResponse) GetAcquired() *AcquireReadLeasesResponse {
 	return nil
 }
 
-func (x *BorrowResponse) GetRenewed() *ReleaseReadLeasesResponse {
+func (x *BorrowResponse) GetRenewed() *BorrowHeld {
 	if x != nil {
 		if x, ok := x.Answer.(*BorrowResponse_Renewed); ok {
 			return x.Renewed
@@ -307,7 +308,7 @@ func (x *BorrowResponse) GetRenewed() *ReleaseReadLeasesResponse {
 	return nil
 }
 
-func (x *BorrowResponse) GetReleased() *ReleaseReadLeasesResponse {
+func (x *BorrowResponse) GetReleased() *BorrowHeld {
 	if x != nil {
 		if x, ok := x.Answer.(*BorrowResponse_Released); ok {
 			return x.Released
@@ -325,7 +326,7 @@ func (x *BorrowResponse) GetCreated() *BorrowCreated {
 	return nil
 }
 
-func (x *BorrowResponse) GetFinished() *WriteObjectResponse {
+func (x *BorrowResponse) GetFinished() *v1.WriteObjectResponse {
 	if x != nil {
 		if x, ok := x.Answer.(*BorrowResponse_Finished); ok {
 			return x.Finished
@@ -354,17 +355,17 @@ type BorrowResponse_Welcome struct {
 
 type BorrowResponse_Acquired struct {
 	// To acquire.
-	Acquired *AcquireReadLeasesResponse `protobuf:"bytes,4,opt,name=acquired,proto3,oneof"`
+	Acquired *BorrowAcquired `protobuf:"bytes,4,opt,name=acquired,proto3,oneof"`
 }
 
 type BorrowResponse_Renewed struct {
 	// To renew: which of them held and do so now for the time asked for, in the request's order.
-	Renewed *ReleaseReadLeasesResponse `protobuf:"bytes,5,opt,name=renewed,proto3,oneof"`
+	Renewed *BorrowHeld `protobuf:"bytes,5,opt,name=renewed,proto3,oneof"`
 }
 
 type BorrowResponse_Released struct {
 	// To release: which of them held until now, in the request's order.
-	Released *ReleaseReadLeasesResponse `protobuf:"bytes,6,opt,name=released,proto3,oneof"`
+	Released *BorrowHeld `protobuf:"bytes,6,opt,name=released,proto3,oneof"`
 }
 
 type BorrowResponse_Created struct {
@@ -374,7 +375,7 @@ type BorrowResponse_Created struct {
 
 type BorrowResponse_Finished struct {
 	// To finish with commit set.
-	Finished *WriteObjectResponse `protobuf:"bytes,8,opt,name=finished,proto3,oneof"`
+	Finished *v1.WriteObjectResponse `protobuf:"bytes,8,opt,name=finished,proto3,oneof"`
 }
 
 type BorrowResponse_AcquiredMany struct {
@@ -421,7 +422,7 @@ type BorrowHello struct {
 
 func (x *BorrowHello) Reset() {
 	*x = BorrowHello{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[2]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +434,7 @@ func (x *BorrowHello) String() string {
 func (*BorrowHello) ProtoMessage() {}
 
 func (x *BorrowHello) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[2]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +447,7 @@ func (x *BorrowHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowHello.ProtoReflect.Descriptor instead.
 func (*BorrowHello) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{2}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *BorrowHello) GetToken() string {
@@ -523,7 +524,7 @@ type BorrowWelcome struct {
 
 func (x *BorrowWelcome) Reset() {
 	*x = BorrowWelcome{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[3]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +536,7 @@ func (x *BorrowWelcome) String() string {
 func (*BorrowWelcome) ProtoMessage() {}
 
 func (x *BorrowWelcome) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[3]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +549,7 @@ func (x *BorrowWelcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowWelcome.ProtoReflect.Descriptor instead.
 func (*BorrowWelcome) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{3}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *BorrowWelcome) GetWorkerUuid() []byte {
@@ -615,7 +616,7 @@ type BorrowAcquireMany struct {
 
 func (x *BorrowAcquireMany) Reset() {
 	*x = BorrowAcquireMany{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +628,7 @@ func (x *BorrowAcquireMany) String() string {
 func (*BorrowAcquireMany) ProtoMessage() {}
 
 func (x *BorrowAcquireMany) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +641,7 @@ func (x *BorrowAcquireMany) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowAcquireMany.ProtoReflect.Descriptor instead.
 func (*BorrowAcquireMany) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{4}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BorrowAcquireMany) GetTtlMillis() uint64 {
@@ -690,7 +691,7 @@ type BorrowAcquiredMany struct {
 
 func (x *BorrowAcquiredMany) Reset() {
 	*x = BorrowAcquiredMany{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +703,7 @@ func (x *BorrowAcquiredMany) String() string {
 func (*BorrowAcquiredMany) ProtoMessage() {}
 
 func (x *BorrowAcquiredMany) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +716,7 @@ func (x *BorrowAcquiredMany) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowAcquiredMany.ProtoReflect.Descriptor instead.
 func (*BorrowAcquiredMany) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{5}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BorrowAcquiredMany) GetLeaseIds() []uint64 {
@@ -787,7 +788,7 @@ type BorrowRenew struct {
 
 func (x *BorrowRenew) Reset() {
 	*x = BorrowRenew{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +800,7 @@ func (x *BorrowRenew) String() string {
 func (*BorrowRenew) ProtoMessage() {}
 
 func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +813,7 @@ func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRenew.ProtoReflect.Descriptor instead.
 func (*BorrowRenew) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{6}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BorrowRenew) GetLeaseIds() []uint64 {
@@ -833,14 +834,14 @@ func (x *BorrowRenew) GetTtlMillis() uint64 {
 type BorrowCreate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it will be.
-	Head          *ObjectHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
+	Head          *v1.ObjectHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BorrowCreate) Reset() {
 	*x = BorrowCreate{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +853,7 @@ func (x *BorrowCreate) String() string {
 func (*BorrowCreate) ProtoMessage() {}
 
 func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,10 +866,10 @@ func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreate.ProtoReflect.Descriptor instead.
 func (*BorrowCreate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{7}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *BorrowCreate) GetHead() *ObjectHead {
+func (x *BorrowCreate) GetHead() *v1.ObjectHead {
 	if x != nil {
 		return x.Head
 	}
@@ -888,7 +889,7 @@ type BorrowCreated struct {
 
 func (x *BorrowCreated) Reset() {
 	*x = BorrowCreated{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +901,7 @@ func (x *BorrowCreated) String() string {
 func (*BorrowCreated) ProtoMessage() {}
 
 func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +914,7 @@ func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreated.ProtoReflect.Descriptor instead.
 func (*BorrowCreated) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{8}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BorrowCreated) GetPlaceId() uint64 {
@@ -943,7 +944,7 @@ type BorrowFinish struct {
 
 func (x *BorrowFinish) Reset() {
 	*x = BorrowFinish{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[9]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +956,7 @@ func (x *BorrowFinish) String() string {
 func (*BorrowFinish) ProtoMessage() {}
 
 func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[9]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +969,7 @@ func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowFinish.ProtoReflect.Descriptor instead.
 func (*BorrowFinish) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{9}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BorrowFinish) GetPlaceId() uint64 {
@@ -985,31 +986,427 @@ func (x *BorrowFinish) GetCommit() bool {
 	return false
 }
 
-var File_millrace_v1_borrow_proto protoreflect.FileDescriptor
+// BorrowAcquire asks for leases.
+type BorrowAcquire struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which objects.
+	Objects []*v1.ObjectRef `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	// Number of the reading worker; 0 for clients.
+	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
+	// How long the leases last in milliseconds; at most 10 minutes. 0 means 30 s, which here means as long as
+	// the connection.
+	TtlMillis     uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
 
-const file_millrace_v1_borrow_proto_rawDesc = "" +
+func (x *BorrowAcquire) Reset() {
+	*x = BorrowAcquire{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowAcquire) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowAcquire) ProtoMessage() {}
+
+func (x *BorrowAcquire) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowAcquire.ProtoReflect.Descriptor instead.
+func (*BorrowAcquire) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BorrowAcquire) GetObjects() []*v1.ObjectRef {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *BorrowAcquire) GetReaderWorkerId() uint32 {
+	if x != nil {
+		return x.ReaderWorkerId
+	}
+	return 0
+}
+
+func (x *BorrowAcquire) GetTtlMillis() uint64 {
+	if x != nil {
+		return x.TtlMillis
+	}
+	return 0
+}
+
+// ReadLease is one lease.
+type ReadLease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number; 0 if the object is not here.
+	LeaseId uint64 `protobuf:"varint,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	// The object.
+	Head *v1.ObjectHead `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
+	// Where its frames lie.
+	Frames []*FrameLocation `protobuf:"bytes,3,rep,name=frames,proto3" json:"frames,omitempty"`
+	// Why there is no lease: OBJECT_NOT_HERE, or OBJECT_ELSEWHERE for one that lies in other memory than that which was asked about
+	// and can be had by ReadObjects. Empty with a lease.
+	Refusal       string `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLease) Reset() {
+	*x = ReadLease{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLease) ProtoMessage() {}
+
+func (x *ReadLease) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLease.ProtoReflect.Descriptor instead.
+func (*ReadLease) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReadLease) GetLeaseId() uint64 {
+	if x != nil {
+		return x.LeaseId
+	}
+	return 0
+}
+
+func (x *ReadLease) GetHead() *v1.ObjectHead {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *ReadLease) GetFrames() []*FrameLocation {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *ReadLease) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
+// BorrowAcquired holds the leases.
+type BorrowAcquired struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each object, in order.
+	Leases []*ReadLease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
+	// Incarnation of the worker that gave them.
+	Incarnation   string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowAcquired) Reset() {
+	*x = BorrowAcquired{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowAcquired) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowAcquired) ProtoMessage() {}
+
+func (x *BorrowAcquired) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowAcquired.ProtoReflect.Descriptor instead.
+func (*BorrowAcquired) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BorrowAcquired) GetLeases() []*ReadLease {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *BorrowAcquired) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+// BorrowRelease gives leases back.
+type BorrowRelease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The leases.
+	LeaseIds      []uint64 `protobuf:"varint,1,rep,packed,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowRelease) Reset() {
+	*x = BorrowRelease{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowRelease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowRelease) ProtoMessage() {}
+
+func (x *BorrowRelease) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowRelease.ProtoReflect.Descriptor instead.
+func (*BorrowRelease) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BorrowRelease) GetLeaseIds() []uint64 {
+	if x != nil {
+		return x.LeaseIds
+	}
+	return nil
+}
+
+// BorrowHeld tells which held.
+type BorrowHeld struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For each lease, in order: it held until now, so what was read under it is valid.
+	Held          []bool `protobuf:"varint,1,rep,packed,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowHeld) Reset() {
+	*x = BorrowHeld{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowHeld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowHeld) ProtoMessage() {}
+
+func (x *BorrowHeld) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowHeld.ProtoReflect.Descriptor instead.
+func (*BorrowHeld) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *BorrowHeld) GetHeld() []bool {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// FrameLocation is where a frame lies in the slab.
+type FrameLocation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes from the start of the slab.
+	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Size in bytes.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FrameLocation) Reset() {
+	*x = FrameLocation{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FrameLocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FrameLocation) ProtoMessage() {}
+
+func (x *FrameLocation) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FrameLocation.ProtoReflect.Descriptor instead.
+func (*FrameLocation) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FrameLocation) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *FrameLocation) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// DeviceMemory tells another process of the same host how to map a slab on a GPU.
+type DeviceMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CUipcMemHandle of the slab.
+	IpcHandle []byte `protobuf:"bytes,1,opt,name=ipc_handle,json=ipcHandle,proto3" json:"ipc_handle,omitempty"`
+	// UUID of the GPU.
+	DeviceUuid    []byte `protobuf:"bytes,2,opt,name=device_uuid,json=deviceUuid,proto3" json:"device_uuid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceMemory) Reset() {
+	*x = DeviceMemory{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceMemory) ProtoMessage() {}
+
+func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceMemory.ProtoReflect.Descriptor instead.
+func (*DeviceMemory) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeviceMemory) GetIpcHandle() []byte {
+	if x != nil {
+		return x.IpcHandle
+	}
+	return nil
+}
+
+func (x *DeviceMemory) GetDeviceUuid() []byte {
+	if x != nil {
+		return x.DeviceUuid
+	}
+	return nil
+}
+
+var File_millrace_host_v1_borrow_proto protoreflect.FileDescriptor
+
+const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/borrow.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\xc5\x03\n" +
+	"\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\xd2\x03\n" +
 	"\rBorrowRequest\x12\x12\n" +
-	"\x04call\x18\x01 \x01(\x04R\x04call\x120\n" +
-	"\x05hello\x18\x02 \x01(\v2\x18.millrace.v1.BorrowHelloH\x00R\x05hello\x12A\n" +
-	"\aacquire\x18\x03 \x01(\v2%.millrace.v1.AcquireReadLeasesRequestH\x00R\aacquire\x120\n" +
-	"\x05renew\x18\x04 \x01(\v2\x18.millrace.v1.BorrowRenewH\x00R\x05renew\x12A\n" +
-	"\arelease\x18\x05 \x01(\v2%.millrace.v1.ReleaseReadLeasesRequestH\x00R\arelease\x123\n" +
-	"\x06create\x18\x06 \x01(\v2\x19.millrace.v1.BorrowCreateH\x00R\x06create\x123\n" +
-	"\x06finish\x18\a \x01(\v2\x19.millrace.v1.BorrowFinishH\x00R\x06finish\x12C\n" +
-	"\facquire_many\x18\b \x01(\v2\x1e.millrace.v1.BorrowAcquireManyH\x00R\vacquireManyB\a\n" +
-	"\x05order\"\xa4\x04\n" +
+	"\x04call\x18\x01 \x01(\x04R\x04call\x125\n" +
+	"\x05hello\x18\x02 \x01(\v2\x1d.millrace.host.v1.BorrowHelloH\x00R\x05hello\x12;\n" +
+	"\aacquire\x18\x03 \x01(\v2\x1f.millrace.host.v1.BorrowAcquireH\x00R\aacquire\x125\n" +
+	"\x05renew\x18\x04 \x01(\v2\x1d.millrace.host.v1.BorrowRenewH\x00R\x05renew\x12;\n" +
+	"\arelease\x18\x05 \x01(\v2\x1f.millrace.host.v1.BorrowReleaseH\x00R\arelease\x128\n" +
+	"\x06create\x18\x06 \x01(\v2\x1e.millrace.host.v1.BorrowCreateH\x00R\x06create\x128\n" +
+	"\x06finish\x18\a \x01(\v2\x1e.millrace.host.v1.BorrowFinishH\x00R\x06finish\x12H\n" +
+	"\facquire_many\x18\b \x01(\v2#.millrace.host.v1.BorrowAcquireManyH\x00R\vacquireManyB\a\n" +
+	"\x05order\"\x99\x04\n" +
 	"\x0eBorrowResponse\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x12,\n" +
-	"\x05error\x18\x02 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x126\n" +
-	"\awelcome\x18\x03 \x01(\v2\x1a.millrace.v1.BorrowWelcomeH\x00R\awelcome\x12D\n" +
-	"\bacquired\x18\x04 \x01(\v2&.millrace.v1.AcquireReadLeasesResponseH\x00R\bacquired\x12B\n" +
-	"\arenewed\x18\x05 \x01(\v2&.millrace.v1.ReleaseReadLeasesResponseH\x00R\arenewed\x12D\n" +
-	"\breleased\x18\x06 \x01(\v2&.millrace.v1.ReleaseReadLeasesResponseH\x00R\breleased\x126\n" +
-	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
-	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12F\n" +
-	"\racquired_many\x18\t \x01(\v2\x1f.millrace.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
+	"\x05error\x18\x02 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x12;\n" +
+	"\awelcome\x18\x03 \x01(\v2\x1f.millrace.host.v1.BorrowWelcomeH\x00R\awelcome\x12>\n" +
+	"\bacquired\x18\x04 \x01(\v2 .millrace.host.v1.BorrowAcquiredH\x00R\bacquired\x128\n" +
+	"\arenewed\x18\x05 \x01(\v2\x1c.millrace.host.v1.BorrowHeldH\x00R\arenewed\x12:\n" +
+	"\breleased\x18\x06 \x01(\v2\x1c.millrace.host.v1.BorrowHeldH\x00R\breleased\x12;\n" +
+	"\acreated\x18\a \x01(\v2\x1f.millrace.host.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
+	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12K\n" +
+	"\racquired_many\x18\t \x01(\v2$.millrace.host.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
 	"\x06answer\"\xbf\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
@@ -1018,14 +1415,14 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\x06device\x18\x04 \x01(\bR\x06device\x12\x14\n" +
 	"\x05board\x18\x05 \x01(\bR\x05board\x12\x16\n" +
 	"\x06pinned\x18\x06 \x01(\bR\x06pinned\x12\x14\n" +
-	"\x05words\x18\a \x01(\bR\x05words\"\xfc\x01\n" +
+	"\x05words\x18\a \x01(\bR\x05words\"\x81\x02\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
-	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x121\n" +
-	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\x12\x14\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x126\n" +
+	"\x06device\x18\x05 \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\x12\x14\n" +
 	"\x05board\x18\x06 \x01(\bR\x05board\x12\x14\n" +
 	"\x05words\x18\a \x01(\bR\x05words\"\x90\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
@@ -1048,83 +1445,113 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\n" +
 	"ttl_millis\x18\x02 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"C\n" +
 	"\fBorrowCreate\x123\n" +
-	"\x04head\x18\x01 \x01(\v2\x17.millrace.v1.ObjectHeadB\x06\xbaH\x03\xc8\x01\x01R\x04head\"^\n" +
+	"\x04head\x18\x01 \x01(\v2\x17.millrace.v1.ObjectHeadB\x06\xbaH\x03\xc8\x01\x01R\x04head\"c\n" +
 	"\rBorrowCreated\x12\x19\n" +
-	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\x122\n" +
-	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"A\n" +
+	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\x127\n" +
+	"\x06frames\x18\x02 \x03(\v2\x1f.millrace.host.v1.FrameLocationR\x06frames\"A\n" +
 	"\fBorrowFinish\x12\x19\n" +
 	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\bR\x06commitB\xa7\x01\n" +
-	"\x0fcom.millrace.v1B\vBorrowProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x06commit\x18\x02 \x01(\bR\x06commit\"\xa0\x01\n" +
+	"\rBorrowAcquire\x12;\n" +
+	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aobjects\x12(\n" +
+	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12(\n" +
+	"\n" +
+	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"\xa6\x01\n" +
+	"\tReadLease\x12\x19\n" +
+	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
+	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x127\n" +
+	"\x06frames\x18\x03 \x03(\v2\x1f.millrace.host.v1.FrameLocationR\x06frames\x12\x18\n" +
+	"\arefusal\x18\x04 \x01(\tR\arefusal\"g\n" +
+	"\x0eBorrowAcquired\x123\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1b.millrace.host.v1.ReadLeaseR\x06leases\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\tR\vincarnation\"7\n" +
+	"\rBorrowRelease\x12&\n" +
+	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\" \n" +
+	"\n" +
+	"BorrowHeld\x12\x12\n" +
+	"\x04held\x18\x01 \x03(\bR\x04held\"=\n" +
+	"\rFrameLocation\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"`\n" +
+	"\fDeviceMemory\x12&\n" +
+	"\n" +
+	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
+	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
+	"deviceUuidB\xc2\x01\n" +
+	"\x14com.millrace.host.v1B\vBorrowProtoP\x01Z;github.com/millrace/millrace/gen/go/millrace/host/v1;hostv1\xa2\x02\x03MHX\xaa\x02\x10Millrace.Host.V1\xca\x02\x10Millrace\\Host\\V1\xe2\x02\x1cMillrace\\Host\\V1\\GPBMetadata\xea\x02\x12Millrace::Host::V1b\x06proto3"
 
 var (
-	file_millrace_v1_borrow_proto_rawDescOnce sync.Once
-	file_millrace_v1_borrow_proto_rawDescData []byte
+	file_millrace_host_v1_borrow_proto_rawDescOnce sync.Once
+	file_millrace_host_v1_borrow_proto_rawDescData []byte
 )
 
-func file_millrace_v1_borrow_proto_rawDescGZIP() []byte {
-	file_millrace_v1_borrow_proto_rawDescOnce.Do(func() {
-		file_millrace_v1_borrow_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_millrace_v1_borrow_proto_rawDesc), len(file_millrace_v1_borrow_proto_rawDesc)))
+func file_millrace_host_v1_borrow_proto_rawDescGZIP() []byte {
+	file_millrace_host_v1_borrow_proto_rawDescOnce.Do(func() {
+		file_millrace_host_v1_borrow_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_millrace_host_v1_borrow_proto_rawDesc), len(file_millrace_host_v1_borrow_proto_rawDesc)))
 	})
-	return file_millrace_v1_borrow_proto_rawDescData
+	return file_millrace_host_v1_borrow_proto_rawDescData
 }
 
-var file_millrace_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
-var file_millrace_v1_borrow_proto_goTypes = []any{
-	(*BorrowRequest)(nil),             // 0: millrace.v1.BorrowRequest
-	(*BorrowResponse)(nil),            // 1: millrace.v1.BorrowResponse
-	(*BorrowHello)(nil),               // 2: millrace.v1.BorrowHello
-	(*BorrowWelcome)(nil),             // 3: millrace.v1.BorrowWelcome
-	(*BorrowAcquireMany)(nil),         // 4: millrace.v1.BorrowAcquireMany
-	(*BorrowAcquiredMany)(nil),        // 5: millrace.v1.BorrowAcquiredMany
-	(*BorrowRenew)(nil),               // 6: millrace.v1.BorrowRenew
-	(*BorrowCreate)(nil),              // 7: millrace.v1.BorrowCreate
-	(*BorrowCreated)(nil),             // 8: millrace.v1.BorrowCreated
-	(*BorrowFinish)(nil),              // 9: millrace.v1.BorrowFinish
-	(*AcquireReadLeasesRequest)(nil),  // 10: millrace.v1.AcquireReadLeasesRequest
-	(*ReleaseReadLeasesRequest)(nil),  // 11: millrace.v1.ReleaseReadLeasesRequest
-	(*TaskError)(nil),                 // 12: millrace.v1.TaskError
-	(*AcquireReadLeasesResponse)(nil), // 13: millrace.v1.AcquireReadLeasesResponse
-	(*ReleaseReadLeasesResponse)(nil), // 14: millrace.v1.ReleaseReadLeasesResponse
-	(*WriteObjectResponse)(nil),       // 15: millrace.v1.WriteObjectResponse
-	(*DeviceMemory)(nil),              // 16: millrace.v1.DeviceMemory
-	(*ObjectHead)(nil),                // 17: millrace.v1.ObjectHead
-	(*FrameLocation)(nil),             // 18: millrace.v1.FrameLocation
+var file_millrace_host_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_millrace_host_v1_borrow_proto_goTypes = []any{
+	(*BorrowRequest)(nil),          // 0: millrace.host.v1.BorrowRequest
+	(*BorrowResponse)(nil),         // 1: millrace.host.v1.BorrowResponse
+	(*BorrowHello)(nil),            // 2: millrace.host.v1.BorrowHello
+	(*BorrowWelcome)(nil),          // 3: millrace.host.v1.BorrowWelcome
+	(*BorrowAcquireMany)(nil),      // 4: millrace.host.v1.BorrowAcquireMany
+	(*BorrowAcquiredMany)(nil),     // 5: millrace.host.v1.BorrowAcquiredMany
+	(*BorrowRenew)(nil),            // 6: millrace.host.v1.BorrowRenew
+	(*BorrowCreate)(nil),           // 7: millrace.host.v1.BorrowCreate
+	(*BorrowCreated)(nil),          // 8: millrace.host.v1.BorrowCreated
+	(*BorrowFinish)(nil),           // 9: millrace.host.v1.BorrowFinish
+	(*BorrowAcquire)(nil),          // 10: millrace.host.v1.BorrowAcquire
+	(*ReadLease)(nil),              // 11: millrace.host.v1.ReadLease
+	(*BorrowAcquired)(nil),         // 12: millrace.host.v1.BorrowAcquired
+	(*BorrowRelease)(nil),          // 13: millrace.host.v1.BorrowRelease
+	(*BorrowHeld)(nil),             // 14: millrace.host.v1.BorrowHeld
+	(*FrameLocation)(nil),          // 15: millrace.host.v1.FrameLocation
+	(*DeviceMemory)(nil),           // 16: millrace.host.v1.DeviceMemory
+	(*v1.TaskError)(nil),           // 17: millrace.v1.TaskError
+	(*v1.WriteObjectResponse)(nil), // 18: millrace.v1.WriteObjectResponse
+	(*v1.ObjectHead)(nil),          // 19: millrace.v1.ObjectHead
+	(*v1.ObjectRef)(nil),           // 20: millrace.v1.ObjectRef
 }
-var file_millrace_v1_borrow_proto_depIdxs = []int32{
-	2,  // 0: millrace.v1.BorrowRequest.hello:type_name -> millrace.v1.BorrowHello
-	10, // 1: millrace.v1.BorrowRequest.acquire:type_name -> millrace.v1.AcquireReadLeasesRequest
-	6,  // 2: millrace.v1.BorrowRequest.renew:type_name -> millrace.v1.BorrowRenew
-	11, // 3: millrace.v1.BorrowRequest.release:type_name -> millrace.v1.ReleaseReadLeasesRequest
-	7,  // 4: millrace.v1.BorrowRequest.create:type_name -> millrace.v1.BorrowCreate
-	9,  // 5: millrace.v1.BorrowRequest.finish:type_name -> millrace.v1.BorrowFinish
-	4,  // 6: millrace.v1.BorrowRequest.acquire_many:type_name -> millrace.v1.BorrowAcquireMany
-	12, // 7: millrace.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
-	3,  // 8: millrace.v1.BorrowResponse.welcome:type_name -> millrace.v1.BorrowWelcome
-	13, // 9: millrace.v1.BorrowResponse.acquired:type_name -> millrace.v1.AcquireReadLeasesResponse
-	14, // 10: millrace.v1.BorrowResponse.renewed:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	14, // 11: millrace.v1.BorrowResponse.released:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	8,  // 12: millrace.v1.BorrowResponse.created:type_name -> millrace.v1.BorrowCreated
-	15, // 13: millrace.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
-	5,  // 14: millrace.v1.BorrowResponse.acquired_many:type_name -> millrace.v1.BorrowAcquiredMany
-	16, // 15: millrace.v1.BorrowWelcome.device:type_name -> millrace.v1.DeviceMemory
-	17, // 16: millrace.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
-	18, // 17: millrace.v1.BorrowCreated.frames:type_name -> millrace.v1.FrameLocation
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+var file_millrace_host_v1_borrow_proto_depIdxs = []int32{
+	2,  // 0: millrace.host.v1.BorrowRequest.hello:type_name -> millrace.host.v1.BorrowHello
+	10, // 1: millrace.host.v1.BorrowRequest.acquire:type_name -> millrace.host.v1.BorrowAcquire
+	6,  // 2: millrace.host.v1.BorrowRequest.renew:type_name -> millrace.host.v1.BorrowRenew
+	13, // 3: millrace.host.v1.BorrowRequest.release:type_name -> millrace.host.v1.BorrowRelease
+	7,  // 4: millrace.host.v1.BorrowRequest.create:type_name -> millrace.host.v1.BorrowCreate
+	9,  // 5: millrace.host.v1.BorrowRequest.finish:type_name -> millrace.host.v1.BorrowFinish
+	4,  // 6: millrace.host.v1.BorrowRequest.acquire_many:type_name -> millrace.host.v1.BorrowAcquireMany
+	17, // 7: millrace.host.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
+	3,  // 8: millrace.host.v1.BorrowResponse.welcome:type_name -> millrace.host.v1.BorrowWelcome
+	12, // 9: millrace.host.v1.BorrowResponse.acquired:type_name -> millrace.host.v1.BorrowAcquired
+	14, // 10: millrace.host.v1.BorrowResponse.renewed:type_name -> millrace.host.v1.BorrowHeld
+	14, // 11: millrace.host.v1.BorrowResponse.released:type_name -> millrace.host.v1.BorrowHeld
+	8,  // 12: millrace.host.v1.BorrowResponse.created:type_name -> millrace.host.v1.BorrowCreated
+	18, // 13: millrace.host.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
+	5,  // 14: millrace.host.v1.BorrowResponse.acquired_many:type_name -> millrace.host.v1.BorrowAcquiredMany
+	16, // 15: millrace.host.v1.BorrowWelcome.device:type_name -> millrace.host.v1.DeviceMemory
+	19, // 16: millrace.host.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
+	15, // 17: millrace.host.v1.BorrowCreated.frames:type_name -> millrace.host.v1.FrameLocation
+	20, // 18: millrace.host.v1.BorrowAcquire.objects:type_name -> millrace.v1.ObjectRef
+	19, // 19: millrace.host.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
+	15, // 20: millrace.host.v1.ReadLease.frames:type_name -> millrace.host.v1.FrameLocation
+	11, // 21: millrace.host.v1.BorrowAcquired.leases:type_name -> millrace.host.v1.ReadLease
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
-func init() { file_millrace_v1_borrow_proto_init() }
-func file_millrace_v1_borrow_proto_init() {
-	if File_millrace_v1_borrow_proto != nil {
+func init() { file_millrace_host_v1_borrow_proto_init() }
+func file_millrace_host_v1_borrow_proto_init() {
+	if File_millrace_host_v1_borrow_proto != nil {
 		return
 	}
-	file_millrace_v1_data_service_proto_init()
-	file_millrace_v1_task_proto_init()
-	file_millrace_v1_borrow_proto_msgTypes[0].OneofWrappers = []any{
+	file_millrace_host_v1_borrow_proto_msgTypes[0].OneofWrappers = []any{
 		(*BorrowRequest_Hello)(nil),
 		(*BorrowRequest_Acquire)(nil),
 		(*BorrowRequest_Renew)(nil),
@@ -1133,7 +1560,7 @@ func file_millrace_v1_borrow_proto_init() {
 		(*BorrowRequest_Finish)(nil),
 		(*BorrowRequest_AcquireMany)(nil),
 	}
-	file_millrace_v1_borrow_proto_msgTypes[1].OneofWrappers = []any{
+	file_millrace_host_v1_borrow_proto_msgTypes[1].OneofWrappers = []any{
 		(*BorrowResponse_Welcome)(nil),
 		(*BorrowResponse_Acquired)(nil),
 		(*BorrowResponse_Renewed)(nil),
@@ -1146,17 +1573,17 @@ func file_millrace_v1_borrow_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_borrow_proto_rawDesc), len(file_millrace_v1_borrow_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_host_v1_borrow_proto_rawDesc), len(file_millrace_host_v1_borrow_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_millrace_v1_borrow_proto_goTypes,
-		DependencyIndexes: file_millrace_v1_borrow_proto_depIdxs,
-		MessageInfos:      file_millrace_v1_borrow_proto_msgTypes,
+		GoTypes:           file_millrace_host_v1_borrow_proto_goTypes,
+		DependencyIndexes: file_millrace_host_v1_borrow_proto_depIdxs,
+		MessageInfos:      file_millrace_host_v1_borrow_proto_msgTypes,
 	}.Build()
-	File_millrace_v1_borrow_proto = out.File
-	file_millrace_v1_borrow_proto_goTypes = nil
-	file_millrace_v1_borrow_proto_depIdxs = nil
+	File_millrace_host_v1_borrow_proto = out.File
+	file_millrace_host_v1_borrow_proto_goTypes = nil
+	file_millrace_host_v1_borrow_proto_depIdxs = nil
 }

@@ -20,13 +20,13 @@ class BorrowRequest(_message.Message):
     ACQUIRE_MANY_FIELD_NUMBER: _ClassVar[int]
     call: int
     hello: BorrowHello
-    acquire: _data_service_pb2.AcquireReadLeasesRequest
+    acquire: BorrowAcquire
     renew: BorrowRenew
-    release: _data_service_pb2.ReleaseReadLeasesRequest
+    release: BorrowRelease
     create: BorrowCreate
     finish: BorrowFinish
     acquire_many: BorrowAcquireMany
-    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[_data_service_pb2.AcquireReadLeasesRequest, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesRequest, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ..., acquire_many: _Optional[_Union[BorrowAcquireMany, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[BorrowAcquire, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[BorrowRelease, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ..., acquire_many: _Optional[_Union[BorrowAcquireMany, _Mapping]] = ...) -> None: ...
 
 class BorrowResponse(_message.Message):
     __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished", "acquired_many")
@@ -42,13 +42,13 @@ class BorrowResponse(_message.Message):
     call: int
     error: _task_pb2.TaskError
     welcome: BorrowWelcome
-    acquired: _data_service_pb2.AcquireReadLeasesResponse
-    renewed: _data_service_pb2.ReleaseReadLeasesResponse
-    released: _data_service_pb2.ReleaseReadLeasesResponse
+    acquired: BorrowAcquired
+    renewed: BorrowHeld
+    released: BorrowHeld
     created: BorrowCreated
     finished: _data_service_pb2.WriteObjectResponse
     acquired_many: BorrowAcquiredMany
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
     __slots__ = ("token", "reader_worker_id", "write", "device", "board", "pinned", "words")
@@ -81,10 +81,10 @@ class BorrowWelcome(_message.Message):
     incarnation: bytes
     nonce: int
     memory_bytes: int
-    device: _data_service_pb2.DeviceMemory
+    device: DeviceMemory
     board: bool
     words: bool
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[_data_service_pb2.DeviceMemory, _Mapping]] = ..., board: bool = ..., words: bool = ...) -> None: ...
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., board: bool = ..., words: bool = ...) -> None: ...
 
 class BorrowAcquireMany(_message.Message):
     __slots__ = ("ttl_millis", "task_ids", "generations")
@@ -135,8 +135,8 @@ class BorrowCreated(_message.Message):
     PLACE_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     place_id: int
-    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
-    def __init__(self, place_id: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
+    frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
+    def __init__(self, place_id: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ...) -> None: ...
 
 class BorrowFinish(_message.Message):
     __slots__ = ("place_id", "commit")
@@ -145,3 +145,61 @@ class BorrowFinish(_message.Message):
     place_id: int
     commit: bool
     def __init__(self, place_id: _Optional[int] = ..., commit: bool = ...) -> None: ...
+
+class BorrowAcquire(_message.Message):
+    __slots__ = ("objects", "reader_worker_id", "ttl_millis")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.ObjectRef]
+    reader_worker_id: int
+    ttl_millis: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[_data_service_pb2.ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ..., ttl_millis: _Optional[int] = ...) -> None: ...
+
+class ReadLease(_message.Message):
+    __slots__ = ("lease_id", "head", "frames", "refusal")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    head: _data_service_pb2.ObjectHead
+    frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
+    refusal: str
+    def __init__(self, lease_id: _Optional[int] = ..., head: _Optional[_Union[_data_service_pb2.ObjectHead, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class BorrowAcquired(_message.Message):
+    __slots__ = ("leases", "incarnation")
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[ReadLease]
+    incarnation: str
+    def __init__(self, leases: _Optional[_Iterable[_Union[ReadLease, _Mapping]]] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class BorrowRelease(_message.Message):
+    __slots__ = ("lease_ids",)
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BorrowHeld(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, held: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class FrameLocation(_message.Message):
+    __slots__ = ("offset", "bytes")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    bytes: int
+    def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class DeviceMemory(_message.Message):
+    __slots__ = ("ipc_handle", "device_uuid")
+    IPC_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
+    ipc_handle: bytes
+    device_uuid: bytes
+    def __init__(self, ipc_handle: _Optional[bytes] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...

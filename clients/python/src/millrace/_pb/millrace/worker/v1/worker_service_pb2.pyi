@@ -80,7 +80,7 @@ class Registration(_message.Message):
     memory_limit_bytes: int
     version: str
     inventory: _containers.RepeatedCompositeFieldContainer[Replica]
-    running: _containers.RepeatedCompositeFieldContainer[TaskRef]
+    running: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     executors: _containers.RepeatedScalarFieldContainer[str]
     native_ops: _containers.RepeatedScalarFieldContainer[str]
     zero: bool
@@ -89,7 +89,7 @@ class Registration(_message.Message):
     life: int
     languages: _containers.ScalarMap[str, str]
     more: bool
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")
@@ -101,7 +101,7 @@ class Replica(_message.Message):
     bytes: int
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
-class TaskRef(_message.Message):
+class AttemptRef(_message.Message):
     __slots__ = ("task_id", "attempt")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -244,8 +244,8 @@ class SessionResponse(_message.Message):
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
-    retractions: _containers.RepeatedCompositeFieldContainer[TaskRef]
-    cancellations: _containers.RepeatedCompositeFieldContainer[TaskRef]
+    retractions: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    cancellations: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     releases: _containers.RepeatedCompositeFieldContainer[Replica]
     drain: bool
     stop_reason: str
@@ -255,7 +255,7 @@ class SessionResponse(_message.Message):
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
     drained: bool
     accepted_writes: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Rescue(_message.Message):
     __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")

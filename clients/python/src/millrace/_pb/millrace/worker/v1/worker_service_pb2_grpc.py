@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from millrace._pb.millrace.v1 import worker_service_pb2 as millrace_dot_v1_dot_worker__service__pb2
+from millrace._pb.millrace.worker.v1 import worker_service_pb2 as millrace_dot_worker_dot_v1_dot_worker__service__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in millrace/v1/worker_service_pb2_grpc.py depends on'
+        + ' but the generated code in millrace/worker/v1/worker_service_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,14 +36,14 @@ class WorkerServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Session = channel.stream_stream(
-                '/millrace.v1.WorkerService/Session',
-                request_serializer=millrace_dot_v1_dot_worker__service__pb2.SessionRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_worker__service__pb2.SessionResponse.FromString,
+                '/millrace.worker.v1.WorkerService/Session',
+                request_serializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionRequest.SerializeToString,
+                response_deserializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionResponse.FromString,
                 _registered_method=True)
         self.ReportWorkerDeath = channel.unary_unary(
-                '/millrace.v1.WorkerService/ReportWorkerDeath',
-                request_serializer=millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.FromString,
+                '/millrace.worker.v1.WorkerService/ReportWorkerDeath',
+                request_serializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.SerializeToString,
+                response_deserializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.FromString,
                 _registered_method=True)
 
 
@@ -73,19 +73,19 @@ def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
-                    request_deserializer=millrace_dot_v1_dot_worker__service__pb2.SessionRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_worker__service__pb2.SessionResponse.SerializeToString,
+                    request_deserializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionRequest.FromString,
+                    response_serializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionResponse.SerializeToString,
             ),
             'ReportWorkerDeath': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportWorkerDeath,
-                    request_deserializer=millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.SerializeToString,
+                    request_deserializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.FromString,
+                    response_serializer=millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'millrace.v1.WorkerService', rpc_method_handlers)
+            'millrace.worker.v1.WorkerService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('millrace.v1.WorkerService', rpc_method_handlers)
+    server.add_registered_method_handlers('millrace.worker.v1.WorkerService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -107,9 +107,9 @@ class WorkerService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/millrace.v1.WorkerService/Session',
-            millrace_dot_v1_dot_worker__service__pb2.SessionRequest.SerializeToString,
-            millrace_dot_v1_dot_worker__service__pb2.SessionResponse.FromString,
+            '/millrace.worker.v1.WorkerService/Session',
+            millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionRequest.SerializeToString,
+            millrace_dot_worker_dot_v1_dot_worker__service__pb2.SessionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -134,9 +134,9 @@ class WorkerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/millrace.v1.WorkerService/ReportWorkerDeath',
-            millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.SerializeToString,
-            millrace_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.FromString,
+            '/millrace.worker.v1.WorkerService/ReportWorkerDeath',
+            millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathRequest.SerializeToString,
+            millrace_dot_worker_dot_v1_dot_worker__service__pb2.ReportWorkerDeathResponse.FromString,
             options,
             channel_credentials,
             insecure,

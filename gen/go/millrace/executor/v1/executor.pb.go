@@ -7,11 +7,12 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: millrace/v1/executor.proto
+// source: millrace/executor/v1/executor.proto
 
-package millracev1
+package executorv1
 
 import (
+	v1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -35,13 +36,13 @@ type ToExecutor struct {
 	// Ops that runs refer to; each is sent once, before its first use.
 	Ops []*OpDefinition `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
 	// Functions that they need; each is sent once, before its first use.
-	Functions []*Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
+	Functions []*v1.Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
 	// Attempts to run, in this order.
 	Runs []*ExecutorRun `protobuf:"bytes,4,rep,name=runs,proto3" json:"runs,omitempty"`
 	// Answers to allocation requests.
 	Allocated []*ExecutorAllocated `protobuf:"bytes,5,rep,name=allocated,proto3" json:"allocated,omitempty"`
 	// Attempts to drop if they have not started. Running ones are stopped by signal or by ending the process.
-	Cancellations []*TaskRef `protobuf:"bytes,6,rep,name=cancellations,proto3" json:"cancellations,omitempty"`
+	Cancellations []*AttemptRef `protobuf:"bytes,6,rep,name=cancellations,proto3" json:"cancellations,omitempty"`
 	// Finish what runs and exit.
 	Shutdown bool `protobuf:"varint,7,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
 	// Segments that runs of this message or later ones refer to; handled before them. Only for executors that said
@@ -60,7 +61,7 @@ type ToExecutor struct {
 
 func (x *ToExecutor) Reset() {
 	*x = ToExecutor{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[0]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -72,7 +73,7 @@ func (x *ToExecutor) String() string {
 func (*ToExecutor) ProtoMessage() {}
 
 func (x *ToExecutor) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[0]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -85,7 +86,7 @@ func (x *ToExecutor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToExecutor.ProtoReflect.Descriptor instead.
 func (*ToExecutor) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{0}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *ToExecutor) GetHello() *ExecutorHello {
@@ -102,7 +103,7 @@ func (x *ToExecutor) GetOps() []*OpDefinition {
 	return nil
 }
 
-func (x *ToExecutor) GetFunctions() []*Function {
+func (x *ToExecutor) GetFunctions() []*v1.Function {
 	if x != nil {
 		return x.Functions
 	}
@@ -123,7 +124,7 @@ func (x *ToExecutor) GetAllocated() []*ExecutorAllocated {
 	return nil
 }
 
-func (x *ToExecutor) GetCancellations() []*TaskRef {
+func (x *ToExecutor) GetCancellations() []*AttemptRef {
 	if x != nil {
 		return x.Cancellations
 	}
@@ -171,7 +172,7 @@ type FromExecutor struct {
 	// First message only: the executor is ready.
 	Ready *ExecutorReady `protobuf:"bytes,1,opt,name=ready,proto3" json:"ready,omitempty"`
 	// An attempt started.
-	Started []*TaskRef `protobuf:"bytes,2,rep,name=started,proto3" json:"started,omitempty"`
+	Started []*AttemptRef `protobuf:"bytes,2,rep,name=started,proto3" json:"started,omitempty"`
 	// Requests for room in the slab.
 	Allocate []*ExecutorAllocate `protobuf:"bytes,3,rep,name=allocate,proto3" json:"allocate,omitempty"`
 	// Attempts that ended.
@@ -189,7 +190,7 @@ type FromExecutor struct {
 
 func (x *FromExecutor) Reset() {
 	*x = FromExecutor{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[1]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -201,7 +202,7 @@ func (x *FromExecutor) String() string {
 func (*FromExecutor) ProtoMessage() {}
 
 func (x *FromExecutor) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[1]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -214,7 +215,7 @@ func (x *FromExecutor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromExecutor.ProtoReflect.Descriptor instead.
 func (*FromExecutor) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{1}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *FromExecutor) GetReady() *ExecutorReady {
@@ -224,7 +225,7 @@ func (x *FromExecutor) GetReady() *ExecutorReady {
 	return nil
 }
 
-func (x *FromExecutor) GetStarted() []*TaskRef {
+func (x *FromExecutor) GetStarted() []*AttemptRef {
 	if x != nil {
 		return x.Started
 	}
@@ -298,7 +299,7 @@ type ExecutorHello struct {
 
 func (x *ExecutorHello) Reset() {
 	*x = ExecutorHello{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[2]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +311,7 @@ func (x *ExecutorHello) String() string {
 func (*ExecutorHello) ProtoMessage() {}
 
 func (x *ExecutorHello) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[2]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +324,7 @@ func (x *ExecutorHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorHello.ProtoReflect.Descriptor instead.
 func (*ExecutorHello) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{2}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ExecutorHello) GetProtocol() uint32 {
@@ -427,7 +428,7 @@ type ExecutorDevice struct {
 
 func (x *ExecutorDevice) Reset() {
 	*x = ExecutorDevice{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[3]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +440,7 @@ func (x *ExecutorDevice) String() string {
 func (*ExecutorDevice) ProtoMessage() {}
 
 func (x *ExecutorDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[3]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +453,7 @@ func (x *ExecutorDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDevice.ProtoReflect.Descriptor instead.
 func (*ExecutorDevice) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{3}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExecutorDevice) GetUuid() []byte {
@@ -541,7 +542,7 @@ type ExecutorReady struct {
 
 func (x *ExecutorReady) Reset() {
 	*x = ExecutorReady{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +554,7 @@ func (x *ExecutorReady) String() string {
 func (*ExecutorReady) ProtoMessage() {}
 
 func (x *ExecutorReady) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +567,7 @@ func (x *ExecutorReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorReady.ProtoReflect.Descriptor instead.
 func (*ExecutorReady) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{4}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExecutorReady) GetProtocol() uint32 {
@@ -632,7 +633,7 @@ type ExecutorAttach struct {
 
 func (x *ExecutorAttach) Reset() {
 	*x = ExecutorAttach{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +645,7 @@ func (x *ExecutorAttach) String() string {
 func (*ExecutorAttach) ProtoMessage() {}
 
 func (x *ExecutorAttach) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +658,7 @@ func (x *ExecutorAttach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAttach.ProtoReflect.Descriptor instead.
 func (*ExecutorAttach) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{5}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExecutorAttach) GetSegment() uint32 {
@@ -685,7 +686,7 @@ type ExecutorDetach struct {
 
 func (x *ExecutorDetach) Reset() {
 	*x = ExecutorDetach{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[6]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +698,7 @@ func (x *ExecutorDetach) String() string {
 func (*ExecutorDetach) ProtoMessage() {}
 
 func (x *ExecutorDetach) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[6]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +711,7 @@ func (x *ExecutorDetach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDetach.ProtoReflect.Descriptor instead.
 func (*ExecutorDetach) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{6}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExecutorDetach) GetSegment() uint32 {
@@ -749,7 +750,7 @@ type ExecutorRun struct {
 
 func (x *ExecutorRun) Reset() {
 	*x = ExecutorRun{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[7]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +762,7 @@ func (x *ExecutorRun) String() string {
 func (*ExecutorRun) ProtoMessage() {}
 
 func (x *ExecutorRun) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[7]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +775,7 @@ func (x *ExecutorRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorRun.ProtoReflect.Descriptor instead.
 func (*ExecutorRun) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{7}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExecutorRun) GetTaskId() uint64 {
@@ -853,7 +854,7 @@ type ExecutorInput struct {
 
 func (x *ExecutorInput) Reset() {
 	*x = ExecutorInput{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[8]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +866,7 @@ func (x *ExecutorInput) String() string {
 func (*ExecutorInput) ProtoMessage() {}
 
 func (x *ExecutorInput) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[8]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +879,7 @@ func (x *ExecutorInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorInput.ProtoReflect.Descriptor instead.
 func (*ExecutorInput) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{8}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExecutorInput) GetHeader() []byte {
@@ -901,7 +902,7 @@ type ExecutorAllocate struct {
 	// Number of the request, chosen by the executor.
 	Request uint64 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
 	// The task it is for, which it ends with. Absent: it is the process's until it is released, or the process has died.
-	Task *TaskRef `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
+	Task *AttemptRef `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Size of each frame in bytes.
 	FrameBytes []uint64 `protobuf:"varint,3,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
 	// Only memory that is free at once: otherwise the answer is an error, and nobody waits for others to finish. Memory of
@@ -913,7 +914,7 @@ type ExecutorAllocate struct {
 
 func (x *ExecutorAllocate) Reset() {
 	*x = ExecutorAllocate{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[9]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +926,7 @@ func (x *ExecutorAllocate) String() string {
 func (*ExecutorAllocate) ProtoMessage() {}
 
 func (x *ExecutorAllocate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[9]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +939,7 @@ func (x *ExecutorAllocate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAllocate.ProtoReflect.Descriptor instead.
 func (*ExecutorAllocate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{9}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExecutorAllocate) GetRequest() uint64 {
@@ -948,7 +949,7 @@ func (x *ExecutorAllocate) GetRequest() uint64 {
 	return 0
 }
 
-func (x *ExecutorAllocate) GetTask() *TaskRef {
+func (x *ExecutorAllocate) GetTask() *AttemptRef {
 	if x != nil {
 		return x.Task
 	}
@@ -977,14 +978,14 @@ type ExecutorAllocated struct {
 	// Where the frames may be written; theirs until the attempt ends.
 	Frames []*FrameLocation `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
 	// Why there is no room; `frames` is empty then.
-	Error         *TaskError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error         *v1.TaskError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecutorAllocated) Reset() {
 	*x = ExecutorAllocated{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[10]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +997,7 @@ func (x *ExecutorAllocated) String() string {
 func (*ExecutorAllocated) ProtoMessage() {}
 
 func (x *ExecutorAllocated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[10]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1010,7 @@ func (x *ExecutorAllocated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAllocated.ProtoReflect.Descriptor instead.
 func (*ExecutorAllocated) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{10}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExecutorAllocated) GetRequest() uint64 {
@@ -1026,7 +1027,7 @@ func (x *ExecutorAllocated) GetFrames() []*FrameLocation {
 	return nil
 }
 
-func (x *ExecutorAllocated) GetError() *TaskError {
+func (x *ExecutorAllocated) GetError() *v1.TaskError {
 	if x != nil {
 		return x.Error
 	}
@@ -1045,7 +1046,7 @@ type ExecutorRelease struct {
 
 func (x *ExecutorRelease) Reset() {
 	*x = ExecutorRelease{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[11]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1058,7 @@ func (x *ExecutorRelease) String() string {
 func (*ExecutorRelease) ProtoMessage() {}
 
 func (x *ExecutorRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[11]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1071,7 @@ func (x *ExecutorRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorRelease.ProtoReflect.Descriptor instead.
 func (*ExecutorRelease) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{11}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExecutorRelease) GetRequest() uint64 {
@@ -1088,7 +1089,7 @@ type ExecutorFinished struct {
 	// The attempt.
 	Attempt uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Absent: it succeeded.
-	Error *TaskError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error *v1.TaskError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// A serialised Value that describes the result.
 	Header []byte `protobuf:"bytes,4,opt,name=header,proto3" json:"header,omitempty"`
 	// Its frames in the slab, as allocated. Empty if `inline_frames` is used or there are none.
@@ -1106,7 +1107,7 @@ type ExecutorFinished struct {
 
 func (x *ExecutorFinished) Reset() {
 	*x = ExecutorFinished{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[12]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1119,7 @@ func (x *ExecutorFinished) String() string {
 func (*ExecutorFinished) ProtoMessage() {}
 
 func (x *ExecutorFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[12]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1132,7 @@ func (x *ExecutorFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorFinished.ProtoReflect.Descriptor instead.
 func (*ExecutorFinished) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{12}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExecutorFinished) GetTaskId() uint64 {
@@ -1148,7 +1149,7 @@ func (x *ExecutorFinished) GetAttempt() uint32 {
 	return 0
 }
 
-func (x *ExecutorFinished) GetError() *TaskError {
+func (x *ExecutorFinished) GetError() *v1.TaskError {
 	if x != nil {
 		return x.Error
 	}
@@ -1203,7 +1204,7 @@ type ExecutorKept struct {
 
 func (x *ExecutorKept) Reset() {
 	*x = ExecutorKept{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1216,7 @@ func (x *ExecutorKept) String() string {
 func (*ExecutorKept) ProtoMessage() {}
 
 func (x *ExecutorKept) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1229,7 @@ func (x *ExecutorKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorKept.ProtoReflect.Descriptor instead.
 func (*ExecutorKept) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{13}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExecutorKept) GetRequest() uint64 {
@@ -1260,7 +1261,7 @@ type ExecutorLog struct {
 
 func (x *ExecutorLog) Reset() {
 	*x = ExecutorLog{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[14]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1273,7 @@ func (x *ExecutorLog) String() string {
 func (*ExecutorLog) ProtoMessage() {}
 
 func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[14]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1286,7 @@ func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorLog.ProtoReflect.Descriptor instead.
 func (*ExecutorLog) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{14}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExecutorLog) GetTaskId() uint64 {
@@ -1309,33 +1310,207 @@ func (x *ExecutorLog) GetText() string {
 	return ""
 }
 
-var File_millrace_v1_executor_proto protoreflect.FileDescriptor
+// AttemptRef names one attempt of a task.
+type AttemptRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The attempt, counted from 1.
+	Attempt       uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
 
-const file_millrace_v1_executor_proto_rawDesc = "" +
+func (x *AttemptRef) Reset() {
+	*x = AttemptRef{}
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttemptRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttemptRef) ProtoMessage() {}
+
+func (x *AttemptRef) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttemptRef.ProtoReflect.Descriptor instead.
+func (*AttemptRef) Descriptor() ([]byte, []int) {
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AttemptRef) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *AttemptRef) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+// OpDefinition gives an op a number for the life of the executor.
+type OpDefinition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number.
+	OpId uint32 `protobuf:"varint,1,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// The op.
+	Op            *v1.Op `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpDefinition) Reset() {
+	*x = OpDefinition{}
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpDefinition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpDefinition) ProtoMessage() {}
+
+func (x *OpDefinition) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpDefinition.ProtoReflect.Descriptor instead.
+func (*OpDefinition) Descriptor() ([]byte, []int) {
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *OpDefinition) GetOpId() uint32 {
+	if x != nil {
+		return x.OpId
+	}
+	return 0
+}
+
+func (x *OpDefinition) GetOp() *v1.Op {
+	if x != nil {
+		return x.Op
+	}
+	return nil
+}
+
+// FrameLocation is where a frame lies in the slab or in the memory of another worker.
+type FrameLocation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes from the start of the slab or segment.
+	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Size in bytes.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// 0: the slab. Other numbers occur in inputs only: see ExecutorAttach.
+	Segment       uint32 `protobuf:"varint,3,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FrameLocation) Reset() {
+	*x = FrameLocation{}
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FrameLocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FrameLocation) ProtoMessage() {}
+
+func (x *FrameLocation) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FrameLocation.ProtoReflect.Descriptor instead.
+func (*FrameLocation) Descriptor() ([]byte, []int) {
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *FrameLocation) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *FrameLocation) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FrameLocation) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
+var File_millrace_executor_v1_executor_proto protoreflect.FileDescriptor
+
+const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\x98\x04\n" +
+	"#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x16millrace/v1/task.proto\"\xda\x04\n" +
 	"\n" +
-	"ToExecutor\x120\n" +
-	"\x05hello\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n" +
-	"\x03ops\x18\x02 \x03(\v2\x19.millrace.v1.OpDefinitionR\x03ops\x123\n" +
-	"\tfunctions\x18\x03 \x03(\v2\x15.millrace.v1.FunctionR\tfunctions\x12,\n" +
-	"\x04runs\x18\x04 \x03(\v2\x18.millrace.v1.ExecutorRunR\x04runs\x12<\n" +
-	"\tallocated\x18\x05 \x03(\v2\x1e.millrace.v1.ExecutorAllocatedR\tallocated\x12:\n" +
-	"\rcancellations\x18\x06 \x03(\v2\x14.millrace.v1.TaskRefR\rcancellations\x12\x1a\n" +
-	"\bshutdown\x18\a \x01(\bR\bshutdown\x123\n" +
-	"\x06attach\x18\b \x03(\v2\x1b.millrace.v1.ExecutorAttachR\x06attach\x123\n" +
-	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\x12+\n" +
+	"ToExecutor\x129\n" +
+	"\x05hello\x18\x01 \x01(\v2#.millrace.executor.v1.ExecutorHelloR\x05hello\x124\n" +
+	"\x03ops\x18\x02 \x03(\v2\".millrace.executor.v1.OpDefinitionR\x03ops\x123\n" +
+	"\tfunctions\x18\x03 \x03(\v2\x15.millrace.v1.FunctionR\tfunctions\x125\n" +
+	"\x04runs\x18\x04 \x03(\v2!.millrace.executor.v1.ExecutorRunR\x04runs\x12E\n" +
+	"\tallocated\x18\x05 \x03(\v2'.millrace.executor.v1.ExecutorAllocatedR\tallocated\x12F\n" +
+	"\rcancellations\x18\x06 \x03(\v2 .millrace.executor.v1.AttemptRefR\rcancellations\x12\x1a\n" +
+	"\bshutdown\x18\a \x01(\bR\bshutdown\x12<\n" +
+	"\x06attach\x18\b \x03(\v2$.millrace.executor.v1.ExecutorAttachR\x06attach\x12<\n" +
+	"\x06detach\x18\t \x03(\v2$.millrace.executor.v1.ExecutorDetachR\x06detach\x12+\n" +
 	"\x11dropped_functions\x18\n" +
 	" \x03(\fR\x10droppedFunctions\x12\x1b\n" +
-	"\tgive_back\x18\v \x01(\bR\bgiveBack\"\xe4\x02\n" +
-	"\fFromExecutor\x120\n" +
-	"\x05ready\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n" +
-	"\astarted\x18\x02 \x03(\v2\x14.millrace.v1.TaskRefR\astarted\x129\n" +
-	"\ballocate\x18\x03 \x03(\v2\x1d.millrace.v1.ExecutorAllocateR\ballocate\x129\n" +
-	"\bfinished\x18\x04 \x03(\v2\x1d.millrace.v1.ExecutorFinishedR\bfinished\x12,\n" +
-	"\x04logs\x18\x05 \x03(\v2\x18.millrace.v1.ExecutorLogR\x04logs\x126\n" +
-	"\arelease\x18\x06 \x03(\v2\x1c.millrace.v1.ExecutorReleaseR\arelease\x12\x16\n" +
-	"\x06loaded\x18\a \x03(\tR\x06loaded\"\xea\x02\n" +
+	"\tgive_back\x18\v \x01(\bR\bgiveBack\"\x9d\x03\n" +
+	"\fFromExecutor\x129\n" +
+	"\x05ready\x18\x01 \x01(\v2#.millrace.executor.v1.ExecutorReadyR\x05ready\x12:\n" +
+	"\astarted\x18\x02 \x03(\v2 .millrace.executor.v1.AttemptRefR\astarted\x12B\n" +
+	"\ballocate\x18\x03 \x03(\v2&.millrace.executor.v1.ExecutorAllocateR\ballocate\x12B\n" +
+	"\bfinished\x18\x04 \x03(\v2&.millrace.executor.v1.ExecutorFinishedR\bfinished\x125\n" +
+	"\x04logs\x18\x05 \x03(\v2!.millrace.executor.v1.ExecutorLogR\x04logs\x12?\n" +
+	"\arelease\x18\x06 \x03(\v2%.millrace.executor.v1.ExecutorReleaseR\arelease\x12\x16\n" +
+	"\x06loaded\x18\a \x03(\tR\x06loaded\"\xf3\x02\n" +
 	"\rExecutorHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1f\n" +
 	"\vworker_name\x18\x02 \x01(\tR\n" +
@@ -1345,8 +1520,8 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"slab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12!\n" +
 	"\finline_bytes\x18\x05 \x01(\x04R\vinlineBytes\x12+\n" +
 	"\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n" +
-	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\x123\n" +
-	"\x06device\x18\b \x01(\v2\x1b.millrace.v1.ExecutorDeviceR\x06device\x12\x18\n" +
+	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\x12<\n" +
+	"\x06device\x18\b \x01(\v2$.millrace.executor.v1.ExecutorDeviceR\x06device\x12\x18\n" +
 	"\apreload\x18\t \x03(\tR\apreload\x12\x14\n" +
 	"\x05spare\x18\n" +
 	" \x01(\bR\x05spare\"\x9b\x02\n" +
@@ -1375,139 +1550,149 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"*\n" +
 	"\x0eExecutorDetach\x12\x18\n" +
-	"\asegment\x18\x01 \x01(\rR\asegment\"\x92\x02\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\"\x9b\x02\n" +
 	"\vExecutorRun\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x13\n" +
 	"\x05op_id\x18\x03 \x01(\rR\x04opId\x12\x1c\n" +
-	"\targuments\x18\x04 \x01(\fR\targuments\x122\n" +
-	"\x06inputs\x18\x05 \x03(\v2\x1a.millrace.v1.ExecutorInputR\x06inputs\x12\x10\n" +
+	"\targuments\x18\x04 \x01(\fR\targuments\x12;\n" +
+	"\x06inputs\x18\x05 \x03(\v2#.millrace.executor.v1.ExecutorInputR\x06inputs\x12\x10\n" +
 	"\x03key\x18\x06 \x01(\tR\x03key\x12%\n" +
 	"\x0etimeout_millis\x18\a \x01(\x04R\rtimeoutMillis\x12\x1c\n" +
 	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04more\x18\t \x01(\bR\x04more\"[\n" +
+	"\x04more\x18\t \x01(\bR\x04more\"d\n" +
 	"\rExecutorInput\x12\x16\n" +
-	"\x06header\x18\x01 \x01(\fR\x06header\x122\n" +
-	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"\x90\x01\n" +
+	"\x06header\x18\x01 \x01(\fR\x06header\x12;\n" +
+	"\x06frames\x18\x02 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\"\x9c\x01\n" +
 	"\x10ExecutorAllocate\x12\x18\n" +
-	"\arequest\x18\x01 \x01(\x04R\arequest\x12(\n" +
-	"\x04task\x18\x02 \x01(\v2\x14.millrace.v1.TaskRefR\x04task\x12\x1f\n" +
+	"\arequest\x18\x01 \x01(\x04R\arequest\x124\n" +
+	"\x04task\x18\x02 \x01(\v2 .millrace.executor.v1.AttemptRefR\x04task\x12\x1f\n" +
 	"\vframe_bytes\x18\x03 \x03(\x04R\n" +
 	"frameBytes\x12\x17\n" +
-	"\ano_wait\x18\x04 \x01(\bR\x06noWait\"\x8f\x01\n" +
+	"\ano_wait\x18\x04 \x01(\bR\x06noWait\"\x98\x01\n" +
 	"\x11ExecutorAllocated\x12\x18\n" +
-	"\arequest\x18\x01 \x01(\x04R\arequest\x122\n" +
-	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12,\n" +
+	"\arequest\x18\x01 \x01(\x04R\arequest\x12;\n" +
+	"\x06frames\x18\x02 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\x12,\n" +
 	"\x05error\x18\x03 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\"+\n" +
 	"\x0fExecutorRelease\x12\x18\n" +
-	"\arequest\x18\x01 \x01(\x04R\arequest\"\xb0\x02\n" +
+	"\arequest\x18\x01 \x01(\x04R\arequest\"\xc2\x02\n" +
 	"\x10ExecutorFinished\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12,\n" +
 	"\x05error\x18\x03 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x12\x16\n" +
-	"\x06header\x18\x04 \x01(\fR\x06header\x122\n" +
-	"\x06frames\x18\x05 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12#\n" +
+	"\x06header\x18\x04 \x01(\fR\x06header\x12;\n" +
+	"\x06frames\x18\x05 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\x12#\n" +
 	"\rinline_frames\x18\x06 \x03(\fR\finlineFrames\x12\x1b\n" +
-	"\trun_nanos\x18\a \x01(\x04R\brunNanos\x12-\n" +
-	"\x04kept\x18\b \x03(\v2\x19.millrace.v1.ExecutorKeptR\x04kept\">\n" +
+	"\trun_nanos\x18\a \x01(\x04R\brunNanos\x126\n" +
+	"\x04kept\x18\b \x03(\v2\".millrace.executor.v1.ExecutorKeptR\x04kept\">\n" +
 	"\fExecutorKept\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x12\x14\n" +
 	"\x05input\x18\x02 \x01(\rR\x05input\"R\n" +
 	"\vExecutorLog\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\bR\x06stderr\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04textB\xa9\x01\n" +
-	"\x0fcom.millrace.v1B\rExecutorProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x04text\x18\x03 \x01(\tR\x04text\"?\n" +
+	"\n" +
+	"AttemptRef\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"D\n" +
+	"\fOpDefinition\x12\x13\n" +
+	"\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n" +
+	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"W\n" +
+	"\rFrameLocation\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\asegment\x18\x03 \x01(\rR\asegmentB\xe0\x01\n" +
+	"\x18com.millrace.executor.v1B\rExecutorProtoP\x01ZCgithub.com/millrace/millrace/gen/go/millrace/executor/v1;executorv1\xa2\x02\x03MEX\xaa\x02\x14Millrace.Executor.V1\xca\x02\x14Millrace\\Executor\\V1\xe2\x02 Millrace\\Executor\\V1\\GPBMetadata\xea\x02\x16Millrace::Executor::V1b\x06proto3"
 
 var (
-	file_millrace_v1_executor_proto_rawDescOnce sync.Once
-	file_millrace_v1_executor_proto_rawDescData []byte
+	file_millrace_executor_v1_executor_proto_rawDescOnce sync.Once
+	file_millrace_executor_v1_executor_proto_rawDescData []byte
 )
 
-func file_millrace_v1_executor_proto_rawDescGZIP() []byte {
-	file_millrace_v1_executor_proto_rawDescOnce.Do(func() {
-		file_millrace_v1_executor_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_proto_rawDesc), len(file_millrace_v1_executor_proto_rawDesc)))
+func file_millrace_executor_v1_executor_proto_rawDescGZIP() []byte {
+	file_millrace_executor_v1_executor_proto_rawDescOnce.Do(func() {
+		file_millrace_executor_v1_executor_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_millrace_executor_v1_executor_proto_rawDesc), len(file_millrace_executor_v1_executor_proto_rawDesc)))
 	})
-	return file_millrace_v1_executor_proto_rawDescData
+	return file_millrace_executor_v1_executor_proto_rawDescData
 }
 
-var file_millrace_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
-var file_millrace_v1_executor_proto_goTypes = []any{
-	(*ToExecutor)(nil),        // 0: millrace.v1.ToExecutor
-	(*FromExecutor)(nil),      // 1: millrace.v1.FromExecutor
-	(*ExecutorHello)(nil),     // 2: millrace.v1.ExecutorHello
-	(*ExecutorDevice)(nil),    // 3: millrace.v1.ExecutorDevice
-	(*ExecutorReady)(nil),     // 4: millrace.v1.ExecutorReady
-	(*ExecutorAttach)(nil),    // 5: millrace.v1.ExecutorAttach
-	(*ExecutorDetach)(nil),    // 6: millrace.v1.ExecutorDetach
-	(*ExecutorRun)(nil),       // 7: millrace.v1.ExecutorRun
-	(*ExecutorInput)(nil),     // 8: millrace.v1.ExecutorInput
-	(*ExecutorAllocate)(nil),  // 9: millrace.v1.ExecutorAllocate
-	(*ExecutorAllocated)(nil), // 10: millrace.v1.ExecutorAllocated
-	(*ExecutorRelease)(nil),   // 11: millrace.v1.ExecutorRelease
-	(*ExecutorFinished)(nil),  // 12: millrace.v1.ExecutorFinished
-	(*ExecutorKept)(nil),      // 13: millrace.v1.ExecutorKept
-	(*ExecutorLog)(nil),       // 14: millrace.v1.ExecutorLog
-	(*OpDefinition)(nil),      // 15: millrace.v1.OpDefinition
-	(*Function)(nil),          // 16: millrace.v1.Function
-	(*TaskRef)(nil),           // 17: millrace.v1.TaskRef
-	(*FrameLocation)(nil),     // 18: millrace.v1.FrameLocation
-	(*TaskError)(nil),         // 19: millrace.v1.TaskError
+var file_millrace_executor_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_millrace_executor_v1_executor_proto_goTypes = []any{
+	(*ToExecutor)(nil),        // 0: millrace.executor.v1.ToExecutor
+	(*FromExecutor)(nil),      // 1: millrace.executor.v1.FromExecutor
+	(*ExecutorHello)(nil),     // 2: millrace.executor.v1.ExecutorHello
+	(*ExecutorDevice)(nil),    // 3: millrace.executor.v1.ExecutorDevice
+	(*ExecutorReady)(nil),     // 4: millrace.executor.v1.ExecutorReady
+	(*ExecutorAttach)(nil),    // 5: millrace.executor.v1.ExecutorAttach
+	(*ExecutorDetach)(nil),    // 6: millrace.executor.v1.ExecutorDetach
+	(*ExecutorRun)(nil),       // 7: millrace.executor.v1.ExecutorRun
+	(*ExecutorInput)(nil),     // 8: millrace.executor.v1.ExecutorInput
+	(*ExecutorAllocate)(nil),  // 9: millrace.executor.v1.ExecutorAllocate
+	(*ExecutorAllocated)(nil), // 10: millrace.executor.v1.ExecutorAllocated
+	(*ExecutorRelease)(nil),   // 11: millrace.executor.v1.ExecutorRelease
+	(*ExecutorFinished)(nil),  // 12: millrace.executor.v1.ExecutorFinished
+	(*ExecutorKept)(nil),      // 13: millrace.executor.v1.ExecutorKept
+	(*ExecutorLog)(nil),       // 14: millrace.executor.v1.ExecutorLog
+	(*AttemptRef)(nil),        // 15: millrace.executor.v1.AttemptRef
+	(*OpDefinition)(nil),      // 16: millrace.executor.v1.OpDefinition
+	(*FrameLocation)(nil),     // 17: millrace.executor.v1.FrameLocation
+	(*v1.Function)(nil),       // 18: millrace.v1.Function
+	(*v1.TaskError)(nil),      // 19: millrace.v1.TaskError
+	(*v1.Op)(nil),             // 20: millrace.v1.Op
 }
-var file_millrace_v1_executor_proto_depIdxs = []int32{
-	2,  // 0: millrace.v1.ToExecutor.hello:type_name -> millrace.v1.ExecutorHello
-	15, // 1: millrace.v1.ToExecutor.ops:type_name -> millrace.v1.OpDefinition
-	16, // 2: millrace.v1.ToExecutor.functions:type_name -> millrace.v1.Function
-	7,  // 3: millrace.v1.ToExecutor.runs:type_name -> millrace.v1.ExecutorRun
-	10, // 4: millrace.v1.ToExecutor.allocated:type_name -> millrace.v1.ExecutorAllocated
-	17, // 5: millrace.v1.ToExecutor.cancellations:type_name -> millrace.v1.TaskRef
-	5,  // 6: millrace.v1.ToExecutor.attach:type_name -> millrace.v1.ExecutorAttach
-	6,  // 7: millrace.v1.ToExecutor.detach:type_name -> millrace.v1.ExecutorDetach
-	4,  // 8: millrace.v1.FromExecutor.ready:type_name -> millrace.v1.ExecutorReady
-	17, // 9: millrace.v1.FromExecutor.started:type_name -> millrace.v1.TaskRef
-	9,  // 10: millrace.v1.FromExecutor.allocate:type_name -> millrace.v1.ExecutorAllocate
-	12, // 11: millrace.v1.FromExecutor.finished:type_name -> millrace.v1.ExecutorFinished
-	14, // 12: millrace.v1.FromExecutor.logs:type_name -> millrace.v1.ExecutorLog
-	11, // 13: millrace.v1.FromExecutor.release:type_name -> millrace.v1.ExecutorRelease
-	3,  // 14: millrace.v1.ExecutorHello.device:type_name -> millrace.v1.ExecutorDevice
-	8,  // 15: millrace.v1.ExecutorRun.inputs:type_name -> millrace.v1.ExecutorInput
-	18, // 16: millrace.v1.ExecutorInput.frames:type_name -> millrace.v1.FrameLocation
-	17, // 17: millrace.v1.ExecutorAllocate.task:type_name -> millrace.v1.TaskRef
-	18, // 18: millrace.v1.ExecutorAllocated.frames:type_name -> millrace.v1.FrameLocation
-	19, // 19: millrace.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
-	19, // 20: millrace.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
-	18, // 21: millrace.v1.ExecutorFinished.frames:type_name -> millrace.v1.FrameLocation
-	13, // 22: millrace.v1.ExecutorFinished.kept:type_name -> millrace.v1.ExecutorKept
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+var file_millrace_executor_v1_executor_proto_depIdxs = []int32{
+	2,  // 0: millrace.executor.v1.ToExecutor.hello:type_name -> millrace.executor.v1.ExecutorHello
+	16, // 1: millrace.executor.v1.ToExecutor.ops:type_name -> millrace.executor.v1.OpDefinition
+	18, // 2: millrace.executor.v1.ToExecutor.functions:type_name -> millrace.v1.Function
+	7,  // 3: millrace.executor.v1.ToExecutor.runs:type_name -> millrace.executor.v1.ExecutorRun
+	10, // 4: millrace.executor.v1.ToExecutor.allocated:type_name -> millrace.executor.v1.ExecutorAllocated
+	15, // 5: millrace.executor.v1.ToExecutor.cancellations:type_name -> millrace.executor.v1.AttemptRef
+	5,  // 6: millrace.executor.v1.ToExecutor.attach:type_name -> millrace.executor.v1.ExecutorAttach
+	6,  // 7: millrace.executor.v1.ToExecutor.detach:type_name -> millrace.executor.v1.ExecutorDetach
+	4,  // 8: millrace.executor.v1.FromExecutor.ready:type_name -> millrace.executor.v1.ExecutorReady
+	15, // 9: millrace.executor.v1.FromExecutor.started:type_name -> millrace.executor.v1.AttemptRef
+	9,  // 10: millrace.executor.v1.FromExecutor.allocate:type_name -> millrace.executor.v1.ExecutorAllocate
+	12, // 11: millrace.executor.v1.FromExecutor.finished:type_name -> millrace.executor.v1.ExecutorFinished
+	14, // 12: millrace.executor.v1.FromExecutor.logs:type_name -> millrace.executor.v1.ExecutorLog
+	11, // 13: millrace.executor.v1.FromExecutor.release:type_name -> millrace.executor.v1.ExecutorRelease
+	3,  // 14: millrace.executor.v1.ExecutorHello.device:type_name -> millrace.executor.v1.ExecutorDevice
+	8,  // 15: millrace.executor.v1.ExecutorRun.inputs:type_name -> millrace.executor.v1.ExecutorInput
+	17, // 16: millrace.executor.v1.ExecutorInput.frames:type_name -> millrace.executor.v1.FrameLocation
+	15, // 17: millrace.executor.v1.ExecutorAllocate.task:type_name -> millrace.executor.v1.AttemptRef
+	17, // 18: millrace.executor.v1.ExecutorAllocated.frames:type_name -> millrace.executor.v1.FrameLocation
+	19, // 19: millrace.executor.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
+	19, // 20: millrace.executor.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
+	17, // 21: millrace.executor.v1.ExecutorFinished.frames:type_name -> millrace.executor.v1.FrameLocation
+	13, // 22: millrace.executor.v1.ExecutorFinished.kept:type_name -> millrace.executor.v1.ExecutorKept
+	20, // 23: millrace.executor.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
-func init() { file_millrace_v1_executor_proto_init() }
-func file_millrace_v1_executor_proto_init() {
-	if File_millrace_v1_executor_proto != nil {
+func init() { file_millrace_executor_v1_executor_proto_init() }
+func file_millrace_executor_v1_executor_proto_init() {
+	if File_millrace_executor_v1_executor_proto != nil {
 		return
 	}
-	file_millrace_v1_data_service_proto_init()
-	file_millrace_v1_task_proto_init()
-	file_millrace_v1_worker_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_proto_rawDesc), len(file_millrace_v1_executor_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_executor_v1_executor_proto_rawDesc), len(file_millrace_executor_v1_executor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_millrace_v1_executor_proto_goTypes,
-		DependencyIndexes: file_millrace_v1_executor_proto_depIdxs,
-		MessageInfos:      file_millrace_v1_executor_proto_msgTypes,
+		GoTypes:           file_millrace_executor_v1_executor_proto_goTypes,
+		DependencyIndexes: file_millrace_executor_v1_executor_proto_depIdxs,
+		MessageInfos:      file_millrace_executor_v1_executor_proto_msgTypes,
 	}.Build()
-	File_millrace_v1_executor_proto = out.File
-	file_millrace_v1_executor_proto_goTypes = nil
-	file_millrace_v1_executor_proto_depIdxs = nil
+	File_millrace_executor_v1_executor_proto = out.File
+	file_millrace_executor_v1_executor_proto_goTypes = nil
+	file_millrace_executor_v1_executor_proto_depIdxs = nil
 }

@@ -1,6 +1,4 @@
-from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
-from millrace._pb.millrace.v1 import worker_service_pb2 as _worker_service_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -23,17 +21,17 @@ class ToExecutor(_message.Message):
     DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
-    ops: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.OpDefinition]
+    ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
     runs: _containers.RepeatedCompositeFieldContainer[ExecutorRun]
     allocated: _containers.RepeatedCompositeFieldContainer[ExecutorAllocated]
-    cancellations: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
+    cancellations: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     shutdown: bool
     attach: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
     detach: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
     give_back: bool
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., give_back: bool = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., give_back: bool = ...) -> None: ...
 
 class FromExecutor(_message.Message):
     __slots__ = ("ready", "started", "allocate", "finished", "logs", "release", "loaded")
@@ -45,13 +43,13 @@ class FromExecutor(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     ready: ExecutorReady
-    started: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
+    started: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     allocate: _containers.RepeatedCompositeFieldContainer[ExecutorAllocate]
     finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
     logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
     release: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
     loaded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ..., loaded: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ..., loaded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
     __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload", "spare")
@@ -158,8 +156,8 @@ class ExecutorInput(_message.Message):
     HEADER_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     header: bytes
-    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
-    def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
+    frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
+    def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ...) -> None: ...
 
 class ExecutorAllocate(_message.Message):
     __slots__ = ("request", "task", "frame_bytes", "no_wait")
@@ -168,10 +166,10 @@ class ExecutorAllocate(_message.Message):
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     NO_WAIT_FIELD_NUMBER: _ClassVar[int]
     request: int
-    task: _worker_service_pb2.TaskRef
+    task: AttemptRef
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
     no_wait: bool
-    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
+    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[AttemptRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
 
 class ExecutorAllocated(_message.Message):
     __slots__ = ("request", "frames", "error")
@@ -179,9 +177,9 @@ class ExecutorAllocated(_message.Message):
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     request: int
-    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     error: _task_pb2.TaskError
-    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ...) -> None: ...
+    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ...) -> None: ...
 
 class ExecutorRelease(_message.Message):
     __slots__ = ("request",)
@@ -203,11 +201,11 @@ class ExecutorFinished(_message.Message):
     attempt: int
     error: _task_pb2.TaskError
     header: bytes
-    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
     run_nanos: int
     kept: _containers.RepeatedCompositeFieldContainer[ExecutorKept]
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
 
 class ExecutorKept(_message.Message):
     __slots__ = ("request", "input")
@@ -226,3 +224,29 @@ class ExecutorLog(_message.Message):
     stderr: bool
     text: str
     def __init__(self, task_id: _Optional[int] = ..., stderr: bool = ..., text: _Optional[str] = ...) -> None: ...
+
+class AttemptRef(_message.Message):
+    __slots__ = ("task_id", "attempt")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class OpDefinition(_message.Message):
+    __slots__ = ("op_id", "op")
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    op_id: int
+    op: _task_pb2.Op
+    def __init__(self, op_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ...) -> None: ...
+
+class FrameLocation(_message.Message):
+    __slots__ = ("offset", "bytes", "segment")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    bytes: int
+    segment: int
+    def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ..., segment: _Optional[int] = ...) -> None: ...
