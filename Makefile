@@ -1,5 +1,6 @@
-# `make help` lists the targets. Nothing needs to be installed by hand: tools/bootstrap and the pinned tools below
-# bring what is missing, into .tools and .venv.
+# `make help` lists the targets. Nothing needs to be installed by hand: tools/bootstrap installs Go
+# and Python, and the targets under "Tools" put all other tools, with pinned versions, into .tools
+# and .venv.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,8 +15,9 @@ export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
 export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# go-nvml leaves it to the dynamic linker to find the functions of NVML, each at its first call. A compiler that binds all
-# of them at the start makes a program that does not start where there is no driver.
+# Lazy binding: go-nvml needs the dynamic linker to look up each function of NVML at its first call.
+# If it looked up all of them at the start, as some compilers arrange by default, the program would
+# not start on a machine without a driver.
 LAZY    := -extldflags=-Wl,-z,lazy
 export GOFLAGS := $(strip $(GOFLAGS) -ldflags=$(LAZY))
 LDFLAGS := $(LAZY) -X github.com/millrace/millrace/internal/version.version=$(VERSION)
@@ -25,10 +27,10 @@ GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'
 PY      := .venv/bin/python
 PYRIGHT := 1.1.407
 
-# What `make run` runs once everything is built.
+# The command that `make run` runs after the build.
 RUN_MAIN ?= $(PY) examples/digits.py --progress
 
-# Knobs of the testing targets.
+# Parameters of the targets under "Testing".
 SEED     ?= 1
 SEEDS    ?= 200
 SECONDS  ?= 30
@@ -39,7 +41,7 @@ PKG      ?= ./...
 ##@ Everyday
 
 .PHONY: help
-help: ## This list
+help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -48,13 +50,13 @@ run: build ## Build, start a cluster on this machine, run the main job on real d
 	$(RUN_MAIN)
 
 .PHONY: build
-build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## bin/millrace, .venv where `import millrace` works, and UCX beside them; on a GPU machine CuPy as well
+build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## Build bin/millrace and .venv with the Python client, and fetch UCX; on a GPU machine CuPy as well
 
 .PHONY: check
-check: gen-check lint vet unit py-quick ## The everyday subset of test; a few minutes
+check: gen-check lint vet unit py-quick ## Run the everyday subset of test; a few minutes
 
 .PHONY: test
-test: bootstrap-cc gen-check lint lint-proto build build-nocgo race asan sim-seeds fuzz-corpus py e2e gpu ## Everything that CI runs; on a GPU machine on its GPUs, too
+test: bootstrap-cc gen-check lint lint-proto build build-nocgo race asan sim-seeds fuzz-corpus py e2e gpu ## Run everything that CI runs; on a GPU machine also the tests on its GPUs
 	@echo "make test: ok"
 
 .PHONY: fmt
@@ -65,40 +67,40 @@ fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and P
 	.venv/bin/ruff check -q --fix --select I clients/python examples tools
 
 .PHONY: clean
-clean: ## Remove what was built; tools and environments stay (git clean -xfd removes them too)
+clean: ## Remove the results of builds; tools and environments stay (git clean -xfd removes them too)
 	rm -rf bin out .tools/gen
 
 ##@ Building
 
-# Always asked: the go command knows better than make what is out of date. Without a C compiler the program can do all but
-# use GPUs and load UCX, and says so.
+# Always runs, because the go command itself finds out what is out of date. Without a C compiler the
+# program can neither use GPUs nor load UCX, and says so.
 .PHONY: $(BIN)
 $(BIN): bootstrap
 	CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0) go build -trimpath -buildvcs=false -ldflags='$(LDFLAGS)' -o $@ ./cmd/millrace
 
 .PHONY: build-nocgo
-build-nocgo: bootstrap ## Everything builds without cgo
+build-nocgo: bootstrap ## Check that everything builds without cgo
 	CGO_ENABLED=0 go build ./...
 	cd tools && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
 
 .PHONY: gen
-gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate Go and Python code, and the public .proto files, from proto/
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate the Go and Python code, and the public .proto files, from proto/
 	tools/gen
 
 .PHONY: gen-check
-gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if generated code is not what proto/ gives
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if the generated code is out of date
 	tools/gen --check
 
 ##@ Testing
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint .venv/.stamp ## golangci-lint, ruff
+lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
 	$(TOOLS)/golangci-lint run ./...
 	.venv/bin/ruff check -q clients/python examples tools
 	.venv/bin/ruff format -q --check clients/python examples tools
 
 .PHONY: lint-proto
-lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## buf lint, and buf breaking against the last tag
+lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and buf breaking against the last tag
 	tools/lint-proto
 
 .PHONY: vet
@@ -106,34 +108,35 @@ vet: bootstrap
 	go vet -tags invariants ./...
 
 .PHONY: unit
-unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests without the race detector
+unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Run the Go tests without the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
 
 .PHONY: race
-race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests with the race detector and invariant checks
+race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Run the Go tests with the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
-# C written by us, and what it shares with Go. Leaks are counted by the tests themselves: LeakSanitizer trips over Go's memory.
-# TestEvery… have NVIDIA's compiler at work, for minutes.
+# The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
+# memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile
+# kernels for minutes.
 .PHONY: asan
-asan: bootstrap-cc .tools/ucx/.stamp .tools/nvrtc/.stamp ## The packages with C code under the address sanitizer
+asan: bootstrap-cc .tools/ucx/.stamp .tools/nvrtc/.stamp ## Test the packages with C code under the address sanitizer
 	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda
 
 .PHONY: sim
-sim: bootstrap ## One simulated run, twice, with equal trace hash: SEED=n
+sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n
 	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED)
 
 .PHONY: sim-seeds
-sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
+sim-seeds: bootstrap ## Simulate many seeds: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp .tools/nvrtc/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
+e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp .tools/nvrtc/.stamp ## Test real processes: grpcurl, both clients on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 40m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
 
 .PHONY: rdma
-rdma: build bootstrap-rdma ## Two emulated hosts with Soft-RoCE: the transfer suite and a cluster over rc, kills in the middle; about 5 minutes
+rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: the transfer suite, and a cluster with kills; about 5 minutes
 	test/rdma/prepare
 	CGO_ENABLED=0 go build -o .tools/rdma/agent ./test/rdma/agent
 	go test -c -tags invariants -o .tools/rdma/ucx.test ./transfer/ucx
@@ -141,42 +144,42 @@ rdma: build bootstrap-rdma ## Two emulated hosts with Soft-RoCE: the transfer su
 	test/rdma/all
 
 .PHONY: fuzz
-fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
+fuzz: bootstrap ## Run each fuzz target for some time: FUZZTIME=5s
 	tools/fuzz $(FUZZTIME)
 
 .PHONY: fuzz-corpus
-fuzz-corpus: bootstrap ## Every fuzz target over its corpus only
+fuzz-corpus: bootstrap ## Run each fuzz target on its corpus only
 	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' --exclude-dir='.*' '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: chaos
-chaos: build ## Kill and stop workers and executors under load, for about SECONDS=n: SEED=n
+chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  go test -count=1 -v -timeout 60m ./test/chaos -chaos.seconds=$(SECONDS) -chaos.seed=$(SEED)
 
 .PHONY: soak
-soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
+soak: bootstrap ## Simulate seeds for some time: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
 
 .PHONY: gpu
-gpu: build bootstrap-cc ## What wants real GPUs, on those of this machine; nothing where there are none
+gpu: build bootstrap-cc ## Run the tests that need real GPUs, if this machine has any
 	tools/gpu-test
 
 .PHONY: gpu-bundle
-gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
+gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## Pack the GPU tests for another machine into build/gpu; there: bash build/gpu/run.sh
 	tools/gpu-bundle
 
 .PHONY: cubins
-cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels again, after a change of their source
+cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels, after a change of their source
 	tools/cubins
 
 .PHONY: torch-pool
-torch-pool: bootstrap ## Compile the part of the Python executor that is in C again, after a change of its source
+torch-pool: bootstrap ## Compile the C part of the Python executor, after a change of its source
 	tools/torch-pool
 
 ##@ Python
 
 .PHONY: py
-py: build $(BIN) .tools/pyright/.stamp ## pyright, and pytest on the oldest and the newest Python here
+py: build $(BIN) .tools/pyright/.stamp ## Run pyright, and pytest on the oldest and the newest Python of this machine
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .tools/pyright/node_modules/.bin/pyright -p clients/python --pythonpath $(PY)
 	tools/pytest-all
 
@@ -187,11 +190,11 @@ py-quick: build
 ##@ Measuring
 
 .PHONY: bench
-bench: build ## The figures of docs: tasks, graph shapes, latency, memory
+bench: build ## Measure the figures of docs/performance.md: tasks, graph shapes, latency, memory
 	tools/bench
 
 .PHONY: bench-peers
-bench-peers: build .venv-peers/.stamp ## The same beside Dask on this machine, with ratios
+bench-peers: build .venv-peers/.stamp ## Measure Dask on this machine as well, and print ratios
 	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
 
 ##@ Tools
@@ -231,11 +234,11 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 	cd tools/lint && $(GOTOOL) -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
-# UCX out of a wheel: what transfer/ucx loads in tests and beside bin/millrace.
+# UCX from a wheel. transfer/ucx loads it in tests and beside bin/millrace.
 .tools/ucx/.stamp: tools/ucx.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx
 
-# NVIDIA's compiler library: what tests compile kernels with; no GPU is needed.
+# NVIDIA's compiler library, with which tests compile kernels. It needs no GPU.
 .tools/nvrtc/.stamp: tools/nvrtc.lock tools/fetch-nvrtc | bootstrap
 	tools/fetch-nvrtc
 
@@ -253,7 +256,7 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 	.venv/bin/pip install -q -c tools/python-dev.lock -e 'clients/python[test]'
 	@touch $@
 
-# Looks each time: a GPU, or its driver, may have come since.
+# Always runs, because a GPU or its driver may have been added.
 .PHONY: python-cuda
 python-cuda: .venv/.stamp
 	@tools/python-cuda
@@ -263,7 +266,7 @@ python-cuda: .venv/.stamp
 	.venv-peers/bin/pip install -q -r $<
 	@touch $@
 
-# Through the npm that python-dev.lock brings, so that no Node need be installed.
+# Uses the npm of python-dev.lock, so that Node need not be installed.
 .tools/pyright/.stamp: Makefile .venv/.stamp
 	mkdir -p .tools/pyright
 	PATH="$(CURDIR)/.venv/bin:$$PATH" npm install --silent --no-fund --no-audit --prefix .tools/pyright pyright@$(PYRIGHT)
