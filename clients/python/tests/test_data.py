@@ -232,7 +232,7 @@ def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
     data = np.arange(300_000)
     future = client.scatter(data, hash=False)
     with Client(cluster) as other:
-        other.session.token = "wrong"
+        other.session._data._shares._token = "wrong"
         mine = other.submit(np.sum, 0, pure=False)  # the calls themselves have the right token
         assert mine.result() == 0
         copy = other.session.hold(future.key)

@@ -346,7 +346,7 @@ def test_a_connection_that_breaks_for_good(cluster: LocalCluster, client: Client
     log = tmp_path / "log"
     proxy = Proxy(cluster.address)
     broken = Client(proxy.address, token=cluster.token)
-    broken.session.timeout = 0.5  # only after the first connection
+    broken.session.connection.timeout = 0.5  # only after the first connection
     proxy.break_after("up", 100_000)
     proxy.close()
     futures = broken.map(lambda t, path: note(path, t), ["x" * 10_000] * 60, path=log, pure=False)

@@ -15,7 +15,7 @@ import millrace
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from millrace import Client, _serialize, _session, errors, native
+from millrace import Client, _function_cache, _serialize, errors, native
 
 
 def closure(data: bytes, number: int) -> Any:
@@ -72,21 +72,21 @@ def test_code_by_value_runs_in_its_own_python() -> None:
 
 
 def test_a_client_forgets_functions(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "_FUNCTION_BYTES", 8 << 20)
+    monkeypatch.setattr(_function_cache, "_FUNCTION_BYTES", 8 << 20)
     session = client.session
     kept = closure(b"k" * (1 << 20), -1)
     assert client.submit(kept, pure=False).result(PATIENCE) == (1 << 20, -1)
     for number in range(30):
         future = client.submit(closure(bytes(1 << 20), number))
         assert future.result(PATIENCE) == (1 << 20, number)
-        assert sum(len(f[0]) for f in session._functions.values()) <= 8 << 20
-    assert session._function_bytes == sum(len(f[0]) for f in session._functions.values())
+        assert sum(len(f[0]) for f in session.functions) <= 8 << 20
+    assert session.functions.nbytes == sum(len(f[0]) for f in session.functions)
     # It is pickled again, with the same digest.
     assert client.submit(kept, pure=False).result(PATIENCE) == (1 << 20, -1)
 
 
 def test_functions_that_wait_to_be_sent_are_not_lost(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "_FUNCTION_BYTES", 1)
+    monkeypatch.setattr(_function_cache, "_FUNCTION_BYTES", 1)
     with client.session.changed:
         futures = [client.submit(closure(b"", n)) for n in range(100)]
     assert client.gather(futures, timeout=PATIENCE) == [(0, n) for n in range(100)]
@@ -101,7 +101,7 @@ def test_many_large_functions_in_one_submission(client: Client) -> None:
     del futures
     client.session.flush()
     for f in big:  # marked as sent, though the scheduler has dropped them
-        client.session._sent_functions.add(client._pickled[f][2])
+        client.session._sender.sent_functions.add(client._maker.op(f)[0][2])
     assert client.gather([client.submit(f, pure=False) for f in big], timeout=PATIENCE) == [
         (15 << 20, n) for n in range(6)
     ]

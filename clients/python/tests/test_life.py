@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from between import Between
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, _session, errors
+from millrace import Client, LocalCluster, _sender, errors
 from millrace._pb.millrace.v1 import scheduler_service_pb2, scheduler_service_pb2_grpc, task_pb2
 from millrace.cluster import _python_path, find_binary
 
@@ -220,7 +220,7 @@ def test_a_full_scheduler_is_tried_again(through: Client, between: Between) -> N
 
 
 def test_a_scheduler_that_stays_full(through: Client, between: Between, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "FULL_SECONDS", 0.2)
+    monkeypatch.setattr(_sender, "FULL_SECONDS", 0.2)
     between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
     with through.session.changed:
         futures = [through.submit(inc, n, pure=False) for n in range(5)]
@@ -246,7 +246,7 @@ def test_releases_make_room_for_what_waits_for_it(through: Client, between: Betw
     del kept, dropped
     gc.collect()
     eventually(lambda: between.calls.get("ReleaseTasks", 0) > released)
-    eventually(lambda: key not in through.session._states)
+    eventually(lambda: key not in through.session._tasks._states)
     between.errors.clear()
     assert through.gather([after, behind], timeout=PATIENCE) == [3, 4]
 
@@ -312,7 +312,7 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
         hidden.add(futures[3]._state.id)
         # The stream breaks, and its revision is too old to resume, so that a snapshot is sent.
         between.fail("Watch", grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD")
-        client.session._watch.cancel()
+        client.session._watcher.cancel()
         with pytest.raises(errors.SchedulerLostError, match="does not know it any more"):
             futures[3].result(PATIENCE)
         gate.open()
@@ -327,9 +327,9 @@ def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
         with Client(between.address, token=cluster.token) as client:
             never = client.submit(inc, 1, workers="nobody")
             client.session.flush()
-            client.session.timeout = 0.1
+            client.session.connection.timeout = 0.1
             between.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
-            client.session._watch.cancel()
+            client.session._watcher.cancel()
             with pytest.raises(errors.SchedulerLostError, match="is gone"):
                 never.result(PATIENCE)
             between.errors.clear()
@@ -353,7 +353,9 @@ def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restart
 def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with grpc.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:
-            monkeypatch.setattr(client.session, "stub", scheduler_service_pb2_grpc.SchedulerServiceStub(channel))
+            monkeypatch.setattr(
+                client.session.connection, "stub", scheduler_service_pb2_grpc.SchedulerServiceStub(channel)
+            )
             with pytest.raises(errors.SchedulerLostError) as caught:
                 client.session.call("LocateObjects", scheduler_service_pb2.LocateObjectsRequest(), timeout=0.1)
             monkeypatch.undo()

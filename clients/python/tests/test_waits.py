@@ -17,7 +17,7 @@ from typing import Any
 import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, _session, as_completed, errors, get_client, wait
+from millrace import Client, LocalCluster, _handed, _session, as_completed, errors, get_client, wait
 from millrace._pb.millrace.v1 import scheduler_service_pb2
 
 
@@ -418,7 +418,7 @@ def collect() -> int:
 
 
 def shorter() -> None:
-    _session.HANDED_SECONDS = 0.01
+    _handed.HANDED_SECONDS = 0.01
 
 
 def test_what_was_handed_over_is_freed_with_the_result() -> None:

@@ -15,11 +15,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from millrace._arrays import arrays
+    from millrace._waiting import as_completed, wait
     from millrace.client import AsyncClient, Client, get_client
+    from millrace.client_executor import ClientExecutor
     from millrace.cluster import LocalCluster
     from millrace.errors import CancelledError, MillraceError, TaskFailedError
     from millrace.executor import TaskInfo, TaskStopped, get_task_info
-    from millrace.future import ClientExecutor, Future, as_completed, wait
+    from millrace.future import Future
     from millrace.ops import ExecutorOp, NativeOp, native
 
 __all__ = [
@@ -46,11 +48,13 @@ __all__ = [
 # Loaded at first use: executors use no part of the client, and must not wait until gRPC is loaded.
 _HOMES = {
     "_arrays": ("arrays",),
+    "_waiting": ("as_completed", "wait"),
     "client": ("AsyncClient", "Client", "get_client"),
+    "client_executor": ("ClientExecutor",),
     "cluster": ("LocalCluster",),
     "errors": ("CancelledError", "MillraceError", "TaskFailedError"),
     "executor": ("TaskInfo", "TaskStopped", "get_task_info"),
-    "future": ("ClientExecutor", "Future", "as_completed", "wait"),
+    "future": ("Future",),
     "ops": ("ExecutorOp", "NativeOp", "native"),
 }
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from millrace import _check, _serialize, errors
-from millrace._pb.millrace.v1 import task_pb2, value_pb2
+from millrace._pb.millrace.v1 import value_pb2
 from millrace._session import Session
 from millrace.future import Future
 from millrace.ops import ExecutorOp, NativeOp
@@ -20,8 +19,6 @@ LARGE_ARGUMENTS = 1 << 20
 #: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64
 #: MiB.
 MOST_ARGUMENTS = 40 << 20
-#: Longest timeout of a task, in seconds: 100 years.
-_LONGEST = 3_153_600_000
 
 
 class Call:
@@ -147,45 +144,3 @@ def plain_names(named: dict[str, Any]) -> dict[str, Any]:
     if taken:
         raise TypeError(f"{', '.join(sorted(taken))}: rules go with client.submit(millrace.native(name), ...)")
     return named
-
-
-def pack_options(
-    priority: int,
-    retries: int,
-    workers: str | Sequence[str] | None,
-    allow_other_workers: bool,
-    resources: Mapping[str, float] | None,
-    timeout: _check.Seconds | None,
-    slots: int,
-    no_wait: bool,
-) -> bytes:
-    """Returns a serialised TaskOptions message; empty for the defaults."""
-    plain = type(priority) is type(retries) is type(slots) is int and (priority, retries, slots) == (0, 0, 1)
-    if plain and workers is None and not resources and timeout is None and not no_wait:
-        return b""
-    out = task_pb2.TaskOptions(
-        priority=_check.integer(priority, "priority", -(1 << 31), (1 << 31) - 1),
-        max_retries=_check.integer(retries, "retries", 0, 1_000_000),
-        allow_other_workers=bool(allow_other_workers),
-        no_wait=bool(no_wait),
-    )
-    listed = _check.names(workers, "workers")
-    if listed is not None:
-        if not 1 <= len(listed) <= 4096:
-            raise ValueError(
-                f"workers has {len(listed)} names: give 1 to 4,096, or leave it out for a task that may run anywhere"
-            )
-        out.workers.extend(listed)
-    for name, amount in _check.resources(resources).items():
-        out.resources[name] = amount
-    if timeout is not None:
-        limit = _check.seconds(timeout, "timeout")
-        if not 1e-6 <= limit <= _LONGEST:
-            raise ValueError(
-                f"timeout must be positive and at most {_LONGEST} s, not {timeout!r}: leave it out for none"
-            )
-        out.timeout.FromTimedelta(timedelta(seconds=limit))
-    number = _check.integer(slots, "slots", 1, 65536)
-    if number != 1:
-        out.slots = number
-    return out.SerializeToString()

@@ -13,24 +13,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from millrace import _keys, _serialize, _share, errors
-from millrace._pb.millrace.v1 import (
-    data_service_pb2,
-    scheduler_service_pb2,
-    task_pb2,
-    worker_pb2,
-)
-
-if TYPE_CHECKING:
-    from millrace._session import Session
-    from millrace._state import State
+from millrace._locator import Locator
+from millrace._pb.millrace.v1 import data_service_pb2, task_pb2, worker_pb2
+from millrace._shares import Shares
+from millrace._state import State
 
 _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
@@ -51,8 +44,6 @@ _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
 #: Objects up to this size, in bytes, are written by gRPC: it takes one call instead of two.
 _SMALL_BYTES = 64 << 10
-#: Seconds until a worker that does not share its memory is asked again.
-_ASK_AGAIN_SECONDS = 60.0
 
 _log = logging.getLogger("millrace")
 
@@ -70,96 +61,53 @@ def _keep_freed_memory() -> None:
 
 
 class DataPlane:
-    """The part of a session that transfers the bytes of objects."""
+    """The part of a session that transfers the bytes of objects.
 
-    def __init__(self, session: Session, *, share: bool) -> None:
-        self._session = session
+    Args:
+        locator: the workers, and the locations of results.
+        wait: waits until tasks have ended, as `Session.wait`.
+        token, metadata: the client's credentials.
+        share: read and write the memory of workers on this host in place.
+    """
+
+    def __init__(
+        self,
+        locator: Locator,
+        wait: Callable[[Sequence[State], float | None], bool],
+        token: str,
+        metadata: tuple[tuple[str, str], ...],
+        *,
+        share: bool,
+    ) -> None:
+        self._locator, self._wait, self._metadata = locator, wait, metadata
         self._turn = itertools.count()
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._channels: dict[str, grpc.Channel] = {}
-        # Connections to workers on this host, by address and access (True: writing). For workers
-        # without one: the reason, and the monotonic time when to ask again.
-        self._shares: dict[tuple[str, bool], _share.Share] = {}
-        self._unshared: dict[str, tuple[str, float]] = {}
-        #: True if memory of workers on this host is read and written in place.
-        self.share = share
-        # The last known data addresses of workers, by id. Guarded by _lock.
-        self._addresses: dict[int, str] = {}
-        # Leases to release. NB: SimpleQueue.put is reentrant: the garbage collector may call it at
-        # any instruction.
-        self._ended: SimpleQueue[tuple[_share.Share, int] | None] = SimpleQueue()
-        self._releaser: threading.Thread | None = None
+        self._shares = Shares(token, enabled=share)
         _keep_freed_memory()
 
     def close(self) -> None:
         """Closes all connections."""
         with self._lock:
             channels, self._channels = self._channels, {}
-            shares, self._shares = self._shares, {}
-        self._ended.put(None)
+        self._shares.close()
         for channel in channels.values():
             channel.close()
-        for share in shares.values():
-            share.close()
 
     def _channel(self, address: str) -> grpc.Channel:
         with self._lock:
-            self._session.check_open()
+            self._locator.check_open()
             channel = self._channels.get(address)
             if channel is None:
                 channel = self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
             return channel
 
-    def _shared(self, address: str, *, write: bool) -> _share.Share | None:
-        """Returns the connection to the memory of a worker on this host; None if the worker must be
-        reached by DataService."""
-        if not self.share:
-            return None
-        with self._lock:
-            self._session.check_open()
-            share = self._shares.get((address, write))
-            if share is not None and not share.broken:
-                return share
-            _, again = self._unshared.get(address, ("", 0.0))
-            if time.monotonic() < again:
-                return None
-            try:
-                share = _share.Share(address, self._session.token, write=write)
-            except (_share.NotSharedError, OSError) as e:
-                self._unshared[address] = (str(e), time.monotonic() + _ASK_AGAIN_SECONDS)
-                _log.info("data of the worker at %s goes by gRPC: %s", address, e)
-                return None
-            self._unshared.pop(address, None)
-            self._shares[address, write] = share
-            if self._releaser is None:
-                self._releaser = threading.Thread(target=self._release_loop, name="millrace-leases", daemon=True)
-                self._releaser.start()
-            return share
-
     def paths(self) -> dict[str, str]:
         """Returns, by address, how each worker is reached that bytes were exchanged with."""
         with self._lock:
             out = {address: "grpc" for address in self._channels}
-            out.update((address, f"grpc ({why})") for address, (why, _) in self._unshared.items())
-            out.update((address, "shared memory") for address, _ in self._shares)
-            return out
-
-    def _release_loop(self) -> None:
-        while True:
-            item = self._ended.get()
-            ended: dict[_share.Share, list[int]] = {}
-            with contextlib.suppress(Empty):
-                while item is not None:
-                    ended.setdefault(item[0], []).append(item[1])
-                    item = self._ended.get_nowait()
-            for share, numbers in ended.items():
-                # The end of a connection has released all of its leases already.
-                with contextlib.suppress(OSError, _share.RefusedError):
-                    for at in range(0, len(numbers), 10_000):
-                        share.release(numbers[at : at + 10_000])
-            if item is None:
-                return
+        return {**out, **self._shares.paths()}
 
     # ---- out -------------------------------------------------------------------------------------
 
@@ -208,9 +156,9 @@ class DataPlane:
         written again."""
         pause = 0.1
         open_ = [i for i in left if i in took]
-        while open_ and not self._session.wait([states[i] for i in open_], pause):
+        while open_ and not self._wait([states[i] for i in open_], pause):
             pause = min(2 * pause, 1.0)
-            alive = {w.worker_id for w in self._session.workers()}
+            alive = {w.worker_id for w in self._locator.workers()}
             for i in open_:
                 if took[i] not in alive:
                     lost.add(took[i])
@@ -218,7 +166,7 @@ class DataPlane:
         return [i for i in left if not states[i].done]
 
     def _write(self, address: str, task_id: int, encoded: _serialize.Encoded) -> None:
-        share = self._shared(address, write=True) if encoded.nbytes > _SMALL_BYTES else None
+        share = self._shares.get(address, write=True) if encoded.nbytes > _SMALL_BYTES else None
         if share is not None:
             try:
                 share.write(_head(task_id, encoded), encoded.frames)
@@ -235,7 +183,7 @@ class DataPlane:
             response_deserializer=data_service_pb2.WriteObjectResponse.FromString,
         )
         try:
-            send(_pieces(task_id, encoded), metadata=self._session.metadata, timeout=_TRANSFER_SECONDS)
+            send(_pieces(task_id, encoded), metadata=self._metadata, timeout=_TRANSFER_SECONDS)
         except grpc.RpcError as e:
             # The object is there already: an earlier attempt succeeded, and only its answer was
             # lost.
@@ -253,7 +201,7 @@ class DataPlane:
         pause = 0.02
         while left:
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            if not self._session.wait([states[i] for i in left], remaining):
+            if not self._wait([states[i] for i in left], remaining):
                 raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s")
             far: list[int] = []
             for i in left:
@@ -280,14 +228,10 @@ class DataPlane:
         far = self._borrow_known(states, far, out, copy)
         if not far:
             return []
-        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[states[i].id for i in far])
-        located = self._session.call("LocateObjects", request)
-        addresses = {w.worker_id: w.data_address for w in located.workers}
-        with self._lock:
-            self._addresses.update(addresses)
+        places, addresses = self._locator.locate([states[i].id for i in far])
         groups: dict[str, list[tuple[int, Any]]] = {}
         again: list[int] = []
-        for i, place in zip(far, located.objects, strict=True):
+        for i, place in zip(far, places, strict=True):
             holders = [w for w in place.worker_ids if addresses.get(w)]
             if not holders:
                 if place.state == task_pb2.TASK_STATE_UNSPECIFIED:
@@ -314,15 +258,11 @@ class DataPlane:
         asking the scheduler for locations. Returns the rest."""
         groups: dict[str, list[tuple[int, Any]]] = {}
         rest: list[int] = []
-        addresses = self._session.known_addresses()
-        with self._lock:
-            addresses.update(self._addresses)
+        addresses = self._locator.addresses()
         for i in far:
             state = states[i]
             address = addresses.get(state.worker, "")
-            with self._lock:
-                known = (address, False) in self._shares
-            if known:
+            if self._shares.reads(address):
                 ref = data_service_pb2.ObjectRef(task_id=state.id, generation=state.generation)
                 groups.setdefault(address, []).append((i, ref))
             else:
@@ -336,7 +276,7 @@ class DataPlane:
     ) -> list[tuple[int, Any]]:
         """Reads objects in the memory of a worker on this host. Returns the ones that must be read
         in another way."""
-        share = self._shared(address, write=False)
+        share = self._shares.get(address, write=False)
         if share is None:
             return group
         left: list[tuple[int, Any]] = []
@@ -349,7 +289,7 @@ class DataPlane:
                         left.append((i, place))
                         continue
                     number = lease.lease_id
-                    frames = share.frames(lease, lambda number=number: self._ended.put((share, number)), copy=copy)
+                    frames = share.frames(lease, lambda number=number: self._shares.release(share, number), copy=copy)
                     out[i] = _decode(states[i], lease.head.header, frames)
         except (OSError, _share.RefusedError) as e:
             _log.info("the memory of %s is out of reach: %s", address, e)
@@ -381,7 +321,7 @@ class DataPlane:
         missing: dict[int, int] = {}
         timeout = _TRANSFER_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.01)
         with contextlib.suppress(grpc.RpcError):
-            for piece in receive(request, metadata=self._session.metadata, timeout=timeout):
+            for piece in receive(request, metadata=self._metadata, timeout=timeout):
                 if piece.head is not None:
                     head = data_service_pb2.ObjectHead.FromString(bytes(piece.head))
                     heads[piece.index] = head

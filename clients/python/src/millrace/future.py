@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import html
 import sys
 import threading
 import time
 import traceback as _traceback
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, Literal, TypeVar
 
-from millrace import _check, _keys, errors
+from millrace import _check, _keys, _registry, errors
 from millrace._check import Seconds
-from millrace._pb.millrace.v1 import task_pb2
+from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
 from millrace._session import Session
 from millrace._state import State
-
-if TYPE_CHECKING:
-    from millrace.client import Client
 
 T = TypeVar("T")
 
@@ -187,9 +182,7 @@ def pickled_futures() -> Iterator[list[Future[Any]]]:
 
 
 def _restore(key: str, life: int, namespace: str) -> Future[Any]:
-    from millrace.client import client_of
-
-    session = client_of(life, namespace).session
+    session = _registry.session_of(life, namespace)
     return Future(session, session.hold(key))
 
 
@@ -253,8 +246,6 @@ def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
 
 def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
     """Cancels the tasks of futures. They have ended when this returns."""
-    from millrace._pb.millrace.v1 import scheduler_service_pb2
-
     _check.text(reason, "reason", 1024)
     for session, group in by_session(futures).items():
         session.check_open()
@@ -283,8 +274,6 @@ def retry(futures: Iterable[Future[Any]]) -> None:
 
 
 def _retry(session: Session, futures: list[Future[Any]]) -> int:
-    from millrace._pb.millrace.v1 import scheduler_service_pb2
-
     session.flush()
     ids, keys = _refs(futures)
     with session.changed:
@@ -303,190 +292,3 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
                 state.state, state.error = was, error
             session.changed.notify_all()
         raise
-
-
-class DoneAndNotDone(NamedTuple):
-    """The result of `wait`."""
-
-    #: Futures that have ended.
-    done: set[Future[Any]]
-    #: Futures that have not ended.
-    not_done: set[Future[Any]]
-
-
-def wait(
-    futures: Future[Any] | Iterable[Future[Any]],
-    timeout: Seconds | None = None,
-    return_when: str = concurrent.futures.ALL_COMPLETED,
-) -> DoneAndNotDone:
-    """Waits until all futures are done (ALL_COMPLETED), or one is (FIRST_COMPLETED).
-
-    Args:
-        futures: one or several, of one client or of several.
-        timeout: longest wait, in seconds, as a timedelta or as text ("5s").
-        return_when: ALL_COMPLETED or FIRST_COMPLETED.
-
-    Raises:
-        TimeoutError: the timeout has passed.
-    """
-    all_of_them = listed(futures)
-    limit = _check.patience(timeout)
-    if return_when not in (concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_COMPLETED):
-        raise ValueError(f"return_when is ALL_COMPLETED or FIRST_COMPLETED, not {return_when!r}")
-    first = return_when == concurrent.futures.FIRST_COMPLETED
-    if all_of_them and not wait_for(all_of_them, limit, first):
-        left = sum(not f.done() for f in all_of_them)
-        raise TimeoutError(f"{left} of {len(all_of_them)} tasks did not end in {limit:g} s")
-    done = {f for f in all_of_them if f.done()}
-    return DoneAndNotDone(done, set(all_of_them) - done)
-
-
-class as_completed:
-    """Iterates over futures in the order in which they end, for both `for` and `async for`.
-
-    Args:
-        futures: the futures; more can be added while iterating.
-        with_results: yield (future, result) pairs; the first error is raised.
-        timeout: longest wait for the next one, in seconds, as a timedelta or as text ("5s").
-    """
-
-    def __init__(
-        self,
-        futures: Future[Any] | Iterable[Future[Any]] = (),
-        *,
-        with_results: bool = False,
-        timeout: Seconds | None = None,
-    ) -> None:
-        self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._left = 0
-        self._with_results, self._timeout = with_results, _check.patience(timeout)
-        self.update(futures)
-
-    def update(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
-        """Adds futures."""
-        for future in listed(futures):
-            self.add(future)
-
-    def add(self, future: Future[Any]) -> None:
-        """Adds a future."""
-        self._left += 1
-        future._session.when_done(future._state, lambda: self._queue.put(future))
-
-    def __iter__(self) -> Iterator[Any]:
-        while self._left:
-            yield self._next()
-
-    def _next(self) -> Any:
-        from queue import Empty
-
-        try:
-            future = self._queue.get(timeout=self._timeout)
-        except Empty:
-            raise TimeoutError(f"none of {self._left} tasks ended in {self._timeout:g} s") from None
-        self._left -= 1
-        return (future, future.result(self._timeout)) if self._with_results else future
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        loop = asyncio.get_running_loop()
-        while self._left:
-            yield await loop.run_in_executor(None, self._next)
-
-    def batches(self) -> Iterator[list[Any]]:
-        """Iterates over lists of the futures that have ended since the previous list. Waits for at
-        least one."""
-        while self._left:
-            batch = [self._next()]
-            while self._left and not self._queue.empty():
-                batch.append(self._next())
-            yield batch
-
-
-class ClientExecutor(concurrent.futures.Executor):
-    """A cluster as a concurrent.futures.Executor.
-
-    Args:
-        client: the client.
-        options: keyword options of `Client.submit` for every call.
-    """
-
-    def __init__(self, client: Client, **options: Any) -> None:
-        self._client, self._options = client, options
-        self._open: set[concurrent.futures.Future[Any]] = set()
-        self._shut = False
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        if self._shut:
-            raise RuntimeError("cannot submit after shutdown")
-        remote = self._client.submit(fn, *args, **{"pure": False, **self._options}, **kwargs)
-        local = _Bridge(remote)
-        self._open.add(local)
-        local.add_done_callback(self._open.discard)
-        return local  # pyright: ignore[reportReturnType]
-
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        futures = self._client.map(fn, *iterables, **{"pure": False, **self._options})
-        for future in futures:
-            yield future.result(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._shut = True
-        pending = list(self._open)
-        if cancel_futures:
-            for future in pending:
-                future.cancel()
-        if wait:
-            concurrent.futures.wait(pending)
-
-
-class _Bridge(concurrent.futures.Future[Any]):
-    """A concurrent.futures.Future that follows one of ours. It is never "running": it can be
-    cancelled until it is done."""
-
-    def __init__(self, remote: Future[Any]) -> None:
-        super().__init__()
-        self._remote = remote
-        self._lock = threading.Lock()
-        # True once a thread has begun to settle it. Guarded by _lock.
-        self._taken = False
-        remote._session.when_done(remote._state, lambda: self._follow(remote))
-
-    def _take(self) -> bool:
-        with self._lock:
-            taken, self._taken = self._taken, True
-            return not taken
-
-    def _end_cancelled(self) -> None:
-        super().cancel()
-        self.set_running_or_notify_cancel()  # notifies concurrent.futures.wait and as_completed
-
-    def _follow(self, remote: Future[Any]) -> None:
-        if not self._take():
-            return
-        exception = remote.exception(0)
-        if exception is not None and isinstance(exception, errors.CancelledError):
-            self._end_cancelled()
-            return
-        self.set_running_or_notify_cancel()
-        if exception is not None:
-            self.set_exception(exception)
-            return
-        if remote._state.inline is not None:
-            self._settle(remote)
-        else:  # bulk data are not fetched in the thread that reads the stream
-            threading.Thread(target=self._settle, args=(remote,), daemon=True).start()
-
-    def _settle(self, remote: Future[Any]) -> None:
-        try:
-            self.set_result(remote.result())
-        except BaseException as e:
-            self.set_exception(e)
-
-    def cancel(self) -> bool:
-        if not self._take():
-            return self.cancelled()
-        self._end_cancelled()
-        self._remote.cancel()
-        return True

@@ -1,0 +1,129 @@
+"""The connection to the scheduler: its channel, its calls, and their errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import grpc
+
+from millrace import errors
+from millrace._pb.millrace.v1 import scheduler_service_pb2, scheduler_service_pb2_grpc
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+
+class Connection:
+    """A channel to the scheduler, with the token and the time limit of its calls."""
+
+    def __init__(self, address: str, token: str, timeout: float) -> None:
+        self.address, self.token = address, token
+        #: Longest wait for the scheduler to answer or to come back, in seconds.
+        self.timeout = timeout
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._submit_batch = self._channel.unary_unary(
+            "/millrace.v1.SchedulerService/SubmitBatch",
+            request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
+            response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
+        )
+        #: True once the client has begun to close, or in a forked child.
+        self.closed = False
+        #: The error message of calls after that.
+        self.why = "the client is closed"
+        #: Set when the client is closed; ends all pauses.
+        self.ended = threading.Event()
+
+    def open(self, request: scheduler_service_pb2.OpenClientRequest) -> scheduler_service_pb2.OpenClientResponse:
+        """Opens a lease. Waits until the scheduler is reachable, at most `timeout` seconds."""
+        deadline = time.monotonic() + self.timeout
+        pause = 0.05
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
+            except grpc.RpcError as e:
+                # wait_for_ready would report only a timeout, without the cause.
+                refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
+                if not refused or time.monotonic() + pause > deadline:
+                    raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
+            self.ended.wait(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    def open_again(self, request: scheduler_service_pb2.OpenClientRequest) -> scheduler_service_pb2.OpenClientResponse:
+        """Opens another lease, with a single attempt. Raises grpc.RpcError."""
+        return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(self.timeout, 1.0))
+
+    def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
+        """Makes a unary call, and translates errors."""
+        self.check_open()
+        limit = timeout or max(self.timeout, 30.0)
+        name = errors.call_name(method)
+        try:
+            return getattr(self.stub, method)(request, metadata=self.metadata, timeout=limit, wait_for_ready=True)
+        except grpc.RpcError as e:
+            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
+                raise errors.SchedulerLostError(
+                    f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
+                    "see with 'millrace status' whether it runs and can be reached"
+                ) from None
+            raise errors.from_rpc(e, name, [getattr(request, "key", "")]) from None
+        except ValueError as e:  # grpcio's error for a closed channel
+            raise errors.SchedulerLostError(f"{name}: the client is closed") from e
+
+    def submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
+        """Sends a submission, once. Raises grpc.RpcError."""
+        if len(chunks) == 1:
+            # SubmitBatchRequest has the same fields, so the chunk is sent without a copy of the
+            # tasks.
+            return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
+        return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
+
+    def release(self, request: scheduler_service_pb2.ReleaseTasksRequest) -> None:
+        """Releases tasks, with a single attempt. Raises grpc.RpcError, and ValueError if the
+        channel is closed."""
+        self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
+
+    def explain(self, request: scheduler_service_pb2.ExplainTaskRequest, timeout: float) -> Any:
+        """Asks why a task waits, with a single attempt. Raises grpc.RpcError, and ValueError if the
+        channel is closed."""
+        return self.stub.ExplainTask(request, metadata=self.metadata, timeout=timeout)
+
+    def watch(self, request: scheduler_service_pb2.WatchRequest) -> Any:
+        """Opens the stream of updates."""
+        return self.stub.Watch(request, metadata=self.metadata)
+
+    def end_lease(self, client_id: int, *, shutdown: bool, timeout: float) -> None:
+        """Gives up the lease, or stops the whole cluster. Only a refusal of the latter raises."""
+        try:
+            if shutdown:
+                stop = scheduler_service_pb2.ShutdownRequest(reason="asked by a client")
+                self.stub.Shutdown(stop, metadata=self.metadata, timeout=timeout)
+            else:
+                end = scheduler_service_pb2.CloseClientRequest(client_id=client_id)
+                self.stub.CloseClient(end, metadata=self.metadata, timeout=timeout)
+        except grpc.RpcError as e:
+            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.PERMISSION_DENIED:
+                raise errors.from_rpc(e, "shutdown") from None
+        except ValueError:  # the channel is closed already
+            pass
+
+    def check_open(self) -> None:
+        """Raises SchedulerLostError if the client is closed."""
+        if self.closed:
+            raise errors.SchedulerLostError(self.why)
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()

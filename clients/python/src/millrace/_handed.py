@@ -1,0 +1,78 @@
+"""Futures inside of the results of tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from millrace import errors
+from millrace._connection import Connection
+from millrace._lease import Lease
+from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._state import State
+from millrace._task_table import TaskTable
+
+#: Interval in seconds at which a client in a task's process asks which results with futures in them
+#: still exist.
+HANDED_SECONDS = 5.0
+_GONE = (
+    task_pb2.TASK_STATE_UNSPECIFIED,
+    task_pb2.TASK_STATE_RELEASED,
+    task_pb2.TASK_STATE_FAILED,
+    task_pb2.TASK_STATE_CANCELLED,
+)
+
+
+class Handed:
+    """Holds tasks that the results of other tasks refer to, as long as those results exist. Each
+    reader of such a result takes a hold of its own."""
+
+    def __init__(
+        self, connection: Connection, lease: Lease, tasks: TaskTable, release: Callable[[State], None]
+    ) -> None:
+        self._connection, self._lease, self._tasks, self._release = connection, lease, tasks, release
+        # Futures in the results of tasks that ran in this process, by task id. Guarded by the lock
+        # of `tasks`.
+        self._handed: dict[int, dict[int, State]] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, task: int, state: State) -> None:
+        """Holds a task as long as the result of another task, `task`, exists."""
+        with self._tasks.changed:
+            kept = self._handed.setdefault(task, {})
+            if id(state) in kept:
+                return
+            kept[id(state)] = state
+            state.refs += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="millrace-handed", daemon=True)
+                self._thread.start()
+
+    def lease_replaced(self) -> None:
+        """Forgets all tasks, because their holds have ended with the old lease."""
+        with self._tasks.changed:
+            self._handed.clear()
+
+    def _run(self) -> None:
+        while not self._connection.ended.wait(HANDED_SECONDS):
+            with self._tasks.changed:
+                tasks = list(self._handed)[:100_000]
+                life = self._lease.life
+            if not tasks:
+                continue
+            request = scheduler_service_pb2.LocateObjectsRequest(task_ids=tasks)
+            try:
+                located = self._connection.call("LocateObjects", request)
+            except errors.MillraceError:
+                continue
+            with self._tasks.changed:
+                if life != self._lease.life:
+                    continue
+                states = [
+                    s
+                    for t, o in zip(tasks, located.objects, strict=True)
+                    if o.state in _GONE
+                    for s in self._handed.pop(t, {}).values()
+                ]
+            for state in states:
+                self._release(state)

@@ -1,0 +1,72 @@
+"""The workers of the cluster, and which of them hold results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from millrace._connection import Connection
+from millrace._pb.millrace.v1 import scheduler_service_pb2, worker_pb2
+
+
+class Locator:
+    """Asks the scheduler for workers and for the locations of results, and remembers the data
+    addresses that it has answered."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        # Guarded by _lock. The workers by id as of the last answer, and its monotonic time; and the
+        # last known data addresses, also of workers that are gone.
+        self._workers: dict[int, worker_pb2.Worker] = {}
+        self._workers_at = 0.0
+        self._addresses: dict[int, str] = {}
+
+    def check_open(self) -> None:
+        """Raises SchedulerLostError if the client is closed."""
+        self._connection.check_open()
+
+    def lease_replaced(self) -> None:
+        """Forgets everything: the numbers of workers may be those of another scheduler process."""
+        with self._lock:
+            self._workers, self._addresses = {}, {}
+
+    def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
+        """Returns the active workers. Without `fresh`, an answer that is less than one second old
+        may be returned."""
+        with self._lock:
+            if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
+                return list(self._workers.values())
+        found: dict[int, worker_pb2.Worker] = {}
+        token = ""
+        while True:
+            request = scheduler_service_pb2.ListWorkersRequest(
+                page_size=1000, page_token=token, states=[worker_pb2.WORKER_STATE_ACTIVE]
+            )
+            page = self._connection.call("ListWorkers", request)
+            found.update((w.worker_id, w) for w in page.workers)
+            token = page.next_page_token
+            if not token:
+                break
+        with self._lock:
+            self._workers, self._workers_at = found, time.monotonic()
+            self._addresses.update((w.worker_id, w.data_address) for w in found.values())
+        return list(found.values())
+
+    def addresses(self) -> dict[int, str]:
+        """Returns the data addresses of workers by id, as of the last answers. Workers that are
+        gone may be among them."""
+        with self._lock:
+            return dict(self._addresses)
+
+    def locate(self, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
+        """Returns the locations of results in the order of the tasks, and the data addresses of the
+        workers in them by id."""
+        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=tasks)
+        located = self._connection.call("LocateObjects", request)
+        found = {w.worker_id: w.data_address for w in located.workers}
+        with self._lock:
+            self._addresses.update(found)
+        return located.objects, found

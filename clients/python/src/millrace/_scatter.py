@@ -1,0 +1,169 @@
+"""Puts data of the client on workers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from millrace import _check, _keys, _serialize, errors
+from millrace._cluster_info import who_has
+from millrace._keys import UserKey
+from millrace._pb.millrace.v1 import task_pb2, value_pb2, worker_pb2
+from millrace._session import Session
+from millrace._state import Spec, State
+from millrace._task_maker import TaskMaker, conflict
+from millrace._task_options import TaskOptions
+from millrace._trees import rebuild
+from millrace._workers import matching
+from millrace.future import Future, pickled_futures, wait_for
+from millrace.ops import NativeOp
+
+#: Scattered data up to this size, in bytes, are hashed by default.
+_HASH_BYTES = 16 << 20
+
+
+class Scatter:
+    """The parameters of one scatter."""
+
+    def __init__(
+        self,
+        session: Session,
+        maker: TaskMaker,
+        *,
+        workers: str | Sequence[str] | None,
+        broadcast: bool,
+        by_hash: bool | None,
+    ) -> None:
+        if _check.names(workers, "workers") == []:
+            raise ValueError("workers is empty: name the workers that shall have the data, or leave it out for all")
+        self._session, self._maker = session, maker
+        self._workers, self._broadcast, self._by_hash = workers, broadcast, by_hash
+
+    def put(self, data: Any, key: UserKey | None) -> Any:
+        """Stores data. Returns a future for it: for a list a list, for a dict a dict."""
+        if key is not None and isinstance(data, (dict, list, tuple, set)):
+            raise ValueError(
+                f"key: {_keys.short(key)} cannot name each element of a {type(data).__name__}: scatter a dict, whose keys do, or "
+                "one object"
+            )
+        if isinstance(data, dict):
+            mapping = cast("dict[Any, Any]", data)
+            own = [_key_or_none(k) for k in mapping]
+            return dict(zip(mapping, self._put(list(mapping.values()), own), strict=True))
+        if isinstance(data, (list, tuple, set)):
+            items = list(cast("Iterable[Any]", data))
+            return rebuild(data, self._put(items, [None] * len(items)))
+        wire = None if key is None else _keys.to_wire(key)
+        return self._put([data], [wire])[0]
+
+    def _targets(self) -> list[worker_pb2.Worker]:
+        """Returns the workers that may get data. Waits up to 30 seconds for one."""
+        deadline = time.monotonic() + 30.0
+        while not (found := matching(self._session.workers(fresh=False), self._workers)):
+            if time.monotonic() > deadline:
+                raise errors.NoWorkerFitsError(
+                    "scatter: no active worker" + (f" among {self._workers}" if self._workers else "")
+                )
+            time.sleep(0.02)
+        return found
+
+    def _put(self, items: list[Any], keys: list[str | None]) -> list[Future[Any]]:
+        self._targets()
+        futures: list[Future[Any]] = []
+        fresh: list[tuple[Spec, _serialize.Encoded]] = []
+        try:
+            for item, key in zip(items, keys, strict=True):
+                try:
+                    with pickled_futures() as inside:
+                        encoded = _serialize.encode(item)
+                except Exception as e:
+                    raise errors.SerialisationError(
+                        f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
+                    ) from e
+                hashed = encoded.nbytes <= _HASH_BYTES if self._by_hash is None else self._by_hash
+                token = _digest(encoded) if hashed else uuid.uuid4().hex
+                name = _keys.to_wire(f"{type(item).__name__[:64]}-{token}") if key is None else key
+                state, new = self._maker.state_of(name, token, data=True)
+                futures.append(Future[Any](self._session, state))
+                if new:
+                    state.body, state.kept = token, inside
+                    # Other data under the same key has another digest. With the digest in the
+                    # arguments, the scheduler detects the conflict.
+                    body = (
+                        b""
+                        if key is None
+                        else value_pb2.Arguments(positional=[value_pb2.Value(string_value=token)]).SerializeToString()
+                    )
+                    spec = Spec(name, (task_pb2.OP_KIND_DATA, "data", b""), [], body, b"", state)
+                    fresh.append((spec, encoded))
+                elif state.body and state.body != token:
+                    raise conflict(name, "other data, or a task")
+            if fresh:
+                self._session.submit([spec for spec, _ in fresh], wait=True)
+        except BaseException as e:
+            self._session.abandon([s.state for s, _ in fresh if s.state is not None], e)
+            raise
+        if fresh:
+            # Another client may have scattered equal data already.
+            todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
+            self._session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], self._targets)
+        if self._broadcast:
+            replicate(self._session, self._maker, futures, None, self._workers)
+        return futures
+
+
+def replicate(
+    session: Session,
+    maker: TaskMaker,
+    copied: Sequence[Future[Any]],
+    n: int | None,
+    workers: str | Sequence[str] | None,
+) -> None:
+    """Copies results to `n` of the workers, or to all of them. See `Client.replicate`."""
+    session.flush()
+    wait_for(list(copied), None)
+    found = matching(session.workers(), workers)
+    names = [w.name for w in found]
+    chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
+    wanted = len(names) if n is None else min(n, len(names))
+    holders = {key: set(workers) for key, workers in who_has(copied).items()}
+    while True:
+        wave: list[tuple[str, str, Future[Any]]] = []
+        specs: list[Spec] = []
+        for future in copied:
+            have = holders[future.key]
+            missing = [w for w in names if w not in have][: max(wanted - len(have & set(names)), 0)]
+            for name in missing if chained else missing[: max(len(have), 1)]:
+                options = TaskOptions(workers=name).pack()
+                spec, state = maker.spec(NativeOp("core.replicate"), (future,), {}, None, False, options)
+                specs += [spec] if spec is not None else []
+                wave.append((future.key, name, Future(session, state)))
+        if not wave:
+            return
+        # One submission, so that the scheduler plans these tasks together.
+        session.submit(specs)
+        session.wait([copy._state for _, _, copy in wave], None)
+        for key, name, copy in wave:
+            exception = copy._state.exception()
+            if exception is not None:
+                raise exception
+            holders[key].add(name)
+
+
+def _key_or_none(key: Any) -> str | None:
+    """Returns the key of an element of a dict that is scattered; None if the dict's key is not of a
+    type that keys can have."""
+    try:
+        return _keys.to_wire(key)
+    except TypeError:
+        return None
+
+
+def _digest(encoded: _serialize.Encoded) -> str:
+    digest = hashlib.blake2b(encoded.header, digest_size=16)
+    for frame in encoded.frames:
+        digest.update(frame)
+    return digest.hexdigest()

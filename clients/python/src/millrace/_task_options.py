@@ -1,0 +1,71 @@
+"""The rules of a task: where, when and how often it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from millrace import _check
+from millrace._pb.millrace.v1 import task_pb2
+
+#: Longest timeout of a task, in seconds: 100 years.
+_LONGEST = 3_153_600_000
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The options of `Client.submit` that are rules of the task. They are checked by `pack`."""
+
+    priority: int = 0
+    retries: int = 0
+    workers: str | Sequence[str] | None = None
+    allow_other_workers: bool = False
+    resources: Mapping[str, float] | None = None
+    timeout: _check.Seconds | None = None
+    slots: int = 1
+    no_wait: bool = False
+
+    def pack(self) -> bytes:
+        """Returns a serialised TaskOptions message; empty for the defaults.
+
+        Raises:
+            TypeError, ValueError: an option is of a wrong type or out of its range; the message
+                names it.
+        """
+        plain = type(self.priority) is type(self.retries) is type(self.slots) is int
+        if (
+            plain
+            and (self.priority, self.retries, self.slots) == (0, 0, 1)
+            and self.workers is None
+            and not self.resources
+            and self.timeout is None
+            and not self.no_wait
+        ):
+            return b""
+        out = task_pb2.TaskOptions(
+            priority=_check.integer(self.priority, "priority", -(1 << 31), (1 << 31) - 1),
+            max_retries=_check.integer(self.retries, "retries", 0, 1_000_000),
+            allow_other_workers=bool(self.allow_other_workers),
+            no_wait=bool(self.no_wait),
+        )
+        listed = _check.names(self.workers, "workers")
+        if listed is not None:
+            if not 1 <= len(listed) <= 4096:
+                raise ValueError(
+                    f"workers has {len(listed)} names: give 1 to 4,096, or leave it out for a task that may run anywhere"
+                )
+            out.workers.extend(listed)
+        for name, amount in _check.resources(self.resources).items():
+            out.resources[name] = amount
+        if self.timeout is not None:
+            limit = _check.seconds(self.timeout, "timeout")
+            if not 1e-6 <= limit <= _LONGEST:
+                raise ValueError(
+                    f"timeout must be positive and at most {_LONGEST} s, not {self.timeout!r}: leave it out for none"
+                )
+            out.timeout.FromTimedelta(timedelta(seconds=limit))
+        number = _check.integer(self.slots, "slots", 1, 65536)
+        if number != 1:
+            out.slots = number
+        return out.SerializeToString()

@@ -1,0 +1,113 @@
+"""A cluster as a concurrent.futures.Executor."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from millrace import errors
+from millrace.future import Future
+
+T = TypeVar("T")
+
+
+class Submitter(Protocol):
+    """The part of a client that an executor uses."""
+
+    def submit(self, func: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]: ...
+
+    def map(self, func: Callable[..., T], *iterables: Iterable[Any], **kwargs: Any) -> list[Future[T]]: ...
+
+
+class ClientExecutor(concurrent.futures.Executor):
+    """A cluster as a concurrent.futures.Executor.
+
+    Args:
+        client: the client.
+        options: keyword options of `Client.submit` for every call.
+    """
+
+    def __init__(self, client: Submitter, **options: Any) -> None:
+        self._client, self._options = client, options
+        self._open: set[concurrent.futures.Future[Any]] = set()
+        self._shut = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
+        if self._shut:
+            raise RuntimeError("cannot submit after shutdown")
+        remote = self._client.submit(fn, *args, **{"pure": False, **self._options}, **kwargs)
+        local = _Bridge(remote)
+        self._open.add(local)
+        local.add_done_callback(self._open.discard)
+        return local  # pyright: ignore[reportReturnType]
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        futures = self._client.map(fn, *iterables, **{"pure": False, **self._options})
+        for future in futures:
+            yield future.result(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._shut = True
+        pending = list(self._open)
+        if cancel_futures:
+            for future in pending:
+                future.cancel()
+        if wait:
+            concurrent.futures.wait(pending)
+
+
+class _Bridge(concurrent.futures.Future[Any]):
+    """A concurrent.futures.Future that follows one of ours. It is never "running": it can be
+    cancelled until it is done."""
+
+    def __init__(self, remote: Future[Any]) -> None:
+        super().__init__()
+        self._remote = remote
+        self._lock = threading.Lock()
+        # True once a thread has begun to settle it. Guarded by _lock.
+        self._taken = False
+        remote._session.when_done(remote._state, lambda: self._follow(remote))
+
+    def _take(self) -> bool:
+        with self._lock:
+            taken, self._taken = self._taken, True
+            return not taken
+
+    def _end_cancelled(self) -> None:
+        super().cancel()
+        self.set_running_or_notify_cancel()  # notifies concurrent.futures.wait and as_completed
+
+    def _follow(self, remote: Future[Any]) -> None:
+        if not self._take():
+            return
+        exception = remote.exception(0)
+        if exception is not None and isinstance(exception, errors.CancelledError):
+            self._end_cancelled()
+            return
+        self.set_running_or_notify_cancel()
+        if exception is not None:
+            self.set_exception(exception)
+            return
+        if remote._state.inline is not None:
+            self._settle(remote)
+        else:  # bulk data are not fetched in the thread that reads the stream
+            threading.Thread(target=self._settle, args=(remote,), daemon=True).start()
+
+    def _settle(self, remote: Future[Any]) -> None:
+        try:
+            self.set_result(remote.result())
+        except BaseException as e:
+            self.set_exception(e)
+
+    def cancel(self) -> bool:
+        if not self._take():
+            return self.cancelled()
+        self._end_cancelled()
+        self._remote.cancel()
+        return True
