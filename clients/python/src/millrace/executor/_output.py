@@ -11,10 +11,8 @@ import struct
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from millrace.executor._process import Process
+from collections.abc import Callable
+from typing import Any
 
 #: How long the end of a run waits for the worker to read the output of child processes, in seconds.
 _DRAIN = 0.02
@@ -22,14 +20,20 @@ _DRAIN = 0.02
 
 class Stream(io.TextIOBase):
     """Replaces sys.stdout or sys.stderr: text of a task goes to the task's log, other text to the
-    original stream."""
+    original stream.
+
+    Args:
+        original: the stream that is replaced.
+        log: adds text to the log of the running task; returns False if there is none.
+        send: sends the text that was logged, if a task runs.
+    """
 
     errors = "replace"  # pyright: ignore[reportAssignmentType]
     line_buffering = True
     write_through = True
 
-    def __init__(self, process: Process, original: Any, stderr: bool) -> None:
-        self._process, self._original, self._stderr = process, original, stderr
+    def __init__(self, original: Any, log: Callable[[str], bool], send: Callable[[], None]) -> None:
+        self._original, self._log, self._send = original, log, send
         self.name = original.name
         self.mode = "w"
         self.buffer = _Bytes(self)
@@ -56,17 +60,13 @@ class Stream(io.TextIOBase):
 
     def flush(self) -> None:
         # The caller may be about to end the process, so the text is sent at once.
-        if self._process.task_id:
-            self._process.out.flush()
+        self._send()
         self._original.flush()
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        task = self._process.task_id
-        if task:
-            self._process.out.log(task, text, self._stderr)
-        else:
+        if not self._log(text):
             self._original.write(text)
         return len(text)
 

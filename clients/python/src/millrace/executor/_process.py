@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
@@ -269,11 +270,22 @@ class Process:
         self._stoppable = 0
         raise TaskStopped("the task was stopped")
 
+    def _log(self, stderr: bool, text: str) -> bool:
+        """Adds text to the log of the running task; returns False if there is none."""
+        if not self.task_id:
+            return False
+        self.out.log(self.task_id, text, stderr)
+        return True
+
+    def _send_log(self) -> None:
+        if self.task_id:
+            self.out.flush()
+
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._on_signal)
         sys.setswitchinterval(HELD)
-        sys.stdout = Stream(self, sys.stdout, stderr=False)
-        sys.stderr = Stream(self, sys.stderr, stderr=True)
+        sys.stdout = Stream(sys.stdout, partial(self._log, False), self._send_log)
+        sys.stderr = Stream(sys.stderr, partial(self._log, True), self._send_log)
         sys.unraisablehook = self._unraisable
         ready = executor_pb2.ExecutorReady(
             protocol=PROTOCOL,
