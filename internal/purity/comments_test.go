@@ -1,6 +1,7 @@
 package purity
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -17,11 +19,11 @@ import (
 const maxColumns = 100
 
 // directives are comments for tools. They may be longer and are not sentences.
-var directives = regexp.MustCompile(`^//(go:|nolint|export )|//nolint|^# (noqa|type:|pyright:)`)
+var directives = regexp.MustCompile(`^//(go:|nolint|export )|//nolint|^# (noqa|type:|pyright:|shellcheck)|^#!`)
 
 // headless matches a sentence whose subject is a relative clause: the reader has to find out first
 // what it refers to.
-var headless = regexp.MustCompile(`(^|[.:;!?] )(Who|Whoever|Whose|What|Whatever) `)
+var headless = regexp.MustCompile(`(^|[.:;!?] )(Who|Whoever|Whose|What|Whatever|Where) `)
 
 // checkLine reports what is wrong with one line of a comment, as it stands in the file. text is the
 // line without the marker of the comment.
@@ -42,6 +44,20 @@ func checkLine(t *testing.T, file string, number int, line, text string) {
 // generated code and the folders of tools.
 func sources(t *testing.T, visit func(path, name string), endings ...string) {
 	t.Helper()
+	files(t, func(path, name string) {
+		if slices.ContainsFunc(endings, func(ending string) bool { return strings.HasSuffix(name, ending) }) {
+			visit(path, name)
+		}
+	})
+}
+
+// untracked are the folders for the results of builds and tests.
+var untracked = []string{"bin", "build", "dist", "out"}
+
+// files calls visit for each file of the repository, without generated code and the folders of
+// tools. path opens it, name is relative to the root of the repository.
+func files(t *testing.T, visit func(path, name string)) {
+	t.Helper()
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -53,15 +69,13 @@ func sources(t *testing.T, visit func(path, name string), endings ...string) {
 		}
 		if d.IsDir() {
 			base := d.Name()
-			if name != "." && (base[0] == '.' || base == "node_modules" || base == "_pb" || base == "build" || name == "gen") {
+			if name != "." && (base[0] == '.' && base != ".ci" || base == "node_modules" || base == "_pb" || slices.Contains(untracked, name) || name == "gen") {
 				return filepath.SkipDir
 			}
 			return nil
 		}
-		for _, ending := range endings {
-			if strings.HasSuffix(name, ending) {
-				visit(path, filepath.ToSlash(name))
-			}
+		if d.Type().IsRegular() {
+			visit(path, filepath.ToSlash(name))
 		}
 		return nil
 	})
@@ -133,12 +147,69 @@ func TestCommentsOfPythonArePlain(t *testing.T) {
 	}, ".py")
 }
 
+// cComments matches the comments of C and of CUDA C++, and string literals, which may contain the
+// markers of comments.
+var cComments = regexp.MustCompile(`//[^\n]*|(?s:/\*.*?\*/)|"(?:[^"\\\n]|\\.)*"`)
+
+func TestCommentsOfCArePlain(t *testing.T) {
+	sources(t, func(path, name string) {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(source), "\n")
+		for _, at := range cComments.FindAllIndex(source, -1) {
+			comment := string(source[at[0]:at[1]])
+			if comment[0] == '"' {
+				continue
+			}
+			start := bytes.LastIndexByte(source[:at[0]], '\n') + 1
+			first := bytes.Count(source[:start], []byte("\n"))
+			for i, text := range strings.Split(comment, "\n") {
+				line := lines[first+i]
+				if i == 0 && strings.TrimSpace(string(source[start:at[0]])) != "" {
+					line = "" // code with a comment behind it: the formatter decides on its length
+				}
+				checkLine(t, name, first+i+1, line, strings.Trim(text, "/* \t"))
+			}
+		}
+	}, ".c", ".h", ".cu", ".cuh")
+}
+
+// isScript tells whether a file is a shell script: some have no ending, but a first line that names
+// the shell.
+func isScript(source []byte) bool {
+	first, _, _ := bytes.Cut(source, []byte("\n"))
+	return bytes.HasPrefix(first, []byte("#!")) && bytes.HasSuffix(first, []byte("sh"))
+}
+
+// TestCommentsOfScriptsArePlain checks the full-line comments of shell scripts, of the Makefile and
+// of settings. A # behind code can be part of the code, so it is not taken for a comment.
+func TestCommentsOfScriptsArePlain(t *testing.T) {
+	endings := []string{"Makefile", ".sh", ".yml", ".yaml", ".toml", ".in", ".lock"}
+	files(t, func(path, name string) {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(endings, func(ending string) bool { return strings.HasSuffix(name, ending) }) && !isScript(source) {
+			return
+		}
+		for i, line := range strings.Split(string(source), "\n") {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "#"); ok {
+				checkLine(t, name, i+1, line, strings.TrimSpace(text))
+			}
+		}
+	})
+}
+
 func TestPlainCommentsAreToldFromOthers(t *testing.T) {
 	for text, want := range map[string]bool{
 		"Who waits is told.":                          true,
 		"It is over. Whoever asks is answered.":       true,
 		"Errors: What is lost stays lost.":            true,
 		"The reader that waits is notified.":          false,
+		"Where its frames lie.":                       true,
 		"WhoAmI returns the name.":                    false,
 		"It tells the caller what to do.":             false,
 		"Whether it is there is found out by asking.": false,

@@ -251,7 +251,7 @@ func TestKillEverySecond(t *testing.T) {
 			case <-tick.C:
 			}
 			list, err := c.active(ctx)
-			// Where a start takes seconds, no task would ever finish.
+			// Kill no worker that has finished nothing: with slow starts no task would ever finish.
 			if err != nil || !atWork(list) {
 				continue
 			}
