@@ -20,7 +20,7 @@ import pytest
 from between import Between
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _sender, errors
-from millrace._pb.millrace.v1 import scheduler_service_pb2, scheduler_service_pb2_grpc, task_pb2
+from millrace._pb.millrace.v1 import client_pb2, scheduler_service_pb2_grpc, task_calls_pb2, task_pb2, watch_pb2
 from millrace.cluster import _python_path, find_binary
 
 
@@ -186,7 +186,7 @@ def forget(cluster: LocalCluster, client: Client) -> None:
     """Ends a client's lease without the client's knowledge, as the scheduler does if a client is
     silent for too long."""
     with Client(cluster) as other:
-        request = scheduler_service_pb2.CloseClientRequest(client_id=client.session.client_id)
+        request = client_pb2.CloseClientRequest(client_id=client.session.client_id)
         other.session.call("CloseClient", request)
 
 
@@ -262,7 +262,7 @@ def test_a_release_that_fails_is_repeated(through: Client, between: Between, cod
     through.session.flush()
 
     def state() -> int:
-        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[number])
+        request = task_calls_pb2.LocateObjectsRequest(task_ids=[number])
         return through.session.call("LocateObjects", request).objects[0].state
 
     eventually(lambda: state() in (task_pb2.TASK_STATE_UNSPECIFIED, task_pb2.TASK_STATE_RELEASED))
@@ -289,14 +289,14 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
     whole: list[Any] = []
 
     def divide(data: bytes) -> list[bytes]:
-        response = scheduler_service_pb2.WatchResponse.FromString(data)
+        response = watch_pb2.WatchResponse.FromString(data)
         if not response.snapshot or not response.tasks:
             return [data]
         whole.append(len(response.tasks))
         tasks = [t for t in response.tasks if t.task_id not in hidden]
         parts: list[bytes] = []
         for n, task in enumerate(tasks):
-            part = scheduler_service_pb2.WatchResponse(
+            part = watch_pb2.WatchResponse(
                 revision=response.revision, snapshot=True, tasks=[task], more=n + 1 < len(tasks), life=response.life
             )
             parts.append(part.SerializeToString())
@@ -357,7 +357,7 @@ def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: 
                 client.session.connection, "stub", scheduler_service_pb2_grpc.SchedulerServiceStub(channel)
             )
             with pytest.raises(errors.SchedulerLostError) as caught:
-                client.session.call("LocateObjects", scheduler_service_pb2.LocateObjectsRequest(), timeout=0.1)
+                client.session.call("LocateObjects", task_calls_pb2.LocateObjectsRequest(), timeout=0.1)
             monkeypatch.undo()
     text = str(caught.value)
     assert client.session.address in text

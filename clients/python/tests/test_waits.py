@@ -18,7 +18,7 @@ import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _handed, _session, as_completed, errors, get_client, wait
-from millrace._pb.millrace.v1 import scheduler_service_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2
 
 
 def inc(x: int) -> int:
@@ -126,7 +126,7 @@ def test_cancel_of_an_unknown_task(client: Client, gate: Gate) -> None:
     kept = client.submit(pass_through, gate, pure=False)
     client.session.flush()
     # Without the client's knowledge, as another connection with this lease could do.
-    request = scheduler_service_pb2.ReleaseTasksRequest(client_id=client.session.client_id, task_ids=[lost._state.id])
+    request = task_calls_pb2.ReleaseTasksRequest(client_id=client.session.client_id, task_ids=[lost._state.id])
     client.session.call("ReleaseTasks", request)
     with pytest.raises(errors.NotFoundError, match="lost"):
         client.cancel([lost, kept])

@@ -8,7 +8,7 @@ from typing import Any
 
 from millrace import _keys, errors
 from millrace._keys import UserKey
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2
 from millrace._session import Session
 from millrace._workers import described, matching
 from millrace.future import Future, by_session
@@ -21,7 +21,7 @@ def who_has(futures: Sequence[Future[Any]]) -> dict[Any, list[str]]:
         session.flush()
         for at in range(0, len(group), 100_000):
             some = [f for f in group[at : at + 100_000] if f._state.id]
-            request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in some])
+            request = task_calls_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in some])
             located = session.call("LocateObjects", request)
             names = {w.worker_id: w.name for w in located.workers}
             for f, place in zip(some, located.objects, strict=True):
@@ -39,7 +39,7 @@ def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str,
         while True:
             page = session.call(
                 "ListTasks",
-                scheduler_service_pb2.ListTasksRequest(
+                task_calls_pb2.ListTasksRequest(
                     page_size=1000,
                     page_token=token,
                     worker=worker.name,
@@ -56,7 +56,7 @@ def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str,
 
 def scheduler_info(session: Session) -> dict[str, Any]:
     """Returns a description of the cluster; its workers are under "workers", by name."""
-    cluster = session.call("GetClusterInfo", scheduler_service_pb2.GetClusterInfoRequest()).cluster
+    cluster = session.call("GetClusterInfo", cluster_pb2.GetClusterInfoRequest()).cluster
     return {
         "id": cluster.cluster_id,
         "address": session.address,
@@ -71,7 +71,7 @@ def explain(session: Session, future: Future[Any] | UserKey) -> str:
     """Explains why a task is not running, or how it ended."""
     session.flush()
     key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
-    request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=session.namespace)
+    request = task_calls_pb2.ExplainTaskRequest(key=key, namespace=session.namespace)
     found = session.call("ExplainTask", request)
     keys = {key, found.task.error.origin_key, *found.task.inputs, *(m.key for m in found.missing)}
     return f"{found.reason}: {_keys.named(found.explanation, keys)}"

@@ -9,7 +9,14 @@ from typing import Any
 import grpc
 
 from millrace import errors
-from millrace._pb.millrace.v1 import scheduler_service_pb2, scheduler_service_pb2_grpc
+from millrace._pb.millrace.v1 import (
+    client_pb2,
+    cluster_pb2,
+    scheduler_service_pb2_grpc,
+    submission_pb2,
+    task_calls_pb2,
+    watch_pb2,
+)
 
 CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
@@ -35,8 +42,8 @@ class Connection:
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         self._submit_batch = self._channel.unary_unary(
             "/millrace.v1.SchedulerService/SubmitBatch",
-            request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
-            response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
+            request_serializer=submission_pb2.SubmitRequest.SerializeToString,
+            response_deserializer=submission_pb2.SubmitBatchResponse.FromString,
         )
         #: True once the client has begun to close, or in a forked child.
         self.closed = False
@@ -45,7 +52,7 @@ class Connection:
         #: Set when the client is closed; ends all pauses.
         self.ended = threading.Event()
 
-    def open(self, request: scheduler_service_pb2.OpenClientRequest) -> scheduler_service_pb2.OpenClientResponse:
+    def open(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
         """Opens a lease. Waits until the scheduler is reachable, at most `timeout` seconds."""
         deadline = time.monotonic() + self.timeout
         pause = 0.05
@@ -61,7 +68,7 @@ class Connection:
             self.ended.wait(pause)
             pause = min(pause * 1.5, 0.5)
 
-    def open_again(self, request: scheduler_service_pb2.OpenClientRequest) -> scheduler_service_pb2.OpenClientResponse:
+    def open_again(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
         """Opens another lease, with a single attempt. Raises grpc.RpcError."""
         return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(self.timeout, 1.0))
 
@@ -82,7 +89,7 @@ class Connection:
         except ValueError as e:  # grpcio's error for a closed channel
             raise errors.SchedulerLostError(f"{name}: the client is closed") from e
 
-    def submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
+    def submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
         """Sends a submission, once. Raises grpc.RpcError."""
         if len(chunks) == 1:
             # SubmitBatchRequest has the same fields, so the chunk is sent without a copy of the
@@ -90,17 +97,17 @@ class Connection:
             return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
         return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
 
-    def release(self, request: scheduler_service_pb2.ReleaseTasksRequest) -> None:
+    def release(self, request: task_calls_pb2.ReleaseTasksRequest) -> None:
         """Releases tasks, with a single attempt. Raises grpc.RpcError, and ValueError if the
         channel is closed."""
         self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
 
-    def explain(self, request: scheduler_service_pb2.ExplainTaskRequest, timeout: float) -> Any:
+    def explain(self, request: task_calls_pb2.ExplainTaskRequest, timeout: float) -> Any:
         """Asks why a task waits, with a single attempt. Raises grpc.RpcError, and ValueError if the
         channel is closed."""
         return self.stub.ExplainTask(request, metadata=self.metadata, timeout=timeout)
 
-    def watch(self, request: scheduler_service_pb2.WatchRequest) -> Any:
+    def watch(self, request: watch_pb2.WatchRequest) -> Any:
         """Opens the stream of updates."""
         return self.stub.Watch(request, metadata=self.metadata)
 
@@ -108,10 +115,10 @@ class Connection:
         """Gives up the lease, or stops the whole cluster. Only a refusal of the latter raises."""
         try:
             if shutdown:
-                stop = scheduler_service_pb2.ShutdownRequest(reason="asked by a client")
+                stop = cluster_pb2.ShutdownRequest(reason="asked by a client")
                 self.stub.Shutdown(stop, metadata=self.metadata, timeout=timeout)
             else:
-                end = scheduler_service_pb2.CloseClientRequest(client_id=client_id)
+                end = client_pb2.CloseClientRequest(client_id=client_id)
                 self.stub.CloseClient(end, metadata=self.metadata, timeout=timeout)
         except grpc.RpcError as e:
             if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.PERMISSION_DENIED:

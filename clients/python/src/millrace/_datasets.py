@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from millrace import _check, errors
 from millrace._arguments import Key
-from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2
+from millrace._pb.millrace.v1 import dataset_pb2
 from millrace._session import Session
 from millrace._trees import rebuild
 from millrace.future import Future
@@ -38,15 +38,15 @@ class Datasets:
         self._session.flush()
         self._session.call(
             "PublishDataset",
-            scheduler_service_pb2.PublishDatasetRequest(
+            dataset_pb2.PublishDatasetRequest(
                 client_id=self._session.client_id, name=name, keys=keys, metadata=shape, replace=override
             ),
         )
 
     def get(self, name: str) -> Any:
         """Returns the data published under a name, with futures of this client."""
-        request = scheduler_service_pb2.GetDatasetRequest(name=name, namespace=self._session.namespace)
-        found: graph_pb2.Dataset = self._session.call("GetDataset", request).dataset
+        request = dataset_pb2.GetDatasetRequest(name=name, namespace=self._session.namespace)
+        found: dataset_pb2.Dataset = self._session.call("GetDataset", request).dataset
         return _restored(pickle.loads(found.metadata), self._session)
 
     def names(self) -> list[str]:
@@ -56,9 +56,7 @@ class Datasets:
         while True:
             page = self._session.call(
                 "ListDatasets",
-                scheduler_service_pb2.ListDatasetsRequest(
-                    page_size=1000, page_token=token, namespace=self._session.namespace
-                ),
+                dataset_pb2.ListDatasetsRequest(page_size=1000, page_token=token, namespace=self._session.namespace),
             )
             names += [d.name for d in page.datasets]
             token = page.next_page_token
@@ -67,7 +65,7 @@ class Datasets:
 
     def unpublish(self, name: str) -> None:
         """Removes the name; the results are freed once no other client holds them."""
-        request = scheduler_service_pb2.UnpublishDatasetRequest(name=name, namespace=self._session.namespace)
+        request = dataset_pb2.UnpublishDatasetRequest(name=name, namespace=self._session.namespace)
         self._session.call("UnpublishDataset", request)
 
 

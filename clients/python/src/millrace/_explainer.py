@@ -10,7 +10,7 @@ import grpc
 
 from millrace import _check, _keys
 from millrace._connection import Connection
-from millrace._pb.millrace.v1 import scheduler_service_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2
 from millrace._state import State
 
 
@@ -50,7 +50,7 @@ class Explainer:
         for _ in range(8):
             if not task:
                 break
-            request = scheduler_service_pb2.ExplainTaskRequest(task_id=task)
+            request = task_calls_pb2.ExplainTaskRequest(task_id=task)
             try:
                 found = self._connection.explain(request, timeout)
             except (grpc.RpcError, ValueError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from millrace import errors
 from millrace._connection import Connection
 from millrace._lease import Lease
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 from millrace._state import State
 from millrace._task_table import TaskTable
 
@@ -60,7 +60,7 @@ class Handed:
                 life = self._lease.life
             if not tasks:
                 continue
-            request = scheduler_service_pb2.LocateObjectsRequest(task_ids=tasks)
+            request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks)
             try:
                 located = self._connection.call("LocateObjects", request)
             except errors.MillraceError:

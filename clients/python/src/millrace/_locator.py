@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace._connection import Connection
-from millrace._pb.millrace.v1 import scheduler_service_pb2, worker_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2, worker_calls_pb2, worker_pb2
 
 
 class Locator:
@@ -42,7 +42,7 @@ class Locator:
         found: dict[int, worker_pb2.Worker] = {}
         token = ""
         while True:
-            request = scheduler_service_pb2.ListWorkersRequest(
+            request = worker_calls_pb2.ListWorkersRequest(
                 page_size=1000, page_token=token, states=[worker_pb2.WORKER_STATE_ACTIVE]
             )
             page = self._connection.call("ListWorkers", request)
@@ -64,7 +64,7 @@ class Locator:
     def locate(self, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
         """Returns the locations of results in the order of the tasks, and the data addresses of the
         workers in them by id."""
-        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=tasks)
+        request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks)
         located = self._connection.call("LocateObjects", request)
         found = {w.worker_id: w.data_address for w in located.workers}
         with self._lock:

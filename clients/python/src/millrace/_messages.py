@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._pb.millrace.v1 import submission_pb2, task_pb2
 from millrace._state import Function, OpKey, Spec
 
 #: Most tasks and bytes of one request; a larger submission is streamed in chunks.
@@ -16,7 +16,7 @@ BATCH_FUNCTIONS = 5_000
 
 def submission(
     specs: Sequence[Spec], *, client_id: int, graph: int, known: Collection[bytes]
-) -> tuple[list[scheduler_service_pb2.SubmitRequest], dict[bytes, Function]]:
+) -> tuple[list[submission_pb2.SubmitRequest], dict[bytes, Function]]:
     """Returns the chunks of a submission, and the functions that its tasks call, by digest.
 
     Args:
@@ -27,8 +27,8 @@ def submission(
     """
     ops: dict[OpKey, int] = {}
     options: dict[bytes, int] = {}
-    chunks: list[scheduler_service_pb2.SubmitRequest] = []
-    chunk = scheduler_service_pb2.SubmitRequest()
+    chunks: list[submission_pb2.SubmitRequest] = []
+    chunk = submission_pb2.SubmitRequest()
     chunk.header.client_id, chunk.header.request_id = client_id, uuid.uuid4().hex
     chunk.header.graph_id = graph
     size = count = 0
@@ -43,12 +43,12 @@ def submission(
                 payload, language = spec.function
                 if size + len(payload) > BATCH_BYTES or len(chunk.functions) == BATCH_FUNCTIONS:
                     chunks.append(chunk)
-                    chunk, size, count = scheduler_service_pb2.SubmitRequest(), 0, 0
+                    chunk, size, count = submission_pb2.SubmitRequest(), 0, 0
                 chunk.functions.add(hash=digest, payload=payload, language=language)
                 size += len(payload)
         if count == BATCH_TASKS or (size and size + weight > BATCH_BYTES):
             chunks.append(chunk)
-            chunk, size, count = scheduler_service_pb2.SubmitRequest(), 0, 0
+            chunk, size, count = submission_pb2.SubmitRequest(), 0, 0
         op = ops.get(spec.op)
         if op is None:
             op = ops[spec.op] = len(ops)
@@ -74,13 +74,13 @@ def submission(
     return chunks, functions
 
 
-def carrying(functions: Iterable[tuple[bytes, bytes, str]]) -> list[scheduler_service_pb2.SubmitRequest]:
+def carrying(functions: Iterable[tuple[bytes, bytes, str]]) -> list[submission_pb2.SubmitRequest]:
     """Returns chunks of a submission that carry functions."""
-    chunks: list[scheduler_service_pb2.SubmitRequest] = []
+    chunks: list[submission_pb2.SubmitRequest] = []
     size = 0
     for digest, payload, language in functions:
         if not chunks or size + len(payload) > BATCH_BYTES or len(chunks[-1].functions) == BATCH_FUNCTIONS:
-            chunks.append(scheduler_service_pb2.SubmitRequest())
+            chunks.append(submission_pb2.SubmitRequest())
             size = 0
         chunks[-1].functions.add(hash=digest, payload=payload, language=language)
         size += len(payload)

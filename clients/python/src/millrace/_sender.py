@@ -23,7 +23,7 @@ from millrace import errors
 from millrace._connection import Connection
 from millrace._lease import Lease
 from millrace._messages import BATCH_TASKS, carrying, submission
-from millrace._pb.millrace.v1 import scheduler_service_pb2
+from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2
 from millrace._state import Spec, State, Unit
 from millrace._task_table import TaskTable
 
@@ -264,7 +264,7 @@ class Sender:
         self.sent_functions.update(functions)
         self._graph = self._graph or answer.graph_id
 
-    def _submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
+    def _submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
         """Sends a submission. Repeats it with the same request_id if the scheduler cannot be
         reached, or has no room now."""
         connection = self._connection
@@ -326,7 +326,7 @@ class Sender:
 
     def _give_up(self, ids: Sequence[int]) -> bool:
         """Releases tasks. Returns True if the release has arrived or is not needed any more."""
-        request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self._lease.client_id, task_ids=ids)
+        request = task_calls_pb2.ReleaseTasksRequest(client_id=self._lease.client_id, task_ids=ids)
         try:
             self._connection.release(request)
         except grpc.RpcError as e:

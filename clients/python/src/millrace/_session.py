@@ -23,7 +23,7 @@ from millrace._function_cache import FunctionCache
 from millrace._handed import Handed
 from millrace._lease import Lease
 from millrace._locator import Locator
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._sender import Sender
 from millrace._state import Spec, State, Unit
 from millrace._task_table import TaskTable
@@ -79,7 +79,7 @@ class Session:
         _used = True
         #: Calls to the scheduler.
         self.connection = Connection(address, token, timeout)
-        self._opening = scheduler_service_pb2.OpenClientRequest(
+        self._opening = client_pb2.OpenClientRequest(
             name=name,
             namespace=namespace,
             api_version=API_VERSION,
@@ -305,7 +305,7 @@ class Session:
         with self._holding:
             self._sender.settle_releases({key})
             client_id = self.client_id
-            request = scheduler_service_pb2.HoldTasksRequest(client_id=client_id, keys=[key])
+            request = task_calls_pb2.HoldTasksRequest(client_id=client_id, keys=[key])
             try:
                 with self._tasks.flight():
                     answer = self.call("HoldTasks", request)

@@ -11,7 +11,7 @@ from functools import partial
 from millrace import _keys, errors
 from millrace._callbacks import CallbackThread, run
 from millrace._lease import Lease
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._pb.millrace.v1 import client_pb2, task_pb2, watch_pb2
 from millrace._state import Spec, State
 
 
@@ -154,7 +154,7 @@ class TaskTable:
             self.changed.notify_all()
         run(calls)
 
-    def replace_lease(self, opened: scheduler_service_pb2.OpenClientResponse) -> list[Callable[[], object]]:
+    def replace_lease(self, opened: client_pb2.OpenClientResponse) -> list[Callable[[], object]]:
         """Takes over a new lease. Tasks that the old lease held are lost, except for results that
         are here already. Returns the callbacks that the caller must run, without any lock."""
         calls: list[Callable[[], object]] = []
@@ -181,7 +181,7 @@ class TaskTable:
         with self.changed:
             self._snapshot = set()
 
-    def receive(self, response: scheduler_service_pb2.WatchResponse, client_id: int) -> None:
+    def receive(self, response: watch_pb2.WatchResponse, client_id: int) -> None:
         """Applies a message of the Watch stream. `client_id`: the lease that the stream is of."""
         calls: list[Callable[[], object]] = []
         ended = False

@@ -12,7 +12,7 @@ import grpc
 from millrace import errors
 from millrace._connection import Connection
 from millrace._lease import Lease
-from millrace._pb.millrace.v1 import scheduler_service_pb2
+from millrace._pb.millrace.v1 import watch_pb2
 from millrace._task_table import TaskTable
 
 
@@ -47,9 +47,7 @@ class Watcher:
         told = False  # futures were failed because the scheduler is away
         while not connection.closed:
             client_id = lease.client_id
-            request = scheduler_service_pb2.WatchRequest(
-                client_id=client_id, after_revision=self._tasks.revision, life=lease.life
-            )
+            request = watch_pb2.WatchRequest(client_id=client_id, after_revision=self._tasks.revision, life=lease.life)
             code, reason = grpc.StatusCode.UNAVAILABLE, ""
             try:
                 self._tasks.begin_snapshot()

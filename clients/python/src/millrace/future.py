@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from millrace import _check, _keys, _registry, errors
 from millrace._check import Seconds
-from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 from millrace._session import Session
 from millrace._state import State
 
@@ -254,7 +254,7 @@ def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
         if not active:
             continue
         ids, keys = _refs(active)
-        request = scheduler_service_pb2.CancelTasksRequest(
+        request = task_calls_pb2.CancelTasksRequest(
             client_id=session.client_id, task_ids=ids, keys=keys, force=force, reason=reason
         )
         unknown: set[int] = set()
@@ -284,7 +284,7 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
             if state.state in (task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED):
                 state.state, state.error = task_pb2.TASK_STATE_WAITING, None
     try:
-        request = scheduler_service_pb2.RetryTasksRequest(client_id=session.client_id, task_ids=ids, keys=keys)
+        request = task_calls_pb2.RetryTasksRequest(client_id=session.client_id, task_ids=ids, keys=keys)
         return session.call("RetryTasks", request).retried_tasks
     except BaseException:
         with session.changed:

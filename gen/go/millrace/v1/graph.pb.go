@@ -9,6 +9,7 @@
 package millracev1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -421,43 +422,29 @@ func (x *Graph) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Dataset is a named, published set of results, kept until unpublished. Output only.
-type Dataset struct {
+// GetGraphRequest names a graph.
+type GetGraphRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name, unique in the namespace.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Namespace of the name and of the keys.
-	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Keys of the tasks whose results it keeps.
-	Keys []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Opaque description that the publisher attached (how to put the parts together); at most 1 MiB.
-	Metadata []byte `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// When it was published.
-	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Catalogue revision of the last change.
-	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer where they are long; GetDataset shows all.
-	KeyCount uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
-	// Size of the metadata. ListDatasets and Watch leave out metadata of more than 16 KiB; GetDataset shows it.
-	MetadataBytes uint64 `protobuf:"varint,8,opt,name=metadata_bytes,json=metadataBytes,proto3" json:"metadata_bytes,omitempty"`
+	// The graph.
+	GraphId       uint64 `protobuf:"varint,1,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Dataset) Reset() {
-	*x = Dataset{}
+func (x *GetGraphRequest) Reset() {
+	*x = GetGraphRequest{}
 	mi := &file_millrace_v1_graph_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Dataset) String() string {
+func (x *GetGraphRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Dataset) ProtoMessage() {}
+func (*GetGraphRequest) ProtoMessage() {}
 
-func (x *Dataset) ProtoReflect() protoreflect.Message {
+func (x *GetGraphRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_millrace_v1_graph_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -469,72 +456,298 @@ func (x *Dataset) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Dataset.ProtoReflect.Descriptor instead.
-func (*Dataset) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetGraphRequest.ProtoReflect.Descriptor instead.
+func (*GetGraphRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Dataset) GetName() string {
+func (x *GetGraphRequest) GetGraphId() uint64 {
 	if x != nil {
-		return x.Name
+		return x.GraphId
+	}
+	return 0
+}
+
+// GetGraphResponse holds the graph.
+type GetGraphResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The graph.
+	Graph         *Graph `protobuf:"bytes,1,opt,name=graph,proto3" json:"graph,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGraphResponse) Reset() {
+	*x = GetGraphResponse{}
+	mi := &file_millrace_v1_graph_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGraphResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGraphResponse) ProtoMessage() {}
+
+func (x *GetGraphResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_graph_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGraphResponse.ProtoReflect.Descriptor instead.
+func (*GetGraphResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetGraphResponse) GetGraph() *Graph {
+	if x != nil {
+		return x.Graph
+	}
+	return nil
+}
+
+// ListGraphsRequest filters and pages graphs.
+type ListGraphsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most this many; 0 means 100, at most 1000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the previous page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only graphs in these states.
+	States []GraphState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=millrace.v1.GraphState" json:"states,omitempty"`
+	// Only graphs of this namespace. Empty: all.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only graphs of this client. 0: all.
+	ClientId      uint64 `protobuf:"varint,5,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGraphsRequest) Reset() {
+	*x = ListGraphsRequest{}
+	mi := &file_millrace_v1_graph_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGraphsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGraphsRequest) ProtoMessage() {}
+
+func (x *ListGraphsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_graph_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGraphsRequest.ProtoReflect.Descriptor instead.
+func (*ListGraphsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ListGraphsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListGraphsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
 	}
 	return ""
 }
 
-func (x *Dataset) GetNamespace() string {
+func (x *ListGraphsRequest) GetStates() []GraphState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListGraphsRequest) GetNamespace() string {
 	if x != nil {
 		return x.Namespace
 	}
 	return ""
 }
 
-func (x *Dataset) GetKeys() []string {
+func (x *ListGraphsRequest) GetClientId() uint64 {
 	if x != nil {
-		return x.Keys
-	}
-	return nil
-}
-
-func (x *Dataset) GetMetadata() []byte {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
-}
-
-func (x *Dataset) GetCreateTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.CreateTime
-	}
-	return nil
-}
-
-func (x *Dataset) GetRevision() uint64 {
-	if x != nil {
-		return x.Revision
+		return x.ClientId
 	}
 	return 0
 }
 
-func (x *Dataset) GetKeyCount() uint64 {
+// ListGraphsResponse is one page.
+type ListGraphsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The graphs.
+	Graphs []*Graph `protobuf:"bytes,1,rep,name=graphs,proto3" json:"graphs,omitempty"`
+	// For the next page; empty at the end.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGraphsResponse) Reset() {
+	*x = ListGraphsResponse{}
+	mi := &file_millrace_v1_graph_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGraphsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGraphsResponse) ProtoMessage() {}
+
+func (x *ListGraphsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_graph_proto_msgTypes[6]
 	if x != nil {
-		return x.KeyCount
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGraphsResponse.ProtoReflect.Descriptor instead.
+func (*ListGraphsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListGraphsResponse) GetGraphs() []*Graph {
+	if x != nil {
+		return x.Graphs
+	}
+	return nil
+}
+
+func (x *ListGraphsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ReleaseGraphRequest names a graph.
+type ReleaseGraphRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The graph.
+	GraphId uint64 `protobuf:"varint,1,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
+	// Cancel what is still to run. Otherwise a graph that has not ended is an error.
+	Cancel        bool `protobuf:"varint,2,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseGraphRequest) Reset() {
+	*x = ReleaseGraphRequest{}
+	mi := &file_millrace_v1_graph_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseGraphRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseGraphRequest) ProtoMessage() {}
+
+func (x *ReleaseGraphRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_graph_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseGraphRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseGraphRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReleaseGraphRequest) GetGraphId() uint64 {
+	if x != nil {
+		return x.GraphId
 	}
 	return 0
 }
 
-func (x *Dataset) GetMetadataBytes() uint64 {
+func (x *ReleaseGraphRequest) GetCancel() bool {
 	if x != nil {
-		return x.MetadataBytes
+		return x.Cancel
 	}
-	return 0
+	return false
+}
+
+// ReleaseGraphResponse is empty.
+type ReleaseGraphResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseGraphResponse) Reset() {
+	*x = ReleaseGraphResponse{}
+	mi := &file_millrace_v1_graph_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseGraphResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseGraphResponse) ProtoMessage() {}
+
+func (x *ReleaseGraphResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_graph_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseGraphResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseGraphResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{8}
 }
 
 var File_millrace_v1_graph_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
+	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
 	"\n" +
 	"TaskCounts\x12\x18\n" +
 	"\awaiting\x18\x01 \x01(\x04R\awaiting\x12\x14\n" +
@@ -568,17 +781,26 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\vfirst_error\x18\v \x01(\tR\n" +
 	"firstError\x12;\n" +
 	"\vexpire_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"\x88\x02\n" +
-	"\aDataset\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1a\n" +
-	"\bmetadata\x18\x04 \x01(\fR\bmetadata\x12;\n" +
-	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x1b\n" +
-	"\tkey_count\x18\a \x01(\x04R\bkeyCount\x12%\n" +
-	"\x0emetadata_bytes\x18\b \x01(\x04R\rmetadataBytes*\x90\x01\n" +
+	"expireTime\",\n" +
+	"\x0fGetGraphRequest\x12\x19\n" +
+	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\"<\n" +
+	"\x10GetGraphResponse\x12(\n" +
+	"\x05graph\x18\x01 \x01(\v2\x12.millrace.v1.GraphR\x05graph\"\x80\x02\n" +
+	"\x11ListGraphsRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12B\n" +
+	"\x06states\x18\x03 \x03(\x0e2\x17.millrace.v1.GraphStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x128\n" +
+	"\tnamespace\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12\x1b\n" +
+	"\tclient_id\x18\x05 \x01(\x04R\bclientId\"h\n" +
+	"\x12ListGraphsResponse\x12*\n" +
+	"\x06graphs\x18\x01 \x03(\v2\x12.millrace.v1.GraphR\x06graphs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"H\n" +
+	"\x13ReleaseGraphRequest\x12\x19\n" +
+	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x16\n" +
+	"\x06cancel\x18\x02 \x01(\bR\x06cancel\"\x16\n" +
+	"\x14ReleaseGraphResponse*\x90\x01\n" +
 	"\n" +
 	"GraphState\x12\x1b\n" +
 	"\x17GRAPH_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -602,29 +824,36 @@ func file_millrace_v1_graph_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_graph_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_graph_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_millrace_v1_graph_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_millrace_v1_graph_proto_goTypes = []any{
 	(GraphState)(0),               // 0: millrace.v1.GraphState
 	(*TaskCounts)(nil),            // 1: millrace.v1.TaskCounts
 	(*PrefixSummary)(nil),         // 2: millrace.v1.PrefixSummary
 	(*Graph)(nil),                 // 3: millrace.v1.Graph
-	(*Dataset)(nil),               // 4: millrace.v1.Dataset
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*GetGraphRequest)(nil),       // 4: millrace.v1.GetGraphRequest
+	(*GetGraphResponse)(nil),      // 5: millrace.v1.GetGraphResponse
+	(*ListGraphsRequest)(nil),     // 6: millrace.v1.ListGraphsRequest
+	(*ListGraphsResponse)(nil),    // 7: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphRequest)(nil),   // 8: millrace.v1.ReleaseGraphRequest
+	(*ReleaseGraphResponse)(nil),  // 9: millrace.v1.ReleaseGraphResponse
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_millrace_v1_graph_proto_depIdxs = []int32{
-	1, // 0: millrace.v1.PrefixSummary.counts:type_name -> millrace.v1.TaskCounts
-	0, // 1: millrace.v1.Graph.state:type_name -> millrace.v1.GraphState
-	1, // 2: millrace.v1.Graph.counts:type_name -> millrace.v1.TaskCounts
-	2, // 3: millrace.v1.Graph.prefixes:type_name -> millrace.v1.PrefixSummary
-	5, // 4: millrace.v1.Graph.create_time:type_name -> google.protobuf.Timestamp
-	5, // 5: millrace.v1.Graph.end_time:type_name -> google.protobuf.Timestamp
-	5, // 6: millrace.v1.Graph.expire_time:type_name -> google.protobuf.Timestamp
-	5, // 7: millrace.v1.Dataset.create_time:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: millrace.v1.PrefixSummary.counts:type_name -> millrace.v1.TaskCounts
+	0,  // 1: millrace.v1.Graph.state:type_name -> millrace.v1.GraphState
+	1,  // 2: millrace.v1.Graph.counts:type_name -> millrace.v1.TaskCounts
+	2,  // 3: millrace.v1.Graph.prefixes:type_name -> millrace.v1.PrefixSummary
+	10, // 4: millrace.v1.Graph.create_time:type_name -> google.protobuf.Timestamp
+	10, // 5: millrace.v1.Graph.end_time:type_name -> google.protobuf.Timestamp
+	10, // 6: millrace.v1.Graph.expire_time:type_name -> google.protobuf.Timestamp
+	3,  // 7: millrace.v1.GetGraphResponse.graph:type_name -> millrace.v1.Graph
+	0,  // 8: millrace.v1.ListGraphsRequest.states:type_name -> millrace.v1.GraphState
+	3,  // 9: millrace.v1.ListGraphsResponse.graphs:type_name -> millrace.v1.Graph
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_graph_proto_init() }
@@ -638,7 +867,7 @@ func file_millrace_v1_graph_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_graph_proto_rawDesc), len(file_millrace_v1_graph_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -85,22 +85,48 @@ class Graph(_message.Message):
     expire_time: _timestamp_pb2.Timestamp
     def __init__(self, graph_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., client_id: _Optional[int] = ..., state: _Optional[_Union[GraphState, str]] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixSummary, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., first_error: _Optional[str] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
-class Dataset(_message.Message):
-    __slots__ = ("name", "namespace", "keys", "metadata", "create_time", "revision", "key_count", "metadata_bytes")
-    NAME_FIELD_NUMBER: _ClassVar[int]
+class GetGraphRequest(_message.Message):
+    __slots__ = ("graph_id",)
+    GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
+    graph_id: int
+    def __init__(self, graph_id: _Optional[int] = ...) -> None: ...
+
+class GetGraphResponse(_message.Message):
+    __slots__ = ("graph",)
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    graph: Graph
+    def __init__(self, graph: _Optional[_Union[Graph, _Mapping]] = ...) -> None: ...
+
+class ListGraphsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "states", "namespace", "client_id")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    KEY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    METADATA_BYTES_FIELD_NUMBER: _ClassVar[int]
-    name: str
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    states: _containers.RepeatedScalarFieldContainer[GraphState]
     namespace: str
-    keys: _containers.RepeatedScalarFieldContainer[str]
-    metadata: bytes
-    create_time: _timestamp_pb2.Timestamp
-    revision: int
-    key_count: int
-    metadata_bytes: int
-    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., metadata: _Optional[bytes] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., key_count: _Optional[int] = ..., metadata_bytes: _Optional[int] = ...) -> None: ...
+    client_id: int
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., states: _Optional[_Iterable[_Union[GraphState, str]]] = ..., namespace: _Optional[str] = ..., client_id: _Optional[int] = ...) -> None: ...
+
+class ListGraphsResponse(_message.Message):
+    __slots__ = ("graphs", "next_page_token")
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    graphs: _containers.RepeatedCompositeFieldContainer[Graph]
+    next_page_token: str
+    def __init__(self, graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ReleaseGraphRequest(_message.Message):
+    __slots__ = ("graph_id", "cancel")
+    GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    graph_id: int
+    cancel: bool
+    def __init__(self, graph_id: _Optional[int] = ..., cancel: bool = ...) -> None: ...
+
+class ReleaseGraphResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

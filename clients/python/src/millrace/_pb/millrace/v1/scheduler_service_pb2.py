@@ -22,140 +22,23 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
-from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from millrace._pb.millrace.v1 import client_pb2 as millrace_dot_v1_dot_client__pb2
+from millrace._pb.millrace.v1 import cluster_pb2 as millrace_dot_v1_dot_cluster__pb2
+from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset__pb2
 from millrace._pb.millrace.v1 import graph_pb2 as millrace_dot_v1_dot_graph__pb2
-from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
-from millrace._pb.millrace.v1 import value_pb2 as millrace_dot_v1_dot_value__pb2
-from millrace._pb.millrace.v1 import worker_pb2 as millrace_dot_v1_dot_worker__pb2
+from millrace._pb.millrace.v1 import submission_pb2 as millrace_dot_v1_dot_submission__pb2
+from millrace._pb.millrace.v1 import task_calls_pb2 as millrace_dot_v1_dot_task__calls__pb2
+from millrace._pb.millrace.v1 import watch_pb2 as millrace_dot_v1_dot_watch__pb2
+from millrace._pb.millrace.v1 import worker_calls_pb2 as millrace_dot_v1_dot_worker__calls__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#millrace/v1/scheduler_service.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/graph.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"\xdd\x02\n\x06\x43lient\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n\x06origin\x18\x04 \x01(\tR\x06origin\x12\x36\n\tlease_ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12\x37\n\topen_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08openTime\x12@\n\x0elast_seen_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0clastSeenTime\x12\x1d\n\nheld_tasks\x18\x08 \x01(\x04R\theldTasks\x12\x1a\n\x08revision\x18\t \x01(\x04R\x08revision\"\xce\x01\n\x11OpenClientRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x36\n\tlease_ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12\x1f\n\x0b\x61pi_version\x18\x04 \x01(\tR\napiVersion\x12\x16\n\x06origin\x18\x05 \x01(\tR\x06origin\x12\x16\n\x06worker\x18\x06 \x01(\tR\x06worker\"u\n\x12OpenClientResponse\x12+\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x13.millrace.v1.ClientR\x06\x63lient\x12\x32\n\x07\x63luster\x18\x02 \x01(\x0b\x32\x18.millrace.v1.ClusterInfoR\x07\x63luster\"1\n\x12RenewClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13RenewClientResponse\"1\n\x12\x43loseClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13\x43loseClientResponse\"\xd0\x01\n\x0cSubmitHeader\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08graph_id\x18\x02 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1d\n\nrequest_id\x18\x05 \x01(\tR\trequestId\x12\x37\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\tretention\"\xfb\x01\n\rSubmitRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\"\xb2\x01\n\x0eSubmitResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctions\"\x80\x02\n\x12SubmitBatchRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\"\xb7\x01\n\x13SubmitBatchResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctions\"\xf2\x01\n\x0cWatchRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12%\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04R\rafterRevision\x12\x16\n\x06graphs\x18\x03 \x01(\x08R\x06graphs\x12\x1b\n\tgraph_ids\x18\x04 \x03(\x04R\x08graphIds\x12\x18\n\x07workers\x18\x05 \x01(\x08R\x07workers\x12\x1a\n\x08\x64\x61tasets\x18\x06 \x01(\x08R\x08\x64\x61tasets\x12\x1f\n\x0buntil_ended\x18\x07 \x01(\x08R\nuntilEnded\x12\x12\n\x04life\x18\x08 \x01(\x06R\x04life\"\x80\x04\n\rWatchResponse\x12\x1a\n\x08revision\x18\x01 \x01(\x04R\x08revision\x12)\n\x10\x63\x61talog_revision\x18\x02 \x01(\x04R\x0f\x63\x61talogRevision\x12\x1a\n\x08snapshot\x18\x03 \x01(\x08R\x08snapshot\x12-\n\x05tasks\x18\x04 \x03(\x0b\x32\x17.millrace.v1.TaskUpdateR\x05tasks\x12*\n\x06graphs\x18\x05 \x03(\x0b\x32\x12.millrace.v1.GraphR\x06graphs\x12-\n\x07workers\x18\x06 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12\x30\n\x08\x64\x61tasets\x18\x07 \x03(\x0b\x32\x14.millrace.v1.DatasetR\x08\x64\x61tasets\x12*\n\x11removed_graph_ids\x18\x08 \x03(\x04R\x0fremovedGraphIds\x12,\n\x12removed_worker_ids\x18\t \x03(\rR\x10removedWorkerIds\x12\x32\n\x15removed_dataset_names\x18\n \x03(\tR\x13removedDatasetNames\x12\x1a\n\x08\x64raining\x18\x0b \x01(\x08R\x08\x64raining\x12\x12\n\x04life\x18\x0c \x01(\x06R\x04life\x12\x12\n\x04more\x18\r \x01(\x08R\x04more\"C\n\x10HoldTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04keys\x18\x02 \x03(\tR\x04keys\".\n\x11HoldTasksResponse\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"M\n\x13ReleaseTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\"\x16\n\x14ReleaseTasksResponse\"\xc9\x01\n\x12\x43\x61ncelTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1b\n\tgraph_ids\x18\x04 \x03(\x04R\x08graphIds\x12\x16\n\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n\x05\x66orce\x18\x06 \x01(\x08R\x05\x66orce\x12\x1c\n\tnamespace\x18\x07 \x01(\tR\tnamespace\"h\n\x13\x43\x61ncelTasksResponse\x12\'\n\x0f\x63\x61ncelled_tasks\x18\x01 \x01(\x04R\x0e\x63\x61ncelledTasks\x12(\n\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"}\n\x11RetryTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\"9\n\x12RetryTasksResponse\x12#\n\rretried_tasks\x18\x01 \x01(\x04R\x0cretriedTasks\",\n\x0fGetGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\"<\n\x10GetGraphResponse\x12(\n\x05graph\x18\x01 \x01(\x0b\x32\x12.millrace.v1.GraphR\x05graph\"\xbb\x01\n\x11ListGraphsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12/\n\x06states\x18\x03 \x03(\x0e\x32\x17.millrace.v1.GraphStateR\x06states\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1b\n\tclient_id\x18\x05 \x01(\x04R\x08\x63lientId\"h\n\x12ListGraphsResponse\x12*\n\x06graphs\x18\x01 \x03(\x0b\x32\x12.millrace.v1.GraphR\x06graphs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"H\n\x13ReleaseGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x16\n\x06\x63\x61ncel\x18\x02 \x01(\x08R\x06\x63\x61ncel\"\x16\n\x14ReleaseGraphResponse\"o\n\x0eGetTaskRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n\x05story\x18\x04 \x01(\x08R\x05story\"8\n\x0fGetTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\"\xee\x01\n\x10ListTasksRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n\x08graph_id\x18\x03 \x01(\x04R\x07graphId\x12.\n\x06states\x18\x04 \x03(\x0e\x32\x16.millrace.v1.TaskStateR\x06states\x12\x16\n\x06worker\x18\x05 \x01(\tR\x06worker\x12\x1c\n\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x1d\n\nkey_prefix\x18\x07 \x01(\tR\tkeyPrefix\"d\n\x11ListTasksResponse\x12\'\n\x05tasks\x18\x01 \x03(\x0b\x32\x11.millrace.v1.TaskR\x05tasks\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"]\n\x12\x45xplainTaskRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\"\x92\x02\n\rWorkerVerdict\x12\x16\n\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n\x08\x66\x65\x61sible\x18\x02 \x01(\x08R\x08\x66\x65\x61sible\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\x12#\n\rqueue_seconds\x18\x04 \x01(\x01R\x0cqueueSeconds\x12#\n\rmissing_bytes\x18\x05 \x01(\x04R\x0cmissingBytes\x12)\n\x10transfer_seconds\x18\x06 \x01(\x01R\x0ftransferSeconds\x12%\n\x0e\x66inish_seconds\x18\x07 \x01(\x01R\rfinishSeconds\x12\x19\n\x08\x66\x65tch_by\x18\x08 \x01(\tR\x07\x66\x65tchBy\"\xd9\x01\n\x13\x45xplainTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\x12 \n\x0b\x65xplanation\x18\x03 \x01(\tR\x0b\x65xplanation\x12+\n\x07missing\x18\x04 \x03(\x0b\x32\x11.millrace.v1.TaskR\x07missing\x12\x34\n\x07workers\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.WorkerVerdictR\x07workers\"\x8a\x01\n\x10GetResultRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12-\n\x04wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\"i\n\x11GetResultResponse\x12(\n\x05value\x18\x01 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12*\n\x04json\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueR\x04json\"1\n\x14LocateObjectsRequest\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"\xac\x01\n\x0eObjectLocation\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x16.millrace.v1.TaskStateR\x05state\x12\x1e\n\ngeneration\x18\x03 \x01(\rR\ngeneration\x12\x14\n\x05\x62ytes\x18\x04 \x01(\x04R\x05\x62ytes\x12\x1d\n\nworker_ids\x18\x05 \x03(\rR\tworkerIds\"}\n\x15LocateObjectsResponse\x12\x35\n\x07objects\x18\x01 \x03(\x0b\x32\x1b.millrace.v1.ObjectLocationR\x07objects\x12-\n\x07workers\x18\x02 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\"C\n\x10GetWorkerRequest\x12\x1b\n\tworker_id\x18\x01 \x01(\rR\x08workerId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\"@\n\x11GetWorkerResponse\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x13.millrace.v1.WorkerR\x06worker\"\x82\x01\n\x12ListWorkersRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x30\n\x06states\x18\x03 \x03(\x0e\x32\x18.millrace.v1.WorkerStateR\x06states\"l\n\x13ListWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"P\n\x12ListClientsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"l\n\x13ListClientsResponse\x12-\n\x07\x63lients\x18\x01 \x03(\x0b\x32\x13.millrace.v1.ClientR\x07\x63lients\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb0\x01\n\x15PublishDatasetRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1a\n\x08metadata\x18\x04 \x01(\x0cR\x08metadata\x12\x18\n\x07replace\x18\x05 \x01(\x08R\x07replace\x12\x1c\n\tnamespace\x18\x06 \x01(\tR\tnamespace\"H\n\x16PublishDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"E\n\x11GetDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n\x12GetDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"o\n\x13ListDatasetsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\"p\n\x14ListDatasetsResponse\x12\x30\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x14.millrace.v1.DatasetR\x08\x64\x61tasets\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"K\n\x17UnpublishDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x1a\n\x18UnpublishDatasetResponse\"\xbf\x04\n\x0b\x43lusterInfo\x12\x1d\n\ncluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n\x07version\x18\x02 \x01(\tR\x07version\x12\x1f\n\x0b\x61pi_version\x18\x03 \x01(\tR\napiVersion\x12\x39\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12%\n\x0e\x61\x63tive_workers\x18\x05 \x01(\rR\ractiveWorkers\x12\x1f\n\x0btotal_slots\x18\x06 \x01(\rR\ntotalSlots\x12,\n\x12memory_limit_bytes\x18\x07 \x01(\x04R\x10memoryLimitBytes\x12*\n\x11memory_used_bytes\x18\x08 \x01(\x04R\x0fmemoryUsedBytes\x12-\n\x05tasks\x18\t \x01(\x0b\x32\x17.millrace.v1.TaskCountsR\x05tasks\x12\x18\n\x07\x63lients\x18\n \x01(\rR\x07\x63lients\x12.\n\x13inline_result_bytes\x18\x0b \x01(\rR\x11inlineResultBytes\x12*\n\x11max_message_bytes\x18\x0c \x01(\x04R\x0fmaxMessageBytes\x12!\n\x0chttp_address\x18\r \x01(\tR\x0bhttpAddress\x12\x1d\n\nnative_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n\x04life\x18\x0f \x01(\x06R\x04life\"\x17\n\x15GetClusterInfoRequest\"L\n\x16GetClusterInfoResponse\x12\x32\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x18.millrace.v1.ClusterInfoR\x07\x63luster\")\n\x0fShutdownRequest\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason\"\x12\n\x10ShutdownResponse2\x89\x11\n\x10SchedulerService\x12M\n\nOpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n\x0bRenewClient\x12\x1f.millrace.v1.RenewClientRequest\x1a .millrace.v1.RenewClientResponse\x12P\n\x0b\x43loseClient\x12\x1f.millrace.v1.CloseClientRequest\x1a .millrace.v1.CloseClientResponse\x12\x43\n\x06Submit\x12\x1a.millrace.v1.SubmitRequest\x1a\x1b.millrace.v1.SubmitResponse(\x01\x12P\n\x0bSubmitBatch\x12\x1f.millrace.v1.SubmitBatchRequest\x1a .millrace.v1.SubmitBatchResponse\x12@\n\x05Watch\x12\x19.millrace.v1.WatchRequest\x1a\x1a.millrace.v1.WatchResponse0\x01\x12J\n\tHoldTasks\x12\x1d.millrace.v1.HoldTasksRequest\x1a\x1e.millrace.v1.HoldTasksResponse\x12S\n\x0cReleaseTasks\x12 .millrace.v1.ReleaseTasksRequest\x1a!.millrace.v1.ReleaseTasksResponse\x12P\n\x0b\x43\x61ncelTasks\x12\x1f.millrace.v1.CancelTasksRequest\x1a .millrace.v1.CancelTasksResponse\x12M\n\nRetryTasks\x12\x1e.millrace.v1.RetryTasksRequest\x1a\x1f.millrace.v1.RetryTasksResponse\x12G\n\x08GetGraph\x12\x1c.millrace.v1.GetGraphRequest\x1a\x1d.millrace.v1.GetGraphResponse\x12M\n\nListGraphs\x12\x1e.millrace.v1.ListGraphsRequest\x1a\x1f.millrace.v1.ListGraphsResponse\x12S\n\x0cReleaseGraph\x12 .millrace.v1.ReleaseGraphRequest\x1a!.millrace.v1.ReleaseGraphResponse\x12\x44\n\x07GetTask\x12\x1b.millrace.v1.GetTaskRequest\x1a\x1c.millrace.v1.GetTaskResponse\x12J\n\tListTasks\x12\x1d.millrace.v1.ListTasksRequest\x1a\x1e.millrace.v1.ListTasksResponse\x12P\n\x0b\x45xplainTask\x12\x1f.millrace.v1.ExplainTaskRequest\x1a .millrace.v1.ExplainTaskResponse\x12J\n\tGetResult\x12\x1d.millrace.v1.GetResultRequest\x1a\x1e.millrace.v1.GetResultResponse\x12V\n\rLocateObjects\x12!.millrace.v1.LocateObjectsRequest\x1a\".millrace.v1.LocateObjectsResponse\x12J\n\tGetWorker\x12\x1d.millrace.v1.GetWorkerRequest\x1a\x1e.millrace.v1.GetWorkerResponse\x12P\n\x0bListWorkers\x12\x1f.millrace.v1.ListWorkersRequest\x1a .millrace.v1.ListWorkersResponse\x12P\n\x0bListClients\x12\x1f.millrace.v1.ListClientsRequest\x1a .millrace.v1.ListClientsResponse\x12Y\n\x0ePublishDataset\x12\".millrace.v1.PublishDatasetRequest\x1a#.millrace.v1.PublishDatasetResponse\x12M\n\nGetDataset\x12\x1e.millrace.v1.GetDatasetRequest\x1a\x1f.millrace.v1.GetDatasetResponse\x12S\n\x0cListDatasets\x12 .millrace.v1.ListDatasetsRequest\x1a!.millrace.v1.ListDatasetsResponse\x12_\n\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12G\n\x08Shutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#millrace/v1/scheduler_service.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\x89\x11\n\x10SchedulerService\x12M\n\nOpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n\x0bRenewClient\x12\x1f.millrace.v1.RenewClientRequest\x1a .millrace.v1.RenewClientResponse\x12P\n\x0b\x43loseClient\x12\x1f.millrace.v1.CloseClientRequest\x1a .millrace.v1.CloseClientResponse\x12\x43\n\x06Submit\x12\x1a.millrace.v1.SubmitRequest\x1a\x1b.millrace.v1.SubmitResponse(\x01\x12P\n\x0bSubmitBatch\x12\x1f.millrace.v1.SubmitBatchRequest\x1a .millrace.v1.SubmitBatchResponse\x12@\n\x05Watch\x12\x19.millrace.v1.WatchRequest\x1a\x1a.millrace.v1.WatchResponse0\x01\x12J\n\tHoldTasks\x12\x1d.millrace.v1.HoldTasksRequest\x1a\x1e.millrace.v1.HoldTasksResponse\x12S\n\x0cReleaseTasks\x12 .millrace.v1.ReleaseTasksRequest\x1a!.millrace.v1.ReleaseTasksResponse\x12P\n\x0b\x43\x61ncelTasks\x12\x1f.millrace.v1.CancelTasksRequest\x1a .millrace.v1.CancelTasksResponse\x12M\n\nRetryTasks\x12\x1e.millrace.v1.RetryTasksRequest\x1a\x1f.millrace.v1.RetryTasksResponse\x12G\n\x08GetGraph\x12\x1c.millrace.v1.GetGraphRequest\x1a\x1d.millrace.v1.GetGraphResponse\x12M\n\nListGraphs\x12\x1e.millrace.v1.ListGraphsRequest\x1a\x1f.millrace.v1.ListGraphsResponse\x12S\n\x0cReleaseGraph\x12 .millrace.v1.ReleaseGraphRequest\x1a!.millrace.v1.ReleaseGraphResponse\x12\x44\n\x07GetTask\x12\x1b.millrace.v1.GetTaskRequest\x1a\x1c.millrace.v1.GetTaskResponse\x12J\n\tListTasks\x12\x1d.millrace.v1.ListTasksRequest\x1a\x1e.millrace.v1.ListTasksResponse\x12P\n\x0b\x45xplainTask\x12\x1f.millrace.v1.ExplainTaskRequest\x1a .millrace.v1.ExplainTaskResponse\x12J\n\tGetResult\x12\x1d.millrace.v1.GetResultRequest\x1a\x1e.millrace.v1.GetResultResponse\x12V\n\rLocateObjects\x12!.millrace.v1.LocateObjectsRequest\x1a\".millrace.v1.LocateObjectsResponse\x12J\n\tGetWorker\x12\x1d.millrace.v1.GetWorkerRequest\x1a\x1e.millrace.v1.GetWorkerResponse\x12P\n\x0bListWorkers\x12\x1f.millrace.v1.ListWorkersRequest\x1a .millrace.v1.ListWorkersResponse\x12P\n\x0bListClients\x12\x1f.millrace.v1.ListClientsRequest\x1a .millrace.v1.ListClientsResponse\x12Y\n\x0ePublishDataset\x12\".millrace.v1.PublishDatasetRequest\x1a#.millrace.v1.PublishDatasetResponse\x12M\n\nGetDataset\x12\x1e.millrace.v1.GetDatasetRequest\x1a\x1f.millrace.v1.GetDatasetResponse\x12S\n\x0cListDatasets\x12 .millrace.v1.ListDatasetsRequest\x1a!.millrace.v1.ListDatasetsResponse\x12_\n\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12G\n\x08Shutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.scheduler_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CLIENT']._serialized_start=248
-  _globals['_CLIENT']._serialized_end=597
-  _globals['_OPENCLIENTREQUEST']._serialized_start=600
-  _globals['_OPENCLIENTREQUEST']._serialized_end=806
-  _globals['_OPENCLIENTRESPONSE']._serialized_start=808
-  _globals['_OPENCLIENTRESPONSE']._serialized_end=925
-  _globals['_RENEWCLIENTREQUEST']._serialized_start=927
-  _globals['_RENEWCLIENTREQUEST']._serialized_end=976
-  _globals['_RENEWCLIENTRESPONSE']._serialized_start=978
-  _globals['_RENEWCLIENTRESPONSE']._serialized_end=999
-  _globals['_CLOSECLIENTREQUEST']._serialized_start=1001
-  _globals['_CLOSECLIENTREQUEST']._serialized_end=1050
-  _globals['_CLOSECLIENTRESPONSE']._serialized_start=1052
-  _globals['_CLOSECLIENTRESPONSE']._serialized_end=1073
-  _globals['_SUBMITHEADER']._serialized_start=1076
-  _globals['_SUBMITHEADER']._serialized_end=1284
-  _globals['_SUBMITREQUEST']._serialized_start=1287
-  _globals['_SUBMITREQUEST']._serialized_end=1538
-  _globals['_SUBMITRESPONSE']._serialized_start=1541
-  _globals['_SUBMITRESPONSE']._serialized_end=1719
-  _globals['_SUBMITBATCHREQUEST']._serialized_start=1722
-  _globals['_SUBMITBATCHREQUEST']._serialized_end=1978
-  _globals['_SUBMITBATCHRESPONSE']._serialized_start=1981
-  _globals['_SUBMITBATCHRESPONSE']._serialized_end=2164
-  _globals['_WATCHREQUEST']._serialized_start=2167
-  _globals['_WATCHREQUEST']._serialized_end=2409
-  _globals['_WATCHRESPONSE']._serialized_start=2412
-  _globals['_WATCHRESPONSE']._serialized_end=2924
-  _globals['_HOLDTASKSREQUEST']._serialized_start=2926
-  _globals['_HOLDTASKSREQUEST']._serialized_end=2993
-  _globals['_HOLDTASKSRESPONSE']._serialized_start=2995
-  _globals['_HOLDTASKSRESPONSE']._serialized_end=3041
-  _globals['_RELEASETASKSREQUEST']._serialized_start=3043
-  _globals['_RELEASETASKSREQUEST']._serialized_end=3120
-  _globals['_RELEASETASKSRESPONSE']._serialized_start=3122
-  _globals['_RELEASETASKSRESPONSE']._serialized_end=3144
-  _globals['_CANCELTASKSREQUEST']._serialized_start=3147
-  _globals['_CANCELTASKSREQUEST']._serialized_end=3348
-  _globals['_CANCELTASKSRESPONSE']._serialized_start=3350
-  _globals['_CANCELTASKSRESPONSE']._serialized_end=3454
-  _globals['_RETRYTASKSREQUEST']._serialized_start=3456
-  _globals['_RETRYTASKSREQUEST']._serialized_end=3581
-  _globals['_RETRYTASKSRESPONSE']._serialized_start=3583
-  _globals['_RETRYTASKSRESPONSE']._serialized_end=3640
-  _globals['_GETGRAPHREQUEST']._serialized_start=3642
-  _globals['_GETGRAPHREQUEST']._serialized_end=3686
-  _globals['_GETGRAPHRESPONSE']._serialized_start=3688
-  _globals['_GETGRAPHRESPONSE']._serialized_end=3748
-  _globals['_LISTGRAPHSREQUEST']._serialized_start=3751
-  _globals['_LISTGRAPHSREQUEST']._serialized_end=3938
-  _globals['_LISTGRAPHSRESPONSE']._serialized_start=3940
-  _globals['_LISTGRAPHSRESPONSE']._serialized_end=4044
-  _globals['_RELEASEGRAPHREQUEST']._serialized_start=4046
-  _globals['_RELEASEGRAPHREQUEST']._serialized_end=4118
-  _globals['_RELEASEGRAPHRESPONSE']._serialized_start=4120
-  _globals['_RELEASEGRAPHRESPONSE']._serialized_end=4142
-  _globals['_GETTASKREQUEST']._serialized_start=4144
-  _globals['_GETTASKREQUEST']._serialized_end=4255
-  _globals['_GETTASKRESPONSE']._serialized_start=4257
-  _globals['_GETTASKRESPONSE']._serialized_end=4313
-  _globals['_LISTTASKSREQUEST']._serialized_start=4316
-  _globals['_LISTTASKSREQUEST']._serialized_end=4554
-  _globals['_LISTTASKSRESPONSE']._serialized_start=4556
-  _globals['_LISTTASKSRESPONSE']._serialized_end=4656
-  _globals['_EXPLAINTASKREQUEST']._serialized_start=4658
-  _globals['_EXPLAINTASKREQUEST']._serialized_end=4751
-  _globals['_WORKERVERDICT']._serialized_start=4754
-  _globals['_WORKERVERDICT']._serialized_end=5028
-  _globals['_EXPLAINTASKRESPONSE']._serialized_start=5031
-  _globals['_EXPLAINTASKRESPONSE']._serialized_end=5248
-  _globals['_GETRESULTREQUEST']._serialized_start=5251
-  _globals['_GETRESULTREQUEST']._serialized_end=5389
-  _globals['_GETRESULTRESPONSE']._serialized_start=5391
-  _globals['_GETRESULTRESPONSE']._serialized_end=5496
-  _globals['_LOCATEOBJECTSREQUEST']._serialized_start=5498
-  _globals['_LOCATEOBJECTSREQUEST']._serialized_end=5547
-  _globals['_OBJECTLOCATION']._serialized_start=5550
-  _globals['_OBJECTLOCATION']._serialized_end=5722
-  _globals['_LOCATEOBJECTSRESPONSE']._serialized_start=5724
-  _globals['_LOCATEOBJECTSRESPONSE']._serialized_end=5849
-  _globals['_GETWORKERREQUEST']._serialized_start=5851
-  _globals['_GETWORKERREQUEST']._serialized_end=5918
-  _globals['_GETWORKERRESPONSE']._serialized_start=5920
-  _globals['_GETWORKERRESPONSE']._serialized_end=5984
-  _globals['_LISTWORKERSREQUEST']._serialized_start=5987
-  _globals['_LISTWORKERSREQUEST']._serialized_end=6117
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=6119
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=6227
-  _globals['_LISTCLIENTSREQUEST']._serialized_start=6229
-  _globals['_LISTCLIENTSREQUEST']._serialized_end=6309
-  _globals['_LISTCLIENTSRESPONSE']._serialized_start=6311
-  _globals['_LISTCLIENTSRESPONSE']._serialized_end=6419
-  _globals['_PUBLISHDATASETREQUEST']._serialized_start=6422
-  _globals['_PUBLISHDATASETREQUEST']._serialized_end=6598
-  _globals['_PUBLISHDATASETRESPONSE']._serialized_start=6600
-  _globals['_PUBLISHDATASETRESPONSE']._serialized_end=6672
-  _globals['_GETDATASETREQUEST']._serialized_start=6674
-  _globals['_GETDATASETREQUEST']._serialized_end=6743
-  _globals['_GETDATASETRESPONSE']._serialized_start=6745
-  _globals['_GETDATASETRESPONSE']._serialized_end=6813
-  _globals['_LISTDATASETSREQUEST']._serialized_start=6815
-  _globals['_LISTDATASETSREQUEST']._serialized_end=6926
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=6928
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=7040
-  _globals['_UNPUBLISHDATASETREQUEST']._serialized_start=7042
-  _globals['_UNPUBLISHDATASETREQUEST']._serialized_end=7117
-  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_start=7119
-  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_end=7145
-  _globals['_CLUSTERINFO']._serialized_start=7148
-  _globals['_CLUSTERINFO']._serialized_end=7723
-  _globals['_GETCLUSTERINFOREQUEST']._serialized_start=7725
-  _globals['_GETCLUSTERINFOREQUEST']._serialized_end=7748
-  _globals['_GETCLUSTERINFORESPONSE']._serialized_start=7750
-  _globals['_GETCLUSTERINFORESPONSE']._serialized_end=7826
-  _globals['_SHUTDOWNREQUEST']._serialized_start=7828
-  _globals['_SHUTDOWNREQUEST']._serialized_end=7869
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=7871
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=7889
-  _globals['_SCHEDULERSERVICE']._serialized_start=7892
-  _globals['_SCHEDULERSERVICE']._serialized_end=10077
+  _globals['_SCHEDULERSERVICE']._serialized_start=275
+  _globals['_SCHEDULERSERVICE']._serialized_end=2460
 # @@protoc_insertion_point(module_scope)
