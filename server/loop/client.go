@@ -214,12 +214,3 @@ func (l *Loop) tellAwaiting(c *client, task ids.TaskID) {
 	default:
 	}
 }
-
-// do is call for closures that may fail.
-func (l *Loop) do(ctx context.Context, run func() error) error {
-	var refused error
-	if err := l.call(ctx, func() { refused = run() }); err != nil {
-		return err
-	}
-	return refused
-}

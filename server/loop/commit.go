@@ -78,6 +78,9 @@ func (d *dirty) clientCounters(c *client) {
 	}
 }
 
+// any reports whether a row differs from the catalogue.
+func (d *dirty) any() bool { return !d.since.IsZero() || d.stale() }
+
 func (d *dirty) stale() bool { return len(d.staleWorkers)+len(d.staleClients) > 0 }
 
 // nextCommit is the time from which a commit is due if no message arrives; false if no change
@@ -106,13 +109,28 @@ func (l *Loop) commitDue() bool {
 	return l.now.Sub(d.since) >= commitDelay || !busy && l.now.Sub(d.committed) >= commitGap
 }
 
-// Snapshot commits all waiting changes and returns the catalogue.
+// acknowledge makes readers wait for the next commit. It must be called before anybody is told of a
+// change that readers must see.
+func (l *Loop) acknowledge() {
+	if !l.acknowledged.Load() {
+		l.acknowledged.Store(true)
+	}
+}
+
+// Snapshot returns the catalogue with every change that was acknowledged before the call. If all of
+// them are committed, it neither locks nor waits. Else it commits; readers that wait at the same
+// time share one commit.
 func (l *Loop) Snapshot(ctx context.Context) (schedapi.Snapshot, error) {
-	if err := l.call(ctx, func() {
-		l.dirty.counted = time.Time{}
-		l.commit()
-	}); err != nil {
-		return nil, err
+	if l.acknowledged.Load() {
+		err := l.inspect(ctx, func() {
+			if l.acknowledged.Load() {
+				l.dirty.counted = time.Time{}
+				l.commit()
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	return l.catalog.Snapshot(), nil
 }
@@ -179,6 +197,7 @@ func (l *Loop) commit() {
 	d.lost, d.datasets, d.unpublished = nil, nil, nil
 	d.workers, d.clients = d.workers[:0], d.clients[:0]
 	d.since, d.committed = time.Time{}, l.now
+	l.acknowledged.Store(false)
 }
 
 func graphRow(info *sched.GraphInfo) *schedapi.Graph {

@@ -1,6 +1,6 @@
 // Package loop is a Loop: it owns the scheduler machine, the clock and the writes to the catalogue.
 // All events of the scheduler are handled by one goroutine, which a bounded mailbox feeds, or by a
-// stream's goroutine that takes the lock for a moment (see drive.go). The loop takes the waiting
+// caller's goroutine that takes the lock for a moment (see combine.go). The loop takes the waiting
 // messages, steps the machine, and carries out the effects by writing into outboxes. The streams'
 // own goroutines empty the outboxes, so the loop never waits for a network.
 package loop
@@ -44,6 +44,9 @@ type Loop struct {
 	machine *sched.Machine
 
 	mailbox chan func()
+	// posted counts the closures that were posted and did not run yet. wake ends the sleep of Run.
+	posted atomic.Int64
+	wake   chan struct{}
 	// stopped is closed when Run has returned: no closure runs after that.
 	stopped chan struct{}
 	// draining is closed when the scheduler begins to stop.
@@ -51,9 +54,8 @@ type Loop struct {
 	// shutdown is closed when a client has asked the cluster to stop.
 	shutdown chan struct{}
 
-	// owning is held by the goroutine that does the loop's work: the one of Run, or a stream's
-	// goroutine (see drive). Run keeps it when it returns, so that no stream can take it
-	// afterwards.
+	// owning is held by the goroutine that does the loop's work: the one of Run, or a caller's (see
+	// tryStepInline). Run keeps it when it returns, so that no caller can take it afterwards.
 	owning sync.Mutex
 	// armed is the time at which the loop's alarm wakes it.
 	armed time.Time
@@ -79,6 +81,10 @@ type Loop struct {
 	nativeOps atomic.Pointer[[]string]
 
 	dirty dirty
+	// acknowledged says that a caller was told of a change that is not in the catalogue yet, so
+	// that readers must wait for a commit. It is set before the answer is given, and any goroutine
+	// may read it.
+	acknowledged atomic.Bool
 }
 
 var _ schedapi.Scheduler = (*Loop)(nil)
@@ -108,6 +114,7 @@ func New(config Config) *Loop {
 		catalog:   catalog.New(),
 		machine:   sched.New(config.Machine),
 		mailbox:   make(chan func(), mailboxLength),
+		wake:      make(chan struct{}, 1),
 		stopped:   make(chan struct{}),
 		draining:  make(chan struct{}),
 		shutdown:  make(chan struct{}),
@@ -139,6 +146,7 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-ctx.Done():
 			ended = true
 		case <-alarm.C:
+		case <-l.wake:
 		case run = <-l.mailbox:
 		}
 		l.owning.Lock()
@@ -153,6 +161,7 @@ func (l *Loop) Run(ctx context.Context) {
 			for more := len(l.mailbox); ; more-- {
 				l.now = time.Now()
 				run()
+				l.posted.Add(-1)
 				if more == 0 {
 					break
 				}
@@ -217,20 +226,46 @@ func (l *Loop) fire() {
 
 // post puts a closure into the mailbox without waiting for it to run.
 func (l *Loop) post(ctx context.Context, run func()) error {
+	l.posted.Add(1)
 	select {
 	case l.mailbox <- run:
 		return nil
 	case <-l.stopped:
+		l.posted.Add(-1)
 		return errStopped()
 	case <-ctx.Done():
+		l.posted.Add(-1)
 		return ctx.Err()
 	}
 }
 
-// call runs a closure on the loop's goroutine and waits for it. Once the closure is in the mailbox,
-// call waits even if ctx ends, so that the caller can read the closure's results. The wait lasts no
-// longer than the loop's other work.
+// call runs a closure that may change rows of the catalogue, and waits for it. A later Snapshot has
+// these changes.
 func (l *Loop) call(ctx context.Context, run func()) error {
+	return l.inspect(ctx, func() {
+		run()
+		if l.dirty.any() {
+			l.acknowledge()
+		}
+	})
+}
+
+// do is call for closures that may fail.
+func (l *Loop) do(ctx context.Context, run func() error) error {
+	var refused error
+	if err := l.call(ctx, func() { refused = run() }); err != nil {
+		return err
+	}
+	return refused
+}
+
+// inspect runs a closure as the loop and waits for it. Once the closure is in the mailbox, inspect
+// waits even if ctx ends, so that the caller can read the closure's results. The wait lasts no
+// longer than the loop's other work.
+func (l *Loop) inspect(ctx context.Context, run func()) error {
+	if l.tryStepInline(run) {
+		return nil
+	}
 	done := make(chan struct{})
 	if err := l.post(ctx, func() { run(); close(done) }); err != nil {
 		return err
@@ -289,6 +324,9 @@ func (l *Loop) carryOut() {
 			l.forgetClient(effect.Client, true)
 		case sched.EffectGraphChanged:
 			l.dirty.graph(effect.Graph, l.now)
+			if effect.Ended {
+				l.acknowledge() // The watches report the last task.
+			}
 		case sched.EffectGraphRemoved:
 			l.dirty.graph(effect.Graph, l.now)
 		case sched.EffectAccept:
@@ -325,9 +363,9 @@ func (l *Loop) Cluster() schedapi.Cluster { return l.config.Cluster }
 // NativeOps returns the sorted names of the known native ops.
 func (l *Loop) NativeOps() []string { return *l.nativeOps.Load() }
 
-// Read runs read on the loop's goroutine.
+// Read runs read while no event is handled.
 func (l *Loop) Read(ctx context.Context, read func(schedapi.Reader)) error {
-	return l.call(ctx, func() { read(l.machine) })
+	return l.inspect(ctx, func() { read(l.machine) })
 }
 
 // Draining is closed when the scheduler begins to stop.

@@ -23,8 +23,6 @@ type session struct {
 	// monotonic clock, because the wall clock can be set. The stream's goroutine writes it, so that
 	// a busy loop does not make workers look silent.
 	lastSeen atomic.Int64
-	// posted counts the messages of this stream that wait in the loop's mailbox.
-	posted atomic.Int32
 
 	mu    sync.Mutex // guards ready
 	ready schedapi.Outbound
@@ -73,7 +71,7 @@ func (s *session) Take(into *schedapi.Outbound) bool {
 
 func (s *session) Report(ctx context.Context, said schedapi.Inbound) error {
 	s.saw(time.Now())
-	return s.drive(ctx, said)
+	return s.handle(ctx, said)
 }
 
 func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string) {
@@ -309,7 +307,7 @@ func (l *Loop) heard(s *session, said schedapi.Inbound) {
 	if said.Draining {
 		l.log.Info("a worker is to leave", "worker", w.name, "id", w.id)
 		l.step(sched.WorkerDraining{Worker: w.id})
-		l.dirty.worker(w, l.now)
+		l.workerChanged(w)
 	}
 	if said.Leaving {
 		l.loseWorker(w, "left the cluster", nil, "")

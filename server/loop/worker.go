@@ -105,6 +105,10 @@ func (l *Loop) Register(ctx context.Context, r schedapi.Registration) (schedapi.
 		if refused = l.refuseIfDraining(); refused == nil {
 			s, refused = l.register(r)
 		}
+		if refused == nil {
+			// Readers of LastSnapshot must find the address of each worker that holds an object.
+			l.commit()
+		}
 	})
 	if err = cmp.Or(err, refused); err != nil {
 		return nil, err
@@ -193,6 +197,12 @@ func (l *Loop) watchLease(s *session, at time.Time) {
 	})
 }
 
+// workerChanged puts a worker whose state changed into the next commit. Readers wait for it.
+func (l *Loop) workerChanged(w *worker) {
+	l.acknowledge()
+	l.dirty.worker(w, l.now)
+}
+
 // disconnected keeps a worker whose connection broke for the grace period.
 func (l *Loop) disconnected(s *session) {
 	w := s.worker
@@ -204,7 +214,7 @@ func (l *Loop) disconnected(s *session) {
 	w.lastSeen = s.seen()
 	l.log.Warn("the connection of a worker broke", "worker", w.name, "id", w.id, "grace", l.config.ReconnectGrace)
 	l.step(sched.WorkerDisconnected{Worker: w.id})
-	l.dirty.worker(w, l.now)
+	l.workerChanged(w)
 	l.awaitReturn(w)
 }
 
@@ -276,6 +286,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 		death.RunningKeys = l.machine.KeysAt(w.id, runningKeysKept)
 		l.recordDeath(w.name, *death)
 	}
+	l.acknowledge() // The end of its session tells the worker, and tasks that fail tell their clients.
 	last := l.workerRow(w)
 	l.workers.byID[w.id] = nil
 	if l.workers.byName[w.name] == w {

@@ -151,10 +151,7 @@ func (s *schedulerService) ListClients(ctx context.Context, r *pb.ListClientsReq
 }
 
 func (s *schedulerService) GetDataset(ctx context.Context, r *pb.GetDatasetRequest) (*pb.GetDatasetResponse, error) {
-	snapshot, err := s.scheduler.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
+	snapshot := s.scheduler.LastSnapshot() // Datasets are in it as soon as they are published.
 	namespace := namespaceOf(r.GetNamespace())
 	dataset := snapshot.Dataset(namespace, r.GetName())
 	if dataset == nil {
@@ -173,10 +170,7 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 		}
 		afterNamespace, afterName, _ = strings.Cut(after, "\x00")
 	}
-	snapshot, err := s.scheduler.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
+	snapshot := s.scheduler.LastSnapshot() // Datasets are in it as soon as they are published.
 	datasets, more := snapshot.Datasets(r.GetNamespace(), afterNamespace, afterName, pageSize(r.GetPageSize()))
 	response := &pb.ListDatasetsResponse{Datasets: page(datasets, listedDataset)}
 	if n := len(response.GetDatasets()); more || n < len(datasets) {
@@ -249,7 +243,7 @@ func (s *Server) read(ctx context.Context, read func(schedapi.Reader) error) err
 	return refused
 }
 
-// scanned bounds the tasks that one Read on the machine's goroutine examines for a list.
+// scanned bounds the tasks that one Read examines for a list.
 const scanned = 1000
 
 func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
@@ -257,10 +251,7 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 	if err != nil {
 		return nil, err
 	}
-	snapshot, err := s.scheduler.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
+	snapshot := s.scheduler.LastSnapshot()
 	filter := sched.TaskFilter{Graph: ids.GraphID(r.GetGraphId()), Namespace: r.GetNamespace(), KeyPrefix: r.GetKeyPrefix()}
 	var on ids.WorkerID
 	if r.GetWorker() != "" {
@@ -359,7 +350,7 @@ func fetchBy(snapshot schedapi.Snapshot, v *sched.Verdict) string {
 	return strings.Join(parts, "; ")
 }
 
-// locatedAtOnce bounds the objects that one Read on the machine's goroutine looks up.
+// locatedAtOnce bounds the objects that one Read looks up.
 const locatedAtOnce = 4096
 
 func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObjectsRequest) (*pb.LocateObjectsResponse, error) {
@@ -387,10 +378,7 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 			return nil, err
 		}
 	}
-	snapshot, err := s.scheduler.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
+	snapshot := s.scheduler.LastSnapshot() // It has the address of every worker that holds an object.
 	for id := range named {
 		if worker := snapshot.Worker(ids.WorkerID(id)); worker != nil {
 			response.Workers = append(response.Workers, reachedWorker(worker))

@@ -27,7 +27,8 @@ const (
 	EffectNotify
 	// EffectClientExpired means that a client lease expired. The loop closes the client's streams.
 	EffectClientExpired
-	// EffectGraphChanged means that the summary of Graph changed. At most one per graph and step.
+	// EffectGraphChanged means that the summary of Graph changed. Ended says that all its tasks
+	// have ended. At most one per graph and step.
 	EffectGraphChanged
 	// EffectGraphRemoved means that Graph is forgotten.
 	EffectGraphRemoved
@@ -56,6 +57,7 @@ const (
 type Effect struct {
 	Kind    EffectKind
 	State   TaskState
+	Ended   bool // Set for EffectGraphChanged only.
 	Worker  ids.WorkerID
 	Attempt ids.Attempt
 	// Dead is the lost worker; set for EffectRescue and EffectUnmap only.

@@ -206,7 +206,7 @@ func (m *Machine) flushGraphs() {
 				m.emptied = append(m.emptied, g.id)
 			}
 		}
-		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id})
+		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id, Ended: g.active == 0})
 	}
 	m.dirty = m.dirty[:0]
 	for len(m.emptied) > keptEmptyGraphs {

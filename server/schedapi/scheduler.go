@@ -32,12 +32,16 @@ type Scheduler interface {
 	Publish(context.Context, DatasetSpec) (*Dataset, error)
 	Unpublish(ctx context.Context, namespace, name string) error
 
-	// Snapshot returns the catalogue with all changes that happened before the call.
+	// Snapshot returns the catalogue with all changes that anybody can have learned of before:
+	// those that a returned call of any client has made, the end of each graph, and each change of
+	// a worker's state. It waits for a commit only if one of these is not committed yet. The
+	// progress of graphs that have not ended, and counters, are as in LastSnapshot.
 	Snapshot(context.Context) (Snapshot, error)
 	// LastSnapshot returns the catalogue as of its last commit, without waiting. It is at most
-	// about 50 ms old; counters are at most about 250 ms old.
+	// about 50 ms old; counters are at most about 250 ms old. The registrations of workers and the
+	// datasets are always up to date.
 	LastSnapshot() Snapshot
-	// Read runs read on the machine's own goroutine. It must be quick, and must not keep the
+	// Read runs read while the machine handles no event. It must be quick, and must not keep the
 	// Reader.
 	Read(ctx context.Context, read func(Reader)) error
 	// Await returns the update of a task as soon as the task has ended. It holds the task until
