@@ -236,7 +236,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device, GPU: r.GPU, GPUHealth: w.stats.GPU,
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
-		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths[w.name],
+		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths.of(w.name),
 		Version: r.Version, Executors: r.Worker.Executors,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
 		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut, Lanes: w.stats.Lanes,

@@ -14,10 +14,6 @@ import (
 )
 
 const (
-	// deathsKept bounds the deaths that are remembered per worker name, and deadNames the number of
-	// names with deaths.
-	deathsKept = 16
-	deadNames  = 4096
 	// lostKept bounds the catalogue rows of lost workers.
 	lostKept = 256
 	// runningKeysKept bounds the task keys that a death lists.
@@ -63,34 +59,54 @@ func (w *worker) near(other *worker) bool {
 
 // workers holds the workers that are not lost.
 type workers struct {
-	// byID is indexed by the worker's number; nil for a lost worker.
-	byID   []*worker
-	byName map[string]*worker
-	// deaths holds the deaths of each name, newest first. dead lists these names in the order of
-	// their first deaths.
-	deaths        map[string][]schedapi.Death
-	dead          []string
+	// all is in the order of the workers' numbers. last is the last number that was given out.
+	all           []*worker
+	last          ids.WorkerID
+	byName        map[string]*worker
+	deaths        deaths
 	lost          []ids.WorkerID
 	dirtySessions []*session
 	graves        map[ids.WorkerID]*grave
 }
 
 func newWorkers() workers {
-	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]schedapi.Death{}, graves: map[ids.WorkerID]*grave{}}
+	return workers{byName: map[string]*worker{}, deaths: newDeaths(), graves: map[ids.WorkerID]*grave{}}
 }
 
-func (ws *workers) get(id ids.WorkerID) *worker {
-	if int(id) >= len(ws.byID) {
-		return nil
+// add gives a worker the next number. remove takes it out of the table.
+func (ws *workers) add(w *worker) {
+	ws.last++
+	w.id = ws.last
+	ws.all = append(ws.all, w)
+	ws.byName[w.name] = w
+}
+
+func (ws *workers) remove(w *worker) {
+	if i, found := ws.find(w.id); found {
+		ws.all = slices.Delete(ws.all, i, i+1)
 	}
-	return ws.byID[id]
+	if ws.byName[w.name] == w {
+		delete(ws.byName, w.name)
+	}
+}
+
+func (ws *workers) find(id ids.WorkerID) (int, bool) {
+	return slices.BinarySearchFunc(ws.all, id, func(w *worker, id ids.WorkerID) int { return cmp.Compare(w.id, id) })
+}
+
+// get returns a worker that is not lost, or nil.
+func (ws *workers) get(id ids.WorkerID) *worker {
+	if i, found := ws.find(id); found {
+		return ws.all[i]
+	}
+	return nil
 }
 
 // sessions returns the open sessions, in the order of their workers' numbers.
 func (ws *workers) sessions() []*session {
 	var open []*session
-	for _, w := range ws.byID {
-		if w != nil && w.session != nil {
+	for _, w := range ws.all {
+		if w.session != nil {
 			open = append(open, w.session)
 		}
 	}
@@ -120,7 +136,7 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	name, incarnation := r.Worker.Name, r.Worker.Incarnation
 	w := l.workers.byName[name]
 	met := w != nil && w.incarnation == incarnation
-	for _, death := range l.workers.deaths[name] {
+	for _, death := range l.workers.deaths.of(name) {
 		met = met || death.Incarnation == incarnation
 		if death.Incarnation == incarnation && death.Reaped {
 			return nil, &schedapi.Error{Kind: schedapi.ErrDead, Object: name, Message: fmt.Sprintf(
@@ -136,9 +152,8 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 		w = nil
 	}
 	if w == nil {
-		w = &worker{id: ids.WorkerID(len(l.workers.byID)), name: name, incarnation: incarnation, registeredAt: l.now}
-		l.workers.byID = append(l.workers.byID, w)
-		l.workers.byName[name] = w
+		w = &worker{name: name, incarnation: incarnation, registeredAt: l.now}
+		l.workers.add(w)
 		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
 	} else {
 		l.log.Info("a worker came back", "worker", name, "id", w.id)
@@ -233,12 +248,10 @@ func (l *Loop) awaitReturn(w *worker) {
 // unread. Their silence is no evidence of a failure.
 func (l *Loop) forgive(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
-	for _, w := range l.workers.byID {
-		switch {
-		case w == nil:
-		case w.session != nil:
+	for _, w := range l.workers.all {
+		if w.session != nil {
 			w.session.saw(l.now)
-		default:
+		} else {
 			w.disconnectedAt = l.now
 			l.awaitReturn(w)
 		}
@@ -288,10 +301,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 	}
 	l.acknowledge() // The end of its session tells the worker, and tasks that fail tell their clients.
 	last := l.workerRow(w)
-	l.workers.byID[w.id] = nil
-	if l.workers.byName[w.name] == w {
-		delete(l.workers.byName, w.name)
-	}
+	l.workers.remove(w)
 	if s := w.session; s != nil {
 		w.session = nil
 		s.building.Reregister, s.building.StopReason = !left && stop == "", stop
@@ -308,7 +318,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
 	l.tellPeers(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
-	last.Deaths = l.workers.deaths[w.name]
+	last.Deaths = l.workers.deaths.of(w.name)
 	l.dirty.lost = append(l.dirty.lost, last)
 	l.dirty.soon(l.now)
 	l.workers.lost = append(l.workers.lost, w.id)
@@ -318,35 +328,6 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 // a broken connection, or SIGKILL without an out-of-memory kill.
 func fromOutside(d *schedapi.Death) bool {
 	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
-}
-
-// recordDeath stores a death. It replaces an earlier record of the same incarnation and keeps
-// details that only that one has.
-func (l *Loop) recordDeath(name string, death schedapi.Death) {
-	if death.Time.IsZero() {
-		death.Time = l.now
-	}
-	deaths := l.workers.deaths[name]
-	if i := slices.IndexFunc(deaths, func(d schedapi.Death) bool { return d.Incarnation == death.Incarnation }); i >= 0 {
-		if len(death.RunningKeys) == 0 {
-			death.RunningKeys = deaths[i].RunningKeys
-		}
-		death.Reaped = death.Reaped || deaths[i].Reaped
-		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, deaths[i].MemoryUsedBytes)
-		deaths = slices.Delete(slices.Clone(deaths), i, i+1)
-	}
-	// Catalogue rows share the slice, so it is never changed in place.
-	deaths = append([]schedapi.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
-	if _, known := l.workers.deaths[name]; !known {
-		if l.workers.dead = append(l.workers.dead, name); len(l.workers.dead) > deadNames {
-			delete(l.workers.deaths, l.workers.dead[0])
-			l.workers.dead = l.workers.dead[1:]
-		}
-	}
-	l.workers.deaths[name] = deaths
-	if w := l.workers.byName[name]; w != nil {
-		l.dirty.worker(w, l.now)
-	}
 }
 
 // tellPeers sends a worker's current address to every session that knows the worker, except those
