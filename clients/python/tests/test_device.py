@@ -234,7 +234,7 @@ def test_inputs_are_arrays_of_cupy_in_the_slab(worker: DeviceWorker) -> None:
         import cupy
         from millrace.executor import _process
 
-        device = _process._process._device
+        device = _process._process.runner.memory.device
         return type(x) is cupy.ndarray, x.data.ptr - device.base, float(x.sum().get()), x.shape, x.dtype.name
 
     got = worker.value(worker.call(use, given))
@@ -431,7 +431,7 @@ def test_numba_is_given_arrays_in_the_slab(worker: DeviceWorker) -> None:
     def use(x: Any, small: Any) -> Any:
         from millrace.executor import _process
 
-        device = _process._process._device
+        device = _process._process.runner.memory.device
         at = x.__cuda_array_interface__["data"][0] - device.base
         names = {type(a).__module__.partition(".")[0] for a in (x, small)}
         assert names == {"numba"} and (x.copy_to_host() == np.arange(3000.0)).all()
@@ -541,7 +541,7 @@ def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
 
         made = x + 1
         assert type(made) is cupy.ndarray
-        print(made.data.ptr - _process._process._device.base)
+        print(made.data.ptr - _process._process.runner.memory.device.base)
         return made
 
     made = lending.call(make, lending.given(ROOM, data))
@@ -914,7 +914,7 @@ def test_only_current_streams_are_waited_for_if_a_function_wants_it(worker: Recy
     def count() -> Any:
         from millrace.executor import _process
 
-        driver = _process._process._device.driver
+        driver = _process._process.runner.memory.device.driver
         if not hasattr(driver, "waits"):
             driver.waits, wait = [], driver.wait_for_all
             driver.wait_for_all = lambda: (driver.waits.append(1), wait())[1]
@@ -923,7 +923,7 @@ def test_only_current_streams_are_waited_for_if_a_function_wants_it(worker: Recy
     def look() -> int:
         from millrace.executor import _process
 
-        return len(_process._process._device.driver.waits)
+        return len(_process._process.runner.memory.device.driver.waits)
 
     for streams, waits in (("current", 0), ("all", 1)):
         worker.call(arrays("cupy", streams="current")(count))

@@ -61,7 +61,7 @@ def filled(n: int, value: float) -> Any:
     from millrace.executor import _process
 
     made = torch.full(n, value)
-    print(made.data_ptr() - _process._process._device.base)
+    print(made.data_ptr() - _process._process.runner.memory.device.base)
     return made
 
 
@@ -180,7 +180,7 @@ def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:
     def use() -> Any:
         from millrace.executor import _process
 
-        return [filled(4 * MIB, 1.0).data_ptr(), _process._process._torch._pool.id[1]]
+        return [filled(4 * MIB, 1.0).data_ptr(), _process._process.runner.memory.torch._pool.id[1]]
 
     first, second, third, fourth = [worker.value(worker.call(use)) for _ in range(4)]
     assert first != second == third == fourth  # the first run found no block
@@ -233,7 +233,7 @@ def test_pools_of_others_come_before_ours(worker: TorchWorker) -> None:
         import torch
         from millrace.executor import _process
 
-        ours = _process._process._torch._pool
+        ours = _process._process.runner.memory.torch._pool
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             at = torch.empty(16 * MIB).data_ptr()

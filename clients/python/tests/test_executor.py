@@ -972,9 +972,9 @@ def test_messages_are_bounded() -> None:
 
 def test_a_result_that_no_message_can_take_fails_alone(worker: Worker) -> None:
     def limit(to: int) -> None:
-        from millrace.executor import _process
+        from millrace.executor import _results
 
-        _process.LARGEST = to  # type: ignore[attr-defined]
+        _results.LARGEST = to  # type: ignore[attr-defined]
 
     worker.define(1, limit)
     worker.define(2, lambda: ["text"] * 100)

@@ -117,7 +117,7 @@ def test_torch_in_the_slab(worker: DeviceWorker) -> None:
         from millrace.executor import _process
 
         assert isinstance(x, torch.Tensor) and x.is_cuda
-        assert x.data_ptr() == _process._process._device.base + ROOM
+        assert x.data_ptr() == _process._process.runner.memory.device.base + ROOM
         return x @ x.T
 
     made = worker.call(use, given)

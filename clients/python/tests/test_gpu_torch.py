@@ -100,7 +100,7 @@ def ready() -> str:
     from millrace.executor import _process
 
     torch.zeros(1, device="cuda")
-    ours = _process._process._torch
+    ours = _process._process.runner.memory.torch
     assert ours is None or not ours.unsuitable, ours.unsuitable
     return "ready"
 
@@ -111,7 +111,7 @@ def filled(n: int, value: float) -> Any:
     from millrace.executor import _process
 
     made = torch.full((n,), value, device="cuda")
-    print(made.data_ptr() - _process._process._device.base)
+    print(made.data_ptr() - _process._process.runner.memory.device.base)
     return made
 
 
@@ -139,7 +139,7 @@ def test_views_and_parts_of_tensors(lender: Lender) -> None:
         from millrace.executor import _process
 
         x = torch.arange(16 * MIB, device="cuda", dtype=torch.float32).reshape(4096, 4096)
-        print(x.data_ptr() - _process._process._device.base)
+        print(x.data_ptr() - _process._process.runner.memory.device.base)
         return {"whole": x, "turned": x.T, "most": x[1024:], "part": x[:64], "gaps": x[:, ::2], "sum": x[:2].sum()}
 
     lender.call(several)
@@ -249,8 +249,8 @@ def test_graphs_have_memory_of_their_own(lender: Lender) -> None:
         with torch.cuda.graph(graph):
             between = static.add(1)
             out = between.mul(2)
-        ours = _process._process._torch
-        base, size = _process._process._device.base, _process._process._device.size
+        ours = _process._process.runner.memory.torch
+        base, size = _process._process.runner.memory.device.base, _process._process.runner.memory.device.size
 
         def is_ours(t: Any) -> bool:
             at = t.data_ptr()
@@ -369,7 +369,7 @@ def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, le
 
         made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
         made.fill_(3)
-        print(made.data_ptr() - _process._process._device.base)
+        print(made.data_ptr() - _process._process.runner.memory.device.base)
         return made
 
     free, _ = fake.runtime.memGetInfo()
@@ -434,7 +434,7 @@ def test_what_it_costs(fake: Real) -> None:
         import torch
         from millrace.executor import _process
 
-        ours = _process._process._torch
+        ours = _process._process.runner.memory.torch
         took = []
         for fresh in (False, True):
             times = []

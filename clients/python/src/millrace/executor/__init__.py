@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from millrace.executor._failure import TaskStopped
-from millrace.executor._process import TaskInfo, get_task_info
+from millrace.executor._task_info import TaskInfo, get_task_info
 
 __all__ = ["TaskInfo", "TaskStopped", "get_task_info"]

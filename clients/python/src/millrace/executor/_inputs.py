@@ -28,8 +28,10 @@ class Inputs:
     """Gives runs access to the memory that their inputs lie in: the slab on the host or on a GPU,
     and segments of other workers."""
 
-    def __init__(self, worker: str, slab: Slab | None, device: Device | None) -> None:
-        self._worker, self._slab, self._device = worker, slab, device
+    def __init__(self, worker: str, slab: Slab | None) -> None:
+        self._worker, self._slab = worker, slab
+        #: The slab on a GPU; None if it lies in host memory, or is not opened yet.
+        self.device: Device | None = None
         # Address of the slab's read-only mapping; 0 until it is needed.
         self._base = 0
         # For each input of the current run: its index, and a weak reference to its owner. The owner
@@ -55,7 +57,7 @@ class Inputs:
         for number, given in enumerate(run.inputs):
             try:
                 frames = self._frames(number, given.frames) if given.frames else ()
-                inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self._device))
+                inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self.device))
             except TaskStopped:
                 raise
             except Exception as e:
@@ -88,10 +90,10 @@ class Inputs:
     def _frames(
         self, number: int, places: Iterable[executor_pb2.FrameLocation]
     ) -> list[memoryview] | list[DeviceRange]:
-        if self._device is not None:
-            owner = Owner(self._device)
+        if self.device is not None:
+            owner = Owner(self.device)
             self._given.append((number, weakref.ref(owner)))
-            return [DeviceRange(self._device, at.offset, at.bytes, owner) for at in places]
+            return [DeviceRange(self.device, at.offset, at.bytes, owner) for at in places]
         import numpy as np
 
         out: list[memoryview] = []
@@ -199,7 +201,7 @@ class Inputs:
     def checksums(self, run: executor_pb2.ExecutorRun) -> list[list[int]]:
         """Returns the checksums of all frames of all inputs on the GPU. Inputs in host memory are
         mapped read-only and need none."""
-        device = self._device
+        device = self.device
         if device is None:
             return []
         return [[device.checksum(f.offset, f.bytes) for f in given.frames] for given in run.inputs]

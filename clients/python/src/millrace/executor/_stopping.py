@@ -1,0 +1,77 @@
+"""Stops of the running task."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from millrace.executor._failure import TaskStopped
+from millrace.executor._link import ControlPage
+
+
+class Stopping:
+    """Raises TaskStopped in the running task when the worker asks for it. The worker writes the
+    ordinal of the run to the control page, then sends SIGINT. All methods belong to the main
+    thread, in which Python runs signal handlers."""
+
+    def __init__(self, control: ControlPage) -> None:
+        self._control = control
+        # Ordinal of the run that may be stopped now; 0: none.
+        self._ordinal = 0
+
+    def begin(self, ordinal: int) -> None:
+        """Allows stops of a run. Raises TaskStopped if the worker has asked for one already."""
+        self._ordinal = ordinal
+        if self._control.stop == ordinal:
+            raise TaskStopped("the task was stopped before it began")
+
+    def end(self) -> None:
+        """Allows no stop any more."""
+        self._ordinal = 0
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Allows no stop inside of the with block. A stop that was asked for meanwhile is raised at
+        its end."""
+        ordinal, self._ordinal = self._ordinal, 0
+        yield
+        self._ordinal = ordinal
+        if ordinal and self._control.stop == ordinal:
+            raise TaskStopped("the task was stopped")
+
+    def on_signal(self, _signum: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT."""
+        if not self._ordinal or self._control.stop != self._ordinal:
+            return
+        if _importing(frame):
+            # NB: only the low-level call is safe here: the main thread may hold a lock of
+            # `threading`.
+            _thread.start_new_thread(_interrupt_again, (threading.get_ident(),))
+            return
+        self._ordinal = 0
+        raise TaskStopped("the task was stopped")
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Returns whether a frame is within an import.
+
+    An exception there would leave a package half imported: its submodules stay in `sys.modules` and
+    the package does not, so that no later task of the process could import it.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _interrupt_again(thread: int) -> None:
+    """Sends SIGINT to a thread after 10 ms. The handler repeats this as long as the import lasts;
+    if the task does not stop within its grace period, the worker kills the process."""
+    time.sleep(0.01)
+    signal.pthread_kill(thread, signal.SIGINT)
