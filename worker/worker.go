@@ -343,12 +343,12 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	if err != nil {
 		return err
 	}
-	shown, err := objindex.New(0, 0)
+	index, err := objindex.New(0, 0)
 	if err != nil {
 		c.Log.Warn("peers on this host ask for every object that they read", "error", err)
 	} else {
-		defer func() { err = errors.Join(err, shown.Close()) }()
-		objects.ShowOn(shown)
+		defer func() { err = errors.Join(err, index.Close()) }()
+		objects.PublishTo(index)
 	}
 	defer objects.Close()
 	registration.NativeOps = d.Ops()
@@ -432,7 +432,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver,
-		Words: tells.Serve, Board: shown, Accept: accepts(c), Log: c.Log,
+		Words: tells.Serve, Index: index, Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
 		lender = nil

@@ -53,9 +53,9 @@ func Name(dataAddress string) string { return "@millrace/" + dataAddress }
 type Conn struct {
 	// Spin is how long Call polls for its answer before it blocks. Set it before the first Call.
 	Spin time.Duration
-	// Board, Slots and Turn are descriptors that came with the welcome, if they were requested,
-	// else nil. The caller of Dial must close them.
-	Board, Slots, Turn *os.File
+	// Index, Slots and EgressToken are descriptors that came with the welcome, if they were
+	// requested, else nil. The caller of Dial must close them.
+	Index, Slots, EgressToken *os.File
 
 	unix *net.UnixConn
 	// pidfd refers to the worker's process; -1 if the system does not provide it.
@@ -94,7 +94,7 @@ func Dial(ctx context.Context, dataAddress string, hello *hostv1.BorrowHello) (*
 	if c.inbox, err = NewInbox(c.unix); err != nil {
 		_ = c.unix.Close()
 		c.Free()
-		closeAll(file, c.Board, c.Slots, c.Turn)
+		closeAll(file, c.Index, c.Slots, c.EgressToken)
 		return nil, nil, nil, err
 	}
 	go c.receive()
@@ -169,7 +169,7 @@ func (c *Conn) greet(ctx context.Context, hello *hostv1.BorrowHello) (*hostv1.Bo
 	}
 	if welcome.GetBoard() {
 		own := expected - 3
-		c.Board, c.Slots, c.Turn, files = files[own], files[own+1], files[own+2], files[:own]
+		c.Index, c.Slots, c.EgressToken, files = files[own], files[own+1], files[own+2], files[:own]
 	}
 	return welcome, append(files, nil)[0], nil
 }
@@ -454,7 +454,7 @@ func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 // readWithFiles receives a message with descriptors, which arrive with the first byte.
 func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
-	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // slab and board
+	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // slab and index
 	if err != nil {
 		return nil, err
 	}

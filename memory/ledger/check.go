@@ -281,12 +281,12 @@ func (l *Ledger) checkObject(o *object) error {
 			return fmt.Errorf("ledger: frame %d of object %s does not lie in its extent", i, o.id)
 		}
 	}
-	if o.shown && (o.state == Dropped || !o.inSlab()) {
-		return fmt.Errorf("ledger: object %s is on the board, and %s or not in the slab", o.id, o.state)
+	if o.published && (o.state == Dropped || !o.inSlab()) {
+		return fmt.Errorf("ledger: object %s is in the shared object index, and %s or not in the slab", o.id, o.state)
 	}
 	for _, e := range o.extents {
-		if e != nil && (o.shown && !e.shown || e.shown && e.places[0].presence != Resident) {
-			return fmt.Errorf("ledger: object %s has an extent that is marked wrongly for the board", o.id)
+		if e != nil && (o.published && !e.published || e.published && e.places[0].presence != Resident) {
+			return fmt.Errorf("ledger: object %s has an extent that is marked wrongly for the shared object index", o.id)
 		}
 	}
 	for i, p := range o.pins {

@@ -61,9 +61,9 @@ type extent struct {
 	// leases is the number of leases on its frames: each frame counts as often as its object has
 	// leases. While it is not 0, no copy in any tier is given up.
 	leases int
-	// shown: objects in it are, or were, on the board since the extent got its present place in the
-	// slab. Readers may still read it.
-	shown bool
+	// published: objects in it are, or were, in the index since the extent got its present place in
+	// the slab. Readers may still read it.
+	published bool
 	// transfer is the transfer in progress, nil if there is none.
 	transfer *transfer
 	// use is the lowest rank at which one of its objects is needed. touched is the ledger's clock
@@ -446,7 +446,7 @@ func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 		return nil
 	}
 	o.state = Dropped
-	l.hide(o)
+	l.unpublish(o)
 	l.log.add("lost to a reader", id, 0, 0)
 	out := l.settle(o, []Effect{Lost{Object: id, Err: err}})
 	out = l.serve(out)
@@ -459,7 +459,7 @@ func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect 
 	for _, o := range slices.Clone(e.owners) {
 		if o.state == Sealed {
 			o.state = Dropped
-			l.hide(o)
+			l.unpublish(o)
 			l.log.add("lost", o.id, 0, e.bytes)
 			out = append(out, Lost{Object: o.id, Err: fmt.Errorf("ledger: object %s of %s is lost: %w", o.id, size(o.view().Bytes()), err)})
 		}

@@ -53,10 +53,10 @@
 // estimated) is refused at once. If everything else has left and only the places of its own inputs
 // are in the way, these leave too.
 //
-// Some bytes can be found by readers that do not ask the ledger (see Board). Such bytes are given
-// up like others, and their range is withheld until no reader uses it. The wait for that is like
-// the wait for a transfer: it always ends, because the owner of the Board revokes readers that do
-// not make progress.
+// Some bytes can be found by readers that do not ask the ledger (see ObjectIndex). Such bytes are
+// given up like others, and their range is withheld until no reader uses it. The wait for that is
+// like the wait for a transfer: it always ends, because the owner of the index revokes readers that
+// do not make progress.
 //
 // There are two exceptions, which end by deadlines, as each wait does. First, a running task may
 // find that it needs more memory (Urgent). Its request goes before the requests of all parties that
@@ -193,8 +193,8 @@ type Config struct {
 	Below []Tier
 	// Observe, if set, is called for each block that is taken from the slab or given back.
 	Observe func(alloc.Step)
-	// Board is required if Shown is called, and not used otherwise.
-	Board Board
+	// Index is required if Published is called, and not used otherwise.
+	Index ObjectIndex
 }
 
 // Ledger keeps the books of one slab. The zero value is not usable.
@@ -361,7 +361,7 @@ func (TierFailed) effect()   {}
 type Stats struct {
 	SizeBytes uint64
 	// HeldBytes are the blocks of objects in any state, shared blocks counted once, plus the blocks
-	// that were given up and may still be read (see Board).
+	// that were given up and may still be read (see ObjectIndex).
 	HeldBytes uint64
 	// ReservedBytes are granted and not yet allocated to objects.
 	ReservedBytes uint64

@@ -100,18 +100,18 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 			},
 			"copied": func(t *rapid.T) { x.l.Copied(anyObj(t)) },
 			"look":   func(*rapid.T) { x.l.Snapshot(3) },
-			"show": func(t *rapid.T) {
-				x.show(anyObj(t))
+			"publish": func(t *rapid.T) {
+				x.publish(anyObj(t))
 				x.check()
 			},
-			"conceal": func(t *rapid.T) {
+			"unpublish": func(t *rapid.T) {
 				id := anyObj(t)
-				x.l.Conceal(id)
-				if o := x.l.objects[id]; o != nil && o.state == Building && (o.shown || x.shown[id]) {
-					t.Fatalf("object %s is still on the board", id)
+				x.l.Unpublish(id)
+				if o := x.l.objects[id]; o != nil && o.state == Building && (o.published || x.published[id]) {
+					t.Fatalf("object %s is still in the index", id)
 				}
 			},
-			"read what is shown": func(*rapid.T) { x.look() },
+			"read what is published": func(*rapid.T) { x.look() },
 			"end reading": func(t *rapid.T) {
 				if len(x.looks) == 0 {
 					t.Skip("nobody reads")

@@ -113,9 +113,9 @@ type object struct {
 	// held counts the reasons to keep its bytes in their place: being built, pins in place, leases
 	// and granted reservations.
 	held int
-	// shown: readers find it on the board (the shared object index), or follow it there while it is
-	// built. Only sealed or building objects in the slab are shown.
-	shown bool
+	// published: readers find it in the shared object index, or follow it there while it is
+	// built. Only sealed or building objects in the slab are published.
+	published bool
 	// next is the rank from Expect. copied is true after Copied.
 	next   uint64
 	copied bool
@@ -186,10 +186,10 @@ func (l *Ledger) unhold(o *object) {
 	}
 }
 
-// append adds a frame to a Building object. It hides the object, because the entry on the board no
-// longer describes it.
+// append adds a frame to a Building object. It unpublishes the object, because the entry in the
+// index no longer describes it.
 func (l *Ledger) append(o *object, f memory.Frame, e *extent) {
-	l.hide(o)
+	l.unpublish(o)
 	if e == nil {
 		f = memory.Frame{}
 	}
@@ -395,7 +395,7 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 		return nil, fmt.Errorf("ledger: drop: %w", err)
 	}
 	o.state = Dropped
-	l.hide(o)
+	l.unpublish(o)
 	l.log.add("dropped", id, 0, 0)
 	out := l.serve(l.settle(o, nil))
 	l.verify()
@@ -536,7 +536,7 @@ func (l *Ledger) letGo(o *object) {
 // free removes an object from the ledger and frees the extents that no other object uses.
 func (l *Ledger) free(o *object, out []Effect) []Effect {
 	delete(l.objects, o.id)
-	l.hide(o)
+	l.unpublish(o)
 	l.log.add("freed", o.id, 0, o.view().Bytes())
 	out = append(out, Freed{Object: o.id})
 	for _, e := range o.extents {

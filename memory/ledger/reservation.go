@@ -545,7 +545,7 @@ func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
 	case l.objects[name] != nil:
 		return fmt.Errorf("ledger: object %s as %s, which is %s: %w; a new attempt needs its own generation", oid, name, l.objects[name].state, ErrDuplicate)
 	}
-	l.hide(o)
+	l.unpublish(o)
 	delete(l.objects, oid)
 	o.id, r.holder = name, h
 	l.objects[name] = o
@@ -563,13 +563,13 @@ func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 		return
 	}
 	r.building = slices.Delete(r.building, slices.Index(r.building, o), slices.Index(r.building, o)+1)
-	l.hide(o)
+	l.unpublish(o)
 	for _, e := range o.extents {
 		if e != nil && e.refs == 1 {
 			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
 			l.clear(e, 0)
-			// NB: a block that was shown may still be read, even if its object no longer exists.
-			// Then it does not go back to the reservation.
+			// NB: a block that was published may still be read, even if its object no longer
+			// exists. Then it does not go back to the reservation.
 			if !l.recall(e, block) {
 				r.blocks = append(r.blocks, block)
 				l.reservedBytes += block.Bytes

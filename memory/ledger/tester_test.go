@@ -43,19 +43,19 @@ type tester struct {
 	want   map[ObjectID][]uint64
 	stamps uint64
 	lost   map[ObjectID]bool
-	// shown are the objects on the board. looks are the readers of shown objects. recalls are the
-	// readers for which each range is withheld.
-	shown   map[ObjectID]bool
-	looks   []*reading
-	recalls map[Ticket][]*reading
+	// published are the objects in the index. looks are the readers of published objects. recalls
+	// are the readers for which each range is withheld.
+	published map[ObjectID]bool
+	looks     []*reading
+	recalls   map[Ticket][]*reading
 }
 
 func newTester(t rapid.TB, sizeBytes uint64, below ...Tier) *tester {
 	x := &tester{
 		t: t, now: epoch, loading: map[ReservationID]bool{}, want: map[ObjectID][]uint64{}, lost: map[ObjectID]bool{},
-		shown: map[ObjectID]bool{}, recalls: map[Ticket][]*reading{},
+		published: map[ObjectID]bool{}, recalls: map[Ticket][]*reading{},
 	}
-	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes, Below: below, Board: x})
+	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes, Below: below, Index: x})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -469,7 +469,7 @@ func TestEveryoneIsServedWithADiskBelow(t *testing.T) {
 					x.carryOut(rapid.IntRange(0, len(x.io)-1).Draw(t, "io"), nil)
 				}
 			case 2:
-				x.show(obj(max(objects, 1)))
+				x.publish(obj(max(objects, 1)))
 				x.look()
 			case 3:
 				if len(x.looks) > 0 {

@@ -57,14 +57,14 @@ func lendUntilKilled(address string) {
 	}
 	s := inSlab{slab, memory.Frame{Offset: 8192, Bytes: 4 << 20}}
 	copy(slab.Bytes(s.frame.Offset, s.frame.Bytes), bytes.Repeat([]byte("mill"), 1<<20))
-	shown, err := objindex.New(16, 0)
+	index, err := objindex.New(16, 0)
 	if err != nil {
 		panic(err)
 	}
-	if !shown.Show(one, []byte("head"), []memory.Frame{s.frame}) {
-		panic("the object is not shown")
+	if !index.Publish(one, []byte("head"), []memory.Frame{s.frame}) {
+		panic("the object is not published")
 	}
-	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s, Board: shown}); err != nil {
+	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s, Index: index}); err != nil {
 		panic(err)
 	}
 	fmt.Println("lends")
@@ -118,13 +118,13 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		child, peer := startLender(t)
 		path := open(t, borrow.Config{})
 		l := take(t, path, peer)
-		g, lent := glance(t, path, peer)
+		g, lent := pin(t, path, peer)
 		kill(t, child)
 		if got := g.Memory.Bytes(lent.Frames[0].Offset, lent.Frames[0].Bytes); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
-			t.Error("what was found on the board has changed")
+			t.Error("what was found in the index has changed")
 		}
 		if !g.Held() || !g.End() {
-			t.Error("what was found on the board of a dead lender does not hold")
+			t.Error("what was found in the index of a dead lender does not hold")
 		}
 		if got := l.Regions[0].Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
 			t.Error("the bytes have changed")
@@ -139,7 +139,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		// The leases of this path expire while the test waits; those of the other path do not.
 		path := open(t, borrow.Config{Worker: worker, LeaseTTL: 300 * time.Millisecond, StallTimeout: 3 * time.Second})
 		early, late := take(t, open(t, borrow.Config{Worker: worker}), peer), take(t, path, peer)
-		g, _ := glance(t, path, peer)
+		g, _ := pin(t, path, peer)
 		if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}

@@ -125,7 +125,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
 	peer, _ := serve(t, transfertest.Panicking{Objects: objects}, borrow.ServerConfig{})
-	path := open(t, borrow.Config{NoBoard: true})
+	path := open(t, borrow.Config{NoIndex: true})
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{{Task: 13, Generation: 1}}, transfertest.NewSink()); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("the fetch that met it: %v", err)
 	}
@@ -249,7 +249,7 @@ func TestAnswersToReadersAreBounded(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, strings.Repeat("h", 1<<20), make([]byte, 10))
 	peer, _ := serve(t, objects, borrow.ServerConfig{})
-	path := open(t, borrow.Config{NoBoard: true})
+	path := open(t, borrow.Config{NoIndex: true})
 	refs := make([]transfer.Ref, 300)
 	for i := range refs {
 		refs[i] = one

@@ -11,7 +11,7 @@ import (
 
 // An object in the shared object index can also be lent at once, to readers that do not copy it but
 // finish soon: kernels that read it in place. Such a loan has no lease; it shares an epoch guard
-// (Glance). A connection has few reader slots, and a slot in use delays the lender's frees. So
+// (ReadGuard). A connection has few reader slots, and a slot in use delays the lender's frees. So
 // loans that begin close together share one guard, and some slots remain for fetches.
 
 const (
@@ -27,16 +27,16 @@ type lending struct {
 	mu sync.Mutex
 	// All below is guarded by mu, which is locked before peer.mu. open are the guards that have
 	// loans, the newest at the end.
-	open []*shared
+	open []*sharedGuard
 	// read is the number of bytes read in place that were not yet reported to the lender.
 	read uint64
 }
 
 // shared is an epoch guard that several loans share.
-type shared struct {
-	glance *Glance
-	began  time.Time
-	loans  int
+type sharedGuard struct {
+	guard *ReadGuard
+	began time.Time
+	loans int
 }
 
 // at returns the connection to a peer, or nil if there is none or it came without an index.
@@ -52,7 +52,7 @@ func (p *Path) at(peer transfer.Peer) *peer {
 	default:
 		return nil
 	}
-	if c.err != nil || c.view == nil || c.conn.Err() != nil {
+	if c.err != nil || c.index == nil || c.conn.Err() != nil {
 		return nil
 	}
 	return c
@@ -69,7 +69,7 @@ func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.unmapped && c.view.Shows(ref)
+	return !c.unmapped && c.index.Contains(ref)
 }
 
 // Lend is part of transfer.Lender. The bytes are protected until the TTL of the lender's index
@@ -87,7 +87,7 @@ func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) boo
 		return false
 	}
 	var found Lent
-	if !s.glance.Find(ref, &found) {
+	if !s.guard.Find(ref, &found) {
 		if s.loans == 0 {
 			l.end(s)
 		}
@@ -96,7 +96,7 @@ func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) boo
 	s.loans++
 	*into = transfer.Loan{Head: found.Head, Regions: make([]transfer.Region, len(found.Frames)), End: func() bool { return l.leave(c, s) }}
 	for i, f := range found.Frames {
-		into.Regions[i] = transfer.Region{Space: s.glance.Memory, Frame: f}
+		into.Regions[i] = transfer.Region{Space: s.guard.Memory, Frame: f}
 	}
 	return true
 }
@@ -114,8 +114,8 @@ func (p *Path) Read(at transfer.Peer, bytes uint64) {
 }
 
 // join returns the guard for one more loan, or nil if there is none. REQUIRES: mu.
-func (l *lending) join(c *peer, now time.Time) *shared {
-	if n := len(l.open); n > 0 && now.Sub(l.open[n-1].began) < sharedFor && l.open[n-1].glance.Held() {
+func (l *lending) join(c *peer, now time.Time) *sharedGuard {
+	if n := len(l.open); n > 0 && now.Sub(l.open[n-1].began) < sharedFor && l.open[n-1].guard.Held() {
 		return l.open[n-1]
 	}
 	if len(l.open) == lendingSlots {
@@ -126,22 +126,22 @@ func (l *lending) join(c *peer, now time.Time) *shared {
 	if c.unmapped {
 		return nil
 	}
-	slot, ok := c.view.Look()
+	slot, ok := c.index.Pin()
 	if !ok {
 		return nil
 	}
-	c.glances++
-	s := &shared{glance: c.glance(slot, math.MaxUint64, 1), began: now}
+	c.guards++
+	s := &sharedGuard{guard: c.newGuard(slot, math.MaxUint64, 1), began: now}
 	l.open = append(l.open, s)
 	return s
 }
 
 // leave is Loan.End: it ends one loan, and with the last loan of the guard the guard.
-func (l *lending) leave(c *peer, s *shared) (held bool) {
+func (l *lending) leave(c *peer, s *sharedGuard) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.loans--; s.loans > 0 {
-		return s.glance.Held()
+		return s.guard.Held()
 	}
 	c.mu.Lock()
 	gone := c.gone
@@ -151,7 +151,7 @@ func (l *lending) leave(c *peer, s *shared) (held bool) {
 	}
 	// The memory of a dead peer is unmapped with its last reader. That can take long, so a
 	// goroutine does it, and the end of a loan does not wait for it.
-	held = s.glance.Held()
+	held = s.guard.Held()
 	p := c.path
 	p.mu.Lock()
 	closed := p.closed
@@ -162,17 +162,17 @@ func (l *lending) leave(c *peer, s *shared) (held bool) {
 	if closed {
 		return l.end(s) && held
 	}
-	l.open = slices.DeleteFunc(l.open, func(x *shared) bool { return x == s })
+	l.open = slices.DeleteFunc(l.open, func(x *sharedGuard) bool { return x == s })
 	go func() {
 		defer p.wait.Done()
-		s.glance.End()
+		s.guard.End()
 	}()
 	return held
 }
 
 // end ends the guard and gives its reader slot back. REQUIRES: mu.
-func (l *lending) end(s *shared) (held bool) {
-	l.open = slices.DeleteFunc(l.open, func(x *shared) bool { return x == s })
-	s.glance.bytes, l.read = l.read, 0
-	return s.glance.End()
+func (l *lending) end(s *sharedGuard) (held bool) {
+	l.open = slices.DeleteFunc(l.open, func(x *sharedGuard) bool { return x == s })
+	s.guard.bytes, l.read = l.read, 0
+	return s.guard.End()
 }

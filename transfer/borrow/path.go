@@ -19,9 +19,9 @@
 //
 // A request for leases takes a message in each direction and bookkeeping for each object. For small
 // objects that takes longer than the copy. So a peer also publishes the objects in an index in
-// shared memory (package transfer/objindex explains why reading it is safe). A Glance is an epoch
-// guard of one reader: it finds objects in the index without any message. Fetch looks into the
-// index first. It asks for leases on objects that are not in it, or that were named without a
+// shared memory (package transfer/objindex explains why reading it is safe). A ReadGuard is an
+// epoch guard of one reader: it finds objects in the index without any message. Fetch looks into
+// the index first. It asks for leases on objects that are not in it, or that were named without a
 // generation.
 //
 // Loans for a longer time always have leases. A guard is for copies and for kernels that read in
@@ -60,8 +60,8 @@ type Config struct {
 	Received func(bytes int)
 	// Pinned asks for the host memory of peers whose slab lies on a GPU.
 	Pinned bool
-	// NoBoard disables the shared object index: the path asks for a lease on each object.
-	NoBoard bool
+	// NoIndex disables the shared object index: the path asks for a lease on each object.
+	NoIndex bool
 	// Linger is how long the memory of a dead peer stays mapped for Rescue; Forget ends it earlier.
 	// Default 0: it is unmapped at once.
 	Linger time.Duration
@@ -71,9 +71,9 @@ type Config struct {
 	// Spin is how long a call polls for its answer before it blocks. Default 0: it blocks at once.
 	Spin time.Duration
 	// Open, if set, makes a peer's memory usable here; the default is to map it for the CPU. Open
-	// also gets memory that lies on a GPU; file is nil then. turn is nil if the peer has no egress
-	// token. If Open returns no error, it owns file and turn and must close them.
-	Open func(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error)
+	// also gets memory that lies on a GPU; file is nil then. token is nil if the peer has no egress
+	// token. If Open returns no error, it owns file and token and must close them.
+	Open func(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (Memory, error)
 	// Lends, if set, says whether memory that Open returned may be used by Lend. It is called once.
 	Lends func(Memory) bool
 }
@@ -94,10 +94,10 @@ type Path struct {
 	// peers has the connections by address, open or being opened. mu guards peers and closed.
 	peers  map[string]*peer
 	closed bool
-	// remains has the dead peers that are still mapped for Rescue, each with a channel whose close
-	// ends that; guarded by mu.
-	remains map[*peer]chan struct{}
-	wait    sync.WaitGroup
+	// deadPeers has the dead peers that are still mapped for Rescue, each with a channel whose
+	// close ends that; guarded by mu.
+	deadPeers map[*peer]chan struct{}
+	wait      sync.WaitGroup
 }
 
 var (
@@ -113,7 +113,7 @@ func New(c Config) *Path {
 	if c.LeaseTTL <= 0 {
 		c.LeaseTTL = 10 * time.Second
 	}
-	return &Path{config: c, peers: make(map[string]*peer), remains: make(map[*peer]chan struct{})}
+	return &Path{config: c, peers: make(map[string]*peer), deadPeers: make(map[*peer]chan struct{})}
 }
 
 // Name is part of transfer.Path.
@@ -143,7 +143,7 @@ func (p *Path) Forget(address string) {
 	known := p.peers[address]
 	delete(p.peers, address)
 	if known != nil {
-		known.buried = true
+		known.unneeded = true
 	}
 	p.buryAll(func(c *peer) bool { return c.at.Address == address })
 	p.mu.Unlock()
@@ -238,7 +238,7 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-	missed, err := p.fetchShown(ctx, at, refs, sink)
+	missed, err := p.fetchIndexed(ctx, at, refs, sink)
 	if err != nil || len(missed) == 0 {
 		return err
 	}

@@ -135,12 +135,12 @@ func TestConformance(t *testing.T) {
 }
 
 // The same suite, for objects that are found in the shared object index.
-func TestConformanceWithABoard(t *testing.T) {
+func TestConformanceWithAnIndex(t *testing.T) {
 	transfertest.Harness{
 		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
 			t.Helper()
 			objects := source.(*transfertest.Objects)
-			return listen(t, borrow.ServerConfig{Space: objects.Room().Space(), Source: source, Board: objects.Board()})
+			return listen(t, borrow.ServerConfig{Space: objects.Room().Space(), Source: source, Index: objects.Index()})
 		},
 		Path: func(t *testing.T, stall time.Duration) transfer.Path {
 			t.Helper()
@@ -167,7 +167,7 @@ func shownIn(t *testing.T) *transfertest.Objects {
 		}
 	})
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
-	objects.ShowOn(b)
+	objects.PublishTo(b)
 	return objects
 }
 

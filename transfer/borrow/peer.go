@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/transfer/objindex"
 )
 
-// peer is a connection to a peer, open or being opened. conn, space, view, lends and err do not
+// peer is a connection to a peer, open or being opened. conn, space, index, lends and err do not
 // change once ready is closed.
 type peer struct {
 	path  *Path
@@ -26,15 +26,15 @@ type peer struct {
 	ready chan struct{}
 	conn  *slabshare.Conn
 	space Memory
-	// view reads the peer's shared object index; nil if the peer gave us none.
-	view *objindex.View
+	// index reads the peer's shared object index; nil if the peer gave us none.
+	index *objindex.Reader
 	// lends says whether Lend may use this connection; see lend.go.
 	lends bool
 	err   error
 	// wake notifies run that loans have ended. Its buffer has room for one element.
 	wake chan struct{}
-	// buried says that the memory is not needed after the peer's death; guarded by path.mu.
-	buried bool
+	// unneeded says that the memory is not needed after the peer's death; guarded by path.mu.
+	unneeded bool
 	// lending holds the loans without leases; see lend.go.
 	lending lending
 
@@ -44,8 +44,8 @@ type peer struct {
 	ended []uint64
 	// batches are the batches with leases that have not ended.
 	batches map[*Batch]struct{}
-	// glances is the number of epoch guards that have not ended.
-	glances int
+	// guards is the number of epoch guards that have not ended.
+	guards int
 	// gone says that the connection has ended; the end of the last loan then unmaps the memory.
 	// dead says that the peer's process is known to have ended as well.
 	gone, dead bool
@@ -76,7 +76,7 @@ func (c *peer) over() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &hostv1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard, Pinned: c.path.config.Pinned}
+	hello := &hostv1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoIndex, Pinned: c.path.config.Pinned}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -91,31 +91,31 @@ func (c *peer) connect(at transfer.Peer) error {
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
-	view, turn := see(conn)
+	index, token := openIndex(conn)
 	open := c.path.config.Open
 	if open == nil {
 		open = mapped
 	}
-	space, err := open(at, welcome, file, turn)
+	space, err := open(at, welcome, file, token)
 	if err != nil {
 		if file != nil {
 			_ = file.Close() // nothing was written
 		}
 		_ = conn.Close()
 		conn.Free()
-		if view != nil {
-			_ = view.Close() // no recovery is possible
+		if index != nil {
+			_ = index.Close() // no recovery is possible
 		}
-		if turn != nil {
-			_ = turn.Close() // as above
+		if token != nil {
+			_ = token.Close() // as above
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
 	if slabshare.Spins() {
 		conn.Spin = c.path.config.Spin
 	}
-	c.conn, c.space, c.view = conn, space, view
-	c.lends = view != nil && (c.path.config.Lends == nil || c.path.config.Lends(space))
+	c.conn, c.space, c.index = conn, space, index
+	c.lends = index != nil && (c.path.config.Lends == nil || c.path.config.Lends(space))
 	return nil
 }
 
@@ -217,10 +217,10 @@ func (c *peer) renew() {
 
 // unmapIfUnused unmaps the memory after the last loan has ended. REQUIRES: mu.
 func (c *peer) unmapIfUnused() {
-	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && c.glances == 0 && !c.unmapped {
+	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && c.guards == 0 && !c.unmapped {
 		c.unmapped = true
-		if c.view != nil {
-			_ = c.view.Close() // no recovery is possible
+		if c.index != nil {
+			_ = c.index.Close() // no recovery is possible
 		}
 		c.space.Close(c.dead)
 		c.conn.Free()

@@ -21,16 +21,16 @@ var _ transfer.Rescuer = (*Path)(nil)
 // about to die), until Forget or Close is called or the time Config.Linger is over. run calls it.
 func (c *peer) linger() {
 	p := c.path
-	if c.view == nil || p.config.Linger <= 0 {
+	if c.index == nil || p.config.Linger <= 0 {
 		return
 	}
 	over := make(chan struct{})
 	p.mu.Lock()
-	if p.closed || c.buried {
+	if p.closed || c.unneeded {
 		p.mu.Unlock()
 		return
 	}
-	p.remains[c] = over
+	p.deadPeers[c] = over
 	p.mu.Unlock()
 	timer := time.NewTimer(p.config.Linger)
 	defer timer.Stop()
@@ -39,26 +39,26 @@ func (c *peer) linger() {
 	case <-timer.C:
 	}
 	p.mu.Lock()
-	delete(p.remains, c)
+	delete(p.deadPeers, c)
 	p.mu.Unlock()
 }
 
 // buryAll ends the wait of linger for the peers that which selects. REQUIRES: mu.
 func (p *Path) buryAll(which func(*peer) bool) {
-	for c, over := range p.remains {
+	for c, over := range p.deadPeers {
 		if which(c) {
-			delete(p.remains, c)
+			delete(p.deadPeers, c)
 			close(over)
 		}
 	}
 }
 
-// grave finds the connection to one incarnation of a peer. The connection has ended or will end
+// deadPeer finds the connection to one incarnation of a peer. The connection has ended or will end
 // soon; nil if there is none. (The memory that it keeps is the tombstone of the peer.)
-func (p *Path) grave(at transfer.Peer, incarnation [16]byte) *peer {
+func (p *Path) deadPeer(at transfer.Peer, incarnation [16]byte) *peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for c := range p.remains {
+	for c := range p.deadPeers {
 		if c.space.Identity().Incarnation == incarnation {
 			return c
 		}
@@ -81,16 +81,16 @@ func (p *Path) grave(at transfer.Peer, incarnation [16]byte) *peer {
 // slotWait is the longest wait for a free reader slot: readers were busy when the peer died.
 const slotWait = 100 * time.Millisecond
 
-// Remains is Glance for one incarnation of a peer that has died, for about the given number of
+// PinDead is Pin for one incarnation of a peer that has died, for about the given number of
 // objects. Its error matches transfer.ErrNoWay if there is nothing to read.
-func (p *Path) Remains(ctx context.Context, at transfer.Peer, incarnation [16]byte, objects int) (*Glance, error) {
+func (p *Path) PinDead(ctx context.Context, at transfer.Peer, incarnation [16]byte, objects int) (*ReadGuard, error) {
 	no := func(why string) error { return fmt.Errorf("rescue from %s: %w: %s", at, transfer.ErrNoWay, why) }
-	c := p.grave(at, incarnation)
+	c := p.deadPeer(at, incarnation)
 	switch {
 	case c == nil:
 		return nil, no("its memory is not mapped here")
-	case c.view == nil:
-		return nil, no("it showed nothing to us")
+	case c.index == nil:
+		return nil, no("it gave us no object index")
 	}
 	for began := time.Now(); ; {
 		c.mu.Lock()
@@ -98,13 +98,13 @@ func (p *Path) Remains(ctx context.Context, at transfer.Peer, incarnation [16]by
 			c.mu.Unlock()
 			return nil, no("its memory has just been unmapped")
 		}
-		slot, ok := c.view.Look()
+		slot, ok := c.index.Pin()
 		if ok {
-			c.glances++
+			c.guards++
 		}
 		c.mu.Unlock()
 		if ok {
-			g := c.glance(slot, math.MaxUint64, objects)
+			g := c.newGuard(slot, math.MaxUint64, objects)
 			if !c.conn.Exited() {
 				g.End()
 				return nil, no("its process has not ended")
@@ -124,7 +124,7 @@ func (p *Path) Remains(ctx context.Context, at transfer.Peer, incarnation [16]by
 
 // Rescue is part of transfer.Rescuer.
 func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
-	g, err := p.Remains(ctx, at, incarnation, len(refs))
+	g, err := p.PinDead(ctx, at, incarnation, len(refs))
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 }
 
 // proof checks that the copied bytes came from the incarnation that was asked for.
-func (g *Glance) proof() error {
+func (g *ReadGuard) proof() error {
 	head, err := memory.ParseHeader(g.Memory.Bytes(0, memory.HeaderBytes))
 	if err != nil {
 		return fmt.Errorf("rescue from %s: the header page: %w", g.peer.at, err)

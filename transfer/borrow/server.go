@@ -64,9 +64,9 @@ type ServerConfig struct {
 	// Receiver may be nil: then nobody can write.
 	Source   transfer.Source
 	Receiver transfer.Receiver
-	// Board, if set, is the shared object index in which readers that map Space find the objects of
+	// Index, if set, is the shared object index in which readers that map Space find the objects of
 	// Source. Close it after the server.
-	Board *objindex.Board
+	Index *objindex.Index
 	// Words, if set, serves a connection for completion notifications until it ends; see
 	// slabshare.DialWords.
 	Words func(net.Conn)
@@ -171,8 +171,8 @@ func (s *Server) closeFiles() (err error) {
 // Traffic returns the bytes that clients wrote so far, and the bytes that were lent or that readers
 // reported to have read by the shared object index.
 func (s *Server) Traffic() (in, out uint64) {
-	if out = s.out.Load(); s.config.Board != nil {
-		out += s.config.Board.Stats().ReadBytes
+	if out = s.out.Load(); s.config.Index != nil {
+		out += s.config.Index.Stats().ReadBytes
 	}
 	return s.in.Load(), out
 }

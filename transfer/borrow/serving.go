@@ -32,11 +32,11 @@ type serving struct {
 	unix   *net.UnixConn
 	reader transfer.Reader
 	write  bool
-	// lent is the memory that the other side maps, with its source and receiver. seat is the set of
-	// reader slots of this connection in the shared object index, nil if it has none. welcome sets
-	// both.
-	lent Host
-	seat *objindex.Seat
+	// lent is the memory that the other side maps, with its source and receiver. slots is the set
+	// of reader slots of this connection in the shared object index, nil if it has none. welcome
+	// sets both.
+	lent  Host
+	slots *objindex.ReaderSlots
 
 	writing sync.Mutex // Held while a message is written.
 	// creating counts the goroutines that wait for memory.
@@ -68,8 +68,8 @@ func (c *serving) run() {
 	// NB: first close the socket, then take the leases back. A reader that finds the socket open
 	// then knows that its leases hold.
 	_ = c.unix.Close()
-	if c.seat != nil {
-		err = errors.Join(err, c.seat.Leave())
+	if c.slots != nil {
+		err = errors.Join(err, c.slots.Close())
 	}
 	cancel()
 	c.creating.Wait()
@@ -212,9 +212,9 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		welcome.Device = &hostv1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
 	}
 	files := []*os.File{file}
-	if hello.GetBoard() && !c.write && config.Board != nil && c.lent.Space == config.Space {
-		if c.seat, err = config.Board.Seat(); err == nil {
-			welcome.Board, files = true, append(files, config.Board.File(), c.seat.File(), config.Board.TurnFile())
+	if hello.GetBoard() && !c.write && config.Index != nil && c.lent.Space == config.Space {
+		if c.slots, err = config.Index.NewReaderSlots(); err == nil {
+			welcome.Board, files = true, append(files, config.Index.File(), c.slots.File(), config.Index.EgressTokenFile())
 		} else {
 			config.Log.Warn("a same-host reader has to ask for every object", "error", err)
 		}

@@ -22,7 +22,7 @@ type space struct {
 var _ Memory = (*space)(nil)
 
 // mapped is the default of Config.Open: it maps memory that the CPU can address.
-func mapped(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (Memory, error) {
+func mapped(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (Memory, error) {
 	if file == nil {
 		return nil, errors.New("its memory lies on a GPU")
 	}
@@ -30,8 +30,8 @@ func mapped(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn 
 	if err != nil {
 		return nil, err
 	}
-	if turn != nil {
-		_ = turn.Close() // reads by the CPU need no egress token
+	if token != nil {
+		_ = token.Close() // reads by the CPU need no egress token
 	}
 	return &space{data: data, file: file, identity: Identity(welcome)}, nil
 }

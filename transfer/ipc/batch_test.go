@@ -41,8 +41,8 @@ func TestGPULargeBatch(t *testing.T) {
 	const count, small = 1000, 4 << 10
 	h, _ := newHeld(t, 64<<20)
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
-	on := newBoard(t)
-	objects.ShowOn(on)
+	on := newIndex(t)
+	objects.PublishTo(on)
 	peer := lend(t, objects)
 	all := pattern(small + count)
 	frames := make([][][]byte, count)

@@ -13,7 +13,7 @@ import (
 
 const benchCount = 1000
 
-// benchBatch returns a thousand objects on another process's board, and places for them. mixed:
+// benchBatch returns a thousand objects on another process's index, and places for them. mixed:
 // both the requested order and the order of the places are random.
 func benchBatch(b *testing.B, bytes uint64, mixed bool) (r *reader, c *child, peer transfer.Peer, refs []transfer.Ref, sink *places) {
 	b.Helper()
@@ -39,8 +39,8 @@ func benchBatch(b *testing.B, bytes uint64, mixed bool) (r *reader, c *child, pe
 	return r, c, peer, refs, sink
 }
 
-// Measures a batch of a thousand objects on a peer's board, so small that the copy itself takes
-// hardly any time.
+// Measures a batch of a thousand objects in a peer's object index, so small that the copy itself
+// takes hardly any time.
 func BenchmarkFetchOfAThousand(b *testing.B) {
 	for _, bytes := range []uint64{256, 4 << 10} {
 		b.Run(fmt.Sprint(bytes), func(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkFetchOfAThousand(b *testing.B) {
 }
 
 // Measures only the lookups and the placing. written: before each round the lender rewrites the
-// lines of its board, so that they are in the lender's processor cache.
+// lines of its index, so that they are in the lender's processor cache.
 func BenchmarkLookAtAThousand(b *testing.B) {
 	for _, mixed := range []bool{false, true} {
 		for _, written := range []bool{false, true} {

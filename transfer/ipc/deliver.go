@@ -55,14 +55,14 @@ func (f *fetch) done(first, count int) {
 // holding says for ended objects whether their leases were valid to the end. The objects under one
 // read guard share one answer.
 type holding struct {
-	glance bool
-	each   []bool
+	guard bool
+	each  []bool
 }
 
-// held ends the leases of a batch, or checks the read guard (glance).
+// held ends the leases of a batch, or checks the read guard.
 func (f *fetch) held(ended []span) holding {
 	if f.batch == nil {
-		return holding{glance: f.glance.Held()}
+		return holding{guard: f.guard.Held()}
 	}
 	list := f.list[:0]
 	for _, s := range ended {
@@ -76,12 +76,12 @@ func (h holding) one(n int) bool {
 	if n < len(h.each) {
 		return h.each[n]
 	}
-	return h.glance
+	return h.guard
 }
 
 func (h holding) all(s span) bool {
 	if h.each == nil {
-		return h.glance
+		return h.guard
 	}
 	for i := range s.count {
 		if !h.one(i) {

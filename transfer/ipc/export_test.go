@@ -6,16 +6,17 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Look performs the lookups and the placing of Fetch for objects on a peer's board, without copies.
+// Look performs the lookups and the placing of Fetch for objects in a peer's object index, without
+// copies.
 func (p *Path) Look(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-	g, err := p.lenders.Glance(ctx, at, len(refs))
+	g, err := p.lenders.Pin(ctx, at, len(refs))
 	if err != nil {
 		return err
 	}
 	defer g.End()
 	f := p.newFetch(sink, g.Memory)
 	defer f.close()
-	f.glance, f.refs, f.enough = g, refs, 1<<62
+	f.guard, f.refs, f.enough = g, refs, 1<<62
 	for first := 0; first < len(refs); first += stretch {
 		count := min(stretch, len(refs)-first)
 		frames, sum := f.find(first, count)

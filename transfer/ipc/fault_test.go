@@ -105,8 +105,8 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	}
 }
 
-// A stopped source: objects that it lent before, or published on its board, can be read. It grants
-// no other leases.
+// A stopped source: objects that it lent before, or published in its object index, can be read. It
+// grants no other leases.
 func TestGPUSourceStopped(t *testing.T) {
 	large := sized(8<<20, 256<<20)
 	c, peer := lender(t, sized(64<<20, 1<<30), set{Count: 2, Bytes: large})

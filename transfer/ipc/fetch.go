@@ -31,17 +31,17 @@ const (
 )
 
 // fetch reads objects of one peer: a batch of leased objects, or the objects that are found under
-// one read guard (glance).
+// one read guard.
 type fetch struct {
 	path *Path
 	sink transfer.Sink
 	// batcher is the sink, or nil if it takes objects only one by one.
 	batcher transfer.Batcher
 	memory  borrow.Memory
-	// Exactly one of batch and glance is set. refs are the objects to find under glance.
-	batch  *borrow.Batch
-	glance *borrow.Glance
-	refs   []transfer.Ref
+	// Exactly one of batch and guard is set. refs are the objects to find under guard.
+	batch *borrow.Batch
+	guard *borrow.ReadGuard
+	refs  []transfer.Ref
 	// missed are the indices of objects that were not found.
 	missed []int
 	// indices maps an object to its index in the request. nil: they are equal.
@@ -80,7 +80,7 @@ func (f *fetch) close() {
 	clear(f.heads[:min(f.objects(), stretch)])
 	f.cutting.reset()
 	f.group.reset()
-	f.path, f.sink, f.batcher, f.memory, f.batch, f.glance, f.lane = nil, nil, nil, nil, nil, nil, nil
+	f.path, f.sink, f.batcher, f.memory, f.batch, f.guard, f.lane = nil, nil, nil, nil, nil, nil, nil
 	f.refs, f.missed, f.indices, f.whole, f.submitted, f.bytes = nil, nil, nil, f.whole[:0], 0, 0
 	fetches.Put(f)
 }
@@ -173,8 +173,8 @@ func (f *fetch) run(ctx context.Context) error {
 // found, or its error was reported to the sink. frames are the frames of the other objects, which
 // sum counts.
 func (f *fetch) find(first, count int) (frames []memory.Frame, sum objindex.Sum) {
-	if f.glance != nil {
-		frames, sum = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
+	if f.guard != nil {
+		frames, sum = f.guard.FindAll(f.refs[first:first+count], f.heads[:count])
 		for i := 0; i < count && sum.Objects < count; i++ {
 			if f.heads[i].Ref.Generation == 0 {
 				f.missed = append(f.missed, first+i)

@@ -70,7 +70,7 @@ func TestGPUFetchFigures(t *testing.T) {
 	}
 	defer closing(t, event)
 	mix := rand.New(rand.NewPCG(1, 2))
-	asking := newReader(t, slabBytes, func(c *ipc.Config) { c.NoBoard = true })
+	asking := newReader(t, slabBytes, func(c *ipc.Config) { c.NoIndex = true })
 	lead := func(r *reader, refs []transfer.Ref, bytes uint64, n int, mixed bool) (times []time.Duration, cpu time.Duration, sink *places) {
 		t.Helper()
 		r.room.Reset()
@@ -250,7 +250,7 @@ func TestGPUChainFigures(t *testing.T) {
 		var took []time.Duration
 		last := make([][]time.Duration, n)
 		for round := range rounds + 3 {
-			all(func(int) order { return order{Hide: true} })
+			all(func(int) order { return order{Unpublish: true} })
 			at := time.Now().Add(2 * time.Millisecond).UnixNano()
 			latest := time.Duration(0)
 			for i, a := range all(func(i int) order {

@@ -28,8 +28,8 @@ const (
 var _ transfer.Follower = (*Path)(nil)
 
 // Follow is part of transfer.Follower: it copies the bytes that have arrived in the peer's slab
-// while the rest is still on its way there. It sends no messages to the peer; the peer's board has
-// the progress.
+// while the rest is still on its way there. It sends no messages to the peer; the peer's object
+// index has the progress.
 func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -52,11 +52,11 @@ func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 // alone goes to the sink.
 func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transfer.Ref, sink transfer.Sink) error {
 	var lent borrow.Lent
-	glance, watch, err := p.appear(ctx, at, r, &lent)
+	guard, watch, err := p.appear(ctx, at, r, &lent)
 	if err != nil {
 		return err
 	}
-	if glance == nil {
+	if guard == nil {
 		sink.Done(index, fmt.Errorf("%s on %s: %w: it does not arrive there either", r, at, transfer.ErrNotHere))
 		return nil
 	}
@@ -66,12 +66,12 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	}
 	if err == nil {
 		f := &following{
-			lane: glance.Memory.(*mapping).lane, group: newGroup(), glance: glance, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
+			lane: guard.Memory.(*mapping).lane, group: newGroup(), guard: guard, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
 		}
-		f.cut(p, glance.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
+		f.cut(p, guard.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
 		err = f.run(ctx)
 	}
-	held := glance.End()
+	held := guard.End()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -86,19 +86,19 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	return nil
 }
 
-// appear waits until an object is on the peer's board. It returns nil if the object does not appear
-// in time. It holds no slot of the board while it sleeps, so it delays nothing at the peer.
-func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.Glance, objindex.Watch, error) {
+// appear waits until an object is in the peer's object index. It returns nil if the object does not
+// appear in time. It holds no reader slot while it sleeps, so it delays nothing at the peer.
+func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.ReadGuard, objindex.Watch, error) {
 	began := time.Now()
 	for {
-		glance, err := p.lenders.Glance(ctx, at, 1)
-		if err != nil || glance == nil {
+		guard, err := p.lenders.Pin(ctx, at, 1)
+		if err != nil || guard == nil {
 			return nil, objindex.Watch{}, err
 		}
-		if watch, ok := glance.FindArriving(r, into); ok {
-			return glance, watch, nil
+		if watch, ok := guard.FindArriving(r, into); ok {
+			return guard, watch, nil
 		}
-		glance.End()
+		guard.End()
 		switch waited := time.Since(began); {
 		case ctx.Err() != nil:
 			return nil, objindex.Watch{}, context.Cause(ctx)
@@ -126,10 +126,10 @@ func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
 
 // following is the copying of one object while it arrives at the peer.
 type following struct {
-	lane   *lane
-	group  *group
-	glance *borrow.Glance
-	watch  objindex.Watch
+	lane  *lane
+	group *group
+	guard *borrow.ReadGuard
+	watch objindex.Watch
 	// pieces are the pieces that are not submitted, in the order of the object.
 	cutting          cutting
 	pieces           []piece
@@ -162,7 +162,7 @@ func (f *following) run(ctx context.Context) error {
 	moved, idle := time.Now(), followPoll
 	for {
 		if failed == nil && !whole {
-			left := f.glance.Left()
+			left := f.guard.Left()
 			n, isWhole, ok := f.watch.Progress()
 			// NB: once the object is whole it may leave the peer's slab: our read guard keeps the
 			// bytes.

@@ -23,7 +23,7 @@ import (
 type middle struct {
 	*child
 	memory *held
-	board  *objindex.Board
+	index  *objindex.Index
 	server *borrow.Server
 	peer   transfer.Peer
 	want   []byte
@@ -43,8 +43,8 @@ func newMiddle(t *testing.T, ttl time.Duration) *middle {
 	}
 	t.Cleanup(func() { closing(t, b) })
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
-	objects.ShowOn(b)
-	m := &middle{child: c, memory: h, board: b, want: arriving()}
+	objects.PublishTo(b)
+	m := &middle{child: c, memory: h, index: b, want: arriving()}
 	at := uint64(memory.HeaderBytes)
 	for _, n := range []uint64{40 << 20, 5, 30<<20 - 2} {
 		m.frames = append(m.frames, memory.Frame{Offset: at, Bytes: n})
@@ -63,8 +63,8 @@ func (m *middle) hangUp() { _ = m.server.Close() }
 // begin publishes the object with no bytes arrived.
 func (m *middle) begin(t *testing.T) {
 	t.Helper()
-	if !m.board.ShowArriving(ref(1), []byte("head"), m.frames) {
-		t.Fatal("it is not shown")
+	if !m.index.PublishArriving(ref(1), []byte("head"), m.frames) {
+		t.Fatal("it is not published")
 	}
 }
 
@@ -81,7 +81,7 @@ func (m *middle) bring(t *testing.T, from, to uint64) {
 		}
 		at += f.Bytes
 	}
-	m.board.Arrived(ref(1), to)
+	m.index.SetProgress(ref(1), to)
 }
 
 // onward is a sink that records the reported progress of its object.
@@ -179,7 +179,7 @@ func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 			t.Error("it is delivered before the middle has found it valid")
 		}
 	}
-	m.board.Whole(ref(1))
+	m.index.Complete(ref(1))
 	for i, s := range sinks {
 		if err := hear(t, ends[i]); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestGPUFetchTellsHowFarItHasCome(t *testing.T) {
 	m := newMiddle(t, 0)
 	m.begin(t)
 	m.bring(t, 0, arrivingBytes)
-	m.board.Whole(ref(1))
+	m.index.Complete(ref(1))
 	r := newReader(t, 256<<20, nil)
 	sink := newOnward(r)
 	if err := r.path.Fetch(t.Context(), m.peer, []transfer.Ref{ref(1)}, sink); err != nil {
@@ -218,20 +218,20 @@ func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 		// stall is the stall timeout; 0 means 300 ms.
 		stall time.Duration
 	}{
-		"its fetch fails":   {func(_ *testing.T, m *middle, _ func()) { m.board.Hide(ref(1)) }, transfer.ErrNotHere, time.Hour},
+		"its fetch fails":   {func(_ *testing.T, m *middle, _ func()) { m.index.Unpublish(ref(1)) }, transfer.ErrNotHere, time.Hour},
 		"it stands still":   {func(*testing.T, *middle, func()) {}, transfer.ErrNotHere, 0},
 		"we do not want it": {func(_ *testing.T, _ *middle, cancel func()) { cancel() }, context.Canceled, time.Hour},
 		"it begins anew": {func(t *testing.T, m *middle, _ func()) {
 			t.Helper()
-			m.board.Hide(ref(1))
+			m.index.Unpublish(ref(1))
 			m.begin(t)
 			m.bring(t, 0, arrivingBytes)
-			m.board.Whole(ref(1))
+			m.index.Complete(ref(1))
 		}, transfer.ErrNotHere, time.Hour},
 		"its connection ends": {func(_ *testing.T, m *middle, _ func()) { m.hangUp() }, transfer.ErrNotHere, time.Hour},
 		"it hangs up and is whole": {func(_ *testing.T, m *middle, _ func()) {
-			m.board.Arrived(ref(1), arrivingBytes)
-			m.board.Whole(ref(1))
+			m.index.SetProgress(ref(1), arrivingBytes)
+			m.index.Complete(ref(1))
 			m.hangUp()
 		}, transfer.ErrPeerLost, time.Hour},
 		// NB: its memory can be read, but no one will report that the rest has arrived.
@@ -277,7 +277,7 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 		sink = newOnward(r)
 		over := following(t.Context(), r, m.peer, sink)
 		m.begin(t)
-		m.board.Whole(ref(1))
+		m.index.Complete(ref(1))
 		if err := hear(t, over); err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +285,7 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 			sink.check(t, m.want)
 			return
 		}
-		m.board.Hide(ref(1))
+		m.index.Unpublish(ref(1))
 	}
 	t.Error("it never waited")
 }
@@ -300,13 +300,13 @@ func TestGPUFollowerThatIsSlowLosesItsSlot(t *testing.T) {
 	sink := newOnward(r)
 	over := following(t.Context(), r, m.peer, sink)
 	eventually(t, "some is copied", func() bool { return sink.come() >= 16<<20 })
-	reads := m.board.Readers(time.Now())
+	reads := m.index.Readers(time.Now())
 	if reads == nil {
 		t.Fatal("nobody is said to read")
 	}
 	eventually(t, "the slot is revoked", func() bool { return reads(time.Now()) })
 	m.bring(t, 40<<20, arrivingBytes)
-	m.board.Whole(ref(1))
+	m.index.Complete(ref(1))
 	if err := hear(t, over); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("it lost its slot: %v", err)
 	}

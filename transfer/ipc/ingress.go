@@ -9,8 +9,8 @@ import (
 
 // turn is the egress token of a source for large frames: board.Turn.
 type turn interface {
-	Take(now, until time.Time) bool
-	Give()
+	Acquire(now, until time.Time) bool
+	Release()
 }
 
 const (
@@ -64,7 +64,7 @@ func (l *lane) enter(now time.Time, q *queue) bool {
 	for _, p := range q.posted {
 		until = until.Add(2 * l.rates.predict(p))
 	}
-	if in.turn != nil && !in.turn.Take(now, until) && !in.has && !late {
+	if in.turn != nil && !in.turn.Acquire(now, until) && !in.has && !late {
 		in.entrance.out(in)
 		return false
 	}
@@ -89,7 +89,7 @@ func (l *lane) leave(q *queue) {
 	}
 	if over && len(q.posted) == 0 {
 		if in.has, in.under = false, 0; in.turn != nil {
-			in.turn.Give()
+			in.turn.Release()
 		}
 	}
 }

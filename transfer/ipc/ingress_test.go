@@ -8,12 +8,12 @@ import (
 // fakeTurn is the egress token of a source; others: other readers hold it.
 type fakeTurn struct{ others, ours bool }
 
-func (f *fakeTurn) Take(_, _ time.Time) bool {
+func (f *fakeTurn) Acquire(_, _ time.Time) bool {
 	f.ours = f.ours || !f.others
 	return f.ours
 }
 
-func (f *fakeTurn) Give() { f.ours = false }
+func (f *fakeTurn) Release() { f.ours = false }
 
 // lanesOf returns lanes of one device, each with the given number of large pieces queued.
 func lanesOf(pieces ...int) ([]*lane, []*fakeTurn) {

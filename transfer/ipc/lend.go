@@ -18,7 +18,8 @@ func lends(space borrow.Memory) bool {
 	return m.peer != nil && m.lane.gather != nil
 }
 
-// Shows is part of transfer.Lender: the peer's memory is mapped and the object is on its board.
+// Shows is part of transfer.Lender: the peer's memory is mapped and the object is in its object
+// index.
 func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool { return p.lenders.Shows(at, ref) }
 
 // Lend is part of transfer.Lender. The regions lie in a space that knows their device addresses

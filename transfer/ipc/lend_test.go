@@ -15,12 +15,12 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// lent is a peer whose slab is in another process and whose objects and board are in this one, so
+// lent is a peer whose slab is in another process and whose objects and index are in this one, so
 // that the test can inspect and change them.
 type lent struct {
 	*child
 	objects *transfertest.Objects
-	board   *objindex.Board
+	index   *objindex.Index
 	server  *borrow.Server
 	peer    transfer.Peer
 }
@@ -28,8 +28,8 @@ type lent struct {
 func newLent(t *testing.T) *lent {
 	t.Helper()
 	h, c := newHeld(t, 256<<20)
-	l := &lent{child: c, objects: transfertest.NewObjectsIn(transfertest.NewRoom(h)), board: newBoard(t)}
-	l.objects.ShowOn(l.board)
+	l := &lent{child: c, objects: transfertest.NewObjectsIn(transfertest.NewRoom(h)), index: newIndex(t)}
+	l.objects.PublishTo(l.index)
 	l.peer = transfer.Peer{Worker: 7, Name: "source", Address: freeAddress()}
 	var err error
 	if l.server, err = borrow.Listen(l.peer.Address, lending(h, h.export, l.objects)); err != nil {
@@ -59,8 +59,8 @@ func content(t *testing.T, l *transfer.Loan) (out []byte) {
 	return out
 }
 
-// Objects on a peer's board are lent at once if the peer's memory is mapped, and not before.
-// Objects that are not on the board are not lent.
+// Objects in a peer's object index are lent at once if the peer's memory is mapped, and not before.
+// Objects that are not in the index are not lent.
 func TestGPULoans(t *testing.T) {
 	l := newLent(t)
 	const count = 300
@@ -85,7 +85,7 @@ func TestGPULoans(t *testing.T) {
 			t.Errorf("it lends %s", what)
 		}
 	}
-	if l.board.Readers(time.Now()) != nil {
+	if l.index.Readers(time.Now()) != nil {
 		t.Error("somebody is said to read, and nothing is lent")
 	}
 	loans := make([]transfer.Loan, count)
@@ -97,13 +97,13 @@ func TestGPULoans(t *testing.T) {
 			t.Errorf("object %d is described as %v", i, h)
 		}
 	}
-	if l.board.Readers(time.Now()) == nil {
+	if l.index.Readers(time.Now()) == nil {
 		t.Error("nobody is said to read")
 	}
-	// A hidden object keeps its bytes as long as it is being read.
-	l.board.Hide(ref(5))
+	// An unpublished object keeps its bytes as long as it is being read.
+	l.index.Unpublish(ref(5))
 	if r.path.Shows(l.peer, ref(5)) {
-		t.Error("it shows what is hidden")
+		t.Error("it lends an unpublished object")
 	}
 	for i := range loans {
 		if !bytes.Equal(content(t, &loans[i]), want[i]) {
@@ -114,10 +114,10 @@ func TestGPULoans(t *testing.T) {
 			t.Errorf("loan %d did not hold", i)
 		}
 	}
-	if l.board.Readers(time.Now()) != nil {
+	if l.index.Readers(time.Now()) != nil {
 		t.Error("somebody is said to read after the last loan")
 	}
-	if told := l.board.Stats().ReadBytes; arrived == 0 || told != uint64(arrived) {
+	if told := l.index.Stats().ReadBytes; arrived == 0 || told != uint64(arrived) {
 		t.Errorf("%d bytes were read, the lender was told of %d", arrived, told)
 	}
 }
@@ -135,9 +135,9 @@ func TestGPULoanIsRevoked(t *testing.T) {
 	if !r.path.Lend(l.peer, ref(1), &one) || !r.path.Lend(l.peer, ref(2), &two) {
 		t.Fatal("nothing is lent")
 	}
-	l.board.Hide(ref(1))
+	l.index.Unpublish(ref(1))
 	now := time.Now()
-	over := l.board.Readers(now)
+	over := l.index.Readers(now)
 	if over == nil || over(now) {
 		t.Fatal("nobody is waited for")
 	}

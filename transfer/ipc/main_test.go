@@ -108,13 +108,13 @@ type order struct {
 	Rounds int
 	Bytes  uint64
 
-	// Hide removes object Ref, which was fetched before, from the board. Relay publishes it while
-	// it arrives. Behind means that the source in Fetch does so, and this child follows it. The
-	// fetch begins at At, a wall clock time in nanoseconds.
-	Hide, Relay, Behind bool
-	At                  int64
+	// Unpublish removes object Ref, which was fetched before, from the index. Relay publishes it
+	// while it arrives. Behind means that the source in Fetch does so, and this child follows it.
+	// The fetch begins at At, a wall clock time in nanoseconds.
+	Unpublish, Relay, Behind bool
+	At                       int64
 
-	// Rewrite is the number of objects, of Bytes bytes, whose board entries are written again.
+	// Rewrite is the number of objects, of Bytes bytes, whose index entries are written again.
 	Rewrite int
 }
 
@@ -166,8 +166,8 @@ func serve(in io.Reader, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		objects.ShowOn(b)
-		childBoard = b
+		objects.PublishTo(b)
+		childIndex = b
 		for _, s := range o.Sets {
 			backing := patternOf(s.Life, s.Bytes)
 			for i := range s.Count {
@@ -202,7 +202,7 @@ func serve(in io.Reader, out io.Writer) error {
 // The paths of a child are kept between its orders.
 var (
 	childPath  *ipc.Path
-	childBoard *objindex.Board
+	childIndex *objindex.Index
 	// childPlaces are reused for objects that are fetched repeatedly.
 	childPlaces *places
 )
@@ -216,8 +216,8 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 	if o.Rewrite > 0 {
 		return a, rewrite(o)
 	}
-	if o.Hide {
-		childBoard.Hide(ref(o.Ref))
+	if o.Unpublish {
+		childIndex.Unpublish(ref(o.Ref))
 		return a, nil
 	}
 	errs := make([]error, len(o.Fetch))
@@ -251,15 +251,15 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 	return a, errors.Join(errs...)
 }
 
-// rewrite hides objects and publishes them again in the same entries.
+// rewrite unpublishes objects and publishes them again in the same entries.
 func rewrite(o order) error {
 	for i := range o.Rewrite {
-		if !childBoard.Hide(ref(i)) {
-			return fmt.Errorf("object %d was not shown", i)
+		if !childIndex.Unpublish(ref(i)) {
+			return fmt.Errorf("object %d was not published", i)
 		}
 	}
 	for i := o.Rewrite - 1; i >= 0; i-- {
-		childBoard.Show(ref(i), []byte("x"), []memory.Frame{{Offset: memory.HeaderBytes + uint64(i)*o.Bytes, Bytes: o.Bytes}})
+		childIndex.Publish(ref(i), []byte("x"), []memory.Frame{{Offset: memory.HeaderBytes + uint64(i)*o.Bytes, Bytes: o.Bytes}})
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func fetchOnce(o order, from transfer.Peer, sink *places) error {
 	}
 }
 
-// relayed is a sink that publishes arriving objects on the child's board.
+// relayed is a sink that publishes arriving objects in the child's index.
 type relayed struct {
 	*places
 	ref  transfer.Ref
@@ -296,19 +296,19 @@ func (r *relayed) Place(ctx context.Context, index int, head transfer.Head) ([]t
 }
 
 func (r *relayed) Forward(index int) (func(uint64), uint64) {
-	if !childBoard.ShowArriving(r.ref, r.head.Header, []memory.Frame{r.regions[index].Frame}) {
+	if !childIndex.PublishArriving(r.ref, r.head.Header, []memory.Frame{r.regions[index].Frame}) {
 		return nil, 0
 	}
-	return func(bytes uint64) { childBoard.Arrived(r.ref, bytes) }, 16 << 20
+	return func(bytes uint64) { childIndex.SetProgress(r.ref, bytes) }, 16 << 20
 }
 
-func (r *relayed) Withdraw(int) { childBoard.Hide(r.ref) }
+func (r *relayed) Withdraw(int) { childIndex.Unpublish(r.ref) }
 
 func (r *relayed) Done(index int, err error) {
 	if err == nil {
-		childBoard.Whole(r.ref)
+		childIndex.Complete(r.ref)
 	} else {
-		childBoard.Hide(r.ref)
+		childIndex.Unpublish(r.ref)
 	}
 	r.places.Done(index, err)
 }
@@ -377,7 +377,7 @@ func patternOf(life byte, n uint64) []byte {
 
 func lending(space memory.Space, export cuda.Export, source transfer.Source) borrow.ServerConfig {
 	return borrow.ServerConfig{
-		Space: space, Source: source, Incarnation: "test", Board: source.(*transfertest.Objects).Board(),
+		Space: space, Source: source, Incarnation: "test", Index: source.(*transfertest.Objects).Index(),
 		Device: &borrow.Device{Handle: export.Handle, UUID: export.Device},
 	}
 }

@@ -24,7 +24,7 @@ type mapping struct {
 	identity memory.Identity
 	lane     *lane
 	// turn is the egress token of the source; nil if the source has none.
-	turn *objindex.Turn
+	turn *objindex.EgressToken
 	// places are the windows of the lane. streams and events are the resources that the places use.
 	places  [2][]place
 	streams []*cuda.Stream
@@ -58,7 +58,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.EgressToken) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -131,7 +131,7 @@ func (m *mapping) suspect() error {
 }
 
 // take gives the egress token to the lane. REQUIRES: the lane is not used yet.
-func (m *mapping) take(turn *objindex.Turn) {
+func (m *mapping) take(turn *objindex.EgressToken) {
 	switch {
 	case turn == nil:
 	case m.peer == nil:

@@ -76,7 +76,7 @@ type Config struct {
 	// LeaseTTL is the duration of a lease that is not renewed. Default 30 s.
 	LeaseTTL time.Duration
 	// NoBoard disables lookups in boards: leases are always requested by message.
-	NoBoard bool
+	NoIndex bool
 	// NoGather disables the gather kernel: the copy engine copies every frame.
 	NoGather bool
 	// Computing, if set, reports whether kernels of tasks run. Then the gather kernel uses only
@@ -208,7 +208,7 @@ func New(c Config) (*Path, error) {
 	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*context.CancelCauseFunc]struct{})}
 	p.slab = c.Slab.Pointer(0, c.Slab.Size())
 	p.lenders = borrow.New(borrow.Config{
-		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoBoard: c.NoBoard, Open: p.open, Spin: spinFor,
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoIndex: c.NoIndex, Open: p.open, Spin: spinFor,
 		Linger: c.Linger, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
 	})
 	if c.NoGather {
@@ -359,7 +359,7 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 // fetchShown fetches the objects that are on the peer's board and returns the indices of the
 // others.
 func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
-	g, err := p.lenders.Glance(ctx, at, len(refs))
+	g, err := p.lenders.Pin(ctx, at, len(refs))
 	if err != nil {
 		return nil, err
 	}
@@ -372,7 +372,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 	defer g.End()
 	f := p.newFetch(sink, g.Memory)
 	defer f.close()
-	f.glance, f.refs = g, refs
+	f.guard, f.refs = g, refs
 	if err = f.run(ctx); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 var _ transfer.Rescuer = (*Path)(nil)
 
 // Rescue is part of transfer.Rescuer. The mapping of a dead peer's slab keeps it allocated, and the
-// peer's board says where in it the objects are.
+// peer's object index says where in it the objects are.
 func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -20,7 +20,7 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 		return errClosed
 	}
 	defer p.end(&cancel)
-	g, err := p.lenders.Remains(ctx, at, incarnation, len(refs))
+	g, err := p.lenders.PinDead(ctx, at, incarnation, len(refs))
 	if err != nil {
 		return fmt.Errorf("ipc: %w", err)
 	}
@@ -35,7 +35,7 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 	kept := &copied{Sink: sink}
 	f := p.newFetch(kept, g.Memory)
 	defer f.close()
-	f.glance, f.refs = g, refs
+	f.guard, f.refs = g, refs
 	err = f.run(ctx)
 	if err == nil {
 		if proof := m.verify(); proof != nil {

@@ -69,7 +69,7 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Objects on the board of a killed source are copied out of its slab, which stays allocated until
+// Objects in the index of a killed source are copied out of its slab, which stays allocated until
 // the source is forgotten. Then the next worker has room on the device.
 func TestGPURescueFromAKilledSource(t *testing.T) {
 	const small = 300

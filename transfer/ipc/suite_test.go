@@ -17,7 +17,7 @@ import (
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task + 1), Generation: 1} }
 
-func newBoard(tb testing.TB) *objindex.Board {
+func newIndex(tb testing.TB) *objindex.Index {
 	tb.Helper()
 	b, err := objindex.New(8<<10, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestGPUConformance(t *testing.T) {
 			h.Batches = change != nil
 			h.Run(t)
 		})
-		t.Run(name+" with a board", func(t *testing.T) {
+		t.Run(name+" with an index", func(t *testing.T) {
 			h := harness(true, change)
 			h.CanStall = false // no message to the peer could stall
 			h.Batches = change == nil
@@ -87,7 +87,7 @@ func harness(shows bool, change func(*ipc.Config)) transfertest.Harness {
 			h, c := newHeld(t, suiteBytes)
 			objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
 			if shows {
-				objects.ShowOn(newBoard(t))
+				objects.PublishTo(newIndex(t))
 			}
 			processes[objects] = c
 			return objects

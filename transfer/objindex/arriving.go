@@ -7,49 +7,49 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ShowArriving publishes an object that is still being written to the given frames, so that readers
-// can follow it. The arguments are those of Show. The initial progress is 0 bytes.
-func (b *Board) ShowArriving(k transfer.Ref, header []byte, frames []memory.Frame) bool {
-	return b.enter(k, header, frames, 0)
+// PublishArriving publishes an object that is still being written to the given frames, so that
+// readers can follow it. The arguments are those of Publish. The initial progress is 0 bytes.
+func (x *Index) PublishArriving(k transfer.Ref, header []byte, frames []memory.Frame) bool {
+	return x.write(k, header, frames, 0)
 }
 
-// Arrived sets the progress of an arriving object: the first bytes are in place, counted over its
-// frames in order. The progress never decreases.
-func (b *Board) Arrived(k transfer.Ref, bytes uint64) { b.advance(k, min(bytes, whole-1)) }
+// SetProgress sets the progress of an arriving object: the first bytes are in place, counted over
+// its frames in order. The progress never decreases.
+func (x *Index) SetProgress(k transfer.Ref, bytes uint64) { x.advance(k, min(bytes, whole-1)) }
 
-// Whole marks an arriving object as complete and valid. It returns false if the object is not in
+// Complete marks an arriving object as complete and valid. It returns false if the object is not in
 // the index.
-func (b *Board) Whole(k transfer.Ref) bool { return b.advance(k, whole) }
+func (x *Index) Complete(k transfer.Ref) bool { return x.advance(k, whole) }
 
-func (b *Board) advance(k transfer.Ref, progress uint64) bool {
+func (x *Index) advance(k transfer.Ref, progress uint64) bool {
 	tag := mix(uint64(k.Task), uint32(k.Generation))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.words.list == nil {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.words.list == nil {
 		return false
 	}
-	_, entry, ok := b.find(k, tag)
+	_, entry, ok := x.find(k, tag)
 	if !ok {
 		return false
 	}
-	if at := entryAt(b.mask+1, entry) + progressAt; b.words.load(at) < progress {
-		b.words.store(at, progress)
+	if at := entryAt(x.mask+1, entry) + progressAt; x.words.load(at) < progress {
+		x.words.store(at, progress)
 	}
 	return true
 }
 
-// Watch observes the progress of one found object. It is valid as long as its Glance.
+// Watch observes the progress of one found object. It is valid as long as its ReadGuard.
 type Watch struct {
-	view *View
-	at   int
-	seq  uint64
+	reader *Reader
+	at     int
+	seq    uint64
 }
 
 // Progress returns the number of bytes that are in place. If isWhole is true, all of them are, and
 // bytes has no meaning. ok is false, for ever, once the entry is no longer the one that was found;
 // a follower then discards its copy, unless the object was found whole before.
 func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
-	list := w.view.words.list[w.at : w.at+lineWords]
+	list := w.reader.words.list[w.at : w.at+lineWords]
 	bytes = atomic.LoadUint64(&list[progressAt])
 	if atomic.LoadUint64(&list[0]) != w.seq {
 		return 0, false, false
@@ -58,7 +58,7 @@ func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
 }
 
 // FindArriving is Find for objects that are whole or arriving.
-func (g Glance) FindArriving(k transfer.Ref, size uint64, f *Found) (o Object, w Watch, ok bool) {
-	at, seq, o := g.view.find(k, size, f, true)
-	return o, Watch{view: g.view, at: at, seq: seq}, at > 0
+func (g ReadGuard) FindArriving(k transfer.Ref, size uint64, f *Found) (o Object, w Watch, ok bool) {
+	at, seq, o := g.reader.find(k, size, f, true)
+	return o, Watch{reader: g.reader, at: at, seq: seq}, at > 0
 }

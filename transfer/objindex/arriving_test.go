@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/transfer/objindex"
 )
 
-func follow(tb testing.TB, g objindex.Glance, task int) (objindex.Object, objindex.Watch) {
+func follow(tb testing.TB, g objindex.ReadGuard, task int) (objindex.Object, objindex.Watch) {
 	tb.Helper()
 	o, w, ok := g.FindArriving(ref(task), size, &objindex.Found{})
 	if !ok {
@@ -25,13 +25,13 @@ func wantProgress(tb testing.TB, w objindex.Watch, bytes uint64, whole, ok bool)
 }
 
 func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
-	b := newBoard(t, 16, 0)
-	_, v := sit(t, b)
+	b := newIndex(t, 16, 0)
+	_, v := connect(t, b)
 	frames := []memory.Frame{{Offset: 256, Bytes: 1000}, {Offset: 4096, Bytes: 500}}
-	if b.Whole(ref(1)) || !b.ShowArriving(ref(1), []byte("head"), frames) {
-		t.Fatal("it is not shown")
+	if b.Complete(ref(1)) || !b.PublishArriving(ref(1), []byte("head"), frames) {
+		t.Fatal("it is not published")
 	}
-	g := look(t, v)
+	g := pin(t, v)
 	defer g.End(0)
 	if _, ok := g.Find(ref(1), size, &objindex.Found{}); ok {
 		t.Error("what arrives is found as if it were here")
@@ -41,13 +41,13 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	wantProgress(t, w, 0, false, true)
-	b.Arrived(ref(1), 700)
-	b.Arrived(ref(1), 300) // the progress never decreases
+	b.SetProgress(ref(1), 700)
+	b.SetProgress(ref(1), 300) // the progress never decreases
 	wantProgress(t, w, 700, false, true)
-	if !b.Whole(ref(1)) {
-		t.Error("it is not on the board")
+	if !b.Complete(ref(1)) {
+		t.Error("it is not in the index")
 	}
-	b.Arrived(ref(1), 1500)
+	b.SetProgress(ref(1), 1500)
 	wantProgress(t, w, 0, true, true)
 	if _, ok := g.Find(ref(1), size, &objindex.Found{}); !ok {
 		t.Error("what is whole is not found")
@@ -58,29 +58,29 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 
 // A fetch that failed and began anew is a different object to its followers, no matter at which
 // place and with how much progress.
-func TestWhatIsHiddenIsNeverWholeForItsFollowers(t *testing.T) {
-	b := newBoard(t, 16, 0)
-	_, v := sit(t, b)
+func TestAnUnpublishedObjectIsNeverWholeForItsFollowers(t *testing.T) {
+	b := newIndex(t, 16, 0)
+	_, v := connect(t, b)
 	frames := []memory.Frame{{Offset: 256, Bytes: 1000}}
 	for name, again := range map[string]func() bool{
-		"hidden":            func() bool { return true },
-		"arriving":          func() bool { return b.ShowArriving(ref(1), nil, frames) },
-		"whole":             func() bool { return b.Show(ref(1), nil, frames) },
-		"another object":    func() bool { return b.Show(ref(2), nil, frames) },
-		"arrived and whole": func() bool { return b.ShowArriving(ref(1), nil, frames) && b.Whole(ref(1)) },
+		"unpublished":       func() bool { return true },
+		"arriving":          func() bool { return b.PublishArriving(ref(1), nil, frames) },
+		"whole":             func() bool { return b.Publish(ref(1), nil, frames) },
+		"another object":    func() bool { return b.Publish(ref(2), nil, frames) },
+		"arrived and whole": func() bool { return b.PublishArriving(ref(1), nil, frames) && b.Complete(ref(1)) },
 	} {
-		b.ShowArriving(ref(1), nil, frames)
-		g := look(t, v)
+		b.PublishArriving(ref(1), nil, frames)
+		g := pin(t, v)
 		_, w := follow(t, g, 1)
-		b.Arrived(ref(1), 1000)
-		b.Hide(ref(1))
+		b.SetProgress(ref(1), 1000)
+		b.Unpublish(ref(1))
 		wantProgress(t, w, 0, false, false)
 		if !again() {
 			t.Fatal(name)
 		}
 		wantProgress(t, w, 0, false, false)
-		b.Hide(ref(1))
-		b.Hide(ref(2))
+		b.Unpublish(ref(1))
+		b.Unpublish(ref(2))
 		if !g.End(0) {
 			t.Error(name, "it did not hold")
 		}

@@ -15,8 +15,8 @@ import (
 // FindAll returns the same results as Find for each key alone, for any order of keys and with any
 // other keys among them.
 func TestManyAreFoundAsEachAloneIs(t *testing.T) {
-	b := newBoard(t, 1<<10, 0)
-	_, v := sit(t, b)
+	b := newIndex(t, 1<<10, 0)
+	_, v := connect(t, b)
 	r := rand.New(rand.NewPCG(1, 2))
 	const count = 700
 	for n := 1; n <= count; n++ {
@@ -27,15 +27,15 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 		if n%50 == 0 {
 			frames = []memory.Frame{{Offset: size, Bytes: 1}} // beyond the memory: must be refused
 		}
-		b.Show(ref(n), bytes.Repeat([]byte{byte(n)}, n%70), frames)
+		b.Publish(ref(n), bytes.Repeat([]byte{byte(n)}, n%70), frames)
 	}
 	for n := 1; n <= count; n += 17 {
-		b.Hide(ref(n))
+		b.Unpublish(ref(n))
 	}
 	for n := count + 1; n < count+40; n++ { // reuse the entries of the hidden objects
-		b.Show(ref(n), nil, []memory.Frame{frame(n)})
+		b.Publish(ref(n), nil, []memory.Frame{frame(n)})
 	}
-	b.ShowArriving(ref(count+50), nil, []memory.Frame{frame(3)})
+	b.PublishArriving(ref(count+50), nil, []memory.Frame{frame(3)})
 	var keys []transfer.Ref
 	for n := 1; n < count+60; n++ {
 		keys = append(keys, ref(n))
@@ -51,7 +51,7 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 		},
 	} {
 		shuffle()
-		g := look(t, v)
+		g := pin(t, v)
 		var alone, together objindex.Found
 		alone.Begin(len(keys))
 		together.Begin(len(keys))
@@ -88,10 +88,10 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 // processor's cache; the keys that a worker looks up are not. The benchmark measures both.
 func BenchmarkFindAll(b *testing.B) {
 	const shown, count = 30_000, 1000
-	on := newBoard(b, 0, 0)
-	_, v := sit(b, on)
+	on := newIndex(b, 0, 0)
+	_, v := connect(b, on)
 	for n := range shown {
-		on.Show(ref(n+1), make([]byte, 40), []memory.Frame{frame(n)})
+		on.Publish(ref(n+1), make([]byte, 40), []memory.Frame{frame(n)})
 	}
 	keys := make([]transfer.Ref, shown)
 	find := func(keys []transfer.Ref) func(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkFindAll(b *testing.B) {
 			var heads [128]transfer.Head
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
-				g, _ := v.Look()
+				g, _ := v.Pin()
 				found.Begin(count)
 				left := keys[n*count%len(keys):][:count]
 				for len(left) > 0 {

@@ -7,21 +7,21 @@ import (
 	"github.com/millrace/millrace/internal/monotonic"
 )
 
-func openTurns(t *testing.T, n int) []*Turn {
+func openTokens(t *testing.T, n int) []*EgressToken {
 	t.Helper()
-	file, err := newTurn()
+	file, err := newEgressToken()
 	if err != nil {
 		t.Fatal(err)
 	}
-	turns := make([]*Turn, n)
-	for i := range turns {
-		if turns[i], err = OpenTurn(file, uint64(i)); err != nil {
+	tokens := make([]*EgressToken, n)
+	for i := range tokens {
+		if tokens[i], err = OpenEgressToken(file, uint64(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
-		for _, turn := range turns {
-			if err := turn.Close(); err != nil {
+		for _, token := range tokens {
+			if err := token.Close(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -29,63 +29,63 @@ func openTurns(t *testing.T, n int) []*Turn {
 			t.Error(err)
 		}
 	})
-	return turns
+	return tokens
 }
 
-func TestATurnIsOnesUntilItEnds(t *testing.T) {
-	turns := openTurns(t, 2)
-	a, b := turns[0], turns[1]
+func TestATokenHasOneHolderUntilItExpires(t *testing.T) {
+	tokens := openTokens(t, 2)
+	a, b := tokens[0], tokens[1]
 	now := time.Unix(1_800_000_000, 0)
 	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
-	if !a.Take(now, at(2)) {
-		t.Fatal("a free turn was not to be had")
+	if !a.Acquire(now, at(2)) {
+		t.Fatal("a free token was not given")
 	}
-	if b.Take(at(1), at(3)) {
-		t.Error("two have the turn")
+	if b.Acquire(at(1), at(3)) {
+		t.Error("two readers have the token")
 	}
-	if !a.Take(at(1), at(3)) {
-		t.Error("it was not prolonged")
+	if !a.Acquire(at(1), at(3)) {
+		t.Error("it was not extended")
 	}
-	if b.Take(at(2), at(4)) {
-		t.Error("the turn ended when it had been prolonged")
+	if b.Acquire(at(2), at(4)) {
+		t.Error("the token expired although it had been extended")
 	}
-	a.Give()
-	if !b.Take(at(2), at(4)) {
-		t.Error("it was given, and was not to be had")
+	a.Release()
+	if !b.Acquire(at(2), at(4)) {
+		t.Error("it was released, and was not given")
 	}
-	a.Give() // the second call does nothing
-	if a.Take(at(3), at(5)) {
-		t.Error("who had given the turn back gave that of another")
+	a.Release() // the second call does nothing
+	if a.Acquire(at(3), at(5)) {
+		t.Error("a reader that had released the token released that of another one")
 	}
-	if !a.Take(at(5), at(6)) {
-		t.Error("the turn of one who does not go on does not end")
+	if !a.Acquire(at(5), at(6)) {
+		t.Error("the token of a holder that stopped does not expire")
 	}
-	b.Give() // after the token expired
-	if b.Take(at(5), at(6)) {
-		t.Error("a late end took the next one's turn away")
+	b.Release() // after the token expired
+	if b.Acquire(at(5), at(6)) {
+		t.Error("a late release took the token of the next holder")
 	}
 }
 
-// TestATurnEndsByTheClockThatNobodySets: a token must expire by the monotonic clock. Its holder may
+// TestATokenExpiresByTheMonotonicClock: a token must expire by the monotonic clock. Its holder may
 // be dead, and the wall clock may be set back.
-func TestATurnEndsByTheClockThatNobodySets(t *testing.T) {
+func TestATokenExpiresByTheMonotonicClock(t *testing.T) {
 	now := time.Now()
-	ends := time.Duration(turnWord(now, 1)>>ownerBits) * turnUnit
-	if off := ends - time.Duration(monotonic.Of(now)); off > turnUnit || off < -turnUnit {
+	ends := time.Duration(tokenWord(now, 1)>>ownerBits) * tokenUnit
+	if off := ends - time.Duration(monotonic.Of(now)); off > tokenUnit || off < -tokenUnit {
 		t.Errorf("it ends at %v, %v from now by that clock", ends, off)
 	}
 }
 
-func TestOnlyOneOfManyHasTheTurn(t *testing.T) {
-	turns := openTurns(t, 4)
+func TestOnlyOneReaderHasTheToken(t *testing.T) {
+	tokens := openTokens(t, 4)
 	began := time.Now()
 	var inside, both, rounds [4]int
 	holder := make(chan struct{}, 1)
 	done := make(chan int)
-	for i, turn := range turns {
+	for i, token := range tokens {
 		go func() {
 			for rounds[i] < 500 {
-				if !turn.Take(began, began.Add(time.Hour)) {
+				if !token.Acquire(began, began.Add(time.Hour)) {
 					continue
 				}
 				select {
@@ -96,14 +96,14 @@ func TestOnlyOneOfManyHasTheTurn(t *testing.T) {
 					both[i]++
 				}
 				rounds[i]++
-				turn.Give()
+				token.Release()
 			}
 			done <- i
 		}()
 	}
-	for range turns {
+	for range tokens {
 		if i := <-done; both[i] > 0 || inside[i] != 500 {
-			t.Errorf("reader %d had the turn %d times, %d of them with another one", i, rounds[i], both[i])
+			t.Errorf("reader %d had the token %d times, %d of them with another one", i, rounds[i], both[i])
 		}
 	}
 }

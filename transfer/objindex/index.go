@@ -1,6 +1,6 @@
 // Package objindex is an Adapter: read leases through shared memory, without messages.
 //
-// A board is a shared object index. A lender (a worker) publishes in it which objects lie at which
+// An index belongs to one slab. A lender (a worker) publishes in it which objects lie at which
 // offsets of the memory that its readers have mapped. The index is a file in memory that only the
 // lender can write. Each reader has a page of reader slots, which the reader writes and the lender
 // observes. To read, a reader takes a slot, looks objects up, copies them and gives the slot back:
@@ -14,10 +14,11 @@
 //
 //   - A reader makes its slot active before its first lookup. After the copy it checks that the
 //     slot is unchanged.
-//   - The lender hides an object first (Hide) and then looks at all slots (Readers). It overwrites
-//     the bytes only when no slot was active, or when each slot that was active has changed since.
+//   - The lender unpublishes an object first (Unpublish) and then looks at all slots (Readers). It
+//     overwrites the bytes only when no slot was active, or when each slot that was active has
+//     changed since.
 //   - So at least one of the two sees the other. If the slot was active before the lender looked,
-//     the bytes stay. If it was not, the lookup comes after the hiding and does not find the
+//     the bytes stay. If it was not, the lookup comes after the removal and does not find the
 //     object. A lookup that runs concurrently is protected by a sequence lock: an entry that
 //     changes during the lookup counts as not found.
 //   - A stopped reader would keep memory for ever. So the lender revokes, by compare-and-swap, a
@@ -31,12 +32,12 @@
 //
 // # Arriving objects
 //
-// The lender can also publish an object that it is still fetching (ShowArriving), for readers that
-// follow it: a follower copies the bytes that have arrived and asks for the progress. Only the end
-// of the fetch proves the bytes valid. So a follower delivers nothing before the entry says that
-// the object is whole; the lender writes this when it has validated its own copy. The entry must
-// also be the one that the follower found, with the same sequence number. If the fetch failed or
-// began anew, the entry was hidden, and a new entry has another sequence number. Find does not
+// The lender can also publish an object that it is still fetching (PublishArriving), for readers
+// that follow it: a follower copies the bytes that have arrived and asks for the progress. Only the
+// end of the fetch proves the bytes valid. So a follower delivers nothing before the entry says
+// that the object is whole; the lender writes this when it has validated its own copy. The entry
+// must also be the one that the follower found, with the same sequence number. If the fetch failed
+// or began anew, the entry was removed, and a new entry has another sequence number. Find does not
 // return arriving objects, and the readers that rescue the objects of a dead lender do not see them
 // either.
 //
@@ -65,8 +66,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ErrNotABoard means that a passed file is not an index or slot page in the format of this build.
-var ErrNotABoard = errors.New("not a board")
+// ErrNotAnIndex means that a passed file is not an index or slot page in the format of this build.
+var ErrNotAnIndex = errors.New("not an object index")
 
 const (
 	// DefaultEntries is the default capacity. Such an index takes 8 MiB.
@@ -75,26 +76,26 @@ const (
 	DefaultTTL = 10 * time.Second
 )
 
-// Board is the lender's side of the shared object index. Its methods are safe for concurrent use.
-type Board struct {
-	ttl  time.Duration
-	file *os.File
-	turn *os.File
-	mask uint64
+// Index is the lender's side of the shared object index. Its methods are safe for concurrent use.
+type Index struct {
+	ttl   time.Duration
+	file  *os.File
+	token *os.File
+	mask  uint64
 
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	words words
 	// free lists the entries without an object. The next one to use is at the end.
 	free    []uint32
-	seats   []*Seat
-	gone    uint64 // bytes read through seats that have left
+	readers []*ReaderSlots
+	gone    uint64 // bytes read through slots of closed connections
 	revoked int
 }
 
 // New returns an empty index with room for at most the given number of objects, a power of two of
 // at least 16. 0 means DefaultEntries. A ttl of 0 means DefaultTTL.
-func New(entries int, ttl time.Duration) (*Board, error) {
+func New(entries int, ttl time.Duration) (*Index, error) {
 	if entries == 0 {
 		entries = DefaultEntries
 	}
@@ -103,13 +104,13 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	}
 	n := uint64(entries) / ways
 	if entries < 2*ways || entries&(entries-1) != 0 || fileBytes(n) > maxFileBytes {
-		return nil, fmt.Errorf("board: room for %d objects: must be a power of two from 16 to 4 Mi", entries)
+		return nil, fmt.Errorf("object index: room for %d objects: must be a power of two from 16 to 4 Mi", entries)
 	}
-	file, err := sealed("millrace-board", int(fileBytes(n)))
+	file, err := sealed("millrace-objindex", int(fileBytes(n)))
 	if err != nil {
 		return nil, err
 	}
-	b := &Board{ttl: ttl, file: file, mask: n - 1}
+	b := &Index{ttl: ttl, file: file, mask: n - 1}
 	if b.words, err = mapFile(file, fileBytes(n), true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -119,7 +120,7 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	}
 	b.words.store(0, magic)
 	b.words.store(1, n)
-	if b.turn, err = newTurn(); err != nil {
+	if b.token, err = newEgressToken(); err != nil {
 		return nil, errors.Join(err, b.words.unmap(), file.Close())
 	}
 	// From here on no holder of the descriptor can map the file for writing.
@@ -129,48 +130,49 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	return b, nil
 }
 
-// Close unmaps and closes the index. REQUIRES: all seats have left, and no object is published.
-func (b *Board) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return errors.Join(b.words.unmap(), b.file.Close(), b.turn.Close())
+// Close unmaps and closes the index. REQUIRES: all reader slots are closed, and no object is
+// published.
+func (x *Index) Close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return errors.Join(x.words.unmap(), x.file.Close(), x.token.Close())
 }
 
-// TurnFile returns the file for OpenTurn. The board keeps ownership.
-func (b *Board) TurnFile() *os.File { return b.turn }
+// EgressTokenFile returns the file for OpenEgressToken. The index keeps ownership.
+func (x *Index) EgressTokenFile() *os.File { return x.token }
 
-// File returns the file that readers map. The board keeps ownership.
-func (b *Board) File() *os.File { return b.file }
+// File returns the file that readers map. The index keeps ownership.
+func (x *Index) File() *os.File { return x.file }
 
-// Show publishes an object that is not yet in the index. The object's bytes must neither change nor
-// move until Hide, and after Hide until Readers reports that no reader is left. Show returns false
-// if the object does not fit.
-func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool {
-	return b.enter(k, header, frames, whole)
+// Publish publishes an object that is not yet in the index. The object's bytes must neither change
+// nor move until Unpublish, and after it until Readers reports that no reader is left. Publish
+// returns false if the object does not fit.
+func (x *Index) Publish(k transfer.Ref, header []byte, frames []memory.Frame) bool {
+	return x.write(k, header, frames, whole)
 }
 
-// enter writes an entry and links it in the index. See Show.
-func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, progress uint64) bool {
+// write writes an entry and links it in the index. See Publish.
+func (x *Index) write(k transfer.Ref, header []byte, frames []memory.Frame, progress uint64) bool {
 	if k.Task == 0 || k.Generation == 0 || len(frames) > maxFrames || len(frames)*16+len(header) > MaxPayload {
 		return false
 	}
 	tag := mix(uint64(k.Task), uint32(k.Generation))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.words.list == nil {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.words.list == nil {
 		return false
 	}
-	index, entry, again := b.find(k, tag)
+	index, entry, again := x.find(k, tag)
 	if !again {
 		var ok bool
-		if index, ok = b.room(tag); !ok {
+		if index, ok = x.freePlace(tag); !ok {
 			return false
 		}
-		last := len(b.free) - 1
-		entry, b.free = uint64(b.free[last]), b.free[:last]
+		last := len(x.free) - 1
+		entry, x.free = uint64(x.free[last]), x.free[:last]
 	}
-	w := &b.words
-	at, rest := entryAt(b.mask+1, entry), restAt(b.mask+1, entry)
+	w := &x.words
+	at, rest := entryAt(x.mask+1, entry), restAt(x.mask+1, entry)
 	seq := w.load(at)
 	w.store(at, seq+1)
 	w.store(at+1, uint64(k.Task))
@@ -194,28 +196,28 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 	return true
 }
 
-// room returns a free index place for a tag. It prefers the first bucket while that is at least
-// half free, then the emptier one of the two. In the first bucket it prefers the place at which
-// readers look first (wayOf). There are as many entries as index places, so a free entry exists,
-// too. REQUIRES: mu.
-func (b *Board) room(tag uint64) (index int, ok bool) {
-	one, two := buckets(tag, b.mask)
-	free, first := b.vacant(one)
+// freePlace returns a free index place for a tag. It prefers the first bucket while that is at
+// least half free, then the emptier one of the two. In the first bucket it prefers the place at
+// which readers look first (wayOf). There are as many entries as index places, so a free entry
+// exists, too. REQUIRES: mu.
+func (x *Index) freePlace(tag uint64) (index int, ok bool) {
+	one, two := buckets(tag, x.mask)
+	free, first := x.vacant(one)
 	if free < ways/2 {
-		if other, at := b.vacant(two); other > free {
+		if other, at := x.vacant(two); other > free {
 			return at, true
 		}
 	}
-	if at := indexAt(one) + wayOf(tag); b.words.load(at) == 0 {
+	if at := indexAt(one) + wayOf(tag); x.words.load(at) == 0 {
 		first = at
 	}
 	return first, free > 0
 }
 
 // vacant returns the number of free places of a bucket and the first of them. REQUIRES: mu.
-func (b *Board) vacant(bucket uint64) (free, first int) {
+func (x *Index) vacant(bucket uint64) (free, first int) {
 	for i := ways - 1; i >= 0; i-- {
-		if at := indexAt(bucket) + i; b.words.load(at) == 0 {
+		if at := indexAt(bucket) + i; x.words.load(at) == 0 {
 			free++
 			first = at
 		}
@@ -224,16 +226,16 @@ func (b *Board) vacant(bucket uint64) (free, first int) {
 }
 
 // find returns the index place and the entry of a published object. REQUIRES: mu.
-func (b *Board) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bool) {
-	one, two := buckets(tag, b.mask)
+func (x *Index) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bool) {
+	one, two := buckets(tag, x.mask)
 	for _, bucket := range [2]uint64{one, two} {
 		for i := range ways {
 			index = indexAt(bucket) + i
-			if entry, ok = entryOf(b.words.load(index), tag, (b.mask+1)*ways); !ok {
+			if entry, ok = entryOf(x.words.load(index), tag, (x.mask+1)*ways); !ok {
 				continue
 			}
-			at := entryAt(b.mask+1, entry)
-			if b.words.load(at+1) == uint64(k.Task) && uint32(b.words.load(at+2)) == uint32(k.Generation) {
+			at := entryAt(x.mask+1, entry)
+			if x.words.load(at+1) == uint64(k.Task) && uint32(x.words.load(at+2)) == uint32(k.Generation) {
 				return index, entry, true
 			}
 		}
@@ -241,52 +243,52 @@ func (b *Board) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bo
 	return 0, 0, false
 }
 
-// Hide removes an object from the index: later lookups do not find it. Readers that found it before
-// may still be reading. Hide returns false if the object was not published.
-func (b *Board) Hide(k transfer.Ref) bool {
+// Unpublish removes an object from the index: later lookups do not find it. Readers that found it
+// before may still be reading. Unpublish returns false if the object was not published.
+func (x *Index) Unpublish(k transfer.Ref) bool {
 	tag := mix(uint64(k.Task), uint32(k.Generation))
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.words.list == nil {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.words.list == nil {
 		return false
 	}
-	index, entry, ok := b.find(k, tag)
+	index, entry, ok := x.find(k, tag)
 	if !ok {
 		return false
 	}
-	at := entryAt(b.mask+1, entry)
-	seq := b.words.load(at)
-	b.words.store(at, seq+1)
-	b.words.store(at+1, 0)
-	b.words.store(at, seq+2)
-	b.words.store(index, 0)
-	b.free = append(b.free, uint32(entry))
+	at := entryAt(x.mask+1, entry)
+	seq := x.words.load(at)
+	x.words.store(at, seq+1)
+	x.words.store(at+1, 0)
+	x.words.store(at, seq+2)
+	x.words.store(index, 0)
+	x.free = append(x.free, uint32(entry))
 	return true
 }
 
-// Stats describes a board.
+// Stats describes an index.
 type Stats struct {
-	// Shown counts the published objects, Seats the connected readers, Revoked the slots that were
+	// Published counts the objects, Readers the connected readers, Revoked the slots that were
 	// revoked from stopped readers.
-	Shown, Seats, Revoked int
+	Published, Readers, Revoked int
 	// ReadBytes is the total number of bytes that readers reported as read.
 	ReadBytes uint64
 }
 
-// Stats returns the current counts. It scans the slots of all seats.
-func (b *Board) Stats() Stats {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := Stats{Shown: int((b.mask+1)*ways) - len(b.free), Seats: len(b.seats), Revoked: b.revoked, ReadBytes: b.gone}
-	for _, seat := range b.seats {
-		s.ReadBytes += seat.read()
+// Stats returns the current counts. It scans the slots of all readers.
+func (x *Index) Stats() Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := Stats{Published: int((x.mask+1)*ways) - len(x.free), Readers: len(x.readers), Revoked: x.revoked, ReadBytes: x.gone}
+	for _, slots := range x.readers {
+		s.ReadBytes += slots.read()
 	}
 	return s
 }
 
 // Revoked returns the number of slots that were revoked from stopped readers.
-func (b *Board) Revoked() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.revoked
+func (x *Index) Revoked() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.revoked
 }

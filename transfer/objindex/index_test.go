@@ -26,7 +26,7 @@ import (
 
 // childEnv makes this test binary run as a reader of the index and the slots whose descriptors it
 // inherits.
-const childEnv = "MILLRACE_TEST_READ_BOARD"
+const childEnv = "MILLRACE_TEST_READ_INDEX"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
@@ -47,7 +47,7 @@ func closing(tb testing.TB, c io.Closer) {
 	}
 }
 
-func newBoard(tb testing.TB, entries int, ttl time.Duration) *objindex.Board {
+func newIndex(tb testing.TB, entries int, ttl time.Duration) *objindex.Index {
 	tb.Helper()
 	b, err := objindex.New(entries, ttl)
 	if err != nil {
@@ -57,10 +57,10 @@ func newBoard(tb testing.TB, entries int, ttl time.Duration) *objindex.Board {
 	return b
 }
 
-// sit connects a reader to a board.
-func sit(tb testing.TB, b *objindex.Board) (*objindex.Seat, *objindex.View) {
+// connect connects a reader to an index.
+func connect(tb testing.TB, b *objindex.Index) (*objindex.ReaderSlots, *objindex.Reader) {
 	tb.Helper()
-	s, err := b.Seat()
+	s, err := b.NewReaderSlots()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func sit(tb testing.TB, b *objindex.Board) (*objindex.Seat, *objindex.View) {
 	}
 	tb.Cleanup(func() {
 		closing(tb, v)
-		if err := s.Leave(); err != nil {
+		if err := s.Close(); err != nil {
 			tb.Error(err)
 		}
 	})
@@ -83,18 +83,18 @@ func frame(n int) memory.Frame {
 	return memory.Frame{Offset: uint64(n) % 1000 * 256, Bytes: uint64(n)%256 + 1}
 }
 
-func look(tb testing.TB, v *objindex.View) objindex.Glance {
+func pin(tb testing.TB, v *objindex.Reader) objindex.ReadGuard {
 	tb.Helper()
-	g, ok := v.Look()
+	g, ok := v.Pin()
 	if !ok {
 		tb.Fatal("all slots are taken")
 	}
 	return g
 }
 
-func TestWhatIsShownIsFound(t *testing.T) {
-	b := newBoard(t, 1<<10, 0)
-	_, v := sit(t, b)
+func TestPublishedObjectsAreFound(t *testing.T) {
+	b := newIndex(t, 1<<10, 0)
+	_, v := connect(t, b)
 	header := func(n int) []byte { return bytes.Repeat([]byte{byte(n)}, n%90) }
 	frames := func(n int) (list []memory.Frame) {
 		for i := range n % 8 {
@@ -105,18 +105,18 @@ func TestWhatIsShownIsFound(t *testing.T) {
 	const count = 800
 	shown := make(map[int]bool)
 	for n := 1; n <= count; n++ {
-		shown[n] = b.Show(ref(n), header(n), frames(n))
+		shown[n] = b.Publish(ref(n), header(n), frames(n))
 	}
 	check := func(found objindex.Found) {
 		t.Helper()
-		g := look(t, v)
+		g := pin(t, v)
 		found.Begin(count)
 		var kept []objindex.Object
 		for n := 1; n <= count+100; n++ {
 			o, ok := g.Find(ref(n), size, &found)
 			kept = append(kept, o)
 			if ok != shown[n] {
-				t.Fatalf("object %d: found %v, shown %v", n, ok, shown[n])
+				t.Fatalf("object %d: found %v, published %v", n, ok, shown[n])
 			}
 			if _, other := g.Find(transfer.Ref{Task: ids.TaskID(n), Generation: 2}, size, &found); other {
 				t.Fatalf("another generation of object %d is found", n)
@@ -138,31 +138,31 @@ func TestWhatIsShownIsFound(t *testing.T) {
 			full++
 		}
 		if n%3 == 0 {
-			if b.Hide(ref(n)) != shown[n] {
-				t.Errorf("object %d was not hidden", n)
+			if b.Unpublish(ref(n)) != shown[n] {
+				t.Errorf("object %d was not unpublished", n)
 			}
 			shown[n] = false
 		}
 	}
 	if full > count/50 {
-		t.Errorf("%d of %d objects had no room on a board for 1,024", full, count)
+		t.Errorf("%d of %d objects had no room in an index for 1,024", full, count)
 	}
 	check(objindex.Found{})
 	for n := 3; n <= count; n += 3 {
-		shown[n] = b.Show(ref(n), header(n), frames(n))
+		shown[n] = b.Publish(ref(n), header(n), frames(n))
 	}
 	check(objindex.Found{})
-	if s := b.Stats(); s.ReadBytes != 21 || s.Seats != 1 || s.Revoked != 0 {
+	if s := b.Stats(); s.ReadBytes != 21 || s.Readers != 1 || s.Revoked != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-func TestWhatDoesNotFitIsNotShown(t *testing.T) {
-	b := newBoard(t, 16, 0)
-	_, v := sit(t, b)
+func TestObjectsThatDoNotFitAreNotPublished(t *testing.T) {
+	b := newIndex(t, 16, 0)
+	_, v := connect(t, b)
 	for name, shown := range map[string]bool{
-		"long header": b.Show(ref(1), make([]byte, objindex.MaxPayload+1), nil), "many frames": b.Show(ref(2), nil, make([]memory.Frame, 9)),
-		"both": b.Show(ref(3), make([]byte, objindex.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Show(transfer.Ref{Task: 4}, nil, nil),
+		"long header": b.Publish(ref(1), make([]byte, objindex.MaxPayload+1), nil), "many frames": b.Publish(ref(2), nil, make([]memory.Frame, 9)),
+		"both": b.Publish(ref(3), make([]byte, objindex.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Publish(transfer.Ref{Task: 4}, nil, nil),
 	} {
 		if shown {
 			t.Error(name)
@@ -170,20 +170,20 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 	}
 	full := 0
 	for n := 1; n <= 100; n++ {
-		if !b.Show(ref(n), nil, []memory.Frame{frame(n)}) {
+		if !b.Publish(ref(n), nil, []memory.Frame{frame(n)}) {
 			full++
 		}
 	}
 	if full < 84 {
-		t.Errorf("%d objects of 100 had no room on a board for 16", full)
+		t.Errorf("%d objects of 100 had no room in an index for 16", full)
 	}
 	// A frame beyond the memory that was passed is refused.
-	b.Hide(ref(1))
-	if !b.Show(ref(1), nil, []memory.Frame{{Offset: size - 1, Bytes: 2}}) {
+	b.Unpublish(ref(1))
+	if !b.Publish(ref(1), nil, []memory.Frame{{Offset: size - 1, Bytes: 2}}) {
 		t.Fatal("no room for one that had it")
 	}
 	var found objindex.Found
-	if _, ok := look(t, v).Find(ref(1), size, &found); ok {
+	if _, ok := pin(t, v).Find(ref(1), size, &found); ok {
 		t.Error("a frame beyond the memory is found")
 	}
 }
@@ -195,17 +195,17 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 		late, together := n&1 != 0, n&2 != 0
 		delivered, discarded, waited := 0, 0, 0
 		for order := range 1 << 8 {
-			b := newBoard(t, 16, time.Second)
-			_, v := sit(t, b)
-			b.Show(ref(1), nil, []memory.Frame{frame(0)})
+			b := newIndex(t, 16, time.Second)
+			_, v := connect(t, b)
+			b.Publish(ref(1), nil, []memory.Frame{frame(0)})
 			now := time.Now()
 			stamp, read, found, looked := 1, 0, false, false
 			var lists objindex.Found
-			var g objindex.Glance
+			var g objindex.ReadGuard
 			var over func(time.Time) bool
-			hidden, asked, overwritten := false, false, false
+			unpublished, asked, overwritten := false, false, false
 			reader := []func(){
-				func() { g, looked = v.Look() },
+				func() { g, looked = v.Pin() },
 				func() {
 					if together {
 						var head [1]transfer.Head
@@ -237,7 +237,7 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 				}
 			}
 			lender := []func(){
-				func() { hidden = b.Hide(ref(1)) },
+				func() { unpublished = b.Unpublish(ref(1)) },
 				func() { over, asked = b.Readers(now), true },
 				overwrite,
 				func() {
@@ -257,8 +257,8 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 				}
 			}
 			overwrite()
-			if !hidden || !asked || !looked || !overwritten {
-				t.Fatalf("order %b: hidden %v, asked %v, looked %v, overwritten %v in the end", order, hidden, asked, looked, overwritten)
+			if !unpublished || !asked || !looked || !overwritten {
+				t.Fatalf("order %b: unpublished %v, asked %v, looked %v, overwritten %v in the end", order, unpublished, asked, looked, overwritten)
 			}
 		}
 		if delivered == 0 || waited == 0 || late != (discarded > 0) {
@@ -272,7 +272,7 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 	const places, wordsEach, readers, most = 24, 32, 4, 40
 	ttl := 2 * time.Millisecond
-	b := newBoard(t, 64, ttl)
+	b := newIndex(t, 64, ttl)
 	var memoryWords [places * wordsEach]atomic.Uint64
 	where := func(place int) memory.Frame {
 		return memory.Frame{Offset: uint64(place * wordsEach * 8), Bytes: wordsEach * 8}
@@ -282,7 +282,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 	var delivered, discarded, missed atomic.Uint64
 	var group sync.WaitGroup
 	for i := range readers {
-		_, v := sit(t, b)
+		_, v := connect(t, b)
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			var found objindex.Found
@@ -292,7 +292,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 					return
 				default:
 				}
-				g, ok := v.Look()
+				g, ok := v.Pin()
 				if !ok {
 					t.Error("no slot")
 					return
@@ -379,13 +379,13 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 			for w := range wordsEach {
 				memoryWords[place*wordsEach+w].Store(task)
 			}
-			if !b.Show(ref(int(task)), nil, []memory.Frame{where(place)}) {
-				t.Fatal("no room on the board")
+			if !b.Publish(ref(int(task)), nil, []memory.Frame{where(place)}) {
+				t.Fatal("no room in the index")
 			}
 			newest[place].Store(task)
 		}
 		place := r.IntN(places)
-		if b.Hide(ref(int(newest[place].Load()))) {
+		if b.Unpublish(ref(int(newest[place].Load()))) {
 			if over := b.Readers(time.Now()); over == nil {
 				free = append(free, place)
 			} else {
@@ -408,11 +408,11 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 // readAsChild takes a slot, looks object 1 up, reports the result, and ends the guard when it reads
 // a line.
 func readAsChild(in io.Reader, out io.Writer) error {
-	v, err := objindex.Open(os.NewFile(3, "board"), os.NewFile(4, "slots"))
+	v, err := objindex.Open(os.NewFile(3, "index"), os.NewFile(4, "slots"))
 	if err != nil {
 		return err
 	}
-	g, _ := v.Look()
+	g, _ := v.Pin()
 	var found objindex.Found
 	_, ok := g.Find(ref(1), size, &found)
 	if _, err := fmt.Fprintln(out, "found", ok); err != nil {
@@ -422,7 +422,7 @@ func readAsChild(in io.Reader, out io.Writer) error {
 		return err
 	}
 	held := g.End(0)
-	again, looked := v.Look()
+	again, looked := v.Pin()
 	_, err = fmt.Fprintln(out, "held", held, "again", looked && again.End(0))
 	return err
 }
@@ -431,9 +431,9 @@ func TestAReaderInAnotherProcess(t *testing.T) {
 	for name, stopped := range map[string]bool{"goes on": false, "is stopped": true} {
 		t.Run(name, func(t *testing.T) {
 			const ttl = 50 * time.Millisecond
-			b := newBoard(t, 16, ttl)
-			s, _ := sit(t, b)
-			b.Show(ref(1), nil, []memory.Frame{frame(1)})
+			b := newIndex(t, 16, ttl)
+			s, _ := connect(t, b)
+			b.Publish(ref(1), nil, []memory.Frame{frame(1)})
 			c := exec.Command(os.Args[0])
 			c.Env = append(os.Environ(), childEnv+"=1")
 			c.ExtraFiles = []*os.File{b.File(), s.File()}
@@ -461,7 +461,7 @@ func TestAReaderInAnotherProcess(t *testing.T) {
 				}
 			}
 			hear("found true")
-			b.Hide(ref(1))
+			b.Unpublish(ref(1))
 			now := time.Now()
 			over := b.Readers(now)
 			if over == nil || over(now.Add(ttl/2)) {
@@ -489,27 +489,27 @@ func TestAReaderInAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestASeatThatWasLeftDelaysNothing(t *testing.T) {
-	b := newBoard(t, 16, time.Hour)
-	s, v := sit(t, b)
-	b.Show(ref(1), nil, []memory.Frame{frame(1)})
-	g := look(t, v)
-	b.Hide(ref(1))
+func TestClosedSlotsDelayNothing(t *testing.T) {
+	b := newIndex(t, 16, time.Hour)
+	s, v := connect(t, b)
+	b.Publish(ref(1), nil, []memory.Frame{frame(1)})
+	g := pin(t, v)
+	b.Unpublish(ref(1))
 	over := b.Readers(time.Now())
 	if over == nil || over(time.Now()) {
 		t.Fatal("the reader is not waited for")
 	}
-	if err := s.Leave(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if !over(time.Now()) || b.Readers(time.Now()) != nil {
 		t.Error("a reader that left is waited for")
 	}
-	if _, ok := v.Look(); ok || g.Held() || g.End(0) {
-		t.Error("a slot of a seat that was left is good")
+	if _, ok := v.Pin(); ok || g.Held() || g.End(0) {
+		t.Error("a slot of a connection that ended is good")
 	}
-	if _, ok := v.Look(); ok {
-		t.Error("a slot of a seat that was left can be taken")
+	if _, ok := v.Pin(); ok {
+		t.Error("a slot of a connection that ended can be taken")
 	}
 }
 
@@ -517,9 +517,9 @@ func TestASeatThatWasLeftDelaysNothing(t *testing.T) {
 // else.
 func TestAReaderCanOnlyHarmItself(t *testing.T) {
 	const ttl = time.Millisecond
-	b := newBoard(t, 16, ttl)
-	s, _ := sit(t, b)
-	b.Show(ref(1), nil, []memory.Frame{frame(1)})
+	b := newIndex(t, 16, ttl)
+	s, _ := connect(t, b)
+	b.Publish(ref(1), nil, []memory.Frame{frame(1)})
 	slots, err := unix.Mmap(int(s.File().Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
@@ -538,7 +538,7 @@ func TestAReaderCanOnlyHarmItself(t *testing.T) {
 	if err := unix.Munmap(slots); err != nil {
 		t.Error(err)
 	}
-	for name, f := range map[string]*os.File{"board": b.File(), "slots": s.File()} {
+	for name, f := range map[string]*os.File{"index": b.File(), "slots": s.File()} {
 		if err := unix.Ftruncate(int(f.Fd()), 0); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: cut short: %v", name, err)
 		}
@@ -550,46 +550,46 @@ func TestAReaderCanOnlyHarmItself(t *testing.T) {
 	defer closing(t, again)
 	for _, f := range []*os.File{b.File(), again} {
 		if _, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err, unix.EPERM) {
-			t.Errorf("the board is mapped for writing: %v", err)
+			t.Errorf("the index is mapped for writing: %v", err)
 		}
 		if _, err := f.WriteAt([]byte{1}, 0); !errors.Is(err, unix.EPERM) {
-			t.Errorf("the board is written: %v", err)
+			t.Errorf("the index is written: %v", err)
 		}
 	}
 }
 
 func TestWhatIsNoBoardIsRefused(t *testing.T) {
-	b := newBoard(t, 16, 0)
-	s, _ := sit(t, b)
+	b := newIndex(t, 16, 0)
+	s, _ := connect(t, b)
 	plain, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closing(t, plain)
 	for _, files := range [][2]*os.File{{s.File(), s.File()}, {b.File(), b.File()}, {plain, s.File()}} {
-		if _, err := objindex.Open(files[0], files[1]); !errors.Is(err, objindex.ErrNotABoard) {
+		if _, err := objindex.Open(files[0], files[1]); !errors.Is(err, objindex.ErrNotAnIndex) {
 			t.Errorf("%v", err)
 		}
 	}
 	for _, n := range []int{1, 8, 17, 3 << 10, 1 << 30} {
 		if _, err := objindex.New(n, 0); err == nil {
-			t.Errorf("a board for %d objects", n)
+			t.Errorf("an index for %d objects", n)
 		}
 	}
 }
 
 func BenchmarkFind(b *testing.B) {
-	on := newBoard(b, 0, 0)
-	_, v := sit(b, on)
+	on := newIndex(b, 0, 0)
+	_, v := connect(b, on)
 	const count = 1000
 	for n := 1; n <= count; n++ {
-		on.Show(ref(n), make([]byte, 40), []memory.Frame{frame(n)})
+		on.Publish(ref(n), make([]byte, 40), []memory.Frame{frame(n)})
 	}
 	b.Run("one", func(b *testing.B) {
 		var found objindex.Found
 		b.ReportAllocs()
 		for n := 0; b.Loop(); n++ {
-			g, _ := v.Look()
+			g, _ := v.Pin()
 			found.Begin(1)
 			if _, ok := g.Find(ref(n%count+1), size, &found); !ok || !g.End(1) {
 				b.Fatal("not found, or not held")
@@ -600,7 +600,7 @@ func BenchmarkFind(b *testing.B) {
 		var found objindex.Found
 		b.ReportAllocs()
 		for b.Loop() {
-			g, _ := v.Look()
+			g, _ := v.Pin()
 			found.Begin(count)
 			for n := 1; n <= count; n++ {
 				if _, ok := g.Find(ref(n), size, &found); !ok {
@@ -611,11 +611,11 @@ func BenchmarkFind(b *testing.B) {
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/count, "ns/object")
 	})
-	b.Run("show and hide", func(b *testing.B) {
+	b.Run("publish and unpublish", func(b *testing.B) {
 		header, frames := make([]byte, 40), []memory.Frame{frame(1)}
 		for n := 0; b.Loop(); n++ {
-			on.Show(ref(count+n+1), header, frames)
-			on.Hide(ref(count + n + 1))
+			on.Publish(ref(count+n+1), header, frames)
+			on.Unpublish(ref(count + n + 1))
 			on.Readers(time.Time{})
 		}
 	})

@@ -30,7 +30,7 @@ import (
 // in that order. Then the processor prefetches the lines, and a thousand entries take only 16
 // pages: a page that is not in the TLB costs more than the rest of the lookup.
 const (
-	magic       = 0x3344524F424C4C4D // "MLLBORD3"
+	magic       = 0x3158444E494C4C4D // "MLLINDX1"
 	pageBytes   = 4096
 	ways        = 8
 	bucketBytes = ways * 8
@@ -52,9 +52,9 @@ const (
 // A page of slots has one word for each slot, on a cache line of its own. The two lowest bits are
 // the state; the bits above count the uses.
 const (
-	slots     = 16
-	slotBytes = 64
-	seatBytes = pageBytes
+	slots         = 16
+	slotBytes     = 64
+	slotPageBytes = pageBytes
 
 	idle    = 0
 	active  = 1
@@ -81,11 +81,11 @@ func (w *words) swap(i int, a, b uint64) bool {
 func sealed(name string, n int) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("board: memfd: %w; look at the limit of open files", err)
+		return nil, fmt.Errorf("object index: memfd: %w; look at the limit of open files", err)
 	}
 	file := os.NewFile(uintptr(fd), name)
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
-		return nil, errors.Join(fmt.Errorf("board: size to %d bytes: %w", n, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("object index: size to %d bytes: %w", n, err), file.Close())
 	}
 	// A process that accesses a shrunken mapping dies by SIGBUS.
 	if err := seal(file, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
@@ -96,7 +96,7 @@ func sealed(name string, n int) (*os.File, error) {
 
 func seal(file *os.File, seals int) error {
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		return fmt.Errorf("board: seals %#x: %w; the kernel is too old for it", seals, err)
+		return fmt.Errorf("object index: seals %#x: %w; the kernel is too old for it", seals, err)
 	}
 	return nil
 }
@@ -107,17 +107,17 @@ func mapFile(file *os.File, bytes int64, write bool) (words, error) {
 	fd := int(file.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return words{}, fmt.Errorf("board: stat: %w", err)
+		return words{}, fmt.Errorf("object index: stat: %w", err)
 	}
 	if bytes == 0 {
 		bytes = st.Size
 	}
 	if st.Size != bytes || bytes < pageBytes || bytes > maxFileBytes {
-		return words{}, fmt.Errorf("%w: a file of %d bytes", ErrNotABoard, st.Size)
+		return words{}, fmt.Errorf("%w: a file of %d bytes", ErrNotAnIndex, st.Size)
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return words{}, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x, %w)", ErrNotABoard, seals, err)
+		return words{}, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x, %w)", ErrNotAnIndex, seals, err)
 	}
 	protection := unix.PROT_READ
 	if write {
@@ -125,7 +125,7 @@ func mapFile(file *os.File, bytes int64, write bool) (words, error) {
 	}
 	data, err := unix.Mmap(fd, 0, int(bytes), protection, unix.MAP_SHARED)
 	if err != nil {
-		return words{}, fmt.Errorf("board: map %d bytes: %w", bytes, err)
+		return words{}, fmt.Errorf("object index: map %d bytes: %w", bytes, err)
 	}
 	return words{data: data, list: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8)}, nil
 }
@@ -161,20 +161,20 @@ func buckets(tag, mask uint64) (a, b uint64) { return tag >> 1 & mask, tag >> 33
 
 // wayOf returns the preferred place of a key in its first bucket. A key is stored there if the
 // place was free when the key was published, and readers look there first. Otherwise the branch
-// predictor would have to guess which of 16 words matches.
+// predictor would have to predict which of 16 words matches.
 func wayOf(tag uint64) int { return int(tag >> 61) }
 
-// The lower numberBits of an index word are the entry number with shownBit set, so that a used word
+// The lower numberBits of an index word are the entry number with usedBit set, so that a used word
 // is never 0.
 const (
 	numberBits = 24
-	shownBit   = 1 << 23
+	usedBit    = 1 << 23
 )
 
-func indexWord(tag, entry uint64) uint64 { return tag>>numberBits<<numberBits | shownBit | entry }
+func indexWord(tag, entry uint64) uint64 { return tag>>numberBits<<numberBits | usedBit | entry }
 
 // entryOf returns the entry number of an index word if the word may belong to the tag. entries is
-// the number of entries and less than shownBit. For a word that is empty or belongs to another tag,
+// the number of entries and less than usedBit. For a word that is empty or belongs to another tag,
 // the exclusive or yields a number that is not less than entries, so one comparison decides.
 func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
 	entry = word ^ indexWord(tag, 0)

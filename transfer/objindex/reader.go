@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// View is the reader's side: a mapped index of a lender, and this reader's own slots. Its methods
+// Reader is the reader's side: a mapped index of a lender, and this reader's own slots. Its methods
 // are safe for concurrent use.
-type View struct {
+type Reader struct {
 	words words
 	slots words
 	mask  uint64
@@ -29,18 +29,18 @@ type View struct {
 type line [lineWords]uint64
 
 // Open maps the files that a lender passed. The caller keeps ownership of the descriptors.
-func Open(board, seat *os.File) (*View, error) {
-	v := &View{}
+func Open(index, slots *os.File) (*Reader, error) {
+	v := &Reader{}
 	var err error
-	if v.words, err = mapFile(board, 0, false); err != nil {
+	if v.words, err = mapFile(index, 0, false); err != nil {
 		return nil, err
 	}
-	if v.slots, err = mapFile(seat, seatBytes, true); err != nil {
+	if v.slots, err = mapFile(slots, slotPageBytes, true); err != nil {
 		return nil, errors.Join(err, v.Close())
 	}
 	n := v.words.load(1)
 	if v.words.load(0) != magic || n == 0 || n&(n-1) != 0 || n > maxFileBytes || fileBytes(n) != int64(len(v.words.data)) {
-		return nil, errors.Join(fmt.Errorf("%w: %#x with %d buckets in %d bytes", ErrNotABoard, v.words.load(0), n, len(v.words.data)), v.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %#x with %d buckets in %d bytes", ErrNotAnIndex, v.words.load(0), n, len(v.words.data)), v.Close())
 	}
 	v.words.populate(n, unix.MADV_POPULATE_READ)
 	v.mask = n - 1
@@ -48,45 +48,45 @@ func Open(board, seat *os.File) (*View, error) {
 	return v, nil
 }
 
-// Close unmaps both files. REQUIRES: no Glance is active.
-func (v *View) Close() error {
-	v.lines = nil
-	return errors.Join(v.words.unmap(), v.slots.unmap())
+// Close unmaps both files. REQUIRES: no ReadGuard is active.
+func (r *Reader) Close() error {
+	r.lines = nil
+	return errors.Join(r.words.unmap(), r.slots.unmap())
 }
 
-// Glance is a read guard (an epoch guard): a slot that was taken. Objects that are found under it
-// stay in place until End, unless Held or End reports the opposite. A Glance belongs to one
+// ReadGuard is a read guard (an epoch guard): a slot that was taken. Objects that are found under
+// it stay in place until End, unless Held or End reports the opposite. A ReadGuard belongs to one
 // goroutine.
-type Glance struct {
-	view *View
-	slot int
-	word uint64
+type ReadGuard struct {
+	reader *Reader
+	slot   int
+	word   uint64
 }
 
-// Look takes a slot. ok is false if all slots are in use.
-func (v *View) Look() (g Glance, ok bool) {
-	first := int(v.next.Add(1))
+// Pin takes a slot. ok is false if all slots are in use.
+func (r *Reader) Pin() (g ReadGuard, ok bool) {
+	first := int(r.next.Add(1))
 	for i := range slots {
 		slot := (first + i) % slots
-		w := v.slots.load(slotAt(slot))
+		w := r.slots.load(slotAt(slot))
 		if w&states != idle {
 			continue
 		}
-		if word := (w &^ states) + (states + 1) | active; v.slots.swap(slotAt(slot), w, word) {
-			return Glance{view: v, slot: slot, word: word}, true
+		if word := (w &^ states) + (states + 1) | active; r.slots.swap(slotAt(slot), w, word) {
+			return ReadGuard{reader: r, slot: slot, word: word}, true
 		}
 	}
-	return Glance{}, false
+	return ReadGuard{}, false
 }
 
 // Held reports whether the guard has been valid until now, and so everything read under it.
-func (g Glance) Held() bool { return g.view.slots.load(slotAt(g.slot)) == g.word }
+func (g ReadGuard) Held() bool { return g.reader.slots.load(slotAt(g.slot)) == g.word }
 
 // End gives the slot back and reports whether the guard was valid until now. If it was not, the
 // caller must discard everything that it read under the guard. bytes is the number of bytes read,
 // for the lender's statistics.
-func (g Glance) End(bytes uint64) (held bool) {
-	s := &g.view.slots
+func (g ReadGuard) End(bytes uint64) (held bool) {
+	s := &g.reader.slots
 	atomic.AddUint64(s.at(slotAt(g.slot)+1), bytes)
 	held = s.swap(slotAt(g.slot), g.word, g.word&^states|idle)
 	if !held {
@@ -98,20 +98,20 @@ func (g Glance) End(bytes uint64) (held bool) {
 
 // Found is reusable storage for the results of lookups.
 type Found struct {
-	// room is preallocated memory for the sizes and headers of further objects. Parts that were
+	// arena is preallocated memory for the sizes and headers of further objects. Parts that were
 	// handed out are never reused. frames is owned by Found and reused.
-	room   []uint64
+	arena  []uint64
 	frames []memory.Frame
 	// left is the number of objects that are still expected. chunk is the size in words of the last
-	// allocation of room.
+	// allocation of the arena.
 	left, chunk int
-	// like caches the size and header of the previous single-frame object. An identical next object
-	// shares them.
-	like likeness
-	// last is the entry that FindAll guessed last. inRow: that entry directly follows the one
-	// guessed before it.
-	last  uint64
-	inRow bool
+	// shared caches the size and header of the previous single-frame object. An identical next
+	// object shares them.
+	shared sharedHeader
+	// last is the entry that FindAll predicted last. sequential: that entry directly follows the
+	// one predicted before it.
+	last       uint64
+	sequential bool
 }
 
 // Begin clears the storage for about the given number of objects. REQUIRES: the frames of earlier
@@ -120,23 +120,23 @@ func (f *Found) Begin(objects int) {
 	*f = Found{frames: f.frames[:0], left: objects}
 }
 
-// Limits in words for one allocation of room. The first one is small, because similar objects share
-// their headers; each next one doubles. mostWords is 16 KiB: allocations of more than 32 KiB would
-// not come from the Go runtime's per-processor caches of size classes.
+// Limits in words for one allocation of the arena. The first one is small, because similar objects
+// share their headers; each next one doubles. maxArenaWords is 16 KiB: allocations of more than 32
+// KiB would not come from the Go runtime's per-processor caches of size classes.
 const (
-	leastWords = 64
-	mostWords  = 2048
+	minArenaWords = 64
+	maxArenaWords = 2048
 )
 
-// take returns memory for the words of one object. A new chunk is sized as if the remaining objects
-// needed as many words each.
-func (f *Found) take(words int) []uint64 {
-	if len(f.room) < words {
-		f.chunk = min(max(2*f.chunk, leastWords), mostWords)
-		f.room = make([]uint64, max(words, min(words*f.left, f.chunk)))
+// alloc returns memory for the words of one object. A new chunk is sized as if the remaining
+// objects needed as many words each.
+func (f *Found) alloc(words int) []uint64 {
+	if len(f.arena) < words {
+		f.chunk = min(max(2*f.chunk, minArenaWords), maxArenaWords)
+		f.arena = make([]uint64, max(words, min(words*f.left, f.chunk)))
 	}
-	own := f.room[:words:words]
-	f.room = f.room[words:]
+	own := f.arena[:words:words]
+	f.arena = f.arena[words:]
 	return own
 }
 
@@ -154,23 +154,23 @@ type Object struct {
 }
 
 // Find looks an object up. All its frames must lie within a memory of the given size.
-func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
-	at, _, o := g.view.find(k, size, f, false)
+func (g ReadGuard) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
+	at, _, o := g.reader.find(k, size, f, false)
 	return o, at > 0
 }
 
 // find returns the word offset of an object's entry and its sequence number; an offset of 0 means
 // not found.
-func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at int, seq uint64, o Object) {
-	w := &v.words
+func (r *Reader) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at int, seq uint64, o Object) {
+	w := &r.words
 	tag := mix(uint64(k.Task), uint32(k.Generation))
-	one, two := buckets(tag, v.mask)
+	one, two := buckets(tag, r.mask)
 	for _, bucket := range [2]uint64{one, two} {
 		index := indexAt(bucket)
 		for i := range ways {
-			if entry, maybe := entryOf(w.load(index+i), tag, (v.mask+1)*ways); maybe {
-				if seq, o, ok := v.read(entry, k, size, f, arriving); ok {
-					return entryAt(v.mask+1, entry), seq, o
+			if entry, maybe := entryOf(w.load(index+i), tag, (r.mask+1)*ways); maybe {
+				if seq, o, ok := r.read(entry, k, size, f, arriving); ok {
+					return entryAt(r.mask+1, entry), seq, o
 				}
 			}
 		}
@@ -180,9 +180,9 @@ func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at in
 
 // read reads an entry if it holds the key, and if the object is whole or arriving objects are
 // accepted.
-func (v *View) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
-	at, rest := entryAt(v.mask+1, entry), restAt(v.mask+1, entry)
-	w := v.words.list[at : at+lineWords]
+func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
+	at, rest := entryAt(r.mask+1, entry), restAt(r.mask+1, entry)
+	w := r.words.list[at : at+lineWords]
 	for range 100 {
 		seq := atomic.LoadUint64(&w[0])
 		if seq&1 != 0 {
@@ -199,17 +199,17 @@ func (v *View) read(entry uint64, k transfer.Ref, size uint64, f *Found, arrivin
 			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
 			return 0, Object{}, false // or another object is being written into the entry
 		}
-		own, places, inside := f.take(frames+(header+7)/8), len(f.frames), true
+		own, places, inside := f.alloc(frames+(header+7)/8), len(f.frames), true
 		for i := range frames {
 			frame := memory.Frame{
-				Offset: v.words.load(payload(at, rest, 2*i)),
-				Bytes:  v.words.load(payload(at, rest, 2*i+1)),
+				Offset: r.words.load(payload(at, rest, 2*i)),
+				Bytes:  r.words.load(payload(at, rest, 2*i+1)),
 			}
 			inside = inside && (frame.Bytes == 0 || frame.Within(size))
 			own[i], f.frames = frame.Bytes, append(f.frames, frame)
 		}
 		for i := frames; i < len(own); i++ {
-			own[i] = v.words.load(payload(at, rest, frames+i))
+			own[i] = r.words.load(payload(at, rest, frames+i))
 		}
 		same := atomic.LoadUint64(&w[0]) == seq
 		if same && inside {

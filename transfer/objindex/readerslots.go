@@ -10,43 +10,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seat is one reader's page of slots, as the lender sees it. A reader takes one slot for each
-// concurrent read.
-type Seat struct {
-	board *Board
+// ReaderSlots is one reader's page of slots, as the lender sees it. A reader takes one slot for
+// each concurrent read.
+type ReaderSlots struct {
+	index *Index
 	file  *os.File
-	words words // guarded by board.mu; empty after Leave
+	words words // guarded by index.mu; empty after Close
 }
 
-// Seat creates the page of slots for one connection.
-func (b *Board) Seat() (*Seat, error) {
-	file, err := sealed("millrace-slots", seatBytes)
+// NewReaderSlots creates the page of slots for one connection.
+func (x *Index) NewReaderSlots() (*ReaderSlots, error) {
+	file, err := sealed("millrace-reader-slots", slotPageBytes)
 	if err != nil {
 		return nil, err
 	}
 	if err := seal(file, unix.F_SEAL_SEAL); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s := &Seat{board: b, file: file}
-	if s.words, err = mapFile(file, seatBytes, true); err != nil {
+	s := &ReaderSlots{index: x, file: file}
+	if s.words, err = mapFile(file, slotPageBytes, true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.seats = append(b.seats, s)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.readers = append(x.readers, s)
 	return s, nil
 }
 
-// File returns the file that the reader maps. The seat keeps ownership.
-func (s *Seat) File() *os.File { return s.file }
+// File returns the file that the reader maps. The ReaderSlots keep ownership.
+func (s *ReaderSlots) File() *os.File { return s.file }
 
-// Leave closes all slots, also those in use: their readers detect this when they finish, and no
+// Close closes all slots, also those in use: their readers detect this when they finish, and no
 // slot can be taken any more.
-func (s *Seat) Leave() error {
-	b := s.board
+func (s *ReaderSlots) Close() error {
+	b := s.index
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.Index(b.seats, s)
+	i := slices.Index(b.readers, s)
 	if i < 0 {
 		return nil
 	}
@@ -54,49 +54,50 @@ func (s *Seat) Leave() error {
 	for slot := range slots {
 		atomic.OrUint64(s.words.at(slotAt(slot)), closed)
 	}
-	b.seats = slices.Delete(b.seats, i, i+1)
+	b.readers = slices.Delete(b.readers, i, i+1)
 	return errors.Join(s.words.unmap(), s.file.Close())
 }
 
-// read returns the bytes that the reader counted next to its slots. REQUIRES: board.mu.
-func (s *Seat) read() (n uint64) {
+// read returns the bytes that the reader counted next to its slots. REQUIRES: index.mu.
+func (s *ReaderSlots) read() (n uint64) {
 	for i := range slots {
 		n += s.words.load(slotAt(i) + 1)
 	}
 	return n
 }
 
-// readers is the set of slots under which objects that are now hidden may still be read.
-type readers struct {
-	board *Board
-	slots []busy
+// graceReaders is the set of slots under which objects that are unpublished by now may still be
+// read.
+type graceReaders struct {
+	index *Index
+	slots []activeSlot
 	limit time.Time
 }
 
-// busy is a slot that was active, with the word that it had.
-type busy struct {
-	seat *Seat
-	slot int
-	word uint64
+// activeSlot is a slot that was active, with the word that it had.
+type activeSlot struct {
+	reader *ReaderSlots
+	slot   int
+	word   uint64
 }
 
-// Readers determines which readers may still be reading objects that are hidden by now. nil: none.
-// Otherwise over reports whether all of them have finished. over revokes the slots of readers that
-// have not finished when TTL has passed since now.
-func (b *Board) Readers(now time.Time) (over func(now time.Time) bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var r *readers
-	for _, s := range b.seats {
+// Readers determines which readers may still be reading objects that are unpublished by now. nil:
+// none. Otherwise over reports whether all of them have finished. over revokes the slots of readers
+// that have not finished when TTL has passed since now.
+func (x *Index) Readers(now time.Time) (over func(now time.Time) bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var r *graceReaders
+	for _, s := range x.readers {
 		for i := range slots {
 			w := s.words.load(slotAt(i))
 			if w&states != active {
 				continue
 			}
 			if r == nil {
-				r = &readers{board: b, limit: now.Add(b.ttl)}
+				r = &graceReaders{index: x, limit: now.Add(x.ttl)}
 			}
-			r.slots = append(r.slots, busy{s, i, w})
+			r.slots = append(r.slots, activeSlot{s, i, w})
 		}
 	}
 	if r == nil {
@@ -105,18 +106,18 @@ func (b *Board) Readers(now time.Time) (over func(now time.Time) bool) {
 	return r.over
 }
 
-func (r *readers) over(now time.Time) bool {
-	b := r.board
+func (r *graceReaders) over(now time.Time) bool {
+	b := r.index
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	late := !now.Before(r.limit)
 	for len(r.slots) > 0 {
 		s := r.slots[len(r.slots)-1]
-		if s.seat.words.list != nil && s.seat.words.load(slotAt(s.slot)) == s.word {
+		if s.reader.words.list != nil && s.reader.words.load(slotAt(s.slot)) == s.word {
 			if !late {
 				return false
 			}
-			if s.seat.words.swap(slotAt(s.slot), s.word, s.word&^states|revoked) {
+			if s.reader.words.swap(slotAt(s.slot), s.word, s.word&^states|revoked) {
 				b.revoked++
 			}
 		}

@@ -85,7 +85,7 @@ func New(c Config) (*Path, error) {
 		return nil, fmt.Errorf("pinned: %w", err)
 	}
 	p.lenders = borrow.New(borrow.Config{
-		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Pinned: true, NoBoard: true,
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Pinned: true, NoIndex: true,
 	})
 	return p, nil
 }
@@ -149,8 +149,8 @@ func (m *mapping) Close(bool) {
 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.Turn) (borrow.Memory, error) {
-	if file == nil || turn != nil {
+func (p *Path) open(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (borrow.Memory, error) {
+	if file == nil || token != nil {
 		return nil, fmt.Errorf("pinned: %w: what was lent is not host memory", transfer.ErrProtocol)
 	}
 	data, err := slabshare.Map(file, welcome, false)

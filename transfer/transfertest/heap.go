@@ -43,7 +43,7 @@ type Objects struct {
 	objects map[transfer.Ref]transfer.Leased
 	leases  map[transfer.LeaseID]transfer.Ref
 	last    transfer.LeaseID
-	board   *objindex.Board
+	index   *objindex.Index
 }
 
 // NewObjects returns an empty source in the heap.
@@ -59,17 +59,17 @@ func NewObjectsIn(room *Room) *Objects {
 func (o *Objects) Room() *Room { return o.room }
 
 // ShowOn also publishes all objects that are put from now on in a shared object index.
-func (o *Objects) ShowOn(b *objindex.Board) {
+func (o *Objects) PublishTo(b *objindex.Index) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.board = b
+	o.index = b
 }
 
-// Board returns the shared object index with the objects; nil if there is none.
-func (o *Objects) Board() *objindex.Board {
+// Index returns the shared object index with the objects; nil if there is none.
+func (o *Objects) Index() *objindex.Index {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.board
+	return o.index
 }
 
 // Hush makes Lease wait until the returned function is called. It may be called once.
@@ -91,14 +91,14 @@ func (o *Objects) Put(ref transfer.Ref, header string, frames ...[]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.objects[ref] = l
-	if o.board == nil {
+	if o.index == nil {
 		return
 	}
 	var places []memory.Frame
 	for _, r := range l.Regions {
 		places = append(places, r.Frame)
 	}
-	o.board.Show(ref, l.Head.Header, places)
+	o.index.Publish(ref, l.Head.Header, places)
 }
 
 // Get returns the frames of an object.

@@ -95,7 +95,7 @@ func (d *instant) Finish() (device.Result, error) {
 // subscribes to the worker's results.
 type neighbour struct {
 	peer  transfer.Peer
-	board *objindex.Board
+	index *objindex.Index
 	*notify.Herald
 	reader atomic.Pointer[notify.Reader]
 	// asked and heard count the subscriptions and notifications that the worker has sent.
@@ -130,11 +130,11 @@ func benchmarkStep(b *testing.B, peers int) {
 		ended(slab.Close)
 		return slab
 	}
-	boardOf := func() *objindex.Board {
-		shown, err := objindex.New(0, 0)
+	indexOf := func() *objindex.Index {
+		published, err := objindex.New(0, 0)
 		check(err)
-		ended(shown.Close)
-		return shown
+		ended(published.Close)
+		return published
 	}
 	address := func(i int) string { return fmt.Sprintf("loop-bench-%d-%d-%d", os.Getpid(), peers, i) }
 	dial := func(_ context.Context, at string) (net.Conn, error) { return net.Dial("unix", "@words-"+at) }
@@ -159,12 +159,12 @@ func benchmarkStep(b *testing.B, peers int) {
 	objects, err := store.New(slabOf(256<<20), log)
 	check(err)
 	b.Cleanup(objects.Close)
-	shown := boardOf()
-	objects.ShowOn(shown)
+	published := indexOf()
+	objects.PublishTo(published)
 	for range peers {
-		seat, err := shown.Seat()
+		slots, err := published.NewReaderSlots()
 		check(err)
-		ended(seat.Leave)
+		ended(slots.Close)
 	}
 	mapped := borrow.New(borrow.Config{})
 	way := route.New(route.Config{Rungs: []route.Rung{{Path: &atOnce{mapped}}}})
@@ -203,12 +203,12 @@ func benchmarkStep(b *testing.B, peers int) {
 	us := transfer.Peer{Worker: 1, Name: "us", Address: address(0)}
 	all := make([]*neighbour, peers)
 	for i := range all {
-		n := &neighbour{board: boardOf()}
+		n := &neighbour{index: indexOf()}
 		all[i] = n
 		n.peer = transfer.Peer{Worker: ids.WorkerID(i + 2), Name: "peer", Address: address(i + 1)}
 		slab := slabOf(16 << 20)
 		server, err := borrow.Listen(n.peer.Address, borrow.ServerConfig{
-			Space: slab, Source: transfertest.NewObjectsIn(transfertest.NewRoom(slab)), Board: n.board, Incarnation: "1",
+			Space: slab, Source: transfertest.NewObjectsIn(transfertest.NewRoom(slab)), Index: n.index, Incarnation: "1",
 		})
 		check(err)
 		ended(server.Close)
@@ -248,7 +248,7 @@ func benchmarkStep(b *testing.B, peers int) {
 				for n.Look(); n.asked.Load() < int64(step-1); n.Look() {
 					runtime.Gosched() // the first subscription needs a connection
 				}
-				n.board.Show(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
+				n.index.Publish(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
 			}
 		}
 		for readers := 0; readers < peers; {
@@ -300,7 +300,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		if step > 3 {
 			say(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: taskOf(step-3, 0), Generation: 1}}})
 			for i, n := range all {
-				n.board.Hide(refOf(step-3, i+1))
+				n.index.Unpublish(refOf(step-3, i+1))
 			}
 		}
 		m := w.outbox.take()

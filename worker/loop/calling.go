@@ -176,7 +176,7 @@ func (c *calling) call(p device.Prepared) error {
 // then takes less time.
 func (c *calling) announce() {
 	if header := c.started.Header(); header != nil {
-		c.n.store.ShowArriving(c.object(), header)
+		c.n.store.PublishArriving(c.object(), header)
 	}
 }
 

@@ -42,8 +42,8 @@ type fetching struct {
 	// receiving.
 	leave func()
 	wake  bool
-	// shown: the arriving objects were published; see show.
-	shown bool
+	// published: the arriving objects were published; see publish.
+	published bool
 	// times are the statistics of the fetch. The owner has them once no object is open.
 	times fetchTimes
 }
@@ -101,32 +101,33 @@ func (f *fetching) Waits(left time.Duration) {
 		f.leave = nil
 		leave()
 	}
-	f.show()
+	f.publish()
 }
 
 // shownEarly is the largest number of objects in a fetch that are published while they arrive
 // although no reader is known: there is time for that while the data is copied, and less to do once
 // they are here.
-const shownEarly = 8
+const publishedEarly = 8
 
-// show publishes the arriving objects for other readers, once per fetch. It is called after the
+// publish publishes the arriving objects for other readers, once per fetch. It is called after the
 // copies were started, so that they do not wait for it.
-func (f *fetching) show() {
-	if f.shown || len(f.objects) > shownEarly {
+func (f *fetching) publish() {
+	if f.published || len(f.objects) > publishedEarly {
 		return
 	}
-	f.shown = true
+	f.published = true
 	for i := range f.objects {
 		if len(f.heads[i].FrameBytes) > 0 {
-			f.showArriving(i)
+			f.publishArriving(i)
 		}
 	}
 }
 
-// showArriving publishes an arriving object. It says whether other workers can read it from now on.
-func (f *fetching) showArriving(index int) bool {
+// publishArriving publishes an arriving object. It says whether other workers can read it from now
+// on.
+func (f *fetching) publishArriving(index int) bool {
 	id := f.object(index)
-	if !f.worker.config.Store.ShowArriving(id, f.heads[index].Header) {
+	if !f.worker.config.Store.PublishArriving(id, f.heads[index].Header) {
 		return false
 	}
 	f.forwarded = append(f.forwarded, id)
@@ -166,7 +167,7 @@ func (f *fetching) run(ctx context.Context) (err error) {
 		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrNoWay)
 	}
 	for _, id := range f.forwarded {
-		f.worker.config.Store.Conceal(id)
+		f.worker.config.Store.Unpublish(id)
 	}
 	return err
 }
@@ -176,21 +177,21 @@ func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) 
 	id, s := f.object(index), f.worker.config.Store
 	switch {
 	case f.objects[index].Relayed:
-		if step = relayStep; !f.showArriving(index) {
+		if step = relayStep; !f.publishArriving(index) {
 			return nil, 0
 		}
-	case len(f.objects) > shownEarly || f.follow:
-		if !f.showArriving(index) {
+	case len(f.objects) > publishedEarly || f.follow:
+		if !f.publishArriving(index) {
 			return nil, 0
 		}
 	}
 	// NB: the other objects are published when the fetch waits. Progress that is reported before
 	// that is lost; the next report includes it.
-	return func(bytes uint64) { s.Arrived(id, bytes) }, step
+	return func(bytes uint64) { s.SetProgress(id, bytes) }, step
 }
 
 // Withdraw is part of transfer.Forwarder.
-func (f *fetching) Withdraw(index int) { f.worker.config.Store.Conceal(f.object(index)) }
+func (f *fetching) Withdraw(index int) { f.worker.config.Store.Unpublish(f.object(index)) }
 
 // Place is part of transfer.Sink. It does not wait, since the memory was reserved, unless the
 // object is larger than announced.
@@ -320,7 +321,7 @@ func (f *fetching) fetched(index int, bytes uint64) {
 // failed posts that an object did not arrive.
 func (f *fetching) failed(index int, err error) {
 	id := f.object(index)
-	f.worker.config.Store.Conceal(id)
+	f.worker.config.Store.Unpublish(id)
 	f.tell(lifecycle.FetchFailed{
 		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),

@@ -218,8 +218,8 @@ func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Ses
 }
 
 // workerOf starts a worker of a scheduler. way makes its path from a shelf. Its objects are
-// published on shown, if that is not nil.
-func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, shown store.Board) (*shelf, *loop.Worker) {
+// published in published, if that is not nil.
+func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, published store.Index) (*shelf, *loop.Worker) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -249,8 +249,8 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 		t.Fatal(err)
 	}
 	t.Cleanup(objects.Close)
-	if shown != nil {
-		objects.ShowOn(shown)
+	if published != nil {
+		objects.PublishTo(published)
 	}
 	w := loop.New(loop.Config{
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},

@@ -91,7 +91,7 @@ type made struct {
 	t       *testing.T
 	n       *native
 	objects *store.Store
-	view    *objindex.View
+	reader  *objindex.Reader
 	ended   chan *nativeRun
 	// looks gets a value each time the lane polls for notifications, which it does after meanwhile.
 	looks chan struct{}
@@ -104,22 +104,22 @@ func newMade(t *testing.T) *made {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := objindex.New(0, 0)
+	published, err := objindex.New(0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seat, err := shown.Seat()
+	slots, err := published.NewReaderSlots()
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := &made{maker: &maker{gate: make(chan struct{}, 10), frames: map[string][]memory.Frame{}}, t: t, ended: make(chan *nativeRun, 10), looks: make(chan struct{})}
-	if x.view, err = objindex.Open(shown.File(), seat.File()); err != nil {
+	if x.reader, err = objindex.Open(published.File(), slots.File()); err != nil {
 		t.Fatal(err)
 	}
 	if x.objects, err = store.New(slab, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	x.objects.ShowOn(shown)
+	x.objects.PublishTo(published)
 	busy, inline := new(atomic.Bool), new(atomic.Uint32)
 	busy.Store(true)
 	take := func(runs []*nativeRun) {
@@ -143,7 +143,7 @@ func newMade(t *testing.T) *made {
 	t.Cleanup(func() {
 		x.close()
 		x.objects.Close()
-		if err := errors.Join(x.view.Close(), seat.Leave(), shown.Close(), slab.Close()); err != nil {
+		if err := errors.Join(x.reader.Close(), slots.Close(), published.Close(), slab.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -203,7 +203,7 @@ func (x *made) held() uint64 {
 // frame returns the frame of an object in the shared object index; ok is false if it is not found.
 func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 	x.t.Helper()
-	g, ok := x.view.Look()
+	g, ok := x.reader.Pin()
 	if !ok {
 		x.t.Fatal("no slot")
 	}
@@ -257,14 +257,14 @@ func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 }
 
 // A result that is published in advance cannot be found before it is sealed, and never if it fails.
-func TestAResultThatIsBeingMadeIsNotFoundOnTheBoard(t *testing.T) {
+func TestAnUnfinishedResultIsNotFoundInTheIndex(t *testing.T) {
 	x := newMade(t)
 	ref := x.begin("a")
-	if f, ok := x.frame(ref); ok || x.view.Shows(ref) {
+	if f, ok := x.frame(ref); ok || x.reader.Contains(ref) {
 		t.Errorf("what is not made yet is found at %+v", f)
 	}
 	x.end(false)
-	if f, ok := x.frame(ref); !ok || f != x.frames["a"][0] || !x.view.Shows(ref) {
+	if f, ok := x.frame(ref); !ok || f != x.frames["a"][0] || !x.reader.Contains(ref) {
 		t.Errorf("the result is found at %+v, %v; it is at %+v", f, ok, x.frames["a"])
 	}
 	ref = x.begin("fails")

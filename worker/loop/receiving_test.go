@@ -57,35 +57,35 @@ func (p *promptShelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfe
 	return nil
 }
 
-// shownBoard records its calls in diary.
-type shownBoard struct {
+// fakeIndex records its calls in diary.
+type fakeIndex struct {
 	mu    sync.Mutex
 	diary []string
 }
 
-func (b *shownBoard) note(what string, ref transfer.Ref) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.diary = append(b.diary, fmt.Sprintf("%s %d", what, ref.Task))
+func (x *fakeIndex) note(what string, ref transfer.Ref) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.diary = append(x.diary, fmt.Sprintf("%s %d", what, ref.Task))
 	return true
 }
 
-func (b *shownBoard) Show(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
-	return b.note("shown", ref)
+func (x *fakeIndex) Publish(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
+	return x.note("shown", ref)
 }
-func (b *shownBoard) ShowArriving(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
-	return b.note("arriving", ref)
+func (x *fakeIndex) PublishArriving(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
+	return x.note("arriving", ref)
 }
-func (b *shownBoard) Arrived(transfer.Ref, uint64)                      {}
-func (b *shownBoard) Whole(ref transfer.Ref) bool                       { return b.note("whole", ref) }
-func (b *shownBoard) Hide(ref transfer.Ref) bool                        { return b.note("hidden", ref) }
-func (b *shownBoard) Readers(time.Time) (over func(now time.Time) bool) { return nil }
-func (b *shownBoard) Revoked() int                                      { return 0 }
+func (x *fakeIndex) SetProgress(transfer.Ref, uint64)                  {}
+func (x *fakeIndex) Complete(ref transfer.Ref) bool                    { return x.note("whole", ref) }
+func (x *fakeIndex) Unpublish(ref transfer.Ref) bool                   { return x.note("unpublished", ref) }
+func (x *fakeIndex) Readers(time.Time) (over func(now time.Time) bool) { return nil }
+func (x *fakeIndex) Revoked() int                                      { return 0 }
 
-func (b *shownBoard) has(lines ...string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Equal(b.diary, lines)
+func (x *fakeIndex) has(lines ...string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Equal(x.diary, lines)
 }
 
 // The goroutine that receives the messages of the scheduler also fetches. This delays neither other
@@ -116,24 +116,24 @@ func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
 // while the fetch waits, and removed if they do not arrive.
 func TestWhatArrivesIsShownWhileItDoes(t *testing.T) {
 	scheduler := workertest.NewScheduler(t)
-	path, shown := &promptShelf{waits: make(chan chan error)}, new(shownBoard)
-	workerOf(t, scheduler, func(s *shelf) transfer.Path { path.shelf = s; return path }, shown)
+	path, published := &promptShelf{waits: make(chan chan error)}, new(fakeIndex)
+	workerOf(t, scheduler, func(s *shelf) transfer.Path { path.shelf = s; return path }, published)
 	s := acceptWorker(t, scheduler)
 	s.Assign(checksumOf(101, 1))
 	outcome := <-path.waits
-	if !shown.has("arriving 1") {
-		t.Errorf("while an object arrives: %v", shown.diary)
+	if !published.has("arriving 1") {
+		t.Errorf("while an object arrives: %v", published.diary)
 	}
 	outcome <- nil
 	value(t, s.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
-	if !shown.has("arriving 1", "whole 1") {
-		t.Errorf("when it has arrived: %v", shown.diary)
+	if !published.has("arriving 1", "whole 1") {
+		t.Errorf("when it has arrived: %v", published.diary)
 	}
 	s.Assign(checksumOf(102, 2))
 	outcome = <-path.waits
 	outcome <- fmt.Errorf("%w: cut", transfer.ErrPeerLost)
 	s.Report(102, workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE)
-	if !shown.has("arriving 1", "whole 1", "arriving 2", "hidden 2") {
-		t.Errorf("when another one has not: %v", shown.diary)
+	if !published.has("arriving 1", "whole 1", "arriving 2", "unpublished 2") {
+		t.Errorf("when another one has not: %v", published.diary)
 	}
 }

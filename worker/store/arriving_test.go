@@ -12,9 +12,9 @@ import (
 // arrivals is an object that is fetched again and again.
 type arrivals struct {
 	*spilling
-	t    *testing.T
-	view *objindex.View
-	r    ledger.ReservationID
+	t      *testing.T
+	reader *objindex.Reader
+	r      ledger.ReservationID
 }
 
 const arrivingBytes = 128 << 10
@@ -22,7 +22,7 @@ const arrivingBytes = 128 << 10
 func newArrivals(t *testing.T) *arrivals {
 	t.Helper()
 	s := newSpilling(t)
-	a := &arrivals{spilling: s, t: t, view: s.sit(t)}
+	a := &arrivals{spilling: s, t: t, reader: s.connect(t)}
 	var err error
 	if a.r, err = s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 9}, []uint64{arrivingBytes}, time.Minute); err != nil {
 		t.Fatal(err)
@@ -38,40 +38,40 @@ func (a *arrivals) begin() memory.Frame {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	if !a.ShowArriving(id(1, 1), []byte("head")) || a.ShowArriving(id(1, 1), []byte("head")) {
-		a.t.Fatal("it is not shown, or twice")
+	if !a.PublishArriving(id(1, 1), []byte("head")) || a.PublishArriving(id(1, 1), []byte("head")) {
+		a.t.Fatal("it is not published, or twice")
 	}
 	return frames[0]
 }
 
-func (a *arrivals) follow() (objindex.Glance, objindex.Watch, bool) {
+func (a *arrivals) follow() (objindex.ReadGuard, objindex.Watch, bool) {
 	a.t.Helper()
-	g, ok := a.view.Look()
+	g, ok := a.reader.Pin()
 	if !ok {
 		a.t.Fatal("no slot")
 	}
-	_, w, ok := g.FindArriving(onBoard(1), a.Space().Size(), &objindex.Found{})
+	_, w, ok := g.FindArriving(refAt(1), a.Space().Size(), &objindex.Found{})
 	return g, w, ok
 }
 
 func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 	a := newArrivals(t)
-	if a.ShowArriving(id(1, 1), nil) {
-		t.Error("what is not being built is shown")
+	if a.PublishArriving(id(1, 1), nil) {
+		t.Error("what is not being built is published")
 	}
 	a.begin()
 	g, w, ok := a.follow()
 	if !ok {
 		t.Fatal("it is not found")
 	}
-	a.Arrived(id(1, 1), 100_000)
+	a.SetProgress(id(1, 1), 100_000)
 	if n, whole, ok := w.Progress(); n != 100_000 || whole || !ok {
 		t.Errorf("%d bytes, whole %v, ok %v", n, whole, ok)
 	}
 	if err := a.Seal(id(1, 1), []byte("head")); err != nil {
 		t.Fatal(err)
 	}
-	a.Conceal(id(1, 1)) // without effect on a sealed object
+	a.Unpublish(id(1, 1)) // without effect on a sealed object
 	if _, whole, ok := w.Progress(); !whole || !ok {
 		t.Errorf("sealed, it is whole %v, ok %v", whole, ok)
 	}
@@ -82,7 +82,7 @@ func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 		t.Errorf("what is read counts as free: %+v", books)
 	}
 	if _, _, ok := w.Progress(); ok || !g.End(0) {
-		t.Error("it is still shown, or was not protected")
+		t.Error("it is still published, or was not protected")
 	}
 	a.empties(t)
 }
@@ -92,16 +92,16 @@ func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 func TestWhatDoesNotArriveIsNotFollowed(t *testing.T) {
 	a := newArrivals(t)
 	for name, end := range map[string]func(){
-		"it failed":                 func() { a.Conceal(id(1, 1)) },
+		"it failed":                 func() { a.Unpublish(id(1, 1)) },
 		"it began anew":             func() { a.begin() },
-		"it failed and came anyway": func() { a.Conceal(id(1, 1)); a.begin(); a.Arrived(id(1, 1), arrivingBytes) },
+		"it failed and came anyway": func() { a.Unpublish(id(1, 1)); a.begin(); a.SetProgress(id(1, 1), arrivingBytes) },
 	} {
 		before := a.begin()
 		g, w, ok := a.follow()
 		if !ok {
 			t.Fatal(name, "it is not found")
 		}
-		a.Arrived(id(1, 1), arrivingBytes)
+		a.SetProgress(id(1, 1), arrivingBytes)
 		end()
 		if _, _, ok := w.Progress(); ok {
 			t.Error(name, "and nobody is told")
@@ -116,7 +116,7 @@ func TestWhatDoesNotArriveIsNotFollowed(t *testing.T) {
 	g, w, _ := a.follow()
 	a.Release(a.r)
 	if _, _, ok := w.Progress(); ok || !g.End(0) {
-		t.Error("what was given back is still shown, or was not protected")
+		t.Error("what was given back is still published, or was not protected")
 	}
 	if _, _, ok := a.follow(); ok {
 		t.Error("what was given back is found")

@@ -74,7 +74,7 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 			}
 			lease = transfer.LeaseID(id)
 			if o.InSlab {
-				s.show(o.ID) // it may have come back into the slab
+				s.publish(o.ID) // it may have come back into the slab
 			} else {
 				regions = s.spilled(o.ID)
 			}

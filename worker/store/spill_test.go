@@ -67,7 +67,7 @@ type spilling struct {
 	*store.Store
 	file      *faulty
 	directory string
-	board     *objindex.Board
+	index     *objindex.Index
 	wait      time.Duration // longest wait of put for room
 
 	mu   sync.Mutex
@@ -122,10 +122,10 @@ func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *sp
 	if s.Store, err = store.New(slab, slog.New(slog.DiscardHandler), tier); err != nil {
 		t.Fatal(err)
 	}
-	if s.board, err = objindex.New(256, readers); err != nil {
+	if s.index, err = objindex.New(256, readers); err != nil {
 		t.Fatal(err)
 	}
-	s.ShowOn(s.board)
+	s.PublishTo(s.index)
 	s.OnGone(func(id ledger.ObjectID, err error) {
 		s.mu.Lock()
 		s.gone[id] = err
@@ -152,7 +152,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *sp
 		if err := s.Check(); err != nil {
 			t.Error(err)
 		}
-		if err := errors.Join(tier.Close(), s.board.Close()); err != nil {
+		if err := errors.Join(tier.Close(), s.index.Close()); err != nil {
 			t.Error(err)
 		}
 		entries, err := os.ReadDir(s.directory)

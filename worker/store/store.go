@@ -66,10 +66,10 @@ type Store struct {
 	short func()
 	asked time.Time
 	mover
-	// board is the shared object index, nil if readers must request leases. recalling are the
+	// index is the shared object index, nil if readers must request leases. recalling are the
 	// ranges that its readers may still be reading, and watching says that a goroutine waits for
 	// these readers.
-	board     Board
+	index     Index
 	recalling []recalling
 	watching  bool
 	// working counts goroutines that move bytes, release pages or wait for readers; Close waits for
@@ -166,7 +166,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		gone:    func(ledger.ObjectID, error) {},
 		short:   func() {},
 	}
-	c.Board = hider{s}
+	c.Index = ledgerIndex{s}
 	if s.ledger, err = ledger.New(c); err != nil {
 		return nil, err
 	}
@@ -472,7 +472,7 @@ func (s *Store) Accept(id ledger.ObjectID) {
 	delete(s.written, id)
 	s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
 	if o, ok := s.ledger.Lookup(id); ok && o.InSlab {
-		s.show(id)
+		s.publish(id)
 	}
 }
 
@@ -619,10 +619,10 @@ func (s *Store) seal(id ledger.ObjectID, header []byte) error {
 	case err != nil:
 	case id.Task < temporaryTasks:
 		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-		if s.ledger.IsShown(id) {
-			s.board.Whole(refOf(id))
+		if s.ledger.IsPublished(id) {
+			s.index.Complete(refOf(id))
 		} else {
-			s.show(id)
+			s.publish(id)
 		}
 	}
 	return err

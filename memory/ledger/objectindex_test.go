@@ -9,22 +9,22 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// reading is a reader that found objects on the board, with the expected bytes of their frames.
+// reading is a reader that found objects in the index, with the expected bytes of their frames.
 type reading struct {
 	frames []memory.Frame
 	want   [][]uint64
 }
 
-// Hide is part of Board.
-func (x *tester) Hide(id ObjectID) { delete(x.shown, id) }
+// Unpublish is part of ObjectIndex.
+func (x *tester) Unpublish(id ObjectID) { delete(x.published, id) }
 
-// Vacate is part of Board: it waits for all present readers, whichever ranges they read.
+// Vacate is part of ObjectIndex: it waits for all present readers, whichever ranges they read.
 func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
-	for id := range x.shown {
+	for id := range x.published {
 		o := x.l.objects[id]
 		for i := range o.extents {
 			if f := o.frames[i]; f.Bytes > 0 && block.Contains(f) {
-				x.t.Fatalf("object %s is on the board, and frame %d was given up", id, i)
+				x.t.Fatalf("object %s is in the index, and frame %d was given up", id, i)
 			}
 		}
 	}
@@ -35,19 +35,19 @@ func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
 	return false
 }
 
-// show puts an object on the board, in whichever state it is.
-func (x *tester) show(id ObjectID) {
-	x.shown[id] = true
-	x.l.Shown(id)
-	if o, ok := x.l.Lookup(id); x.shown[id] != (ok && o.State != Dropped && o.InSlab) || x.shown[id] != x.l.IsShown(id) {
-		x.t.Fatalf("object %s, which is %+v, is shown: %v", id, o, x.shown[id])
+// publish puts an object into the index, in whichever state it is.
+func (x *tester) publish(id ObjectID) {
+	x.published[id] = true
+	x.l.Published(id)
+	if o, ok := x.l.Lookup(id); x.published[id] != (ok && o.State != Dropped && o.InSlab) || x.published[id] != x.l.IsPublished(id) {
+		x.t.Fatalf("object %s, which is %+v, is published: %v", id, o, x.published[id])
 	}
 }
 
-// look begins to read everything that is shown.
+// look begins to read everything that is published.
 func (x *tester) look() {
 	r := &reading{}
-	for id := range x.shown {
+	for id := range x.published {
 		o, _ := x.l.Lookup(id)
 		for _, f := range o.Frames {
 			if f.Bytes > 0 {
@@ -96,8 +96,8 @@ func TestWhatIsReadIsWithheldAndNothingElse(t *testing.T) {
 	x := newTester(t, 4*mib)
 	x.make(1, mib)
 	x.make(2, mib)
-	x.show(obj(1))
-	x.show(obj(2))
+	x.publish(obj(1))
+	x.publish(obj(2))
 	drop := func(n int) {
 		t.Helper()
 		out, err := x.l.Drop(obj(n))
@@ -143,7 +143,7 @@ func TestEvictionWaitsForReadersAndTakesNoMoreForThat(t *testing.T) {
 	x := newTester(t, 8*mib, disk(64*mib))
 	for n := 1; n <= 6; n++ {
 		x.make(n, mib)
-		x.show(obj(n))
+		x.publish(obj(n))
 	}
 	x.settle()
 	x.look()
@@ -170,7 +170,7 @@ func TestEvictionWaitsForReadersAndTakesNoMoreForThat(t *testing.T) {
 func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
 	x := newTester(t, 4*mib)
 	frames := x.make(1, mib)
-	x.show(obj(1))
+	x.publish(obj(1))
 	x.look()
 	r, _ := x.reserve(task(2), 0, mib)
 	if err := x.l.Alias(r, obj(2), obj(1), frames[0]); err != nil {
@@ -208,15 +208,15 @@ func TestWhatIsFollowedIsBuiltAnewElsewhereWhileItIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.show(obj(1))
+		x.publish(obj(1))
 		return frames[0]
 	}
 	anew := func() {
 		t.Helper()
 		delete(x.want, obj(1))
 		x.l.Rebuild(id, obj(1))
-		if x.shown[obj(1)] {
-			t.Error("what was given up is still on the board")
+		if x.published[obj(1)] {
+			t.Error("what was given up is still in the index")
 		}
 	}
 	first := build()
@@ -234,8 +234,8 @@ func TestWhatIsFollowedIsBuiltAnewElsewhereWhileItIsRead(t *testing.T) {
 	}
 	x.checkLooks()
 	x.endLook(0)
-	if err := x.l.Seal(obj(1), nil); err != nil || !x.shown[obj(1)] || !x.l.IsShown(obj(1)) {
-		t.Errorf("sealed, it is not on the board any more (%v)", err)
+	if err := x.l.Seal(obj(1), nil); err != nil || !x.published[obj(1)] || !x.l.IsPublished(obj(1)) {
+		t.Errorf("sealed, it is not in the index any more (%v)", err)
 	}
 	x.release(id)
 	x.check()

@@ -24,7 +24,7 @@ const readEnv = "MILLRACE_TEST_READ_AT"
 // readUntilKilled takes an epoch guard, finds the object under it, reports that, and never ends.
 func readUntilKilled(address string) {
 	path := borrow.New(borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: transfertest.Patience})
-	g, err := path.Glance(context.Background(), transfer.Peer{Worker: 1, Name: "parent", Address: address}, 1)
+	g, err := path.Pin(context.Background(), transfer.Peer{Worker: 1, Name: "parent", Address: address}, 1)
 	if err != nil {
 		panic(err)
 	}
@@ -37,19 +37,19 @@ func serveShown(t *testing.T) (*transfertest.Objects, transfer.Peer, func()) {
 	t.Helper()
 	objects := shownIn(t)
 	objects.Put(one, "head", []byte("some bytes"), nil)
-	peer, end := listen(t, borrow.ServerConfig{Space: objects.Room().Space(), Source: objects, Board: objects.Board()})
+	peer, end := listen(t, borrow.ServerConfig{Space: objects.Room().Space(), Source: objects, Index: objects.Index()})
 	return objects, peer, end
 }
 
-func glance(t *testing.T, path *borrow.Path, peer transfer.Peer) (*borrow.Glance, borrow.Lent) {
+func pin(t *testing.T, path *borrow.Path, peer transfer.Peer) (*borrow.ReadGuard, borrow.Lent) {
 	t.Helper()
-	g, err := path.Glance(t.Context(), peer, 1)
+	g, err := path.Pin(t.Context(), peer, 1)
 	if err != nil || g == nil {
 		t.Fatal(g, err)
 	}
 	var lent borrow.Lent
 	if !g.Find(one, &lent) {
-		t.Fatal("it is not on the board")
+		t.Fatal("it is not in the index")
 	}
 	return g, lent
 }
@@ -57,7 +57,7 @@ func glance(t *testing.T, path *borrow.Path, peer transfer.Peer) (*borrow.Glance
 func TestWhatIsShownIsFoundWithoutALease(t *testing.T) {
 	objects, peer, end := serveShown(t)
 	path := open(t, borrow.Config{})
-	g, lent := glance(t, path, peer)
+	g, lent := pin(t, path, peer)
 	if string(lent.Head.Header) != "head" || len(lent.Frames) != 2 || lent.Head.Bytes() != 10 {
 		t.Errorf("%+v", lent)
 	}
@@ -74,23 +74,23 @@ func TestWhatIsShownIsFoundWithoutALease(t *testing.T) {
 		t.Error("it did not hold")
 	}
 	// If a live peer closes the connection, nothing that was read under the guard counts as valid.
-	g, _ = glance(t, path, peer)
+	g, _ = pin(t, path, peer)
 	end()
 	if g.Held() || g.End() {
 		t.Error("it held though the peer has hung up")
 	}
 }
 
-func TestWithoutABoardLeasesAreAskedFor(t *testing.T) {
+func TestWithoutAnIndexLeasesAreAskedFor(t *testing.T) {
 	objects, peer, _ := serveShown(t)
-	for name, path := range map[string]*borrow.Path{"reader": open(t, borrow.Config{NoBoard: true}), "too many": open(t, borrow.Config{})} {
+	for name, path := range map[string]*borrow.Path{"reader": open(t, borrow.Config{NoIndex: true}), "too many": open(t, borrow.Config{})} {
 		if name == "too many" {
 			for range 16 {
-				g, _ := glance(t, path, peer)
+				g, _ := pin(t, path, peer)
 				defer g.End()
 			}
 		}
-		if g, err := path.Glance(t.Context(), peer, 1); g != nil || err != nil {
+		if g, err := path.Pin(t.Context(), peer, 1); g != nil || err != nil {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 		sink := transfertest.NewSink()
@@ -110,8 +110,8 @@ func TestARevokedFetchFails(t *testing.T) {
 	path := open(t, borrow.Config{})
 	sink := transfertest.NewSink()
 	sink.PlaceHook = func(context.Context, int, transfer.Head) error {
-		b := objects.Board()
-		b.Hide(one)
+		b := objects.Index()
+		b.Unpublish(one)
 		now := time.Now()
 		if over := b.Readers(now); over == nil || over(now) || !over(now.Add(time.Minute)) {
 			t.Error("it was not revoked")
@@ -148,7 +148,7 @@ func TestAKilledReaderDelaysNothing(t *testing.T) {
 		t.Errorf("%q, %v", said, err)
 	}
 	now := time.Now()
-	over := objects.Board().Readers(now)
+	over := objects.Index().Readers(now)
 	if over == nil || over(now) {
 		t.Error("it is not waited for")
 	}
@@ -162,7 +162,7 @@ func TestAKilledReaderDelaysNothing(t *testing.T) {
 		}
 		<-time.After(time.Millisecond) // the server notices the end of the connection later
 	}
-	if s := objects.Board().Stats(); s.Revoked != 0 {
+	if s := objects.Index().Stats(); s.Revoked != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -13,62 +13,62 @@ import (
 )
 
 const (
-	// glanceBytes bounds the bytes found under one epoch guard (Glance). The reader can copy that
+	// guardBytes bounds the bytes found under one epoch guard (ReadGuard). The reader can copy that
 	// much long before the peer may revoke the guard.
-	glanceBytes = 4 << 30
+	guardBytes = 4 << 30
 	// Fetch checks after this many objects or bytes whether its copies are valid, and reports them.
-	tellObjects = 256
-	tellBytes   = 16 << 20
+	reportObjects = 256
+	reportBytes   = 16 << 20
 )
 
-// see maps the shared object index (board), the reader slots and the egress token (turn) that came
-// with a connection. view and turn are nil if they did not come or cannot be mapped. Without a
-// view, the path asks the peer for each object.
-func see(conn *slabshare.Conn) (*objindex.View, *objindex.Turn) {
-	if conn.Board == nil {
+// openIndex maps the shared object index, the reader slots and the egress token that came
+// with a connection. index and token are nil if they did not come or cannot be mapped. Without
+// an index, the path asks the peer for each object.
+func openIndex(conn *slabshare.Conn) (*objindex.Reader, *objindex.EgressToken) {
+	if conn.Index == nil {
 		return nil, nil
 	}
-	view, err := objindex.Open(conn.Board, conn.Slots)
-	_ = conn.Board.Close() // nothing was written
+	index, err := objindex.Open(conn.Index, conn.Slots)
+	_ = conn.Index.Close() // nothing was written
 	_ = conn.Slots.Close() // nor here
-	turn, turnErr := objindex.OpenTurn(conn.Turn, rand.Uint64())
-	_ = conn.Turn.Close()
-	conn.Board, conn.Slots, conn.Turn = nil, nil, nil
+	token, tokenErr := objindex.OpenEgressToken(conn.EgressToken, rand.Uint64())
+	_ = conn.EgressToken.Close()
+	conn.Index, conn.Slots, conn.EgressToken = nil, nil, nil
 	if err != nil {
-		view = nil
+		index = nil
 	}
-	if turnErr != nil {
-		turn = nil
+	if tokenErr != nil {
+		token = nil
 	}
-	return view, turn
+	return index, token
 }
 
-// Glance is an epoch guard on the shared object index of one peer: it finds objects in the peer's
-// memory, and protects all of them until End. Its methods must be called by one goroutine at a
-// time.
-type Glance struct {
+// ReadGuard is an epoch guard on the shared object index of one peer: it finds objects in the
+// peer's memory, and protects all of them until End. Its methods must be called by one goroutine at
+// a time.
+type ReadGuard struct {
 	// Memory is the peer's memory; it contains the frames.
 	Memory Memory
 
 	peer  *peer
-	slot  objindex.Glance
+	guard objindex.ReadGuard
 	found objindex.Found
 	bytes uint64
 	// limit is the upper bound of bytes.
 	limit uint64
 }
 
-// glances is a pool: guards are used again because their lists grow to the length of a batch.
-var glances = sync.Pool{New: func() any { return new(Glance) }}
+// guards is a pool: guards are used again because their lists grow to the length of a batch.
+var guards = sync.Pool{New: func() any { return new(ReadGuard) }}
 
-// Glance begins to read a peer's shared object index, for about the given number of objects. It
+// Pin begins to read a peer's shared object index, for about the given number of objects. It
 // returns nil without an error if the peer gave us no index, or if all reader slots are in use.
-func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glance, error) {
+func (p *Path) Pin(ctx context.Context, at transfer.Peer, objects int) (*ReadGuard, error) {
 	c, err := p.connected(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if c.view == nil {
+	if c.index == nil {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -76,37 +76,37 @@ func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glan
 	if c.unmapped {
 		return nil, fmt.Errorf("borrow from %s: %w", at, transfer.ErrPeerLost)
 	}
-	slot, ok := c.view.Look()
+	slot, ok := c.index.Pin()
 	if !ok {
 		return nil, nil
 	}
-	c.glances++
-	return c.glance(slot, glanceBytes, objects), nil
+	c.guards++
+	return c.newGuard(slot, guardBytes, objects), nil
 }
 
-// glance builds a Glance from a reader slot that was taken.
-func (c *peer) glance(slot objindex.Glance, limit uint64, objects int) *Glance {
-	g := glances.Get().(*Glance)
-	g.Memory, g.peer, g.slot, g.bytes, g.limit = c.space, c, slot, 0, limit
+// newGuard builds a ReadGuard from a reader slot that was taken.
+func (c *peer) newGuard(slot objindex.ReadGuard, limit uint64, objects int) *ReadGuard {
+	g := guards.Get().(*ReadGuard)
+	g.Memory, g.peer, g.guard, g.bytes, g.limit = c.space, c, slot, 0, limit
 	g.found.Begin(objects)
 	return g
 }
 
 // Find looks an object up. If it returns false, the peer may still have the object. The frames are
-// in a list of the Glance, and are valid until End.
-func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
+// in a list of the ReadGuard, and are valid until End.
+func (g *ReadGuard) Find(ref transfer.Ref, into *Lent) bool {
 	if ref.Generation == 0 {
 		return false
 	}
-	o, ok := g.slot.Find(ref, g.Memory.Size(), &g.found)
+	o, ok := g.guard.Find(ref, g.Memory.Size(), &g.found)
 	return ok && g.take(ref, o, into)
 }
 
 // FindAll is Find for many objects. It sets heads[i] for each ref i that it finds, and a zero Ref
 // in heads[i] for the others. frames are the frames of the objects found, object after object; they
 // are valid until the next call.
-func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum objindex.Sum) {
-	frames, sum = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
+func (g *ReadGuard) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum objindex.Sum) {
+	frames, sum = g.guard.FindAll(refs, g.Memory.Size(), &g.found, heads)
 	if sum.Bytes <= g.limit-g.bytes {
 		g.bytes += sum.Bytes
 		return frames, sum
@@ -138,15 +138,15 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 
 // FindArriving is Find for objects that the peer has or is fetching. watch reports how far the
 // object has arrived; it is valid until End.
-func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch objindex.Watch, ok bool) {
+func (g *ReadGuard) FindArriving(ref transfer.Ref, into *Lent) (watch objindex.Watch, ok bool) {
 	if ref.Generation == 0 {
 		return watch, false
 	}
-	o, watch, ok := g.slot.FindArriving(ref, g.Memory.Size(), &g.found)
+	o, watch, ok := g.guard.FindArriving(ref, g.Memory.Size(), &g.found)
 	return watch, ok && g.take(ref, o, into)
 }
 
-func (g *Glance) take(ref transfer.Ref, o objindex.Object, into *Lent) bool {
+func (g *ReadGuard) take(ref transfer.Ref, o objindex.Object, into *Lent) bool {
 	bytes := uint64(0)
 	for _, n := range o.Sizes {
 		bytes += n
@@ -162,31 +162,31 @@ func (g *Glance) take(ref transfer.Ref, o objindex.Object, into *Lent) bool {
 }
 
 // Held says whether the bytes of all objects found have belonged to these objects until now.
-func (g *Glance) Held() bool { return g.slot.Held() }
+func (g *ReadGuard) Held() bool { return g.guard.Held() }
 
 // Left says whether the connection has ended. A peer that is alive has then closed our reader
 // slots, and its index no longer gains entries that we could use.
-func (g *Glance) Left() bool { return g.peer.conn.Err() != nil }
+func (g *ReadGuard) Left() bool { return g.peer.conn.Err() != nil }
 
 // End ends the guard, and returns the result of Held. It must be called once.
-func (g *Glance) End() bool {
+func (g *ReadGuard) End() bool {
 	c := g.peer
-	held := g.slot.End(g.bytes)
+	held := g.guard.End(g.bytes)
 	c.mu.Lock()
-	c.glances--
+	c.guards--
 	c.unmapIfUnused()
 	c.mu.Unlock()
 	g.Memory, g.peer = nil, nil
-	glances.Put(g)
+	guards.Put(g)
 	return held
 }
 
-// fetchShown fetches the objects in the peer's index, and returns the indices of the others.
-func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
+// fetchIndexed fetches the objects in the peer's index, and returns the indices of the others.
+func (p *Path) fetchIndexed(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	g, err := p.Glance(ctx, at, len(refs))
+	g, err := p.Pin(ctx, at, len(refs))
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 	// ready are the objects that are copied. They are reported as done after a check of Held.
 	var ready []int
 	bytes := uint64(0)
-	tell := func() error {
+	report := func() error {
 		switch {
 		case len(ready) == 0:
 			return nil
@@ -238,11 +238,11 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 			ready = append(ready, i)
 			bytes += lent.Head.Bytes()
 		}
-		if len(ready) >= tellObjects || bytes >= tellBytes {
-			if err := tell(); err != nil {
+		if len(ready) >= reportObjects || bytes >= reportBytes {
+			if err := report(); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return missed, tell()
+	return missed, report()
 }

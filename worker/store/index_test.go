@@ -30,18 +30,18 @@ func mapped(t *testing.T, slab memory.Space) []byte {
 	return data
 }
 
-func (s *spilling) sit(t *testing.T) *objindex.View {
+func (s *spilling) connect(t *testing.T) *objindex.Reader {
 	t.Helper()
-	seat, err := s.board.Seat()
+	slots, err := s.index.NewReaderSlots()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := objindex.Open(s.board.File(), seat.File())
+	v, err := objindex.Open(s.index.File(), slots.File())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := seat.Leave(); err != nil {
+		if err := slots.Close(); err != nil {
 			t.Error(err)
 		}
 		if err := v.Close(); err != nil {
@@ -51,7 +51,7 @@ func (s *spilling) sit(t *testing.T) *objindex.View {
 	return v
 }
 
-func onBoard(task int) transfer.Ref {
+func refAt(task int) transfer.Ref {
 	i := id(task, 1)
 	return transfer.Ref{Task: i.Task, Generation: i.Generation}
 }
@@ -76,7 +76,7 @@ func (s *spilling) empties(t *testing.T) {
 
 // Objects leave the slab, come back and are freed while many readers read them through the shared
 // object index. Every read that counts as valid has the right bytes.
-func TestReadersOfTheBoardUnderEviction(t *testing.T) {
+func TestReadersOfTheIndexUnderEviction(t *testing.T) {
 	const bytes = 200_000
 	slab, err := host.NewSlab(4<<20, memory.Identity{})
 	if err != nil {
@@ -93,7 +93,7 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 	stop := make(chan struct{})
 	var readers, writers sync.WaitGroup
 	for range 3 {
-		v := s.sit(t)
+		v := s.connect(t)
 		readers.Go(func() {
 			var found objindex.Found
 			seen := make([]byte, bytes)
@@ -108,13 +108,13 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 					if task < 1 {
 						continue
 					}
-					g, ok := v.Look()
+					g, ok := v.Pin()
 					if !ok {
 						t.Error("no slot")
 						return
 					}
 					found.Begin(1)
-					o, ok := g.Find(onBoard(task), slab.Size(), &found)
+					o, ok := g.Find(refAt(task), slab.Size(), &found)
 					if ok {
 						copy(seen, data[o.Frames[0].Offset:])
 					}
@@ -167,7 +167,7 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	s.empties(t)
-	t.Logf("%d objects, %d delivered, %d discarded, %d revoked", next.Load(), delivered.Load(), discarded.Load(), s.board.Revoked())
+	t.Logf("%d objects, %d delivered, %d discarded, %d revoked", next.Load(), delivered.Load(), discarded.Load(), s.index.Revoked())
 }
 
 // A reader that does not finish delays requests for its memory only for a limited time, and its
@@ -183,22 +183,22 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 		}
 	})
 	s := newSpillingFrom(t, slab, 2*time.Second) // long enough for the checks that follow
-	v := s.sit(t)
+	v := s.connect(t)
 	const half = 1 << 20
 	for n := 1; n <= 2; n++ {
 		if err := s.put(t, n, half); err != nil {
 			t.Fatal(err)
 		}
 	}
-	read := func(task int) (objindex.Glance, bool) {
-		g, _ := v.Look()
+	read := func(task int) (objindex.ReadGuard, bool) {
+		g, _ := v.Pin()
 		var found objindex.Found
-		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
+		_, ok := g.Find(refAt(task), s.Space().Size(), &found)
 		return g, ok
 	}
 	slow, ok := read(1)
 	if !ok {
-		t.Fatal("object 1 is not on the board")
+		t.Fatal("object 1 is not in the index")
 	}
 	s.Drop(id(1, 1))
 	if books, _, _ := s.Stats(); books.HeldBytes < 2*half {
@@ -216,8 +216,8 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 	if slow.End(0) {
 		t.Error("what was overwritten counts as held")
 	}
-	if s.board.Revoked() != 1 {
-		t.Errorf("%d readers were revoked", s.board.Revoked())
+	if s.index.Revoked() != 1 {
+		t.Errorf("%d readers were revoked", s.index.Revoked())
 	}
 }
 
@@ -225,12 +225,12 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 // and was leased.
 func TestWhatComesBackIsShownAgain(t *testing.T) {
 	s := newSpilling(t)
-	v := s.sit(t)
-	shown := func(task int) bool {
-		g, _ := v.Look()
+	v := s.connect(t)
+	published := func(task int) bool {
+		g, _ := v.Pin()
 		defer g.End(0)
 		var found objindex.Found
-		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
+		_, ok := g.Find(refAt(task), s.Space().Size(), &found)
 		return ok
 	}
 	const count = 8
@@ -241,19 +241,19 @@ func TestWhatComesBackIsShownAgain(t *testing.T) {
 	}
 	s.settle(t)
 	for n := 1; n <= count; n++ {
-		if o, ok := s.Lookup(id(n, 1)); !ok || o.InSlab != shown(n) {
-			t.Errorf("object %d: in the slab %v, shown %v", n, o.InSlab, shown(n))
+		if o, ok := s.Lookup(id(n, 1)); !ok || o.InSlab != published(n) {
+			t.Errorf("object %d: in the slab %v, published %v", n, o.InSlab, published(n))
 		}
 	}
-	if shown(1) {
+	if published(1) {
 		t.Fatal("nothing left the slab")
 	}
 	if err := s.load(t, 1); err != nil {
 		t.Fatal(err)
 	}
-	leased := s.Source().Lease(transfer.Reader{Worker: 2}, []transfer.Ref{onBoard(1)}, time.Minute)
-	if o, _ := s.Lookup(id(1, 1)); o.InSlab && !shown(1) {
-		t.Error("it came back, was lent and is not shown")
+	leased := s.Source().Lease(transfer.Reader{Worker: 2}, []transfer.Ref{refAt(1)}, time.Minute)
+	if o, _ := s.Lookup(id(1, 1)); o.InSlab && !published(1) {
+		t.Error("it came back, was lent and is not published")
 	}
 	s.Source().Release([]transfer.LeaseID{leased[0].Lease})
 	s.empties(t)

@@ -11,83 +11,83 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// seen returns a board of the given capacity with one reader. Both end with the test.
-func seen(t *testing.T, entries int) (*Board, *View) {
+// newReader returns an index of the given capacity with one reader. Both end with the test.
+func newReader(t *testing.T, entries int) (*Index, *Reader) {
 	t.Helper()
 	b, err := New(entries, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seat, err := b.Seat()
+	slots, err := b.NewReaderSlots()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := Open(b.File(), seat.File())
+	v, err := Open(b.File(), slots.File())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(v.Close(), seat.Leave(), b.Close()); err != nil {
+		if err := errors.Join(v.Close(), slots.Close(), b.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return b, v
 }
 
-// The lender changes the index between the guesses of a batch and the reading of the entries. An
-// object must be found exactly if and as it is published when the entries are read.
-func TestWhatChangesBehindAGuess(t *testing.T) {
+// The lender changes the index between the predictions of a batch and the reading of the entries.
+// An object must be found exactly if and as it is published when the entries are read.
+func TestEntriesThatChangeAfterAPrediction(t *testing.T) {
 	const size, count = 1 << 20, 24
 	key := func(n int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(n), Generation: 1} }
 	place := func(n, times int) []memory.Frame {
 		return []memory.Frame{{Offset: uint64(n) * 4096, Bytes: uint64(times) + 1}}
 	}
-	changes := map[string]func(b *Board, n int){
-		"nothing": func(*Board, int) {},
-		"hidden":  func(b *Board, n int) { b.Hide(key(n)) },
-		"shown again, elsewhere": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(key(n), []byte("other"), place(n, 9))
+	changes := map[string]func(b *Index, n int){
+		"nothing":     func(*Index, int) {},
+		"unpublished": func(b *Index, n int) { b.Unpublish(key(n)) },
+		"published again, elsewhere": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(key(n), []byte("other"), place(n, 9))
 		},
-		"another one in its entry": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(key(n+100), nil, place(n+100, 1))
+		"another one in its entry": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(key(n+100), nil, place(n+100, 1))
 		},
-		"its next generation in its entry": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(transfer.Ref{Task: key(n).Task, Generation: 2}, nil, place(n, 3))
+		"its next generation in its entry": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(transfer.Ref{Task: key(n).Task, Generation: 2}, nil, place(n, 3))
 		},
-		"it arrives once more": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.ShowArriving(key(n), nil, place(n, 4))
+		"it arrives once more": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.PublishArriving(key(n), nil, place(n, 4))
 		},
-		"two in each other's entry": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Hide(key(n%count + 1))
-			b.Show(key(n), []byte("one"), place(n, 5))
-			b.Show(key(n%count+1), []byte("two"), place(n, 6))
+		"two in each other's entry": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Unpublish(key(n%count + 1))
+			b.Publish(key(n), []byte("one"), place(n, 5))
+			b.Publish(key(n%count+1), []byte("two"), place(n, 6))
 		},
-		"with two frames": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(key(n), nil, append(place(n, 7), place(n, 8)...))
+		"with two frames": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(key(n), nil, append(place(n, 7), place(n, 8)...))
 		},
-		"with none": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(key(n), []byte("a small one"), nil)
+		"with none": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(key(n), []byte("a small one"), nil)
 		},
-		"beyond the memory": func(b *Board, n int) {
-			b.Hide(key(n))
-			b.Show(key(n), nil, []memory.Frame{{Offset: size, Bytes: 1}})
+		"beyond the memory": func(b *Index, n int) {
+			b.Unpublish(key(n))
+			b.Publish(key(n), nil, []memory.Frame{{Offset: size, Bytes: 1}})
 		},
 	}
 	for name, change := range changes {
 		for _, inOrder := range []bool{true, false} {
 			for at := 1; at <= count; at += 5 {
 				t.Run(fmt.Sprint(name, " ", inOrder, " ", at), func(t *testing.T) {
-					b, v := seen(t, 64)
+					b, v := newReader(t, 64)
 					var keys []transfer.Ref
 					for i := range count {
-						b.Show(key(i+1), []byte("the header"), place(i+1, 0))
+						b.Publish(key(i+1), []byte("the header"), place(i+1, 0))
 						if inOrder {
 							keys = append(keys, key(i+1))
 						} else {
@@ -96,21 +96,21 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					}
 					// One key that is not published yet.
 					keys = append(keys, key(at+100))
-					g, _ := v.Look()
+					g, _ := v.Pin()
 					var found, alone Found
 					found.Begin(len(keys))
 					alone.Begin(len(keys))
-					var guesses [ahead]*line
-					v.guess(keys, guesses[:], &found)
+					var predictions [prefetchKeys]*line
+					v.predict(keys, predictions[:], &found)
 					change(b, at)
 					heads := make([]transfer.Head, len(keys))
 					var sum Sum
-					v.take(keys, guesses[:], size, &found, heads, &sum)
+					v.readPredicted(keys, predictions[:], size, &found, heads, &sum)
 					frames := found.frames
 					for i, k := range keys {
 						o, ok := g.Find(k, size, &alone)
 						if k.Task > 100 && heads[i].Ref != k {
-							continue // it was published too late for the guess
+							continue // it was published too late for the prediction
 						}
 						if h := heads[i]; ok != (h.Ref == k) || ok && (string(h.Header) != string(o.Header) || len(h.FrameBytes) != len(o.Frames)) {
 							t.Fatalf("%s: %+v, alone %v, %+v", k, h, ok, o)
@@ -143,7 +143,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 }
 
 // An index that is three quarters full refuses at most 1 % of new objects.
-func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
+func TestAnIndexThreeQuartersFullHasRoom(t *testing.T) {
 	const entries, shown = 1 << 12, 1 << 12 * 3 / 4
 	b, err := New(entries, 0)
 	if err != nil {
@@ -158,36 +158,36 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 	// The removed keys and the added keys differ.
 	for n := range 8 * entries {
 		if n >= shown {
-			b.Hide(transfer.Ref{Task: ids.TaskID(n - shown + 1), Generation: 1})
+			b.Unpublish(transfer.Ref{Task: ids.TaskID(n - shown + 1), Generation: 1})
 		}
-		if !b.Show(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1}, nil, nil) {
+		if !b.Publish(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1}, nil, nil) {
 			full++
 		}
 	}
 	t.Logf("%d of %d had no room", full, 8*entries)
 	if full > 8*entries/100 {
-		t.Errorf("%d of %d had no room, with %d of %d shown", full, 8*entries, shown, entries)
+		t.Errorf("%d of %d had no room, with %d of %d published", full, 8*entries, shown, entries)
 	}
 }
 
 // A free entry has no task, but it still has the generation of its last object. A key with task 0
-// must not match it, neither through a neighbour guess nor through the index.
-func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
-	for _, shown := range []int{ahead / 2, 3*ahead + 5} {
-		b, v := seen(t, 256)
+// must not match it, neither through a neighbour prediction nor through the index.
+func TestNoObjectIsFoundInAFreeEntry(t *testing.T) {
+	for _, shown := range []int{prefetchKeys / 2, 3*prefetchKeys + 5} {
+		b, v := newReader(t, 256)
 		var keys []transfer.Ref
 		for n := range shown {
 			keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
-			b.Show(keys[n], nil, []memory.Frame{{Bytes: 8}})
+			b.Publish(keys[n], nil, []memory.Frame{{Bytes: 8}})
 		}
-		b.Hide(keys[shown-1])
+		b.Unpublish(keys[shown-1])
 		keys[shown-1].Task = 0
-		g, _ := v.Look()
+		g, _ := v.Pin()
 		var f Found
 		f.Begin(len(keys))
 		heads := make([]transfer.Head, len(keys))
 		if _, sum := g.FindAll(keys, 8, &f, heads); sum.Objects != shown-1 || sum.Single != shown-1 || heads[shown-1].Ref != (transfer.Ref{}) {
-			t.Errorf("%d shown: %+v, and the last one is %+v", shown, sum, heads[shown-1])
+			t.Errorf("%d published: %+v, and the last one is %+v", shown, sum, heads[shown-1])
 		}
 		g.End(0)
 	}
@@ -195,8 +195,8 @@ func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 
 // Identical objects share one copy of size and header; different objects never do. This includes
 // objects that differ only in the rest of a long header, and lines that were reused.
-func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
-	b, v := seen(t, 256)
+func TestOnlyEqualHeadersAreShared(t *testing.T) {
+	b, v := newReader(t, 256)
 	long := strings.Repeat("0123456789", 6)
 	headers := []string{
 		"", "", "a", "a", "b", "12345678", "123456789", "123456789", "1234567890123456", "1234567890123456", "1234567890123457",
@@ -204,15 +204,15 @@ func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
 	}
 	// Old contents of the lines must not matter.
 	for n := range headers {
-		b.Show(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7}, []byte(strings.Repeat(string(rune('A'+n)), 40)), []memory.Frame{{Bytes: 9}})
-		b.Hide(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7})
+		b.Publish(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7}, []byte(strings.Repeat(string(rune('A'+n)), 40)), []memory.Frame{{Bytes: 9}})
+		b.Unpublish(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7})
 	}
 	var keys []transfer.Ref
 	for n, header := range headers {
 		keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
-		b.Show(keys[n], []byte(header), []memory.Frame{{Offset: uint64(n), Bytes: 8}})
+		b.Publish(keys[n], []byte(header), []memory.Frame{{Offset: uint64(n), Bytes: 8}})
 	}
-	g, _ := v.Look()
+	g, _ := v.Pin()
 	defer g.End(0)
 	var f Found
 	f.Begin(len(keys))
