@@ -80,9 +80,8 @@ type api interface {
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result
-	// eventAwait sleeps for nap, then polls the event for spin; both are in nanoseconds. It returns
-	// the number of polls and by how much the sleep was too long.
-	eventAwait(context, event uint64, nap, spin int64) (looks int, late int64, r result)
+	// eventAwait polls the event for spin nanoseconds, at least once.
+	eventAwait(context, event uint64, spin int64) result
 	eventSync(context, event uint64) result
 	eventExport(context, event uint64) (Handle, result)
 	eventOpen(context uint64, h Handle) (uint64, result)

@@ -204,11 +204,8 @@ func (shim) eventQuery(context, event uint64) result {
 }
 
 // eventAwait calls cuEventQuery.
-func (shim) eventAwait(context, event uint64, nap, spin int64) (looks int, late int64, r result) {
-	var l C.int64_t
-	var n C.int
-	r = result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(nap), C.int64_t(spin), &n, &l))
-	return int(n), int64(l), r
+func (shim) eventAwait(context, event uint64, spin int64) result {
+	return result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(spin)))
 }
 
 // eventSync calls cuEventSynchronize.

@@ -66,28 +66,13 @@ func (e *Event) Query() (bool, error) { return e.device.query(e.handle) }
 // Done is Query. It makes an event a Fence.
 func (e *Event) Done() (bool, error) { return e.Query() }
 
-// Waited is the result of Await.
-type Waited struct {
-	// Done: the stream has passed the last Record. Overslept: it had passed when the sleep ended,
-	// so it is unknown how long ago that was.
-	Done, Overslept bool
-	// Late is by how much the sleep was longer than requested.
-	Late time.Duration
-}
-
-// Await sleeps for nap, if nap is not 0, then polls for spin whether the stream has passed the last
-// Record, at least once. It blocks its thread for that time.
-func (e *Event) Await(nap, spin time.Duration) (w Waited, err error) {
+// Await polls for the given time, at least once, whether the stream has passed the last Record. It
+// occupies a processor for that time.
+func (e *Event) Await(spin time.Duration) (bool, error) {
 	if err := e.device.Health(); err != nil {
-		return w, err
+		return false, err
 	}
-	looks, late, r := e.device.api.eventAwait(e.device.context, e.handle, int64(nap), int64(spin))
-	w.Late = time.Duration(late)
-	if r == notReady {
-		return w, nil
-	}
-	w.Done, w.Overslept = r == success, r == success && nap > 0 && looks == 1
-	return w, e.device.check("cuEventQuery", r)
+	return e.device.reached(e.device.api.eventAwait(e.device.context, e.handle, int64(spin)))
 }
 
 // Sync blocks, with its thread, until the stream has passed the last Record.
@@ -125,7 +110,11 @@ func (d *Device) query(event uint64) (bool, error) {
 	if err := d.Health(); err != nil {
 		return false, err
 	}
-	r := d.api.eventQuery(d.context, event)
+	return d.reached(d.api.eventQuery(d.context, event))
+}
+
+// reached interprets the result of cuEventQuery.
+func (d *Device) reached(r result) (bool, error) {
 	if r == notReady {
 		return false, nil
 	}

@@ -4,13 +4,11 @@
 #include "shim.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 // The part of the driver's interface that the shim uses is declared here, so that building needs no
@@ -343,25 +341,12 @@ static int64_t monotonic_ns(void) {
   return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns, int *looks, int64_t *late_ns) {
+int mrc_event_await(uint64_t context, uint64_t event, int64_t spin_ns) {
   enum { NOT_READY = 600 };
-  static _Thread_local int sharp;
-  *looks = 0;
-  *late_ns = 0;
   ENTER(context);
-  int64_t now = monotonic_ns(), until = now + nap_ns + spin_ns;
-  if (nap_ns > 0) {
-    // 1000 ns of timer slack for this thread. With the default of 50 µs each sleep would end later.
-    if (!sharp) sharp = !prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-    int64_t end = now + nap_ns;
-    struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
-    // Signals interrupt a sleep, and Go's runtime sends signals to its threads.
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
-    *late_ns = monotonic_ns() - end;
-  }
+  int64_t until = monotonic_ns() + spin_ns;
   for (;;) {
     int r = cu.cuEventQuery((handle)event);
-    ++*looks;
     if (r != NOT_READY || monotonic_ns() >= until) return r;
   }
 }

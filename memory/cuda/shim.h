@@ -88,10 +88,9 @@ int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);
-// Sleeps for nap_ns, then queries the event until it is reached or spin_ns are over, at least once.
-// Returns the driver's last answer. looks is the number of queries, late_ns the time by which the
-// sleep was too long.
-int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns, int *looks, int64_t *late_ns);
+// Queries an event until it is reached or spin_ns are over, at least once. Returns the driver's last
+// answer.
+int mrc_event_await(uint64_t context, uint64_t event, int64_t spin_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
 int mrc_event_export(uint64_t context, uint64_t event, void *handle);
 int mrc_event_open(uint64_t context, const void *handle, uint64_t *event);

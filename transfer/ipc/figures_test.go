@@ -151,8 +151,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		}
 		fetch(s.First, s.Count, s.Bytes, true)
 	}
-	learnt := r.path.Lanes()[address]
-	t.Logf("learnt: copies %.1f GB/s, gathers %.1f GB/s", learnt.Now/1e9, learnt.GatherNow/1e9)
+	t.Logf("rates: %s", r.path.Transport(address))
 	cpu, began := processorTime(), time.Now()
 	select {
 	case <-time.After(500 * time.Millisecond):
@@ -262,7 +261,7 @@ func TestGPUChainFigures(t *testing.T) {
 				last[i+1] = append(last[i+1], d)
 				latest = max(latest, d)
 			}
-			if round >= 3 { // the first rounds map the memory and learn the rates
+			if round >= 3 { // the first rounds map the memory
 				took = append(took, latest)
 			}
 		}

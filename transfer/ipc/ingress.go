@@ -3,8 +3,6 @@ package ipc
 import (
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // turn is the egress token of a source for large frames: board.Turn.
@@ -15,13 +13,11 @@ type turn interface {
 
 const (
 	// turnPoll is the interval at which a lane polls for the token. After turnLong it proceeds
-	// without.
+	// without. So a token that is taken expires after turnLong, too.
 	turnPoll = 15 * time.Microsecond
 	turnLong = 10 * time.Millisecond
 	// turnBytes is the number of bytes after which a lane passes the token on.
 	turnBytes = 1 << 30
-	// turnSpare is added to the predicted time of the posts to get the expiry time of the token.
-	turnSpare = 2 * time.Millisecond
 )
 
 // entrance is shared by the lanes of one device. The copy engine of a device carries out one large
@@ -60,11 +56,7 @@ func (l *lane) enter(now time.Time, q *queue) bool {
 	if !in.entrance.let(in) && !late {
 		return false
 	}
-	until := now.Add(turnSpare + 2*l.rates.engine(1, next))
-	for _, p := range q.posted {
-		until = until.Add(2 * l.rates.predict(p))
-	}
-	if in.turn != nil && !in.turn.Acquire(now, until) && !in.has && !late {
+	if in.turn != nil && !in.turn.Acquire(now, now.Add(turnLong)) && !in.has && !late {
 		in.entrance.out(in)
 		return false
 	}
@@ -109,12 +101,4 @@ func (e *entrance) out(in *ingress) {
 	if e.inside == in {
 		e.inside = nil
 	}
-}
-
-// nap sleeps for the given time by a system call: the timers of the Go runtime are too coarse.
-func nap(d time.Duration) {
-	const slack = 1000 // ns
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0)
-	t := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&t, nil) // returning early does no harm
 }

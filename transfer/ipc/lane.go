@@ -23,9 +23,6 @@ const (
 	// maxCopies bounds the copies of one post by the copy engine: each takes the driver 3 µs,
 	// during which nothing else can be posted.
 	maxCopies = 64
-	// looseAfter is the largest uncertainty of a post's end at which its time still counts as
-	// measured.
-	looseAfter = 10 * time.Microsecond
 )
 
 // The two kinds of queues: small frames, and chunks of large frames.
@@ -72,21 +69,11 @@ type post struct {
 	// slot is the table slot of a gather; -1 means the copy engine.
 	slot int
 	err  error
-	// began is when the post got the link for itself. If the end of earlier posts was not observed,
-	// it is the beginning of the first of these, and carried is their bytes. ends is the predicted
-	// end.
-	began, ends time.Time
-	carried     uint64
-	// base is the part of the time that does not depend on the bytes, including the base of the
-	// carried posts. queued: another post was under way when this one was submitted.
-	base   time.Duration
-	queued bool
-	// asked is when the post was last known to be running. done: it is known to be over. loose: it
-	// may have ended some time before that was noticed. unsure: its event may still be that of an
-	// earlier post, so the event must not be queried.
-	asked       time.Time
-	done, loose bool
-	unsure      bool
+	// least is a time before which the post cannot be over. done: it is known to be over. unsure:
+	// its event may still be that of an earlier post, so the event must not be queried.
+	least  time.Time
+	done   bool
+	unsure bool
 }
 
 // lane is the copy queue for one peer's memory. It has no goroutine: of the goroutines that wait
@@ -95,19 +82,21 @@ type lane struct {
 	gather *gather // nil: the copy engine only
 	// copy makes one row a copy by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
-	// submit is toDevice and now is time.Now, except in tests. quiet waits until none of the posted
-	// copies runs any more. It returns an error if it could not find that out. lost means that the
-	// device is lost, so that nothing runs on it.
+	// fastest is an upper bound of the link's rate, in bytes per second. 0: none is known.
+	fastest float64
+	// submit, now and nap are toDevice, time.Now and nap, except in tests. quiet waits until none of
+	// the posted copies runs any more. It returns an error if it could not find that out. lost means
+	// that the device is lost, so that nothing runs on it.
 	submit func(p *post) error
 	now    func() time.Time
+	nap    func(time.Duration)
 	quiet  func() (lost bool, err error)
 	ingress
 
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	queues  [2]queue
-	rates   rates
-	alarm   alarm
+	tally   tally
 	driving bool
 	waiting []*group
 	// moved is when a post last ended.
@@ -123,7 +112,7 @@ type lane struct {
 }
 
 func newLane(places [2][]place) *lane {
-	l := &lane{rates: assumed, alarm: assumedAlarm, copy: cuda.OnDevice, now: time.Now, quiet: func() (bool, error) { return false, nil }}
+	l := &lane{copy: cuda.OnDevice, now: time.Now, nap: nap, quiet: func() (bool, error) { return false, nil }}
 	l.submit = l.toDevice
 	for kind := range l.queues {
 		l.queues[kind].free = places[kind]
@@ -142,7 +131,7 @@ type place struct {
 // event is a *marker, except in tests.
 type event interface {
 	Query() (bool, error)
-	Await(nap, spin time.Duration) (cuda.Waited, error)
+	Await(spin time.Duration) (bool, error)
 }
 
 // add queues pieces of one group and posts as many as possible. Afterwards the list belongs to the
@@ -173,7 +162,7 @@ func (l *lane) add(pieces []piece) {
 func (l *lane) fill(now time.Time) {
 	if l.lost != nil {
 		l.flush()
-		if l.gone || !l.still || len(l.queues[small].posted)+len(l.queues[large].posted) > 0 {
+		if l.gone || !l.still || !l.idle() {
 			return
 		}
 		l.lost, l.still = nil, false
@@ -230,7 +219,7 @@ func (l *lane) nextSmall() *post {
 	}
 	// The copy engine carries out one copy after the other, so behind a large copy it would be
 	// late.
-	if l.gather != nil && rows <= tableRows && (len(l.queues[large].posted) > 0 || l.rates.gathers(copies, bytes)) {
+	if l.gather != nil && rows <= tableRows && (len(l.queues[large].posted) > 0 || gathers(copies, bytes)) {
 		p.slot = l.gather.take()
 	}
 	if p.slot < 0 && copies > maxCopies {
@@ -246,20 +235,27 @@ func (l *lane) nextSmall() *post {
 	return p
 }
 
-// post submits a post and predicts its end. REQUIRES: mu.
+// post submits a post. REQUIRES: mu.
 func (l *lane) post(now time.Time, q *queue, p *post) {
 	last := len(q.free) - 1
 	p.place, q.free = q.free[last], q.free[:last]
+	l.tally.add(p, now, l.idle())
 	if err := l.submit(p); err != nil {
 		l.lost, p.unsure = err, true
 	}
-	p.began, p.asked = now, now
-	if n := len(q.posted); n > 0 && q.posted[n-1].ends.After(now) {
-		p.began, p.queued = q.posted[n-1].ends, true
-	}
-	p.base = l.rates.base(p, p.queued)
-	p.ends = p.began.Add(l.rates.predict(p))
+	p.least = now.Add(l.floor(p))
 	q.posted = append(q.posted, p)
+}
+
+// idle reports whether nothing is posted. REQUIRES: mu.
+func (l *lane) idle() bool { return len(l.queues[small].posted)+len(l.queues[large].posted) == 0 }
+
+// floor returns a lower bound of the time that a post takes on the link.
+func (l *lane) floor(p *post) time.Duration {
+	if l.fastest == 0 {
+		return 0
+	}
+	return over(p.bytes, l.fastest)
 }
 
 // toDevice submits a post. It returns an error only if the end of the post cannot be detected; an
@@ -285,36 +281,39 @@ func (l *lane) toDevice(p *post) error {
 
 // poll handles the posts that are over and then posts more. REQUIRES: mu.
 func (l *lane) poll(now time.Time) {
-	alone := len(l.queues[small].posted) == 0 || len(l.queues[large].posted) == 0
 	for kind := range l.queues {
 		q := &l.queues[kind]
-		for len(q.posted) > 0 && l.over(q.posted[0], now, alone) {
+		for len(q.posted) > 0 && l.over(q.posted[0], now) {
 			p := q.posted[0]
 			q.free = append(q.free, p.place)
 			n := copy(q.posted, q.posted[1:])
 			q.posted[n] = nil
 			if q.posted = q.posted[:n]; n > 0 {
-				q.posted[0].follow(p, now, &l.rates)
+				l.follow(kind, q.posted[0], now)
 			}
 			l.forget(p)
 		}
 	}
+	if l.idle() {
+		l.tally.end(now)
+	}
 	l.fill(now)
 }
 
-// follow updates a post after the post before it ended: from now on it has the link for itself. If
-// the end of that one was not observed, the two are measured together.
-func (p *post) follow(before *post, now time.Time, r *rates) {
-	if before.loose {
-		p.began, p.carried, p.base = before.began, before.carried+before.bytes, before.base+p.base
-		return
+// follow updates a post when the end of the one before it is noticed, up to a nap late. Chunks of
+// large frames come one after the other, posts of small frames side by side.
+func (l *lane) follow(kind int, p *post, now time.Time) {
+	least := now.Add(-napFor)
+	if kind == large {
+		least = least.Add(l.floor(p))
 	}
-	p.began, p.ends = now, now.Add(r.predict(p))
+	if least.After(p.least) {
+		p.least = least
+	}
 }
 
-// over reports whether a post has ended, and then ends its pieces. If alone, its time updates the
-// model of the link. REQUIRES: mu.
-func (l *lane) over(p *post, now time.Time, alone bool) bool {
+// over reports whether a post has ended, and then ends its pieces. REQUIRES: mu.
+func (l *lane) over(p *post, now time.Time) bool {
 	if !p.done {
 		done, err := false, error(nil)
 		if !p.unsure {
@@ -324,10 +323,8 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 			l.lost = err
 		}
 		if !done && (l.lost == nil || !l.stopped()) {
-			p.asked = now
 			return false
 		}
-		p.loose = now.Sub(p.asked) > looseAfter
 	}
 	l.moved = now
 	if p.slot >= 0 {
@@ -337,8 +334,8 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	if err == nil {
 		err = l.lost
 	}
-	if err == nil && alone && !p.pieces[0].step {
-		l.rates.learn(p, now)
+	if err != nil {
+		l.tally.drop()
 	}
 	for i := range p.pieces {
 		p.pieces[i].group.end(&p.pieces[i], err, now)

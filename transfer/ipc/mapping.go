@@ -168,12 +168,15 @@ func (m *mapping) prepare() (err error) {
 	m.lane.quiet = m.quiet
 	if m.peer != nil {
 		m.lane.entrance = &m.path.entrance
-	}
-	if m.peer == nil {
+		m.lane.fastest = fastest(m.path.config.Device.Info(), m.export.Device)
+	} else {
 		m.lane.copy = cuda.ToDevice
-		m.lane.rates = assumedOfHost
 	}
-	return m.prove()
+	if err := m.prove(); err != nil {
+		return err
+	}
+	m.lane.tally.rates = [methods]float64{byEngine: m.proof.BytesPerSecond, byKernel: m.proof.GatherBytesPerSecond}
+	return nil
 }
 
 // quiet is lane.quiet.
@@ -185,6 +188,17 @@ func (m *mapping) quiet() (lost bool, err error) {
 		err = errors.Join(err, s.Sync())
 	}
 	return m.path.config.Device.Health() != nil, err
+}
+
+// fastest returns an upper bound of the rate from a peer's GPU, in bytes per second; 0 means none
+// is known: the memory is that of the same GPU, or the GPU is newer than Hopper and has faster
+// links.
+func fastest(own cuda.Info, peer cuda.UUID) float64 {
+	const hopper = 9
+	if own.UUID == peer || own.Attributes.ComputeMajor > hopper {
+		return 0
+	}
+	return fastestLink
 }
 
 // makePlaces gives each place for small frames its own stream, and all places for large ones the

@@ -44,29 +44,28 @@ func (m *marker) Query() (bool, error) {
 }
 
 // Await is part of event.
-func (m *marker) Await(nap, spin time.Duration) (w cuda.Waited, err error) {
+func (m *marker) Await(spin time.Duration) (bool, error) {
 	// looks is the number of checks between two reads of the clock.
 	const looks = 32
-	if m.word == nil {
-		return m.event.Await(nap, spin)
+	switch {
+	case m.word == nil && spin == 0:
+		return false, nil // the next Query answers as well
+	case m.word == nil:
+		return m.event.Await(spin)
 	}
-	if nap == 0 {
-		for began := time.Now(); ; {
-			for range looks {
-				if m.written() {
-					return cuda.Waited{Done: true}, nil
-				}
-			}
-			if time.Since(began) >= spin {
-				break
+	for began := time.Now(); ; {
+		for range looks {
+			if m.written() {
+				return true, nil
 			}
 		}
-		spin = 0
+		if time.Since(began) >= spin {
+			break
+		}
 	}
 	// NB: an event that is not recorded yet still belongs to the post before.
-	if m.err = m.event.Record(m.stream); m.err != nil {
-		return w, m.err
+	if m.err = m.event.Record(m.stream); m.err == nil {
+		m.recorded()
 	}
-	m.recorded()
-	return m.event.Await(nap, spin)
+	return false, m.err
 }

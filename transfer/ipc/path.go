@@ -11,9 +11,14 @@
 // A lane is the copy queue for one peer. At most two chunks of 128 MiB are under way on it at a
 // time, so that a small frame that comes later waits only for those. Frames of less than 16 MiB go
 // first. Many of them are copied together by one launch of a kernel that reads a table (gather.cu),
-// if that is faster according to the measured rates. A lane is proved when the peer's memory is
-// mapped: the header page must be that of the announced incarnation, and timed reads measure
-// latency and bandwidth.
+// if that is faster by their number and size. A lane is proved when the peer's memory is mapped: the
+// header page must be that of the announced incarnation, and timed reads measure latency and
+// bandwidth.
+//
+// # Waiting
+//
+// One of the goroutines that wait for copies polls for their end. It sleeps until the bytes could be
+// here over the fastest link, polls for 200 µs, and then sleeps for 50 µs or more between polls.
 //
 // # Guarantees
 //
@@ -111,7 +116,8 @@ type Lane struct {
 	BytesPerSecond       float64
 	GatherBytesPerSecond float64
 	Why                  string
-	// Now and GatherNow are the current rates of the model: of large copies and of gathers.
+	// Now and GatherNow are moving averages of the rates of whole batches, by the copy engine and by
+	// the kernel.
 	Now, GatherNow float64
 }
 
@@ -243,7 +249,7 @@ func (p *Path) Lanes() map[string]Lane {
 	for at, m := range p.lanes {
 		lane := m.proof
 		m.lane.mu.Lock()
-		lane.Now, lane.GatherNow = m.lane.rates.engineRate, m.lane.rates.gatherRate
+		lane.Now, lane.GatherNow = m.lane.tally.rates[byEngine], m.lane.tally.rates[byKernel]
 		m.lane.mu.Unlock()
 		lanes[at] = lane
 	}
@@ -251,8 +257,7 @@ func (p *Path) Lanes() map[string]Lane {
 }
 
 // Transport describes the mechanisms that carry the bytes of a peer's objects, with their current
-// rates. It is empty if the peer's memory is not mapped. These rates decide which mechanism a batch
-// takes (rates.go).
+// rates. It is empty if the peer's memory is not mapped.
 func (p *Path) Transport(at string) string {
 	lane, ok := p.Lanes()[at]
 	if !ok {

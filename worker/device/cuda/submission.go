@@ -75,7 +75,7 @@ func (r *run) wait() error {
 	if r.device.spins {
 		// Spin in one call: a yield between two polls would wake other threads, and the work that
 		// follows would move to their CPUs.
-		if waited, err := r.event.Await(0, spinFor); waited.Done || err != nil {
+		if done, err := r.event.Await(spinFor); done || err != nil {
 			return err
 		}
 	}
