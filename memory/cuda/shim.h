@@ -88,8 +88,8 @@ int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);
-// Queries an event until it is reached or spin_ns are over, at least once. Returns the driver's last
-// answer.
+// Queries an event until it is reached or spin_ns are over, at least once. Returns the driver's
+// last answer.
 int mrc_event_await(uint64_t context, uint64_t event, int64_t spin_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
 int mrc_event_export(uint64_t context, uint64_t event, void *handle);

@@ -84,9 +84,9 @@ type lane struct {
 	copy func(to, from, bytes uint64) cuda.Copy
 	// fastest is an upper bound of the link's rate, in bytes per second. 0: none is known.
 	fastest float64
-	// submit, now and nap are toDevice, time.Now and nap, except in tests. quiet waits until none of
-	// the posted copies runs any more. It returns an error if it could not find that out. lost means
-	// that the device is lost, so that nothing runs on it.
+	// submit, now and nap are toDevice, time.Now and nap, except in tests. quiet waits until none
+	// of the posted copies runs any more. It returns an error if it could not find that out. lost
+	// means that the device is lost, so that nothing runs on it.
 	submit func(p *post) error
 	now    func() time.Time
 	nap    func(time.Duration)

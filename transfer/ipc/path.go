@@ -11,14 +11,14 @@
 // A lane is the copy queue for one peer. At most two chunks of 128 MiB are under way on it at a
 // time, so that a small frame that comes later waits only for those. Frames of less than 16 MiB go
 // first. Many of them are copied together by one launch of a kernel that reads a table (gather.cu),
-// if that is faster by their number and size. A lane is proved when the peer's memory is mapped: the
-// header page must be that of the announced incarnation, and timed reads measure latency and
+// if that is faster by their number and size. A lane is proved when the peer's memory is mapped:
+// the header page must be that of the announced incarnation, and timed reads measure latency and
 // bandwidth.
 //
 // # Waiting
 //
-// One of the goroutines that wait for copies polls for their end. It sleeps until the bytes could be
-// here over the fastest link, polls for 200 µs, and then sleeps for 50 µs or more between polls.
+// One of the goroutines that wait for copies polls for their end. It sleeps until the bytes could
+// be here over the fastest link, polls for 200 µs, and then sleeps for 50 µs or more between polls.
 //
 // # Guarantees
 //
@@ -116,8 +116,8 @@ type Lane struct {
 	BytesPerSecond       float64
 	GatherBytesPerSecond float64
 	Why                  string
-	// Now and GatherNow are moving averages of the rates of whole batches, by the copy engine and by
-	// the kernel.
+	// Now and GatherNow are moving averages of the rates of whole batches, by the copy engine and
+	// by the kernel.
 	Now, GatherNow float64
 }
 

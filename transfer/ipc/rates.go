@@ -33,8 +33,8 @@ type tally struct {
 	// rates are in bytes per second, by method: first those that the lane was proved with, then
 	// moving averages.
 	rates [methods]float64
-	// since is the beginning of the batch that is under way: of all that is posted until the lane is
-	// idle again. bytes are its bytes.
+	// since is the beginning of the batch that is under way: of all that is posted until the lane
+	// is idle again. bytes are its bytes.
 	since time.Time
 	bytes [methods]uint64
 }

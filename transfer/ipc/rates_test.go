@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The faster way is chosen, by the times of H200s: a first copy takes 8 µs and each further one 3.3,
-// a gather 14 µs and what its bytes take at 300 GB/s.
+// The faster way is chosen, by the times of H200s: a first copy takes 8 µs and each further one
+// 3.3, a gather 14 µs and what its bytes take at 300 GB/s.
 func TestTheFasterMethodIsChosen(t *testing.T) {
 	const us = time.Microsecond
 	for copies := 1; copies <= maxCopies; copies++ {
@@ -24,8 +24,8 @@ func TestTheFasterMethodIsChosen(t *testing.T) {
 	}
 }
 
-// tallied posts each of the given posts once the one before it is under way, and ends them all after
-// the given time.
+// tallied posts each of the given posts once the one before it is under way, and ends them all
+// after the given time.
 func tallied(t *tally, took time.Duration, posts ...*post) {
 	now := time.Unix(1, 0)
 	for i, p := range posts {

@@ -122,8 +122,8 @@ func times(list ...int) (out []time.Duration) {
 	return out
 }
 
-// A fetch ends at most a nap after its copies, and near NVLink's rate much sooner. The waiter is awake
-// while it may poll, and for a tenth of the rest.
+// A fetch ends at most a nap after its copies, and near NVLink's rate much sooner. The waiter is
+// awake while it may poll, and for a tenth of the rest.
 func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 	sways := map[string][]float64{"sharp": {0}, "dull": {.01, -.03, .02, 0, -.02, .03, -.01}}
 	for name, late := range map[string][]time.Duration{"sharp": times(5, 5, 6, 5, 5, 5, 9), "dull": times(30, 35, 40, 30, 50, 32)} {
