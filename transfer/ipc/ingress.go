@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// turn is the egress token of a source for large frames: board.Turn.
+// turn is the egress token of a source for large frames: objindex.EgressToken.
 type turn interface {
 	Acquire(now, until time.Time) bool
 	Release()
