@@ -38,7 +38,7 @@ func BenchmarkIndependent(b *testing.B) {
 			request.Ops = []*pb.Op{{Kind: pb.OpKind_OP_KIND_NATIVE, Name: "bench.noop"}}
 		}
 		for i := first; i < min(first+chunk, b.N); i++ {
-			request.Tasks = append(request.Tasks, &pb.TaskSpec{Key: fmt.Sprintf("noop-%d", i), Hold: true})
+			request.Tasks = append(request.Tasks, &pb.TaskSpec{Key: fmt.Sprintf("noop-%d", i), What: &pb.TaskSpec_OpIndex{}, Hold: true})
 		}
 		if err := stream.Send(request); err != nil {
 			b.Fatal(err)
@@ -76,8 +76,8 @@ func BenchmarkLatency(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		began := time.Now()
-		response, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
-			Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{{Key: fmt.Sprintf("noop-%d", i), Op: "bench.noop", Hold: true}},
+		response, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
+			Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{{Key: fmt.Sprintf("noop-%d", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Hold: true}},
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -148,7 +148,7 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	for round := range 3 {
-		request := &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Options: []*pb.TaskOptions{{Resources: map[string]float64{"lic": 1}}},
+		request := &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Options: []*pb.TaskOptions{{Resources: map[string]float64{"lic": 1}}},
 			Tasks: noops("after-"+string(rune('a'+round)), 10)}
 		for _, task := range request.Tasks {
 			task.OptionsIndex = 1
@@ -174,7 +174,7 @@ func TestWhatOptionsMayBe(t *testing.T) {
 		return succeed(a)
 	})
 	submit := func(o *pb.TaskOptions) error {
-		_, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Options: []*pb.TaskOptions{o}, Tasks: []*pb.TaskSpec{{Key: "k", Op: "bench.noop", OptionsIndex: 1, Hold: true}}})
+		_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Options: []*pb.TaskOptions{o}, Tasks: []*pb.TaskSpec{{Key: "k", What: &pb.TaskSpec_Op{Op: "bench.noop"}, OptionsIndex: 1, Hold: true}}})
 		return err
 	}
 	for field, o := range map[string]*pb.TaskOptions{
@@ -186,14 +186,14 @@ func TestWhatOptionsMayBe(t *testing.T) {
 		"resources":               {Resources: map[string]float64{"lic": math.NaN()}},
 		"options[0].resources":    {Resources: map[string]float64{"lic": -5}},
 		`options[0].resources[""`: {Resources: map[string]float64{"": 1}},
-		"workers":                 {Workers: []string{strings.Repeat("w", 10_000)}},
+		"workers":                 {Workers: []*pb.WorkerSelector{{By: &pb.WorkerSelector_Name{Name: strings.Repeat("w", 10_000)}}}},
 		"expected_output_bytes":   {ExpectedOutputBytes: math.MaxUint64},
 		"slots":                   {Slots: math.MaxUint32},
 		"max_retries":             {MaxRetries: math.MaxUint32},
 	} {
 		wantReason(t, submit(o), "INVALID_FIELD", field)
 	}
-	_, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{})
+	_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{})
 	wantReason(t, err, "INVALID_FIELD", "tasks")
 	_, err = c.client.OpenClient(ctx, &pb.OpenClientRequest{ApiVersion: "v1.-1"})
 	wantReason(t, err, "INVALID_FIELD", "api_version")

@@ -64,7 +64,7 @@ func TestASilentWorkerIsLostAndItsTasksRunElsewhere(t *testing.T) {
 		silent := c.join(c.conn, mine, never)
 		id := c.open(ctx)
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 		mine := registration("w")
 		w := c.join(c.conn, mine, never)
 		id := c.open(ctx)
-		if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)}); err != nil {
+		if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{

@@ -18,9 +18,9 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 		leaver := c.join(c.conn, registration("leaver"), succeed)
 		id := c.open(ctx)
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 			Header: &pb.SubmitHeader{ClientId: id}, Ops: []*pb.Op{{Kind: pb.OpKind_OP_KIND_DATA}},
-			Tasks: []*pb.TaskSpec{{Key: "data", Hold: true}},
+			Tasks: []*pb.TaskSpec{{Key: "data", What: &pb.TaskSpec_OpIndex{}, Hold: true}},
 		})
 		if err != nil {
 			t.Fatal(err)

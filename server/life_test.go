@@ -24,7 +24,7 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 		first.beat()
 		id := c.open(ctx)
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,11 +40,11 @@ func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	tasks := noops("in", 3000)
-	sum := &pb.TaskSpec{Key: "sum", Op: "array.sum", Hold: true}
+	sum := &pb.TaskSpec{Key: "sum", What: &pb.TaskSpec_Op{Op: "array.sum"}, Hold: true}
 	for _, task := range tasks {
 		sum.Inputs = append(sum.Inputs, task.GetKey())
 	}
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: append(tasks, sum)})
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: append(tasks, sum)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,15 +82,15 @@ func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := &pb.TaskSpec{Key: "trap", Op: "bench.noop", Hold: true, PackedArguments: make([]byte, 64<<20-100)}
+	task := &pb.TaskSpec{Key: "trap", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Hold: true, Call: &pb.TaskSpec_PackedArguments{PackedArguments: make([]byte, 64<<20-100)}}
 	if err := stream.Send(&pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.CloseAndRecv()
 	wantReason(t, err, "INVALID_FIELD", "tasks[0].packed_arguments", `"trap"`, "60 MiB")
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	task.PackedArguments = task.PackedArguments[:60<<20-1<<10]
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}})
+	task.Call = &pb.TaskSpec_PackedArguments{PackedArguments: make([]byte, 60<<20-1<<10)}
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,14 +110,14 @@ func TestWithoutATokenARequestIsNotRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = stream.RecvMsg(&pb.SubmitBatchResponse{})
+		err = stream.RecvMsg(&pb.SubmitResponse{})
 		wantReason(t, err, "UNAUTHENTICATED", "MILLRACE_TOKEN")
 	}
-	large := &pb.SubmitBatchRequest{Functions: []*pb.Function{{Hash: make([]byte, 32), Payload: make([]byte, 60<<20)}}}
+	large := &pb.SubmitRequest{Functions: []*pb.Function{{Hash: make([]byte, 32), Payload: make([]byte, 60<<20)}}}
 	_, err := c.client.SubmitBatch(ctx, large)
 	wantReason(t, err, "UNAUTHENTICATED")
 	if _, err := c.client.SubmitBatch(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer secret"),
-		&pb.SubmitBatchRequest{Tasks: noops("a", 1)}); err != nil {
+		&pb.SubmitRequest{Tasks: noops("a", 1)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -146,7 +146,7 @@ func TestASubmissionHasALimit(t *testing.T) {
 	if sent == 1000 {
 		t.Error("all of it was taken")
 	}
-	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Tasks: noops("a", 1)}); err != nil {
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Tasks: noops("a", 1)}); err != nil {
 		t.Error(err)
 	}
 }

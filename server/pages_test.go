@@ -29,7 +29,7 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	id := c.open(ctx)
 	const inputs, tasks = 20_000, 12
 	submit := func(specs []*pb.TaskSpec) []uint64 {
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,12 +39,12 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	specs := make([]*pb.TaskSpec, inputs)
 	for i := range names {
 		names[i] = fmt.Sprintf("%01024d", i)
-		specs[i] = &pb.TaskSpec{Key: names[i], Op: "bench.noop"}
+		specs[i] = &pb.TaskSpec{Key: names[i], What: &pb.TaskSpec_Op{Op: "bench.noop"}}
 	}
 	submit(specs)
 	var wide []uint64
 	for i := range tasks {
-		wide = append(wide, submit([]*pb.TaskSpec{{Key: fmt.Sprintf("wide-%d", i), Op: "bench.noop", Inputs: names, Hold: true}})...)
+		wide = append(wide, submit([]*pb.TaskSpec{{Key: fmt.Sprintf("wide-%d", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: names, Hold: true}})...)
 	}
 	found, token := 0, ""
 	for {
@@ -88,7 +88,7 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 	for _, spec := range specs {
 		spec.Key += strings.Repeat("x", 1000)
 	}
-	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
 		t.Fatal(err)
 	}
 	keys := make([]string, len(specs))
@@ -153,9 +153,9 @@ func TestListedPagesEndAtTheirSize(t *testing.T) {
 		names[i] = spec.GetKey()
 	}
 	for i := range rows {
-		specs = append(specs, &pb.TaskSpec{Key: fmt.Sprint("wide", i), Op: "bench.noop", Inputs: names, Hold: true})
+		specs = append(specs, &pb.TaskSpec{Key: fmt.Sprint("wide", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: names, Hold: true})
 	}
-	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range rows {
@@ -209,7 +209,7 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 	}
 	id := opened.GetClient().GetClientId()
 	const tasks = 600
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("f", tasks)})
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("f", tasks)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 		dead := c.join(c.conn, mine, large)
 		id := c.open(ctx)
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func TestSubmittedTasksRunAndTheirClientHearsOfIt(t *testing.T) {
 	c.join(c.conn, registration("w-0"), succeed)
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 		Header: &pb.SubmitHeader{ClientId: id, Name: "first"}, Tasks: noops("a", 1000),
 	})
 	if err != nil {
@@ -111,11 +111,11 @@ func TestDependentTasksGetTheirInputsAndArguments(t *testing.T) {
 		Positional: []*pb.Value{{Kind: &pb.Value_Input{Input: 0}}},
 		Named:      map[string]*pb.Value{"b": {Kind: &pb.Value_IntValue{IntValue: 2}}, "a": {Kind: &pb.Value_IntValue{IntValue: 1}}},
 	}
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 		Header: &pb.SubmitHeader{ClientId: id},
 		Tasks: []*pb.TaskSpec{
-			{Key: "x", Op: "bench.noop", PackedArguments: []byte("passed on unread")},
-			{Key: "y", Op: "array.sum", Inputs: []string{"x"}, Arguments: typed, Hold: true},
+			{Key: "x", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Call: &pb.TaskSpec_PackedArguments{PackedArguments: []byte("passed on unread")}},
+			{Key: "y", What: &pb.TaskSpec_Op{Op: "array.sum"}, Inputs: []string{"x"}, Call: &pb.TaskSpec_Arguments{Arguments: typed}, Hold: true},
 		},
 	})
 	if err != nil {
@@ -141,27 +141,27 @@ func TestBadSubmissionsAreRefusedWholeAndSayWhy(t *testing.T) {
 	c.join(c.conn, registration("w-0"), never)
 	id := c.open(ctx)
 	noop := func(key string, inputs ...string) *pb.TaskSpec {
-		return &pb.TaskSpec{Key: key, Op: "bench.noop", Inputs: inputs, Hold: true}
+		return &pb.TaskSpec{Key: key, What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: inputs, Hold: true}
 	}
 	submit := func(tasks ...*pb.TaskSpec) error {
-		_, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: tasks})
+		_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: tasks})
 		return err
 	}
 	if err := submit(noop("known")); err != nil {
 		t.Fatal(err)
 	}
 	other := noop("known")
-	other.PackedArguments = []byte("other")
+	other.Call = &pb.TaskSpec_PackedArguments{PackedArguments: []byte("other")}
 	unknownOp := noop("o")
-	unknownOp.Op = "array.matmull"
+	unknownOp.What = &pb.TaskSpec_Op{Op: "array.matmull"}
 	misplaced := noop("m")
-	misplaced.Op, misplaced.OpIndex = "", 3
+	misplaced.What = &pb.TaskSpec_OpIndex{OpIndex: 3}
+	nothing := noop("n")
+	nothing.What = nil
 	options := noop("q")
 	options.OptionsIndex = 1
 	reference := noop("r")
-	reference.Arguments = &pb.Arguments{Positional: []*pb.Value{{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{Kind: &pb.Value_Input{Input: 1}}}}}}}}
-	both := noop("b", "known")
-	both.Arguments, both.PackedArguments = &pb.Arguments{}, []byte("x")
+	reference.Call = &pb.TaskSpec_Arguments{Arguments: &pb.Arguments{Positional: []*pb.Value{{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{Kind: &pb.Value_Input{Input: 1}}}}}}}}}
 	for _, test := range []struct {
 		name   string
 		err    error
@@ -176,13 +176,13 @@ func TestBadSubmissionsAreRefusedWholeAndSayWhy(t *testing.T) {
 		{"op index", submit(misplaced), "INVALID_FIELD", []string{"tasks[0].op_index", `"m"`}},
 		{"options index", submit(options), "INVALID_FIELD", []string{"options_index"}},
 		{"reference", submit(reference), "INVALID_FIELD", []string{"input 1", "0 inputs"}},
-		{"both arguments", submit(both), "INVALID_FIELD", []string{"packed_arguments"}},
-		{"empty key", submit(&pb.TaskSpec{Op: "bench.noop"}), "INVALID_FIELD", []string{"tasks[0].key"}},
-		{"import path", submit(&pb.TaskSpec{Key: "i", Op: "module:"}), "INVALID_FIELD", []string{"module:"}},
+		{"neither op nor index", submit(nothing), "INVALID_FIELD", []string{"tasks[0].what"}},
+		{"empty key", submit(&pb.TaskSpec{What: &pb.TaskSpec_Op{Op: "bench.noop"}}), "INVALID_FIELD", []string{"tasks[0].key"}},
+		{"import path", submit(&pb.TaskSpec{Key: "i", What: &pb.TaskSpec_Op{Op: "module:"}}), "INVALID_FIELD", []string{"module:"}},
 	} {
 		t.Run(test.name, func(t *testing.T) { wantReason(t, test.err, test.reason, test.words...) })
 	}
-	_, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: 99}, Tasks: noops("z", 1)})
+	_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: 99}, Tasks: noops("z", 1)})
 	wantReason(t, err, "UNKNOWN_CLIENT")
 	tasks, err := c.client.ListTasks(ctx, &pb.ListTasksRequest{})
 	if err != nil || len(tasks.GetTasks()) != 1 {
@@ -246,11 +246,11 @@ func TestFunctionsTravelOnce(t *testing.T) {
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	payload := []byte("a pickled function")
 	hash := sha256.Sum256(payload)
-	request := func(key string, functions ...*pb.Function) *pb.SubmitBatchRequest {
-		return &pb.SubmitBatchRequest{
+	request := func(key string, functions ...*pb.Function) *pb.SubmitRequest {
+		return &pb.SubmitRequest{
 			Header: &pb.SubmitHeader{ClientId: id}, Functions: functions,
 			Ops:   []*pb.Op{{Kind: pb.OpKind_OP_KIND_PYTHON_PICKLE, Name: "f", Function: hash[:]}},
-			Tasks: []*pb.TaskSpec{{Key: key, Hold: true}},
+			Tasks: []*pb.TaskSpec{{Key: key, What: &pb.TaskSpec_OpIndex{}, Hold: true}},
 		}
 	}
 	response, err := c.client.SubmitBatch(ctx, request("a"))
@@ -341,7 +341,7 @@ func TestAWatchResumesWhereItBroke(t *testing.T) {
 		t.Fatalf("first message: %v, %v", snapshot, err)
 	}
 	submit := func(prefix string) []uint64 {
-		response, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops(prefix, 10)})
+		response, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops(prefix, 10)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -395,7 +395,7 @@ func TestASlowReaderMissesNoLastState(t *testing.T) {
 	id := c.open(ctx)
 	slow := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	const tasks = 30_000
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", tasks)})
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", tasks)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -432,7 +432,7 @@ func TestASlowReaderMissesNoLastState(t *testing.T) {
 func TestAGraphIsWatchedUntilItEnds(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{Name: "detached"}, Tasks: noops("a", 100)})
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{Name: "detached"}, Tasks: noops("a", 100)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -478,8 +478,8 @@ func TestResultsAreReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{
-		{Key: "good", Op: "bench.noop"}, {Key: "bad", Op: "bench.noop"}, {Key: "large", Op: "bench.noop"},
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Tasks: []*pb.TaskSpec{
+		{Key: "good", What: &pb.TaskSpec_Op{Op: "bench.noop"}}, {Key: "bad", What: &pb.TaskSpec_Op{Op: "bench.noop"}}, {Key: "large", What: &pb.TaskSpec_Op{Op: "bench.noop"}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -538,7 +538,7 @@ func TestListsArePaged(t *testing.T) {
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	for g := range 5 {
-		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 			Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops(fmt.Sprintf("g%d", g), 5),
 		})
 		if err != nil {
@@ -618,7 +618,7 @@ func TestCancelAndRetry(t *testing.T) {
 	w := c.joinSeen(c.conn, registration("w-0"), never, make(chan *workerv1.SessionResponse, 100))
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
 	if err != nil {
 		t.Fatal(err)
 	}

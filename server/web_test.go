@@ -40,7 +40,7 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 		return response.StatusCode, string(body)
 	}
 	ctx := metadata.AppendToOutgoingContext(timeout(t), "authorization", "Bearer secret")
-	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Tasks: noops("a", 3)}); err != nil {
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Tasks: noops("a", 3)}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{

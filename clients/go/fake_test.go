@@ -138,7 +138,7 @@ func refuseAs(code codes.Code, reason, message string) error {
 	return s.Err()
 }
 
-func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitBatchRequest) (*millracev1.SubmitBatchResponse, error) {
+func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitRequest) (*millracev1.SubmitResponse, error) {
 	if f.gate != nil {
 		<-f.gate
 	}
@@ -152,7 +152,7 @@ func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitBatchR
 	return f.apply(in)
 }
 
-func (f *fakeCluster) apply(in *millracev1.SubmitBatchRequest) (*millracev1.SubmitBatchResponse, error) {
+func (f *fakeCluster) apply(in *millracev1.SubmitRequest) (*millracev1.SubmitResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, spec := range in.GetTasks() {
@@ -170,7 +170,7 @@ func (f *fakeCluster) apply(in *millracev1.SubmitBatchRequest) (*millracev1.Subm
 	if !again {
 		f.batches = append(f.batches, len(in.GetTasks()))
 	}
-	out := &millracev1.SubmitBatchResponse{GraphId: 1}
+	out := &millracev1.SubmitResponse{GraphId: 1}
 	for _, spec := range in.GetTasks() {
 		id, known := f.keys[spec.GetKey()]
 		if !known {
@@ -191,7 +191,7 @@ func (f *fakeCluster) apply(in *millracev1.SubmitBatchRequest) (*millracev1.Subm
 	return out, nil
 }
 
-func submits(in *millracev1.SubmitBatchRequest, key string) bool {
+func submits(in *millracev1.SubmitRequest, key string) bool {
 	for _, spec := range in.GetTasks() {
 		if spec.GetKey() == key {
 			return true
@@ -238,7 +238,7 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 }
 
 func (f *fakeCluster) Submit(stream grpc.ClientStreamingServer[millracev1.SubmitRequest, millracev1.SubmitResponse]) error {
-	whole := &millracev1.SubmitBatchRequest{}
+	whole := &millracev1.SubmitRequest{}
 	for {
 		in, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

@@ -250,8 +250,7 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	}, nil
 }
 
-// streamChunks sends the chunks of one submission. NB: SubmitResponse and SubmitBatchResponse have
-// the same fields.
+// streamChunks sends the chunks of one submission.
 func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk, out *millracev1.SubmitResponse) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

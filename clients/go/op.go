@@ -5,6 +5,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -42,7 +44,9 @@ type taskOptions struct {
 	key   string
 	hold  bool
 	rules millracev1.TaskOptions
-	bad   error
+	// workers are the texts that rules.Workers was made of.
+	workers []string
+	bad     error
 }
 
 // WithKey sets the key of the task. Equal keys mean the same task: submitting the key again with an
@@ -77,13 +81,30 @@ func WithTimeout(d time.Duration) TaskOption {
 
 // WithWorkers runs the task only on workers with these names, ids ("w3") or hosts.
 func WithWorkers(names ...string) TaskOption {
-	return func(o *taskOptions) { o.rules.Workers = names }
+	return func(o *taskOptions) { o.workers, o.rules.Workers = names, selectors(names) }
+}
+
+// selectors returns all that the texts may mean: a name, a host and, if it is of that form, an id.
+func selectors(texts []string) []*millracev1.WorkerSelector {
+	var all []*millracev1.WorkerSelector
+	for _, text := range texts {
+		all = append(all, &millracev1.WorkerSelector{By: &millracev1.WorkerSelector_Name{Name: text}},
+			&millracev1.WorkerSelector{By: &millracev1.WorkerSelector_Host{Host: text}})
+		if digits, ok := strings.CutPrefix(text, "w"); ok {
+			if id, err := strconv.ParseUint(digits, 10, 32); err == nil && id > 0 {
+				all = append(all, &millracev1.WorkerSelector{By: &millracev1.WorkerSelector_WorkerId{WorkerId: uint32(id)}})
+			}
+		}
+	}
+	return all
 }
 
 // WithPreferredWorkers runs the task on one of these workers if one of them is available and can
 // fetch the task's inputs, else on any worker.
 func WithPreferredWorkers(names ...string) TaskOption {
-	return func(o *taskOptions) { o.rules.Workers, o.rules.AllowOtherWorkers = names, true }
+	return func(o *taskOptions) {
+		o.workers, o.rules.Workers, o.rules.AllowOtherWorkers = names, selectors(names), true
+	}
 }
 
 // WithResources sets the resources of a worker, besides slots, that the task occupies while it
@@ -104,7 +125,7 @@ func WithOutputBytes(n uint64) TaskOption {
 // ever run it.
 func WithNoWait() TaskOption { return func(o *taskOptions) { o.rules.NoWait = true } }
 
-// Field numbers of SubmitRequest and SubmitBatchRequest (they agree), TaskSpec and Op.
+// Field numbers of SubmitRequest, TaskSpec and Op.
 const (
 	fieldSubmitHeader  = 1
 	fieldSubmitOps     = 2
@@ -183,10 +204,7 @@ func (o *taskOptions) encode() ([]byte, error) {
 
 // appendSpec appends one task of a submission.
 func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte, options uint32, hold bool) []byte {
-	size := 1 + protowire.SizeBytes(len(key))
-	if op != 0 {
-		size += 1 + protowire.SizeVarint(uint64(op))
-	}
+	size := 1 + protowire.SizeBytes(len(key)) + 1 + protowire.SizeVarint(uint64(op))
 	for _, in := range inputs {
 		size += 1 + protowire.SizeBytes(len(in))
 	}
@@ -201,9 +219,7 @@ func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte,
 	}
 	b = protowire.AppendVarint(appendTag(b, fieldSubmitTasks, protowire.BytesType), uint64(size))
 	b = appendStringField(b, fieldSpecKey, key)
-	if op != 0 {
-		b = appendVarintField(b, fieldSpecOpIndex, uint64(op))
-	}
+	b = appendVarintField(b, fieldSpecOpIndex, uint64(op))
 	for _, in := range inputs {
 		b = appendStringField(b, fieldSpecInputs, in)
 	}

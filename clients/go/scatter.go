@@ -72,7 +72,7 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 		return f, nil // the key was known, and its bytes are there
 	}
 	head.Object = &millracev1.ObjectRef{TaskId: f.TaskID()}
-	if err := c.place(ctx, f, o.rules.GetWorkers(), head, frames); err != nil {
+	if err := c.place(ctx, f, o.workers, head, frames); err != nil {
 		f.Release()
 		return nil, err
 	}

@@ -369,7 +369,7 @@ func refusal(err error) bool {
 }
 
 // submitOnce makes one submission. The scheduler applies it once, however often it must be sent.
-func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitBatchResponse, error) {
+func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitResponse, error) {
 	q := &c.submits
 	if q.graphUsed+tasks > graphTasks || q.graphLease != c.lease.Load() {
 		q.graph, q.graphUsed, q.graphLease = 0, 0, c.lease.Load()
@@ -390,7 +390,7 @@ func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitBatc
 	return out, nil
 }
 
-func (c *Client) submitTo(ctx context.Context, graph uint64, body wireMessage) (*millracev1.SubmitBatchResponse, error) {
+func (c *Client) submitTo(ctx context.Context, graph uint64, body wireMessage) (*millracev1.SubmitResponse, error) {
 	header, err := encodeHeader(&millracev1.SubmitHeader{
 		ClientId:  c.lease.Load(),
 		GraphId:   graph,
@@ -401,7 +401,7 @@ func (c *Client) submitTo(ctx context.Context, graph uint64, body wireMessage) (
 		return nil, err
 	}
 	message := append(wireMessage{header}, body...)
-	var out millracev1.SubmitBatchResponse
+	var out millracev1.SubmitResponse
 	err = c.retry(ctx, "SubmitBatch", func(ctx context.Context) error {
 		out.Reset()
 		return c.conn.Invoke(ctx, millracev1.SchedulerService_SubmitBatch_FullMethodName, message, &out)

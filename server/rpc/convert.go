@@ -60,8 +60,23 @@ func optionsFrom(o *pb.TaskOptions) sched.Options {
 	return sched.Options{
 		Priority: o.GetPriority(), MaxRetries: o.GetMaxRetries(),
 		RetryBackoff: o.GetRetryBackoff().AsDuration(), Timeout: o.GetTimeout().AsDuration(),
-		Resources: o.GetResources(), Workers: o.GetWorkers(), AllowOtherWorkers: o.GetAllowOtherWorkers(),
+		Resources: o.GetResources(), Workers: convertAll(o.GetWorkers(), selectorFrom), AllowOtherWorkers: o.GetAllowOtherWorkers(),
 		ExpectedOutputBytes: o.GetExpectedOutputBytes(), Slots: o.GetSlots(), NoWait: o.GetNoWait(),
+	}
+}
+
+func selectorFrom(s *pb.WorkerSelector) sched.WorkerSelector {
+	return sched.WorkerSelector{Worker: ids.WorkerID(s.GetWorkerId()), Name: s.GetName(), Host: s.GetHost()}
+}
+
+func selectorTo(s sched.WorkerSelector) *pb.WorkerSelector {
+	switch {
+	case s.Worker != 0:
+		return &pb.WorkerSelector{By: &pb.WorkerSelector_WorkerId{WorkerId: uint32(s.Worker)}}
+	case s.Name != "":
+		return &pb.WorkerSelector{By: &pb.WorkerSelector_Name{Name: s.Name}}
+	default:
+		return &pb.WorkerSelector{By: &pb.WorkerSelector_Host{Host: s.Host}}
 	}
 }
 
@@ -70,7 +85,7 @@ func optionsTo(o *sched.Options) *pb.TaskOptions {
 	options := &pb.TaskOptions{
 		Priority: o.Priority, MaxRetries: o.MaxRetries,
 		RetryBackoff: durationTo(o.RetryBackoff), Timeout: durationTo(o.Timeout),
-		Resources: o.Resources, Workers: o.Workers, AllowOtherWorkers: o.AllowOtherWorkers,
+		Resources: o.Resources, Workers: convertAll(o.Workers, selectorTo), AllowOtherWorkers: o.AllowOtherWorkers,
 		ExpectedOutputBytes: o.ExpectedOutputBytes, Slots: o.Slots, NoWait: o.NoWait,
 	}
 	if o.Priority == 0 && o.MaxRetries == 0 && o.RetryBackoff == 0 && o.Timeout == 0 && len(o.Resources) == 0 &&

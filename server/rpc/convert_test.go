@@ -39,7 +39,7 @@ var (
 		Traceback: "t", Exception: &pb.Opaque{Encoding: "pickle5"}, LogTail: "l", Metadata: map[string]string{"a": "b"},
 	}}
 	someOptions = sched.Options{
-		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []string{"w"},
+		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []sched.WorkerSelector{{Name: "w"}},
 		AllowOtherWorkers: true, ExpectedOutputBytes: 5, Slots: 6, NoWait: true,
 	}
 )
@@ -114,7 +114,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 			t.Errorf("%s: not set: %v", test.message.ProtoReflect().Descriptor().Name(), missing)
 		}
 	}
-	if got := optionsFrom(optionsTo(&someOptions)); got.Timeout != someOptions.Timeout || got.Workers[0] != "w" || !got.NoWait || !got.AllowOtherWorkers {
+	if got := optionsFrom(optionsTo(&someOptions)); got.Timeout != someOptions.Timeout || got.Workers[0].Name != "w" || !got.NoWait || !got.AllowOtherWorkers {
 		t.Errorf("options there and back: %+v", got)
 	}
 	if optionsTo(&sched.Options{}) != nil {

@@ -203,8 +203,6 @@ func badDuration(message any) string {
 		}
 	case *pb.SubmitRequest:
 		options, header = m.GetOptions(), m.GetHeader()
-	case *pb.SubmitBatchRequest:
-		options, header = m.GetOptions(), m.GetHeader()
 	}
 	if bad(header.GetRetention()) {
 		return "header.retention"

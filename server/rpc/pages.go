@@ -57,7 +57,8 @@ func listedTask(t *pb.Task) *pb.Task {
 		e.Exception = nil
 	}
 	if o := t.GetOptions(); o != nil {
-		o.Workers = few(o.GetWorkers(), len(o.GetWorkers()), listedBytes)
+		names := convertAll(o.GetWorkers(), func(s *pb.WorkerSelector) string { return selectorFrom(s).String() })
+		o.Workers = o.GetWorkers()[:len(few(names, len(names), listedBytes))]
 	}
 	return t
 }

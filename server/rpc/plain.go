@@ -19,7 +19,13 @@ func plain(tasks []*pb.TaskSpec) bool {
 		return false
 	}
 	for _, t := range tasks {
-		if n := len(t.GetKey()); n < 1 || n > plainKey || len(t.GetOp()) > plainOp || t.GetArguments() != nil {
+		if n := len(t.GetKey()); n < 1 || n > plainKey {
+			return false
+		}
+		if _, indexed := t.GetWhat().(*pb.TaskSpec_OpIndex); !indexed && (t.GetOp() == "" || len(t.GetOp()) > plainOp) {
+			return false
+		}
+		if _, typed := t.GetCall().(*pb.TaskSpec_Arguments); typed {
 			return false
 		}
 		for _, in := range t.GetInputs() {
@@ -34,18 +40,12 @@ func plain(tasks []*pb.TaskSpec) bool {
 // withoutPlain calls check. If all tasks of the message are plain, check sees the message without
 // them.
 func withoutPlain(message any, check func() error) error {
-	var tasks *[]*pb.TaskSpec
-	switch m := message.(type) {
-	case *pb.SubmitRequest:
-		tasks = &m.Tasks
-	case *pb.SubmitBatchRequest:
-		tasks = &m.Tasks
-	}
-	if tasks == nil || !plain(*tasks) {
+	m, ok := message.(*pb.SubmitRequest)
+	if !ok || !plain(m.GetTasks()) {
 		return check()
 	}
-	kept := *tasks
-	*tasks = nil
-	defer func() { *tasks = kept }()
+	kept := m.Tasks
+	m.Tasks = nil
+	defer func() { m.Tasks = kept }()
 	return check()
 }

@@ -44,39 +44,36 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 	}
 	v := validation{validator}
 	text := func(n int) string { return strings.Repeat("x", n) }
-	good := &pb.TaskSpec{Key: "good", Op: "bench.noop", Inputs: []string{"a", "b"}, PackedArguments: []byte{1}}
-	var cases []*pb.TaskSpec
+	good := &pb.TaskSpec{Key: "good", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: []string{"a", "b"}, Call: &pb.TaskSpec_PackedArguments{PackedArguments: []byte{1}}}
+	cases := []*pb.TaskSpec{{Key: "without an op"}}
 	for _, n := range []int{0, 1, 511, 512, 513, 1023, 1024, 1025} {
-		cases = append(cases, &pb.TaskSpec{Key: text(n)}, &pb.TaskSpec{Key: "k", Op: text(n)}, &pb.TaskSpec{Key: "k", Inputs: []string{"a", text(n)}})
+		cases = append(cases, &pb.TaskSpec{Key: text(n), What: &pb.TaskSpec_OpIndex{}}, &pb.TaskSpec{Key: "k", What: &pb.TaskSpec_Op{Op: text(n)}}, &pb.TaskSpec{Key: "k", What: &pb.TaskSpec_OpIndex{}, Inputs: []string{"a", text(n)}})
 	}
 	for _, bad := range cases {
-		want := validator.Validate(&pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{good, bad, good}})
+		want := validator.Validate(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}})
 		if got := plain([]*pb.TaskSpec{bad}); got != (want == nil) {
 			t.Errorf("a key of %d, an op of %d and inputs %d are plain: %v; %v", len(bad.GetKey()), len(bad.GetOp()), len(bad.GetInputs()), got, want)
 		}
-		for _, request := range []proto.Message{
-			&pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{good, bad, good}}, &pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}},
-		} {
-			before := proto.Clone(request)
-			if err := v.check(request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1].") {
-				t.Errorf("a key of %d, an op of %d and inputs %d: %v, the validator says %v", len(bad.GetKey()), len(bad.GetOp()), len(bad.GetInputs()), err, want)
-			}
-			if !proto.Equal(request, before) {
-				t.Error("the request was changed")
-			}
+		request := &pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}}
+		before := proto.Clone(request)
+		if err := v.check(request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1].") {
+			t.Errorf("a key of %d, an op of %d and inputs %d: %v, the validator says %v", len(bad.GetKey()), len(bad.GetOp()), len(bad.GetInputs()), err, want)
+		}
+		if !proto.Equal(request, before) {
+			t.Error("the request was changed")
 		}
 	}
 	// It exceeds the limit in bytes, but not in characters.
-	if err := v.check(&pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000)}}}); err != nil {
+	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000), What: &pb.TaskSpec_OpIndex{}}}}); err != nil {
 		t.Error(err)
 	}
-	if plain([]*pb.TaskSpec{{Key: "k", Arguments: &pb.Arguments{}}}) {
+	if plain([]*pb.TaskSpec{{Key: "k", What: &pb.TaskSpec_OpIndex{}, Call: &pb.TaskSpec_Arguments{Arguments: &pb.Arguments{}}}}) {
 		t.Error("typed arguments are plain")
 	}
-	if err := v.check(&pb.SubmitBatchRequest{Tasks: slices.Repeat([]*pb.TaskSpec{good}, mostTasks+1)}); err == nil {
+	if err := v.check(&pb.SubmitRequest{Tasks: slices.Repeat([]*pb.TaskSpec{good}, mostTasks+1)}); err == nil {
 		t.Error("there may be any number of tasks")
 	}
-	if err := v.check(&pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{good}, Header: &pb.SubmitHeader{Name: text(257)}}); err == nil {
+	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{good}, Header: &pb.SubmitHeader{Name: text(257)}}); err == nil {
 		t.Error("the rest is not looked at")
 	}
 }

@@ -119,7 +119,7 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 	})
 }
 
-func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitBatchRequest) (*pb.SubmitBatchResponse, error) {
+func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest) (*pb.SubmitResponse, error) {
 	whole := newSubmission(s.scheduler.NativeOps())
 	whole.begin(r.GetHeader())
 	if err := whole.add(r); err != nil {
@@ -133,7 +133,7 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitBatchReq
 	if err != nil {
 		return nil, err
 	}
-	return &pb.SubmitBatchResponse{
+	return &pb.SubmitResponse{
 		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
 		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
 	}, nil

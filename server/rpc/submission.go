@@ -26,15 +26,6 @@ type submission struct {
 	used []bool
 }
 
-// chunk is the common interface of SubmitRequest and SubmitBatchRequest.
-type chunk interface {
-	GetHeader() *pb.SubmitHeader
-	GetOps() []*pb.Op
-	GetFunctions() []*pb.Function
-	GetOptions() []*pb.TaskOptions
-	GetTasks() []*pb.TaskSpec
-}
-
 func newSubmission(native []string) *submission {
 	return &submission{native: native, named: map[string]uint32{}}
 }
@@ -63,7 +54,7 @@ const (
 )
 
 // chunkBytes is the approximate memory of a chunk until the submission is accepted.
-func chunkBytes(part chunk) int64 {
+func chunkBytes(part *pb.SubmitRequest) int64 {
 	bytes := 0
 	for _, op := range part.GetOps() {
 		bytes += taskBytes + len(op.GetName())
@@ -102,7 +93,7 @@ func (s *Server) room(bytes, more int64) error {
 	return nil
 }
 
-func (s *submission) add(part chunk) error {
+func (s *submission) add(part *pb.SubmitRequest) error {
 	graph := &s.result.Graph
 	for _, op := range part.GetOps() {
 		spec, err := s.op(op)
@@ -169,18 +160,21 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 		Key: task.GetKey(), Options: task.GetOptionsIndex(), Inputs: task.GetInputs(), Hold: task.GetHold(),
 		Arguments: task.GetPackedArguments(),
 	}
-	if name := task.GetOp(); name != "" {
-		op, err := s.opByName(name)
+	switch what := task.GetWhat().(type) {
+	case *pb.TaskSpec_Op:
+		op, err := s.opByName(what.Op)
 		if err != nil {
 			return spec, fmt.Errorf("task %q: %w", task.GetKey(), err)
 		}
 		spec.Op = op
-	} else {
-		if int(task.GetOpIndex()) >= len(s.opOf) {
+	case *pb.TaskSpec_OpIndex:
+		if int(what.OpIndex) >= len(s.opOf) {
 			return spec, where("op_index", "it is %d, but the submission has carried %d ops so far: send the op first, or give the op by name",
-				task.GetOpIndex(), len(s.opOf))
+				what.OpIndex, len(s.opOf))
 		}
-		spec.Op = s.opOf[task.GetOpIndex()]
+		spec.Op = s.opOf[what.OpIndex]
+	default:
+		return spec, where("what", "set op or op_index")
 	}
 	s.used[spec.Op] = true
 	if int(task.GetOptionsIndex()) > len(s.result.Graph.Options) {
@@ -188,9 +182,6 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 			task.GetOptionsIndex(), len(s.result.Graph.Options))
 	}
 	if typed := task.GetArguments(); typed != nil {
-		if len(task.GetPackedArguments()) > 0 {
-			return spec, where("arguments", "arguments and packed_arguments are both set: set one")
-		}
 		if input, bad := badInput(typed, uint32(len(task.GetInputs()))); bad {
 			return spec, where("arguments", "it refers to input %d, but the task has %d inputs (counted from 0)", input, len(task.GetInputs()))
 		}

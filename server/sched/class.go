@@ -94,10 +94,20 @@ func (c *class) fits(w *worker) (bool, string) {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// named reports whether the class names this worker as a preferred one: by name, host or id.
+// named reports whether the class names this worker as a preferred one.
 func (c *class) named(w *worker) bool {
-	return slices.Contains(c.options.Workers, w.name) || slices.Contains(c.options.Workers, w.host) ||
-		slices.Contains(c.options.Workers, w.id.String())
+	return slices.ContainsFunc(c.options.Workers, func(s WorkerSelector) bool { return s.selects(w) })
+}
+
+// wanted lists the preferred workers for people, each text once.
+func (c *class) wanted() []string {
+	var texts []string
+	for _, s := range c.options.Workers {
+		if text := s.String(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return texts
 }
 
 // feasible lists the active workers that may run the class now, by id. The result is cached until

@@ -249,12 +249,38 @@ type Options struct {
 	RetryBackoff time.Duration // 0: 100 ms
 	Timeout      time.Duration // 0: none
 	Resources    map[string]float64
-	// Workers are preferred workers: names, ids ("w3") or hosts.
-	Workers             []string
+	// Workers are the preferred workers: those that one of the selectors selects. Empty: all.
+	Workers             []WorkerSelector
 	AllowOtherWorkers   bool
 	ExpectedOutputBytes uint64
 	Slots               uint32 // 0: 1
 	NoWait              bool
+}
+
+// WorkerSelector selects workers by the one field that is set.
+type WorkerSelector struct {
+	Worker ids.WorkerID // one incarnation
+	Name   string       // a worker, in all its incarnations
+	Host   string       // all workers of a host
+}
+
+// String returns the name, the host or the id.
+func (s WorkerSelector) String() string {
+	if s.Worker != 0 {
+		return s.Worker.String()
+	}
+	return s.Name + s.Host
+}
+
+func (s WorkerSelector) selects(w *worker) bool {
+	switch {
+	case s.Worker != 0:
+		return s.Worker == w.id
+	case s.Name != "":
+		return s.Name == w.name
+	default:
+		return s.Host != "" && s.Host == w.host
+	}
 }
 
 // TaskSpec is one task as submitted.

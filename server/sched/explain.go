@@ -194,7 +194,7 @@ func (m *Machine) unfit(c *class, w *worker) string {
 				return ""
 			}
 		}
-		return fmt.Sprintf("not in workers=%v", c.options.Workers)
+		return fmt.Sprintf("not in workers=%v", c.wanted())
 	}
 	return ""
 }

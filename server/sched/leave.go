@@ -194,7 +194,7 @@ func (m *Machine) copyTo(to, from *worker, c *copying, id ids.TaskID, b *block, 
 	result, err := m.submit(GraphSubmitted{
 		Namespace: m.graphs[t.graph].ns.name, Name: "copy for the leave of " + from.name,
 		Ops:     []OpSpec{{Kind: OpNative, Name: copyOp}},
-		Options: []Options{{Workers: []string{to.id.String()}, Priority: math.MaxInt16}},
+		Options: []Options{{Workers: []WorkerSelector{{Worker: to.id}}, Priority: math.MaxInt16}},
 		Tasks:   []TaskSpec{{Key: fmt.Sprintf("millrace.copy/%d", m.copied), Options: 1, Inputs: []string{string(b.keyOf(t))}, Hold: true}},
 	})
 	c.tries++

@@ -163,10 +163,13 @@ func canonical(o *Options) (text, place string) {
 		p = append(p, name...)
 		p = binary.BigEndian.AppendUint64(p, math.Float64bits(o.Resources[name]))
 	}
-	for _, name := range o.Workers {
+	for _, s := range o.Workers {
 		p = append(p, 'w')
-		p = binary.AppendUvarint(p, uint64(len(name)))
-		p = append(p, name...)
+		p = binary.AppendUvarint(p, uint64(s.Worker))
+		for _, text := range []string{s.Name, s.Host} {
+			p = binary.AppendUvarint(p, uint64(len(text)))
+			p = append(p, text...)
+		}
 	}
 	if o.AllowOtherWorkers && len(o.Workers) > 0 {
 		p = append(p, 'o')

@@ -62,7 +62,7 @@ func TestGrpcurl(t *testing.T) {
 	if out := grpcurl(t, "", "list"); !strings.Contains(out, "millrace.v1.SchedulerService") || !strings.Contains(out, "grpc.health.v1.Health") {
 		t.Errorf("list: %s", out)
 	}
-	if out := grpcurl(t, "", "describe", "millrace.v1.SchedulerService.SubmitBatch"); !strings.Contains(out, "SubmitBatchRequest") {
+	if out := grpcurl(t, "", "describe", "millrace.v1.SchedulerService.SubmitBatch"); !strings.Contains(out, "SubmitRequest") {
 		t.Errorf("describe: %s", out)
 	}
 	if out := grpcurl(t, "", "describe", "millrace.v1.TaskSpec"); !strings.Contains(out, "packed_arguments") {

@@ -260,7 +260,7 @@ func (w *world) task(namespace, key string, inputs []*spec) *spec {
 			s.options.Resources = map[string]float64{"gpu": 1}
 		case 2:
 			for range 1 + w.rng.IntN(3) {
-				s.options.Workers = append(s.options.Workers, pick(w, w.hosts).name)
+				s.options.Workers = append(s.options.Workers, sched.WorkerSelector{Name: pick(w, w.hosts).name})
 			}
 			s.options.AllowOtherWorkers = w.chance(0.5)
 		case 3:

@@ -82,7 +82,7 @@ func (a *app) submit() *cobra.Command {
 	return cmd
 }
 
-func readGraph(name string) (*millracev1.SubmitBatchRequest, error) {
+func readGraph(name string) (*millracev1.SubmitRequest, error) {
 	if name == "" {
 		return nil, errors.New("submit: -f FILE is missing (- for standard input)")
 	}
@@ -97,26 +97,27 @@ func readGraph(name string) (*millracev1.SubmitBatchRequest, error) {
 	if len(g.Tasks) == 0 {
 		return nil, fmt.Errorf("%s: no tasks", name)
 	}
-	out := &millracev1.SubmitBatchRequest{Header: &millracev1.SubmitHeader{Name: g.Name, Namespace: g.Namespace, RequestId: g.RequestID}}
+	out := &millracev1.SubmitRequest{Header: &millracev1.SubmitHeader{Name: g.Name, Namespace: g.Namespace, RequestId: g.RequestID}}
 	for i, t := range g.Tasks {
 		where := fmt.Sprintf("%s: tasks[%d] (%s)", name, i, t.Key)
-		spec := &millracev1.TaskSpec{Key: t.Key, Op: t.Op, Arguments: new(millracev1.Arguments)}
+		arguments := new(millracev1.Arguments)
+		spec := &millracev1.TaskSpec{Key: t.Key, What: &millracev1.TaskSpec_Op{Op: t.Op}, Call: &millracev1.TaskSpec_Arguments{Arguments: arguments}}
 		for j, v := range t.Args {
 			x, err := value(v, spec)
 			if err != nil {
 				return nil, fmt.Errorf("%s: args[%d]: %w", where, j, err)
 			}
-			spec.Arguments.Positional = append(spec.Arguments.Positional, x)
+			arguments.Positional = append(arguments.Positional, x)
 		}
 		for k, v := range t.Kwargs {
 			x, err := value(v, spec)
 			if err != nil {
 				return nil, fmt.Errorf("%s: kwargs.%s: %w", where, k, err)
 			}
-			if spec.Arguments.Named == nil {
-				spec.Arguments.Named = map[string]*millracev1.Value{}
+			if arguments.Named == nil {
+				arguments.Named = map[string]*millracev1.Value{}
 			}
-			spec.Arguments.Named[k] = x
+			arguments.Named[k] = x
 		}
 		if len(t.Options) > 0 {
 			o := new(millracev1.TaskOptions)

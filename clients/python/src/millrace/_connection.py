@@ -43,7 +43,7 @@ class Connection:
         self._submit_batch = self._channel.unary_unary(
             "/millrace.v1.SchedulerService/SubmitBatch",
             request_serializer=submission_pb2.SubmitRequest.SerializeToString,
-            response_deserializer=submission_pb2.SubmitBatchResponse.FromString,
+            response_deserializer=submission_pb2.SubmitResponse.FromString,
         )
         #: True once the client has begun to close, or in a forked child.
         self.closed = False
@@ -92,7 +92,7 @@ class Connection:
     def submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
         """Sends a submission, once. Raises grpc.RpcError."""
         if len(chunks) == 1:
-            # SubmitBatchRequest has the same fields, so the chunk is sent without a copy of the
+            # SubmitRequest has the same fields, so the chunk is sent without a copy of the
             # tasks.
             return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
         return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)

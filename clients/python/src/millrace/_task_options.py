@@ -55,7 +55,8 @@ class TaskOptions:
                 raise ValueError(
                     f"workers has {len(listed)} names: give 1 to 4,096, or leave it out for a task that may run anywhere"
                 )
-            out.workers.extend(listed)
+            for text in listed:
+                _select(out, text)
         for name, amount in _check.resources(self.resources).items():
             out.resources[name] = amount
         if self.timeout is not None:
@@ -69,3 +70,11 @@ class TaskOptions:
         if number != 1:
             out.slots = number
         return out.SerializeToString()
+
+
+def _select(out: task_pb2.TaskOptions, text: str) -> None:
+    """Adds all that a text may mean: a worker's name, a host and, in the form "w3", an id."""
+    out.workers.add(name=text)
+    out.workers.add(host=text)
+    if text[:1] == "w" and text[1:].isdecimal() and 0 < int(text[1:]) < 1 << 32:
+        out.workers.add(worker_id=int(text[1:]))

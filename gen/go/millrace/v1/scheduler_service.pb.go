@@ -33,14 +33,14 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\x89\x11\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xff\x10\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
 	"\vRenewClient\x12\x1f.millrace.v1.RenewClientRequest\x1a .millrace.v1.RenewClientResponse\x12P\n" +
 	"\vCloseClient\x12\x1f.millrace.v1.CloseClientRequest\x1a .millrace.v1.CloseClientResponse\x12C\n" +
-	"\x06Submit\x12\x1a.millrace.v1.SubmitRequest\x1a\x1b.millrace.v1.SubmitResponse(\x01\x12P\n" +
-	"\vSubmitBatch\x12\x1f.millrace.v1.SubmitBatchRequest\x1a .millrace.v1.SubmitBatchResponse\x12@\n" +
+	"\x06Submit\x12\x1a.millrace.v1.SubmitRequest\x1a\x1b.millrace.v1.SubmitResponse(\x01\x12F\n" +
+	"\vSubmitBatch\x12\x1a.millrace.v1.SubmitRequest\x1a\x1b.millrace.v1.SubmitResponse\x12@\n" +
 	"\x05Watch\x12\x19.millrace.v1.WatchRequest\x1a\x1a.millrace.v1.WatchResponse0\x01\x12J\n" +
 	"\tHoldTasks\x12\x1d.millrace.v1.HoldTasksRequest\x1a\x1e.millrace.v1.HoldTasksResponse\x12S\n" +
 	"\fReleaseTasks\x12 .millrace.v1.ReleaseTasksRequest\x1a!.millrace.v1.ReleaseTasksResponse\x12P\n" +
@@ -73,112 +73,110 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*RenewClientRequest)(nil),       // 1: millrace.v1.RenewClientRequest
 	(*CloseClientRequest)(nil),       // 2: millrace.v1.CloseClientRequest
 	(*SubmitRequest)(nil),            // 3: millrace.v1.SubmitRequest
-	(*SubmitBatchRequest)(nil),       // 4: millrace.v1.SubmitBatchRequest
-	(*WatchRequest)(nil),             // 5: millrace.v1.WatchRequest
-	(*HoldTasksRequest)(nil),         // 6: millrace.v1.HoldTasksRequest
-	(*ReleaseTasksRequest)(nil),      // 7: millrace.v1.ReleaseTasksRequest
-	(*CancelTasksRequest)(nil),       // 8: millrace.v1.CancelTasksRequest
-	(*RetryTasksRequest)(nil),        // 9: millrace.v1.RetryTasksRequest
-	(*GetGraphRequest)(nil),          // 10: millrace.v1.GetGraphRequest
-	(*ListGraphsRequest)(nil),        // 11: millrace.v1.ListGraphsRequest
-	(*ReleaseGraphRequest)(nil),      // 12: millrace.v1.ReleaseGraphRequest
-	(*GetTaskRequest)(nil),           // 13: millrace.v1.GetTaskRequest
-	(*ListTasksRequest)(nil),         // 14: millrace.v1.ListTasksRequest
-	(*ExplainTaskRequest)(nil),       // 15: millrace.v1.ExplainTaskRequest
-	(*GetResultRequest)(nil),         // 16: millrace.v1.GetResultRequest
-	(*LocateObjectsRequest)(nil),     // 17: millrace.v1.LocateObjectsRequest
-	(*GetWorkerRequest)(nil),         // 18: millrace.v1.GetWorkerRequest
-	(*ListWorkersRequest)(nil),       // 19: millrace.v1.ListWorkersRequest
-	(*ListClientsRequest)(nil),       // 20: millrace.v1.ListClientsRequest
-	(*PublishDatasetRequest)(nil),    // 21: millrace.v1.PublishDatasetRequest
-	(*GetDatasetRequest)(nil),        // 22: millrace.v1.GetDatasetRequest
-	(*ListDatasetsRequest)(nil),      // 23: millrace.v1.ListDatasetsRequest
-	(*UnpublishDatasetRequest)(nil),  // 24: millrace.v1.UnpublishDatasetRequest
-	(*GetClusterInfoRequest)(nil),    // 25: millrace.v1.GetClusterInfoRequest
-	(*ShutdownRequest)(nil),          // 26: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 27: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 28: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 29: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 30: millrace.v1.SubmitResponse
-	(*SubmitBatchResponse)(nil),      // 31: millrace.v1.SubmitBatchResponse
-	(*WatchResponse)(nil),            // 32: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 33: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 34: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 35: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 36: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 37: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 38: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 39: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 40: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 41: millrace.v1.ListTasksResponse
-	(*ExplainTaskResponse)(nil),      // 42: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 43: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 44: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 45: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 46: millrace.v1.ListWorkersResponse
-	(*ListClientsResponse)(nil),      // 47: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 48: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 49: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 50: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 51: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 52: millrace.v1.GetClusterInfoResponse
-	(*ShutdownResponse)(nil),         // 53: millrace.v1.ShutdownResponse
+	(*WatchRequest)(nil),             // 4: millrace.v1.WatchRequest
+	(*HoldTasksRequest)(nil),         // 5: millrace.v1.HoldTasksRequest
+	(*ReleaseTasksRequest)(nil),      // 6: millrace.v1.ReleaseTasksRequest
+	(*CancelTasksRequest)(nil),       // 7: millrace.v1.CancelTasksRequest
+	(*RetryTasksRequest)(nil),        // 8: millrace.v1.RetryTasksRequest
+	(*GetGraphRequest)(nil),          // 9: millrace.v1.GetGraphRequest
+	(*ListGraphsRequest)(nil),        // 10: millrace.v1.ListGraphsRequest
+	(*ReleaseGraphRequest)(nil),      // 11: millrace.v1.ReleaseGraphRequest
+	(*GetTaskRequest)(nil),           // 12: millrace.v1.GetTaskRequest
+	(*ListTasksRequest)(nil),         // 13: millrace.v1.ListTasksRequest
+	(*ExplainTaskRequest)(nil),       // 14: millrace.v1.ExplainTaskRequest
+	(*GetResultRequest)(nil),         // 15: millrace.v1.GetResultRequest
+	(*LocateObjectsRequest)(nil),     // 16: millrace.v1.LocateObjectsRequest
+	(*GetWorkerRequest)(nil),         // 17: millrace.v1.GetWorkerRequest
+	(*ListWorkersRequest)(nil),       // 18: millrace.v1.ListWorkersRequest
+	(*ListClientsRequest)(nil),       // 19: millrace.v1.ListClientsRequest
+	(*PublishDatasetRequest)(nil),    // 20: millrace.v1.PublishDatasetRequest
+	(*GetDatasetRequest)(nil),        // 21: millrace.v1.GetDatasetRequest
+	(*ListDatasetsRequest)(nil),      // 22: millrace.v1.ListDatasetsRequest
+	(*UnpublishDatasetRequest)(nil),  // 23: millrace.v1.UnpublishDatasetRequest
+	(*GetClusterInfoRequest)(nil),    // 24: millrace.v1.GetClusterInfoRequest
+	(*ShutdownRequest)(nil),          // 25: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 26: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 27: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 28: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 29: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 30: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 31: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 32: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 33: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 34: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 35: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 36: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 37: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 38: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 39: millrace.v1.ListTasksResponse
+	(*ExplainTaskResponse)(nil),      // 40: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 41: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 42: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 43: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 44: millrace.v1.ListWorkersResponse
+	(*ListClientsResponse)(nil),      // 45: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 46: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 47: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 48: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 49: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 50: millrace.v1.GetClusterInfoResponse
+	(*ShutdownResponse)(nil),         // 51: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
 	1,  // 1: millrace.v1.SchedulerService.RenewClient:input_type -> millrace.v1.RenewClientRequest
 	2,  // 2: millrace.v1.SchedulerService.CloseClient:input_type -> millrace.v1.CloseClientRequest
 	3,  // 3: millrace.v1.SchedulerService.Submit:input_type -> millrace.v1.SubmitRequest
-	4,  // 4: millrace.v1.SchedulerService.SubmitBatch:input_type -> millrace.v1.SubmitBatchRequest
-	5,  // 5: millrace.v1.SchedulerService.Watch:input_type -> millrace.v1.WatchRequest
-	6,  // 6: millrace.v1.SchedulerService.HoldTasks:input_type -> millrace.v1.HoldTasksRequest
-	7,  // 7: millrace.v1.SchedulerService.ReleaseTasks:input_type -> millrace.v1.ReleaseTasksRequest
-	8,  // 8: millrace.v1.SchedulerService.CancelTasks:input_type -> millrace.v1.CancelTasksRequest
-	9,  // 9: millrace.v1.SchedulerService.RetryTasks:input_type -> millrace.v1.RetryTasksRequest
-	10, // 10: millrace.v1.SchedulerService.GetGraph:input_type -> millrace.v1.GetGraphRequest
-	11, // 11: millrace.v1.SchedulerService.ListGraphs:input_type -> millrace.v1.ListGraphsRequest
-	12, // 12: millrace.v1.SchedulerService.ReleaseGraph:input_type -> millrace.v1.ReleaseGraphRequest
-	13, // 13: millrace.v1.SchedulerService.GetTask:input_type -> millrace.v1.GetTaskRequest
-	14, // 14: millrace.v1.SchedulerService.ListTasks:input_type -> millrace.v1.ListTasksRequest
-	15, // 15: millrace.v1.SchedulerService.ExplainTask:input_type -> millrace.v1.ExplainTaskRequest
-	16, // 16: millrace.v1.SchedulerService.GetResult:input_type -> millrace.v1.GetResultRequest
-	17, // 17: millrace.v1.SchedulerService.LocateObjects:input_type -> millrace.v1.LocateObjectsRequest
-	18, // 18: millrace.v1.SchedulerService.GetWorker:input_type -> millrace.v1.GetWorkerRequest
-	19, // 19: millrace.v1.SchedulerService.ListWorkers:input_type -> millrace.v1.ListWorkersRequest
-	20, // 20: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
-	21, // 21: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
-	22, // 22: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
-	23, // 23: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
-	24, // 24: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
-	25, // 25: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
-	26, // 26: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	27, // 27: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	28, // 28: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	29, // 29: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	30, // 30: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	31, // 31: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitBatchResponse
-	32, // 32: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	33, // 33: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	34, // 34: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	35, // 35: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	36, // 36: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	37, // 37: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	38, // 38: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	39, // 39: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	40, // 40: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	41, // 41: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	42, // 42: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	43, // 43: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	44, // 44: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	45, // 45: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	46, // 46: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	47, // 47: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	48, // 48: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	49, // 49: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	50, // 50: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	51, // 51: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	52, // 52: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	53, // 53: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	3,  // 4: millrace.v1.SchedulerService.SubmitBatch:input_type -> millrace.v1.SubmitRequest
+	4,  // 5: millrace.v1.SchedulerService.Watch:input_type -> millrace.v1.WatchRequest
+	5,  // 6: millrace.v1.SchedulerService.HoldTasks:input_type -> millrace.v1.HoldTasksRequest
+	6,  // 7: millrace.v1.SchedulerService.ReleaseTasks:input_type -> millrace.v1.ReleaseTasksRequest
+	7,  // 8: millrace.v1.SchedulerService.CancelTasks:input_type -> millrace.v1.CancelTasksRequest
+	8,  // 9: millrace.v1.SchedulerService.RetryTasks:input_type -> millrace.v1.RetryTasksRequest
+	9,  // 10: millrace.v1.SchedulerService.GetGraph:input_type -> millrace.v1.GetGraphRequest
+	10, // 11: millrace.v1.SchedulerService.ListGraphs:input_type -> millrace.v1.ListGraphsRequest
+	11, // 12: millrace.v1.SchedulerService.ReleaseGraph:input_type -> millrace.v1.ReleaseGraphRequest
+	12, // 13: millrace.v1.SchedulerService.GetTask:input_type -> millrace.v1.GetTaskRequest
+	13, // 14: millrace.v1.SchedulerService.ListTasks:input_type -> millrace.v1.ListTasksRequest
+	14, // 15: millrace.v1.SchedulerService.ExplainTask:input_type -> millrace.v1.ExplainTaskRequest
+	15, // 16: millrace.v1.SchedulerService.GetResult:input_type -> millrace.v1.GetResultRequest
+	16, // 17: millrace.v1.SchedulerService.LocateObjects:input_type -> millrace.v1.LocateObjectsRequest
+	17, // 18: millrace.v1.SchedulerService.GetWorker:input_type -> millrace.v1.GetWorkerRequest
+	18, // 19: millrace.v1.SchedulerService.ListWorkers:input_type -> millrace.v1.ListWorkersRequest
+	19, // 20: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
+	20, // 21: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
+	21, // 22: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
+	22, // 23: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
+	23, // 24: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
+	24, // 25: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
+	25, // 26: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	26, // 27: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	27, // 28: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	28, // 29: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	29, // 30: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	29, // 31: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	30, // 32: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	31, // 33: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	32, // 34: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	33, // 35: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	34, // 36: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	35, // 37: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	36, // 38: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	37, // 39: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	38, // 40: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	39, // 41: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	40, // 42: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	41, // 43: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	42, // 44: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	43, // 45: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	44, // 46: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	45, // 47: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	46, // 48: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	47, // 49: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	48, // 50: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	49, // 51: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	50, // 52: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	51, // 53: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
 	27, // [27:54] is the sub-list for method output_type
 	0,  // [0:27] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name

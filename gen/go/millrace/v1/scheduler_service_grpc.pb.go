@@ -74,8 +74,8 @@ type SchedulerServiceClient interface {
 	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
 	// may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
 	Submit(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SubmitRequest, SubmitResponse], error)
-	// SubmitBatch is Submit for a submission that fits one message: one round trip, and easy to type into grpcurl.
-	SubmitBatch(ctx context.Context, in *SubmitBatchRequest, opts ...grpc.CallOption) (*SubmitBatchResponse, error)
+	// SubmitBatch is Submit for a submission that fits in one message: one round trip, and easy to type into grpcurl.
+	SubmitBatch(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
 	// Watch streams changes. The first message is a snapshot of what is watched, unless `after_revision` can be resumed.
 	// Changes are coalesced: a slow reader misses intermediate states, never the last one.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
@@ -176,9 +176,9 @@ func (c *schedulerServiceClient) Submit(ctx context.Context, opts ...grpc.CallOp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SchedulerService_SubmitClient = grpc.ClientStreamingClient[SubmitRequest, SubmitResponse]
 
-func (c *schedulerServiceClient) SubmitBatch(ctx context.Context, in *SubmitBatchRequest, opts ...grpc.CallOption) (*SubmitBatchResponse, error) {
+func (c *schedulerServiceClient) SubmitBatch(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SubmitBatchResponse)
+	out := new(SubmitResponse)
 	err := c.cc.Invoke(ctx, SchedulerService_SubmitBatch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -432,8 +432,8 @@ type SchedulerServiceServer interface {
 	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
 	// may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
 	Submit(grpc.ClientStreamingServer[SubmitRequest, SubmitResponse]) error
-	// SubmitBatch is Submit for a submission that fits one message: one round trip, and easy to type into grpcurl.
-	SubmitBatch(context.Context, *SubmitBatchRequest) (*SubmitBatchResponse, error)
+	// SubmitBatch is Submit for a submission that fits in one message: one round trip, and easy to type into grpcurl.
+	SubmitBatch(context.Context, *SubmitRequest) (*SubmitResponse, error)
 	// Watch streams changes. The first message is a snapshot of what is watched, unless `after_revision` can be resumed.
 	// Changes are coalesced: a slow reader misses intermediate states, never the last one.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
@@ -503,7 +503,7 @@ func (UnimplementedSchedulerServiceServer) CloseClient(context.Context, *CloseCl
 func (UnimplementedSchedulerServiceServer) Submit(grpc.ClientStreamingServer[SubmitRequest, SubmitResponse]) error {
 	return status.Error(codes.Unimplemented, "method Submit not implemented")
 }
-func (UnimplementedSchedulerServiceServer) SubmitBatch(context.Context, *SubmitBatchRequest) (*SubmitBatchResponse, error) {
+func (UnimplementedSchedulerServiceServer) SubmitBatch(context.Context, *SubmitRequest) (*SubmitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SubmitBatch not implemented")
 }
 func (UnimplementedSchedulerServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
@@ -655,7 +655,7 @@ func _SchedulerService_Submit_Handler(srv interface{}, stream grpc.ServerStream)
 type SchedulerService_SubmitServer = grpc.ClientStreamingServer[SubmitRequest, SubmitResponse]
 
 func _SchedulerService_SubmitBatch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SubmitBatchRequest)
+	in := new(SubmitRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -667,7 +667,7 @@ func _SchedulerService_SubmitBatch_Handler(srv interface{}, ctx context.Context,
 		FullMethod: SchedulerService_SubmitBatch_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(SchedulerServiceServer).SubmitBatch(ctx, req.(*SubmitBatchRequest))
+		return srv.(SchedulerServiceServer).SubmitBatch(ctx, req.(*SubmitRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }

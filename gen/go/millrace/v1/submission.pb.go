@@ -117,18 +117,18 @@ func (x *SubmitHeader) GetRetention() *durationpb.Duration {
 	return nil
 }
 
-// SubmitRequest is one chunk of a submission.
+// SubmitRequest is a whole submission (SubmitBatch), or one chunk of it (Submit).
 type SubmitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set in the first chunk only.
+	// What the submission is as a whole; of a stream, the first chunk alone has it. Absent: a new detached graph.
 	Header *SubmitHeader `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	// Ops, appended to the submission's table.
+	// Ops, appended to the table of the submission. `TaskSpec.op_index` counts them from 0, over all chunks.
 	Ops []*Op `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
 	// Pickled functions that the scheduler may not have yet. Sending one that it has is harmless.
 	Functions []*Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
-	// Options, appended to the submission's table.
+	// Options, appended to the table of the submission. `TaskSpec.options_index` counts them from 1, over all chunks.
 	Options []*TaskOptions `protobuf:"bytes,4,rep,name=options,proto3" json:"options,omitempty"`
-	// Tasks, in any order; at most 100,000 a chunk.
+	// Tasks, in any order; at most 100,000 in one message.
 	Tasks         []*TaskSpec `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -282,170 +282,6 @@ func (x *SubmitResponse) GetMissingFunctions() [][]byte {
 	return nil
 }
 
-// SubmitBatchRequest is a whole submission in one message.
-type SubmitBatchRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the submission is as a whole. Absent: a new detached graph.
-	Header *SubmitHeader `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	// Ops.
-	Ops []*Op `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
-	// Pickled functions that the scheduler may not have yet.
-	Functions []*Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
-	// Options.
-	Options []*TaskOptions `protobuf:"bytes,4,rep,name=options,proto3" json:"options,omitempty"`
-	// Tasks, in any order; at most 100,000.
-	Tasks         []*TaskSpec `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SubmitBatchRequest) Reset() {
-	*x = SubmitBatchRequest{}
-	mi := &file_millrace_v1_submission_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SubmitBatchRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SubmitBatchRequest) ProtoMessage() {}
-
-func (x *SubmitBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_submission_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SubmitBatchRequest.ProtoReflect.Descriptor instead.
-func (*SubmitBatchRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *SubmitBatchRequest) GetHeader() *SubmitHeader {
-	if x != nil {
-		return x.Header
-	}
-	return nil
-}
-
-func (x *SubmitBatchRequest) GetOps() []*Op {
-	if x != nil {
-		return x.Ops
-	}
-	return nil
-}
-
-func (x *SubmitBatchRequest) GetFunctions() []*Function {
-	if x != nil {
-		return x.Functions
-	}
-	return nil
-}
-
-func (x *SubmitBatchRequest) GetOptions() []*TaskOptions {
-	if x != nil {
-		return x.Options
-	}
-	return nil
-}
-
-func (x *SubmitBatchRequest) GetTasks() []*TaskSpec {
-	if x != nil {
-		return x.Tasks
-	}
-	return nil
-}
-
-// SubmitBatchResponse acknowledges a submission.
-type SubmitBatchResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The graph.
-	GraphId uint64 `protobuf:"varint,1,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
-	// Task numbers, in the order of the tasks in the submission.
-	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
-	// How many of them were already known under the same key.
-	JoinedTasks uint64 `protobuf:"varint,3,opt,name=joined_tasks,json=joinedTasks,proto3" json:"joined_tasks,omitempty"`
-	// Watch revision as of which all of them are visible.
-	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// See SubmitResponse.missing_functions.
-	MissingFunctions [][]byte `protobuf:"bytes,5,rep,name=missing_functions,json=missingFunctions,proto3" json:"missing_functions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
-}
-
-func (x *SubmitBatchResponse) Reset() {
-	*x = SubmitBatchResponse{}
-	mi := &file_millrace_v1_submission_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SubmitBatchResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SubmitBatchResponse) ProtoMessage() {}
-
-func (x *SubmitBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_submission_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SubmitBatchResponse.ProtoReflect.Descriptor instead.
-func (*SubmitBatchResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *SubmitBatchResponse) GetGraphId() uint64 {
-	if x != nil {
-		return x.GraphId
-	}
-	return 0
-}
-
-func (x *SubmitBatchResponse) GetTaskIds() []uint64 {
-	if x != nil {
-		return x.TaskIds
-	}
-	return nil
-}
-
-func (x *SubmitBatchResponse) GetJoinedTasks() uint64 {
-	if x != nil {
-		return x.JoinedTasks
-	}
-	return 0
-}
-
-func (x *SubmitBatchResponse) GetRevision() uint64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
-}
-
-func (x *SubmitBatchResponse) GetMissingFunctions() [][]byte {
-	if x != nil {
-		return x.MissingFunctions
-	}
-	return nil
-}
-
 var File_millrace_v1_submission_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_submission_proto_rawDesc = "" +
@@ -473,21 +309,6 @@ const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12!\n" +
 	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
-	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctions\"\xaf\x02\n" +
-	"\x12SubmitBatchRequest\x121\n" +
-	"\x06header\x18\x01 \x01(\v2\x19.millrace.v1.SubmitHeaderR\x06header\x12-\n" +
-	"\x03ops\x18\x02 \x03(\v2\x0f.millrace.v1.OpB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x03ops\x12>\n" +
-	"\tfunctions\x18\x03 \x03(\v2\x15.millrace.v1.FunctionB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tfunctions\x12>\n" +
-	"\aoptions\x18\x04 \x03(\v2\x18.millrace.v1.TaskOptionsB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\aoptions\x127\n" +
-	"\x05tasks\x18\x05 \x03(\v2\x15.millrace.v1.TaskSpecB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05tasks\"\xb7\x01\n" +
-	"\x13SubmitBatchResponse\x12\x19\n" +
-	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12!\n" +
-	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
 	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctionsB\xab\x01\n" +
 	"\x0fcom.millrace.v1B\x0fSubmissionProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -503,36 +324,29 @@ func file_millrace_v1_submission_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_submission_proto_rawDescData
 }
 
-var file_millrace_v1_submission_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_millrace_v1_submission_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_millrace_v1_submission_proto_goTypes = []any{
 	(*SubmitHeader)(nil),        // 0: millrace.v1.SubmitHeader
 	(*SubmitRequest)(nil),       // 1: millrace.v1.SubmitRequest
 	(*SubmitResponse)(nil),      // 2: millrace.v1.SubmitResponse
-	(*SubmitBatchRequest)(nil),  // 3: millrace.v1.SubmitBatchRequest
-	(*SubmitBatchResponse)(nil), // 4: millrace.v1.SubmitBatchResponse
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
-	(*Op)(nil),                  // 6: millrace.v1.Op
-	(*Function)(nil),            // 7: millrace.v1.Function
-	(*TaskOptions)(nil),         // 8: millrace.v1.TaskOptions
-	(*TaskSpec)(nil),            // 9: millrace.v1.TaskSpec
+	(*durationpb.Duration)(nil), // 3: google.protobuf.Duration
+	(*Op)(nil),                  // 4: millrace.v1.Op
+	(*Function)(nil),            // 5: millrace.v1.Function
+	(*TaskOptions)(nil),         // 6: millrace.v1.TaskOptions
+	(*TaskSpec)(nil),            // 7: millrace.v1.TaskSpec
 }
 var file_millrace_v1_submission_proto_depIdxs = []int32{
-	5,  // 0: millrace.v1.SubmitHeader.retention:type_name -> google.protobuf.Duration
-	0,  // 1: millrace.v1.SubmitRequest.header:type_name -> millrace.v1.SubmitHeader
-	6,  // 2: millrace.v1.SubmitRequest.ops:type_name -> millrace.v1.Op
-	7,  // 3: millrace.v1.SubmitRequest.functions:type_name -> millrace.v1.Function
-	8,  // 4: millrace.v1.SubmitRequest.options:type_name -> millrace.v1.TaskOptions
-	9,  // 5: millrace.v1.SubmitRequest.tasks:type_name -> millrace.v1.TaskSpec
-	0,  // 6: millrace.v1.SubmitBatchRequest.header:type_name -> millrace.v1.SubmitHeader
-	6,  // 7: millrace.v1.SubmitBatchRequest.ops:type_name -> millrace.v1.Op
-	7,  // 8: millrace.v1.SubmitBatchRequest.functions:type_name -> millrace.v1.Function
-	8,  // 9: millrace.v1.SubmitBatchRequest.options:type_name -> millrace.v1.TaskOptions
-	9,  // 10: millrace.v1.SubmitBatchRequest.tasks:type_name -> millrace.v1.TaskSpec
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	3, // 0: millrace.v1.SubmitHeader.retention:type_name -> google.protobuf.Duration
+	0, // 1: millrace.v1.SubmitRequest.header:type_name -> millrace.v1.SubmitHeader
+	4, // 2: millrace.v1.SubmitRequest.ops:type_name -> millrace.v1.Op
+	5, // 3: millrace.v1.SubmitRequest.functions:type_name -> millrace.v1.Function
+	6, // 4: millrace.v1.SubmitRequest.options:type_name -> millrace.v1.TaskOptions
+	7, // 5: millrace.v1.SubmitRequest.tasks:type_name -> millrace.v1.TaskSpec
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_submission_proto_init() }
@@ -547,7 +361,7 @@ func file_millrace_v1_submission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_submission_proto_rawDesc), len(file_millrace_v1_submission_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -319,8 +319,8 @@ type TaskOptions struct {
 	// Absent: nothing. A worker that does not declare a resource has 0 of it.
 	// Amounts are finite and greater than 0.
 	Resources map[string]float64 `protobuf:"bytes,5,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Where it may run: worker names, ids ("w3"), or host names. Empty: anywhere.
-	Workers []string `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Where it may run: on every worker that one of these selects. Empty: anywhere.
+	Workers []*WorkerSelector `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
 	// `workers` is a wish, not a rule: others may run it if none of those is there.
 	AllowOtherWorkers bool `protobuf:"varint,7,opt,name=allow_other_workers,json=allowOtherWorkers,proto3" json:"allow_other_workers,omitempty"`
 	// Estimated size of the result in bytes; used for placement until sizes are learned. Default 0 (unknown).
@@ -398,7 +398,7 @@ func (x *TaskOptions) GetResources() map[string]float64 {
 	return nil
 }
 
-func (x *TaskOptions) GetWorkers() []string {
+func (x *TaskOptions) GetWorkers() []*WorkerSelector {
 	if x != nil {
 		return x.Workers
 	}
@@ -433,6 +433,110 @@ func (x *TaskOptions) GetNoWait() bool {
 	return false
 }
 
+// WorkerSelector selects workers.
+type WorkerSelector struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which ones. Required.
+	//
+	// Types that are valid to be assigned to By:
+	//
+	//	*WorkerSelector_WorkerId
+	//	*WorkerSelector_Name
+	//	*WorkerSelector_Host
+	By            isWorkerSelector_By `protobuf_oneof:"by"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerSelector) Reset() {
+	*x = WorkerSelector{}
+	mi := &file_millrace_v1_task_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerSelector) ProtoMessage() {}
+
+func (x *WorkerSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerSelector.ProtoReflect.Descriptor instead.
+func (*WorkerSelector) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WorkerSelector) GetBy() isWorkerSelector_By {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *WorkerSelector) GetWorkerId() uint32 {
+	if x != nil {
+		if x, ok := x.By.(*WorkerSelector_WorkerId); ok {
+			return x.WorkerId
+		}
+	}
+	return 0
+}
+
+func (x *WorkerSelector) GetName() string {
+	if x != nil {
+		if x, ok := x.By.(*WorkerSelector_Name); ok {
+			return x.Name
+		}
+	}
+	return ""
+}
+
+func (x *WorkerSelector) GetHost() string {
+	if x != nil {
+		if x, ok := x.By.(*WorkerSelector_Host); ok {
+			return x.Host
+		}
+	}
+	return ""
+}
+
+type isWorkerSelector_By interface {
+	isWorkerSelector_By()
+}
+
+type WorkerSelector_WorkerId struct {
+	// The one incarnation with this number.
+	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3,oneof"`
+}
+
+type WorkerSelector_Name struct {
+	// The worker with this name, in all its incarnations.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3,oneof"`
+}
+
+type WorkerSelector_Host struct {
+	// All workers of the host with this name.
+	Host string `protobuf:"bytes,3,opt,name=host,proto3,oneof"`
+}
+
+func (*WorkerSelector_WorkerId) isWorkerSelector_By() {}
+
+func (*WorkerSelector_Name) isWorkerSelector_By() {}
+
+func (*WorkerSelector_Host) isWorkerSelector_By() {}
+
 // TaskSpec is one task as a client submits it.
 type TaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -440,18 +544,23 @@ type TaskSpec struct {
 	// joins it, with another body is an error (KEY_CONFLICT).
 	// Any characters of Unicode, compared byte by byte; a program that shows keys on a terminal escapes control characters.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What to run, for people who type JSON: a native op ("array.sum") or a Python import path ("pkg.mod:fn").
-	// If empty, `op_index` counts.
-	Op string `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	// Index into the ops that this submission has carried so far.
-	OpIndex uint32 `protobuf:"varint,3,opt,name=op_index,json=opIndex,proto3" json:"op_index,omitempty"`
+	// What to run. Required.
+	//
+	// Types that are valid to be assigned to What:
+	//
+	//	*TaskSpec_Op
+	//	*TaskSpec_OpIndex
+	What isTaskSpec_What `protobuf_oneof:"what"`
 	// Keys of the tasks whose results this task needs; arguments refer to them by index. They may be anywhere in the same
 	// submission, or already known in the namespace.
 	Inputs []string `protobuf:"bytes,4,rep,name=inputs,proto3" json:"inputs,omitempty"`
-	// The arguments. Either this or `packed_arguments`.
-	Arguments *Arguments `protobuf:"bytes,5,opt,name=arguments,proto3" json:"arguments,omitempty"`
-	// The same message, already serialised: what client libraries send, so that the scheduler passes it on unread.
-	PackedArguments []byte `protobuf:"bytes,6,opt,name=packed_arguments,json=packedArguments,proto3" json:"packed_arguments,omitempty"`
+	// The arguments. Absent: none.
+	//
+	// Types that are valid to be assigned to Call:
+	//
+	//	*TaskSpec_Arguments
+	//	*TaskSpec_PackedArguments
+	Call isTaskSpec_Call `protobuf_oneof:"call"`
 	// Index into the options that this submission has carried so far, counted from 1. 0 means all defaults.
 	OptionsIndex uint32 `protobuf:"varint,7,opt,name=options_index,json=optionsIndex,proto3" json:"options_index,omitempty"`
 	// The submitting client wants the result: it is kept until the client releases it or its lease ends.
@@ -462,7 +571,7 @@ type TaskSpec struct {
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_millrace_v1_task_proto_msgTypes[3]
+	mi := &file_millrace_v1_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +583,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[3]
+	mi := &file_millrace_v1_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +596,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TaskSpec) GetKey() string {
@@ -497,16 +606,27 @@ func (x *TaskSpec) GetKey() string {
 	return ""
 }
 
+func (x *TaskSpec) GetWhat() isTaskSpec_What {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
 func (x *TaskSpec) GetOp() string {
 	if x != nil {
-		return x.Op
+		if x, ok := x.What.(*TaskSpec_Op); ok {
+			return x.Op
+		}
 	}
 	return ""
 }
 
 func (x *TaskSpec) GetOpIndex() uint32 {
 	if x != nil {
-		return x.OpIndex
+		if x, ok := x.What.(*TaskSpec_OpIndex); ok {
+			return x.OpIndex
+		}
 	}
 	return 0
 }
@@ -518,16 +638,27 @@ func (x *TaskSpec) GetInputs() []string {
 	return nil
 }
 
+func (x *TaskSpec) GetCall() isTaskSpec_Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
 func (x *TaskSpec) GetArguments() *Arguments {
 	if x != nil {
-		return x.Arguments
+		if x, ok := x.Call.(*TaskSpec_Arguments); ok {
+			return x.Arguments
+		}
 	}
 	return nil
 }
 
 func (x *TaskSpec) GetPackedArguments() []byte {
 	if x != nil {
-		return x.PackedArguments
+		if x, ok := x.Call.(*TaskSpec_PackedArguments); ok {
+			return x.PackedArguments
+		}
 	}
 	return nil
 }
@@ -545,6 +676,42 @@ func (x *TaskSpec) GetHold() bool {
 	}
 	return false
 }
+
+type isTaskSpec_What interface {
+	isTaskSpec_What()
+}
+
+type TaskSpec_Op struct {
+	// By name, for people who type JSON: a native op ("array.sum") or a Python import path ("pkg.mod:fn").
+	Op string `protobuf:"bytes,2,opt,name=op,proto3,oneof"`
+}
+
+type TaskSpec_OpIndex struct {
+	// Index into the ops that the submission has carried so far, counted from 0.
+	OpIndex uint32 `protobuf:"varint,3,opt,name=op_index,json=opIndex,proto3,oneof"`
+}
+
+func (*TaskSpec_Op) isTaskSpec_What() {}
+
+func (*TaskSpec_OpIndex) isTaskSpec_What() {}
+
+type isTaskSpec_Call interface {
+	isTaskSpec_Call()
+}
+
+type TaskSpec_Arguments struct {
+	// As a message.
+	Arguments *Arguments `protobuf:"bytes,5,opt,name=arguments,proto3,oneof"`
+}
+
+type TaskSpec_PackedArguments struct {
+	// The same message, serialised by the client, so that the scheduler passes it on unread.
+	PackedArguments []byte `protobuf:"bytes,6,opt,name=packed_arguments,json=packedArguments,proto3,oneof"`
+}
+
+func (*TaskSpec_Arguments) isTaskSpec_Call() {}
+
+func (*TaskSpec_PackedArguments) isTaskSpec_Call() {}
 
 // TaskError says why a task failed.
 type TaskError struct {
@@ -577,7 +744,7 @@ type TaskError struct {
 
 func (x *TaskError) Reset() {
 	*x = TaskError{}
-	mi := &file_millrace_v1_task_proto_msgTypes[4]
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +756,7 @@ func (x *TaskError) String() string {
 func (*TaskError) ProtoMessage() {}
 
 func (x *TaskError) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[4]
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +769,7 @@ func (x *TaskError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskError.ProtoReflect.Descriptor instead.
 func (*TaskError) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaskError) GetReason() string {
@@ -730,7 +897,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +909,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +922,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Task) GetTaskId() uint64 {
@@ -943,7 +1110,7 @@ type TaskUpdate struct {
 
 func (x *TaskUpdate) Reset() {
 	*x = TaskUpdate{}
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1122,7 @@ func (x *TaskUpdate) String() string {
 func (*TaskUpdate) ProtoMessage() {}
 
 func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1135,7 @@ func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskUpdate.ProtoReflect.Descriptor instead.
 func (*TaskUpdate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskUpdate) GetTaskId() uint64 {
@@ -1033,15 +1200,16 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\bFunction\x12\x1b\n" +
 	"\x04hash\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12&\n" +
 	"\apayload\x18\x02 \x01(\fB\f\xbaH\tz\a\x10\x01\x18\x80\x80\x80\x10R\apayload\x12#\n" +
-	"\blanguage\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\blanguage\"\xee\x04\n" +
+	"\blanguage\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\blanguage\"\x83\x05\n" +
 	"\vTaskOptions\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\x11R\bpriority\x12*\n" +
 	"\vmax_retries\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=R\n" +
 	"maxRetries\x12N\n" +
 	"\rretry_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\fretryBackoff\x12D\n" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f*\x00R\atimeout\x12g\n" +
-	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01!\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12,\n" +
-	"\aworkers\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80 \"\ar\x05\x10\x01\x18\x80\x01R\aworkers\x12.\n" +
+	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01!\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12A\n" +
+	"\aworkers\x18\x06 \x03(\v2\x1b.millrace.v1.WorkerSelectorB\n" +
+	"\xbaH\a\x92\x01\x04\x10\x80\x80\x01R\aworkers\x12.\n" +
 	"\x13allow_other_workers\x18\a \x01(\bR\x11allowOtherWorkers\x12B\n" +
 	"\x15expected_output_bytes\x18\b \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x80\x80\x80\x02R\x13expectedOutputBytes\x12\x1f\n" +
 	"\x05slots\x18\t \x01(\rB\t\xbaH\x06*\x04\x18\x80\x80\x04R\x05slots\x12\x17\n" +
@@ -1049,17 +1217,27 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	" \x01(\bR\x06noWait\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa0\x02\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x89\x01\n" +
+	"\x0eWorkerSelector\x12&\n" +
+	"\tworker_id\x18\x01 \x01(\rB\a\xbaH\x04*\x02 \x00H\x00R\bworkerId\x12 \n" +
+	"\x04name\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02H\x00R\x04name\x12 \n" +
+	"\x04host\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02H\x00R\x04hostB\v\n" +
+	"\x02by\x12\x05\xbaH\x02\b\x01\"\xc1\x02\n" +
 	"\bTaskSpec\x12\x1c\n" +
 	"\x03key\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x03key\x12\x18\n" +
-	"\x02op\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x02op\x12\x19\n" +
-	"\bop_index\x18\x03 \x01(\rR\aopIndex\x12'\n" +
-	"\x06inputs\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\"\ar\x05\x10\x01\x18\x80\bR\x06inputs\x124\n" +
-	"\targuments\x18\x05 \x01(\v2\x16.millrace.v1.ArgumentsR\targuments\x12)\n" +
-	"\x10packed_arguments\x18\x06 \x01(\fR\x0fpackedArguments\x12#\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x03key\x12\x1c\n" +
+	"\x02op\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04H\x00R\x02op\x12\x1b\n" +
+	"\bop_index\x18\x03 \x01(\rH\x00R\aopIndex\x12'\n" +
+	"\x06inputs\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\"\ar\x05\x10\x01\x18\x80\bR\x06inputs\x126\n" +
+	"\targuments\x18\x05 \x01(\v2\x16.millrace.v1.ArgumentsH\x01R\targuments\x12+\n" +
+	"\x10packed_arguments\x18\x06 \x01(\fH\x01R\x0fpackedArguments\x12#\n" +
 	"\roptions_index\x18\a \x01(\rR\foptionsIndex\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\x95\x03\n" +
+	"\x04hold\x18\b \x01(\bR\x04holdB\r\n" +
+	"\x04what\x12\x05\xbaH\x02\b\x01B\x06\n" +
+	"\x04call\"\x95\x03\n" +
 	"\tTaskError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1d\n" +
@@ -1147,45 +1325,47 @@ func file_millrace_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_task_proto_goTypes = []any{
 	(TaskState)(0),                // 0: millrace.v1.TaskState
 	(OpKind)(0),                   // 1: millrace.v1.OpKind
 	(*Op)(nil),                    // 2: millrace.v1.Op
 	(*Function)(nil),              // 3: millrace.v1.Function
 	(*TaskOptions)(nil),           // 4: millrace.v1.TaskOptions
-	(*TaskSpec)(nil),              // 5: millrace.v1.TaskSpec
-	(*TaskError)(nil),             // 6: millrace.v1.TaskError
-	(*Task)(nil),                  // 7: millrace.v1.Task
-	(*TaskUpdate)(nil),            // 8: millrace.v1.TaskUpdate
-	nil,                           // 9: millrace.v1.TaskOptions.ResourcesEntry
-	nil,                           // 10: millrace.v1.TaskError.MetadataEntry
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*Arguments)(nil),             // 12: millrace.v1.Arguments
-	(*Opaque)(nil),                // 13: millrace.v1.Opaque
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*WorkerSelector)(nil),        // 5: millrace.v1.WorkerSelector
+	(*TaskSpec)(nil),              // 6: millrace.v1.TaskSpec
+	(*TaskError)(nil),             // 7: millrace.v1.TaskError
+	(*Task)(nil),                  // 8: millrace.v1.Task
+	(*TaskUpdate)(nil),            // 9: millrace.v1.TaskUpdate
+	nil,                           // 10: millrace.v1.TaskOptions.ResourcesEntry
+	nil,                           // 11: millrace.v1.TaskError.MetadataEntry
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*Arguments)(nil),             // 13: millrace.v1.Arguments
+	(*Opaque)(nil),                // 14: millrace.v1.Opaque
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_millrace_v1_task_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Op.kind:type_name -> millrace.v1.OpKind
-	11, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
-	11, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
-	9,  // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
-	12, // 4: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
-	13, // 5: millrace.v1.TaskError.exception:type_name -> millrace.v1.Opaque
-	10, // 6: millrace.v1.TaskError.metadata:type_name -> millrace.v1.TaskError.MetadataEntry
-	2,  // 7: millrace.v1.Task.op:type_name -> millrace.v1.Op
-	0,  // 8: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
-	6,  // 9: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
-	4,  // 10: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
-	11, // 11: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
-	14, // 12: millrace.v1.Task.submit_time:type_name -> google.protobuf.Timestamp
-	0,  // 13: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	6,  // 14: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
+	12, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
+	10, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
+	5,  // 4: millrace.v1.TaskOptions.workers:type_name -> millrace.v1.WorkerSelector
+	13, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
+	14, // 6: millrace.v1.TaskError.exception:type_name -> millrace.v1.Opaque
+	11, // 7: millrace.v1.TaskError.metadata:type_name -> millrace.v1.TaskError.MetadataEntry
+	2,  // 8: millrace.v1.Task.op:type_name -> millrace.v1.Op
+	0,  // 9: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
+	7,  // 10: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
+	4,  // 11: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
+	12, // 12: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
+	15, // 13: millrace.v1.Task.submit_time:type_name -> google.protobuf.Timestamp
+	0,  // 14: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	7,  // 15: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }
@@ -1194,13 +1374,24 @@ func file_millrace_v1_task_proto_init() {
 		return
 	}
 	file_millrace_v1_value_proto_init()
+	file_millrace_v1_task_proto_msgTypes[3].OneofWrappers = []any{
+		(*WorkerSelector_WorkerId)(nil),
+		(*WorkerSelector_Name)(nil),
+		(*WorkerSelector_Host)(nil),
+	}
+	file_millrace_v1_task_proto_msgTypes[4].OneofWrappers = []any{
+		(*TaskSpec_Op)(nil),
+		(*TaskSpec_OpIndex)(nil),
+		(*TaskSpec_Arguments)(nil),
+		(*TaskSpec_PackedArguments)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_task_proto_rawDesc), len(file_millrace_v1_task_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

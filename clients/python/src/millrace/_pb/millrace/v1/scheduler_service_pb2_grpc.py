@@ -64,8 +64,8 @@ class SchedulerServiceStub(object):
                 _registered_method=True)
         self.SubmitBatch = channel.unary_unary(
                 '/millrace.v1.SchedulerService/SubmitBatch',
-                request_serializer=millrace_dot_v1_dot_submission__pb2.SubmitBatchRequest.SerializeToString,
-                response_deserializer=millrace_dot_v1_dot_submission__pb2.SubmitBatchResponse.FromString,
+                request_serializer=millrace_dot_v1_dot_submission__pb2.SubmitRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_submission__pb2.SubmitResponse.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/millrace.v1.SchedulerService/Watch',
@@ -215,7 +215,7 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SubmitBatch(self, request, context):
-        """SubmitBatch is Submit for a submission that fits one message: one round trip, and easy to type into grpcurl.
+        """SubmitBatch is Submit for a submission that fits in one message: one round trip, and easy to type into grpcurl.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -403,8 +403,8 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
             ),
             'SubmitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitBatch,
-                    request_deserializer=millrace_dot_v1_dot_submission__pb2.SubmitBatchRequest.FromString,
-                    response_serializer=millrace_dot_v1_dot_submission__pb2.SubmitBatchResponse.SerializeToString,
+                    request_deserializer=millrace_dot_v1_dot_submission__pb2.SubmitRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_submission__pb2.SubmitResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -651,8 +651,8 @@ class SchedulerService(object):
             request,
             target,
             '/millrace.v1.SchedulerService/SubmitBatch',
-            millrace_dot_v1_dot_submission__pb2.SubmitBatchRequest.SerializeToString,
-            millrace_dot_v1_dot_submission__pb2.SubmitBatchResponse.FromString,
+            millrace_dot_v1_dot_submission__pb2.SubmitRequest.SerializeToString,
+            millrace_dot_v1_dot_submission__pb2.SubmitResponse.FromString,
             options,
             channel_credentials,
             insecure,

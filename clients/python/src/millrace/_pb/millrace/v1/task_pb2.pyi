@@ -94,12 +94,22 @@ class TaskOptions(_message.Message):
     retry_backoff: _duration_pb2.Duration
     timeout: _duration_pb2.Duration
     resources: _containers.ScalarMap[str, float]
-    workers: _containers.RepeatedScalarFieldContainer[str]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerSelector]
     allow_other_workers: bool
     expected_output_bytes: int
     slots: int
     no_wait: bool
-    def __init__(self, priority: _Optional[int] = ..., max_retries: _Optional[int] = ..., retry_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., resources: _Optional[_Mapping[str, float]] = ..., workers: _Optional[_Iterable[str]] = ..., allow_other_workers: bool = ..., expected_output_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., no_wait: bool = ...) -> None: ...
+    def __init__(self, priority: _Optional[int] = ..., max_retries: _Optional[int] = ..., retry_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., resources: _Optional[_Mapping[str, float]] = ..., workers: _Optional[_Iterable[_Union[WorkerSelector, _Mapping]]] = ..., allow_other_workers: bool = ..., expected_output_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., no_wait: bool = ...) -> None: ...
+
+class WorkerSelector(_message.Message):
+    __slots__ = ("worker_id", "name", "host")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    name: str
+    host: str
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class TaskSpec(_message.Message):
     __slots__ = ("key", "op", "op_index", "inputs", "arguments", "packed_arguments", "options_index", "hold")
