@@ -218,11 +218,11 @@ func workerNames(snapshot schedapi.Snapshot) func(ids.WorkerID) string {
 
 func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*pb.GetTaskResponse, error) {
 	var info sched.TaskInfo
-	var story []string
+	var history []string
 	err := s.read(ctx, func(reader schedapi.Reader) (err error) {
 		info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
 		if err == nil && r.GetStory() {
-			story = reader.Story(info.Task)
+			history = reader.History(info.Task)
 		}
 		return err
 	})
@@ -230,7 +230,7 @@ func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*
 		return nil, err
 	}
 	task := taskTo(&info, workerNames(s.scheduler.LastSnapshot()))
-	task.Story, task.LogTail = story, info.LogTail
+	task.Story, task.LogTail = history, info.LogTail
 	return &pb.GetTaskResponse{Task: task}, nil
 }
 

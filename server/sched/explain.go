@@ -66,7 +66,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	case TaskRunning:
 		w := m.workers[t.worker-1]
 		e.Reason, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
-		if since := m.story.since(id, t.attempt, TaskRunning); !since.IsZero() {
+		if since := m.history.since(id, t.attempt, TaskRunning); !since.IsZero() {
 			e.Text += fmt.Sprintf(" for %s", now.Sub(since).Round(time.Millisecond))
 		}
 		e.Text += m.explainNested(w)

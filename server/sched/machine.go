@@ -126,7 +126,7 @@ type Machine struct {
 	awaiting int
 
 	requests requestLog
-	story    story
+	history  history
 	totals   Totals
 	scratch  scratch
 }
@@ -412,7 +412,7 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 		}
 	}
 	m.touch(t.graph, g)
-	m.story.add(m, id, from, to, t.attempt, t.worker)
+	m.history.add(m, id, from, to, t.attempt, t.worker)
 }
 
 // activate counts the task as a user of its inputs; deactivate takes that back.

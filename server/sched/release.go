@@ -290,7 +290,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	}
 	m.absolve(id, t)
 	m.found(id)
-	m.story.add(m, id, TaskReleased, 0, t.attempt, 0)
+	m.history.add(m, id, TaskReleased, 0, t.attempt, 0)
 	g.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
 	m.totals.Counts[TaskReleased]--
 	m.totals.Tasks--

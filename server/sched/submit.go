@@ -421,7 +421,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		g.counts[TaskWaiting]++
 		g.prefixes[t.prefix].Counts[TaskWaiting]++
 		m.totals.Counts[TaskWaiting]++
-		m.story.add(m, id, 0, TaskWaiting, 0, 0)
+		m.history.add(m, id, 0, TaskWaiting, 0, 0)
 		for k := range b.edgesOf(t) {
 			at := t.edge + uint32(k)
 			in := b.edges[at].input

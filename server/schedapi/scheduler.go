@@ -69,7 +69,7 @@ type Reader interface {
 	Tasks(filter sched.TaskFilter, after ids.TaskID, limit int) (tasks []sched.TaskInfo, next ids.TaskID)
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
-	Story(ids.TaskID) []string
+	History(ids.TaskID) []string
 	// ReplicasOf appends the workers that hold an object to out.
 	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals

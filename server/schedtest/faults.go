@@ -373,7 +373,7 @@ func (w *World) checkOutcome(info *sched.TaskInfo) {
 		if w.waitsForData(info.Task) {
 			return
 		}
-		w.fail("%s hangs in %s: %v", info.Key, info.State, w.M.Story(info.Task))
+		w.fail("%s hangs in %s: %v", info.Key, info.State, w.M.History(info.Task))
 	case sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskRescuing:
 		e, _ := w.M.Explain(w.now, info.Task)
 		w.fail("%s hangs in %s: %s %s", info.Key, info.State, e.Reason, e.Text)
@@ -426,7 +426,7 @@ func (w *World) leave() {
 	if t.Tasks != 0 || t.Graphs != 0 || t.Clients != 0 || t.InlineBytes != 0 || t.ReadyQueued != 0 {
 		tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 10)
 		for i := range tasks {
-			w.note("left: %+v %v", tasks[i], w.M.Story(tasks[i].Task))
+			w.note("left: %+v %v", tasks[i], w.M.History(tasks[i].Task))
 		}
 		w.fail("something is left after everybody left: %+v", t)
 	}

@@ -39,7 +39,7 @@ import (
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force]
 //	publish dataset=1 keys=(a) | unpublish dataset=1
 //	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY |
-//	explain KEY | story KEY | graph 1 | assignment KEY | worker-info 1 |
+//	explain KEY | history KEY | graph 1 | assignment KEY | worker-info 1 |
 //	list [state=5 limit=2 after=0 graph=0 prefix=f keys=a] | update KEY | held client=1
 type Script struct {
 	M         *sched.Machine

@@ -63,8 +63,8 @@ func (s *Script) show(a args) string {
 				fmt.Fprintf(&b, "    %d bytes from %s\n", from.Bytes, from.Worker)
 			}
 		}
-	case "story":
-		for _, l := range s.M.Story(s.task(a.first())) {
+	case "history":
+		for _, l := range s.M.History(s.task(a.first())) {
 			b.WriteString(l + "\n")
 		}
 	case "graph":

@@ -132,7 +132,7 @@ func (w *world) explain(r any) error {
 			}
 		}
 		b.WriteString("\n")
-		for _, line := range w.server.m.Story(id) {
+		for _, line := range w.server.m.History(id) {
 			b.WriteString("  " + line + "\n")
 		}
 		for _, h := range w.hosts {

@@ -77,11 +77,11 @@ func causeOf(ev Event) cause {
 	return causeUnknown
 }
 
-// storyLength bounds the transitions that are kept, over all tasks.
-const storyLength = 1 << 13
+// historyLength bounds the transitions that are kept, over all tasks.
+const historyLength = 1 << 13
 
-// story is the history: a ring buffer of the latest transitions of all tasks.
-type story struct {
+// history is a ring buffer of the latest transitions of all tasks.
+type history struct {
 	ring []transition
 	next int
 }
@@ -96,24 +96,24 @@ type transition struct {
 	cause    cause
 }
 
-func (s *story) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot uint32) {
+func (s *history) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot uint32) {
 	tr := transition{at: m.now, task: id, attempt: attempt, from: from, to: to, cause: m.cause}
 	if slot != 0 {
 		tr.worker, tr.name = m.workers[slot-1].id, m.workers[slot-1].name
 	}
-	if len(s.ring) < storyLength {
+	if len(s.ring) < historyLength {
 		s.ring = append(s.ring, tr)
 		return
 	}
 	s.ring[s.next] = tr
-	if s.next++; s.next == storyLength {
+	if s.next++; s.next == historyLength {
 		s.next = 0
 	}
 }
 
 // since returns the time at which an attempt of a task entered a state; zero if that is not in the
 // history any more.
-func (s *story) since(id ids.TaskID, attempt uint32, state TaskState) (at time.Time) {
+func (s *history) since(id ids.TaskID, attempt uint32, state TaskState) (at time.Time) {
 	for i := range s.ring {
 		if tr := &s.ring[i]; tr.task == id && tr.attempt == attempt && tr.to == state {
 			at = tr.at
@@ -122,11 +122,11 @@ func (s *story) since(id ids.TaskID, attempt uint32, state TaskState) (at time.T
 	return at
 }
 
-// Story returns the latest transitions of a task, oldest first, with the event that caused each.
+// History returns the latest transitions of a task, oldest first, with the event that caused each.
 // Old entries are overwritten by transitions of other tasks.
-func (m *Machine) Story(id ids.TaskID) []string {
+func (m *Machine) History(id ids.TaskID) []string {
 	var lines []string
-	s := &m.story
+	s := &m.history
 	for i := range s.ring {
 		tr := &s.ring[(s.next+i)%len(s.ring)]
 		if tr.task != id {
