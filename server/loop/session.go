@@ -165,8 +165,8 @@ func (l *Loop) assign(effect *sched.Effect) {
 		for _, holder := range a.Inputs[i].Holders {
 			l.introduce(s, holder)
 		}
-		if relay := a.Inputs[i].Relay; relay != 0 {
-			l.introduce(s, relay)
+		if upstream := a.Inputs[i].Upstream; upstream != 0 {
+			l.introduce(s, upstream)
 		}
 	}
 	s.building.Assign(a)

@@ -54,7 +54,7 @@ func (w *worker) peerOf(other *worker) schedapi.Peer {
 // host.
 func (w *worker) near(other *worker) bool {
 	a, b := &w.registration, &other.registration
-	return w != other && a.Worker.Relays && b.Worker.Relays && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
+	return w != other && a.Worker.PipelinedReads && b.Worker.PipelinedReads && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
 }
 
 // workers holds the workers that are not lost.

@@ -69,7 +69,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	outbound.Assign(&sched.Assignment{
 		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
-		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Relay: 3, Relayed: true}},
+		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Upstream: 3, Downstream: true}},
 	})
 	session := new(sessionMessage).build(&outbound)
 	for _, test := range []struct {

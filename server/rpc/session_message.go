@@ -309,8 +309,8 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	into.Bytes = i.Bytes
 	into.InlineResult = i.Inline
 	into.Pending = i.Pending
-	into.RelayWorkerId = number[uint32, ids.WorkerID](i.Relay)
-	into.Relayed = i.Relayed
+	into.RelayWorkerId = number[uint32, ids.WorkerID](i.Upstream)
+	into.Relayed = i.Downstream
 	first := len(m.holders)
 	for _, holder := range i.Holders {
 		m.holders = append(m.holders, number[uint32, ids.WorkerID](holder))

@@ -308,7 +308,7 @@ func (k *checker) compare() {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)
 	}
 	k.rescues(k.rescuing)
-	k.relays()
+	k.chains()
 	for slot, g := range m.graphs {
 		if g != nil {
 			k.graph(slot, g)

@@ -118,11 +118,11 @@ type AssignedInput struct {
 	// Pending means that the input does not exist yet; the attempt of its generation makes it. That
 	// attempt was assigned to the target before, or runs at the one worker in Holders.
 	Pending bool
-	// Relay is a worker that was told earlier to fetch the same object; the target should read the
-	// object there while it arrives. 0: none. Relayed means that another worker was told to read
-	// the object at the target in the same way. See relay.go.
-	Relay   ids.WorkerID
-	Relayed bool
+	// Upstream is the worker before the target in the object's broadcast chain: the target should
+	// read the object there while it arrives. 0: none. Downstream means that another worker was
+	// told to read the object at the target in the same way. See chain.go.
+	Upstream   ids.WorkerID
+	Downstream bool
 }
 
 // Update is the information that a client gets about a task that it holds.

@@ -109,9 +109,10 @@ type WorkerRegistered struct {
 	// Executors are the executors that the worker offers: "native", "python", names of registered
 	// executors.
 	Executors []string
-	// Relays means that the worker takes part in broadcast chains: it can read an object that is
-	// still arriving at another worker of its host, and lets others read its own arriving objects.
-	Relays bool
+	// PipelinedReads means that the worker takes part in broadcast chains: it can read an object
+	// that is still arriving at another worker of its host, and lets others read its own arriving
+	// objects.
+	PipelinedReads bool
 	// Inventory lists all objects that the worker holds.
 	Inventory []Replica
 	// Running lists the attempts that the worker still has.

@@ -56,7 +56,7 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		}
 		a := &inputs[len(inputs)-1]
 		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
-		a.Holders, a.Inline, a.Relay, a.Relayed = a.Holders[:0], nil, 0, false
+		a.Holders, a.Inline, a.Upstream, a.Downstream = a.Holders[:0], nil, 0, false
 		a.Pending = p.state != TaskSucceeded
 		if a.Pending && p.worker != 0 && p.worker != t.worker {
 			a.Holders = append(a.Holders, m.workers[p.worker-1].id)
@@ -73,8 +73,8 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 			a.Inline = known
 			inline += len(known)
 		}
-		if len(m.relays) > 0 && a.Inline == nil {
-			a.Relay, a.Relayed = m.relayOf(in, p, target)
+		if len(m.chains) > 0 && a.Inline == nil {
+			a.Upstream, a.Downstream = m.upstreamOf(in, p, target)
 		}
 	}
 	into.Inputs = inputs

@@ -95,8 +95,8 @@ type Machine struct {
 	copied uint64
 	// strays are the scattered objects of lost workers; see stray.go.
 	strays map[ids.TaskID]stray
-	// relays are the broadcast chains by object; see relay.go.
-	relays map[ids.TaskID][]relay
+	// chains are the broadcast chains by object; see chain.go.
+	chains map[ids.TaskID][]chainLink
 
 	// kills counts the workers that were killed while they ran tasks.
 	kills   uint64
@@ -156,7 +156,7 @@ func New(c Config) *Machine {
 		tails:       make(map[ids.TaskID]string),
 		strays:      make(map[ids.TaskID]stray),
 		wide:        make(map[ids.TaskID]uint64),
-		relays:      make(map[ids.TaskID][]relay),
+		chains:      make(map[ids.TaskID][]chainLink),
 		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),

@@ -48,9 +48,9 @@ type Config struct {
 	DetailBytes, TailBytes uint64
 	// NoCopies turns off the copying of objects that only a leaving worker has.
 	NoCopies bool
-	// RelayBytes is the size from which an object is sent along a broadcast chain; see relay.go.
+	// ChainBytes is the size from which an object is sent along a broadcast chain; see chain.go.
 	// Default 64 MiB.
-	RelayBytes uint64
+	ChainBytes uint64
 }
 
 func (c Config) withDefaults() Config {
@@ -79,8 +79,8 @@ func (c Config) withDefaults() Config {
 	if c.DataGrace == 0 {
 		c.DataGrace = time.Minute
 	}
-	if c.RelayBytes == 0 {
-		c.RelayBytes = 64 << 20
+	if c.ChainBytes == 0 {
+		c.ChainBytes = 64 << 20
 	}
 	if c.MaxWorkerDeaths == 0 {
 		c.MaxWorkerDeaths = 3

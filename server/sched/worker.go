@@ -23,7 +23,7 @@ type worker struct {
 	memory      uint64
 	memoryUsed  uint64
 	executors   []string
-	relays      bool
+	pipelined   bool // see WorkerRegistered.PipelinedReads
 
 	// queue has the attempts in the order in which they were sent. An entry is stale if its attempt
 	// is not under way here any more.
@@ -108,7 +108,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	m.silent.drop(ev.Incarnation)
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
-	w.executors, w.relays = ev.Executors, ev.Relays
+	w.executors, w.pipelined = ev.Executors, ev.PipelinedReads
 	if w.awaits != ev.Awaits {
 		w.awaits = ev.Awaits
 		m.countAwaiting()
@@ -507,7 +507,7 @@ func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
 	}
 	w.comingBytes += t.output
 	if atOnce {
-		m.chain(id, t, w)
+		m.joinChain(id, t, w)
 	}
 }
 
@@ -516,7 +516,7 @@ func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
 func (m *Machine) came(id ids.TaskID, t *task, w *worker) {
 	if w.coming.remove(id) {
 		w.comingBytes -= min(t.output, w.comingBytes)
-		m.unchain(id, w)
+		m.leaveChain(id, w)
 	}
 	if w.coming.count == 0 {
 		w.comingBytes = 0

@@ -21,7 +21,7 @@ func (w *World) addWorker() {
 
 func (w *World) register(f *fakeWorker) {
 	ev := sched.WorkerRegistered{Worker: f.id, Name: fmt.Sprint("n", f.id), Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
-		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Awaits: f.awaits, Relays: f.id%3 > 0}
+		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Awaits: f.awaits, PipelinedReads: f.id%3 > 0}
 	var held []ids.TaskID
 	for id := range f.objects {
 		held = append(held, id)

@@ -85,7 +85,7 @@ type attempt struct {
 // NewWorld makes an empty world.
 func NewWorld(source Source) *World {
 	return &World{
-		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, RelayBytes: 1, NoCopies: true}), source: source,
+		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, ChainBytes: 1, NoCopies: true}), source: source,
 		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), graves: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
 		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
 	}
@@ -248,8 +248,8 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		} else if len(in.Holders) == 0 && in.Inline == nil && !slices.Contains(at, f.id) {
 			w.fail("task %s: nobody holds its input %s", a.Task, in.Task)
 		}
-		if relay := w.workers[in.Relay]; in.Relay != 0 && (relay == nil || relay == f || len(in.Holders) == 0 || relay.id%2 != f.id%2) {
-			w.fail("task %s is to read %s at %s, behind %s", a.Task, in.Task, f.id, in.Relay)
+		if upstream := w.workers[in.Upstream]; in.Upstream != 0 && (upstream == nil || upstream == f || len(in.Holders) == 0 || upstream.id%2 != f.id%2) {
+			w.fail("task %s is to read %s at %s, with the upstream %s", a.Task, in.Task, f.id, in.Upstream)
 		}
 	}
 }

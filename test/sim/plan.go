@@ -103,10 +103,10 @@ func newPlan(r *rand.Rand) plan {
 	return p
 }
 
-// relays turns on broadcast chains: workers read objects that are still arriving at others. It
+// chains turns on broadcast chains: workers read objects that are still arriving at others. It
 // follows from other parameters instead of a random draw of its own, so that older seeds keep their
 // meaning.
-func (p plan) relays() bool { return p.mapped && p.fixedPorts }
+func (p plan) chains() bool { return p.mapped && p.fixedPorts }
 
 // String lists the parameters of the seed.
 func (p plan) String() string {

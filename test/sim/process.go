@@ -261,9 +261,9 @@ func (p *process) connect() {
 	l.downBroken = func() { p.run(func() { p.disconnected(l) }) }
 	ev := sched.WorkerRegistered{
 		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
-		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true, Relays: w.plan.relays(),
+		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true, PipelinedReads: w.plan.chains(),
 	}
-	if ev.Relays {
+	if ev.PipelinedReads {
 		ev.Host = "gpus"
 	}
 	for _, o := range p.inventory() {
@@ -664,7 +664,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 			continue
 		}
 		x := jobInput{object: o}
-		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Relay: in.Relay, Relayed: in.Relayed}
+		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Relay: in.Upstream, Relayed: in.Downstream}
 		if v, here := p.find(o); here {
 			if p.isSmall(o) {
 				x.value, x.known = v, true

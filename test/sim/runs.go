@@ -330,7 +330,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 		}
 		peer.run(func() {
 			if e.Follow && !peer.hasAll(e.Objects) {
-				peer.after(relayWait, lend) // objects that have not arrived by then are fetched elsewhere
+				peer.after(upstreamWait, lend) // objects that have not arrived by then are fetched elsewhere
 				return
 			}
 			lend()
@@ -338,8 +338,8 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 	})
 }
 
-// relayWait is how long a worker waits for an object that is arriving at its upstream.
-const relayWait = 2 * time.Millisecond
+// upstreamWait is how long a worker waits for an object that is arriving at its upstream.
+const upstreamWait = 2 * time.Millisecond
 
 func (p *process) hasAll(wants []lifecycle.FetchObject) bool {
 	for _, want := range wants {

@@ -112,7 +112,7 @@ func (m inbound) clone() inbound {
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
-		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, RelayBytes: 8 << 10, NoCopies: true}),
+		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10, NoCopies: true}),
 		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, graves: map[ids.WorkerID]*remote{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
@@ -262,8 +262,8 @@ func (s *server) assign(e *sched.Effect) {
 		in := &c.Inputs[i]
 		in.Holders = slices.Clone(in.Holders)
 		known := in.Holders
-		if in.Relay != 0 {
-			known = append([]ids.WorkerID{in.Relay}, known...)
+		if in.Upstream != 0 {
+			known = append([]ids.WorkerID{in.Upstream}, known...)
 		}
 		for _, h := range known {
 			if x.peers[h] {
