@@ -391,22 +391,22 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
 	}
-	tells := notify.New(notify.Config{
+	notifier := notify.New(notify.Config{
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			if conn, err := slabshare.DialWords(ctx, address, c.Token); err == nil {
+			if conn, err := slabshare.DialNotify(ctx, address, c.Token); err == nil {
 				return conn, nil
 			}
-			return streams.DialWords(ctx, address) // the peer is on another host, or cannot be reached at all
+			return streams.DialNotify(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
-		Spin:   looks,
-		Heard:  func(words []notify.Word) { w.Heard(words) },
-		Asked:  func(r *notify.Reader, asks []notify.Ask) { w.Asked(r, asks) },
-		Handle: func() { w.Handle() },
-		Left:   func(r *notify.Reader) { w.Left(r) },
-		Log:    c.Log,
+		Spin:      looks,
+		Completed: func(completions []notify.Completion) { w.Completed(completions) },
+		Requested: func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
+		Handle:    func() { w.Handle() },
+		Left:      func(r *notify.Subscriber) { w.Left(r) },
+		Log:       c.Log,
 	})
-	defer tells.Close()
-	data.Words, registration.Awaits = tells.Serve, true
+	defer notifier.Close()
+	data.Notify, registration.Awaits = notifier.Serve, true
 	var lender *borrow.Server
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -415,7 +415,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		leave(why)
 	}}
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Herald: tells, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
 			in, out := data.Traffic()
 			if lender != nil {
@@ -432,7 +432,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver,
-		Words: tells.Serve, Index: index, Accept: accepts(c), Log: c.Log,
+		Notify: notifier.Serve, Index: index, Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
 		lender = nil
@@ -457,7 +457,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	pools.Begin()
 	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
-	tells.Close()
+	notifier.Close()
 	sampled()
 	watched()
 	// Peers that are reading get a moment to finish; they fetch the rest from elsewhere.

@@ -101,10 +101,10 @@ func Dial(ctx context.Context, dataAddress string, hello *hostv1.BorrowHello) (*
 	return c, welcome, file, nil
 }
 
-// DialWords connects to the worker at the data address for completion notifications between
+// DialNotify connects to the worker at the data address for completion notifications between
 // workers. It fails with ErrNotHere if the worker is not on this host, and with ErrRefused if its
 // version does not support such connections. The connection belongs to the caller.
-func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, error) {
+func DialNotify(ctx context.Context, dataAddress, token string) (*net.UnixConn, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
 	if err != nil {
@@ -115,7 +115,7 @@ func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, e
 	c.Free()
 	closeAll(file)
 	if err == nil && !welcome.GetWords() {
-		err = fmt.Errorf("%w: it does not tell there", ErrRefused)
+		err = fmt.Errorf("%w: it takes no notifications there", ErrRefused)
 	}
 	if err != nil {
 		_ = c.unix.Close() // the connection is useless

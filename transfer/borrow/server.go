@@ -67,9 +67,9 @@ type ServerConfig struct {
 	// Index, if set, is the shared object index in which readers that map Space find the objects of
 	// Source. Close it after the server.
 	Index *objindex.Index
-	// Words, if set, serves a connection for completion notifications until it ends; see
-	// slabshare.DialWords.
-	Words func(net.Conn)
+	// Notify, if set, serves a connection for completion notifications until it ends; see
+	// slabshare.DialNotify.
+	Notify func(net.Conn)
 	// WriterPatience is how long a client may take to write an object; each 32 MiB add a second.
 	// Default 30 s.
 	WriterPatience time.Duration

@@ -128,7 +128,7 @@ func (c *serving) serve(ctx context.Context) error {
 	}
 	c.server.greeted(c)
 	if hello.GetHello().GetWords() {
-		c.server.config.Words(c.unix)
+		c.server.config.Notify(c.unix)
 		return nil
 	}
 	inbox, err := slabshare.NewInbox(c.unix)
@@ -174,7 +174,7 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		return refuse(reasonProtocol, "the first message must be a hello")
 	case config.Accept != nil && !config.Accept(hello.GetToken()):
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
-	case hello.GetWords() && config.Words == nil:
+	case hello.GetWords() && config.Notify == nil:
 		return refuse(reasonProtocol, "this worker tells nobody of results")
 	case hello.GetWords():
 		id := config.Space.Identity()

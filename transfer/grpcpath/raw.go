@@ -31,9 +31,9 @@ import (
 const (
 	// rawMagic differs from any first bytes of HTTP/2 or TLS.
 	rawMagic = "MILLRAW1"
-	// wordMagic replaces rawMagic on connections for Server.Words (completion notifications), and
-	// has the same length. After the answer to it, the protocol is that of Server.Words.
-	wordMagic = "MILLWRD1"
+	// notifyMagic replaces rawMagic on connections for Server.Notify (completion notifications),
+	// and has the same length. After the answer to it, the protocol is that of Server.Notify.
+	notifyMagic = "MILLNTF1"
 
 	// maxTokenBytes bounds the token, because its sender is not authenticated yet.
 	maxTokenBytes = 4 << 10

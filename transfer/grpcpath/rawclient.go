@@ -96,15 +96,15 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 // errBeside: the other side certainly does not support connections beside gRPC.
 var errBeside = errors.New("it does not know what is beside gRPC")
 
-// DialWords opens a connection to a peer's Server.Words, for completion notifications.
-func (p *Path) DialWords(ctx context.Context, address string) (net.Conn, error) {
+// DialNotify opens a connection to a peer's Server.Notify, for completion notifications.
+func (p *Path) DialNotify(ctx context.Context, address string) (net.Conn, error) {
 	if len(p.config.Token) > math.MaxUint16 {
 		return nil, errBeside
 	}
 	// The reader of notifications sends nothing, so only keep-alives find out that the peer cannot
 	// be reached any more.
 	alive := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3}}
-	return dialBeside(ctx, &alive, wordMagic, address, p.config.Token)
+	return dialBeside(ctx, &alive, notifyMagic, address, p.config.Token)
 }
 
 func dialBeside(ctx context.Context, dialer *net.Dialer, magic, address, token string) (net.Conn, error) {

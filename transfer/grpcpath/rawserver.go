@@ -49,8 +49,8 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	serve := func() { s.server.serveRaw(conn) }
 	switch {
 	case string(begin) == rawMagic:
-	case string(begin) == wordMagic && s.server.Words != nil:
-		serve = func() { s.server.guarded("the words of a peer", func() { s.server.Words(conn) }) }
+	case string(begin) == notifyMagic && s.server.Notify != nil:
+		serve = func() { s.server.guarded("the subscriptions of a peer", func() { s.server.Notify(conn) }) }
 	default:
 		ours, info, err := s.TransportCredentials.ServerHandshake(&replayed{Conn: conn, begin: begin})
 		return ours, connInfo{info, conn}, err

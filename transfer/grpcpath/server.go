@@ -52,9 +52,9 @@ type Server struct {
 	StreamPatience, WriterPatience time.Duration
 	// Log receives panics. Nil: the default logger.
 	Log *slog.Logger
-	// Words, if set, serves a connection of DialWords until it ends (completion notifications).
+	// Notify, if set, serves a connection of DialNotify until it ends (completion notifications).
 	// Drain and Close close these connections.
-	Words func(net.Conn)
+	Notify func(net.Conn)
 	// Lane, if set, is the serving side of the set-up of one-sided reads (package ucx).
 	Lane func(context.Context, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 	// Logs returns the output of a task, and whether its beginning is missing.

@@ -19,63 +19,63 @@ import (
 	"github.com/millrace/millrace/transfer/notify"
 )
 
-// makerVariable makes this test binary the other side of BenchmarkRoundTrip. Its value says the
+// publisherVariable makes this test binary the other side of BenchmarkRoundTrip. Its value says the
 // network, whether the process polls the ring, for how long connections poll, and the address.
-const makerVariable = "HERALD_TEST_MAKER"
+const publisherVariable = "MILLRACE_TEST_PUBLISHER"
 
 func TestMain(m *testing.M) {
-	if how := os.Getenv(makerVariable); how != "" {
-		answer(how)
+	if how := os.Getenv(publisherVariable); how != "" {
+		publish(how)
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// answer runs a maker that reports every requested object as made. It ends with its parent.
-func answer(how string) {
+// publish runs a publisher that reports every requested object as made. It ends with its parent.
+func publish(how string) {
 	network, rest, _ := strings.Cut(how, " ")
-	var looks bool
+	var polls bool
 	var spin time.Duration
-	if _, err := fmt.Sscan(rest, &looks, (*int64)(&spin)); err != nil {
+	if _, err := fmt.Sscan(rest, &polls, (*int64)(&spin)); err != nil {
 		panic(err)
 	}
 	at := "127.0.0.1:0"
 	if network == "unix" {
-		at = fmt.Sprintf("@millrace-herald-%d", os.Getpid())
+		at = fmt.Sprintf("@millrace-notify-%d", os.Getpid())
 	}
 	listener, err := net.Listen(network, at)
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println(listener.Addr())
-	var h *notify.Herald
+	var n *notify.Notifier
 	var mu sync.Mutex // guards asked, and is held while answering
-	var asked []ask
+	var requested []request
 	handle := func() {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, a := range asked {
-			h.Tell(a.reader, notify.Word{Ref: a.Ref, Bytes: 16, Inline: []byte("sixteen bytes...")})
+		for _, a := range requested {
+			n.Publish(a.reader, notify.Completion{Ref: a.Ref, Bytes: 16, Inline: []byte("sixteen bytes...")})
 		}
-		asked = asked[:0]
-		h.Flush()
+		requested = requested[:0]
+		n.Flush()
 	}
-	h = notify.New(notify.Config{
-		Asked: func(r *notify.Reader, asks []notify.Ask) {
+	n = notify.New(notify.Config{
+		Requested: func(s *notify.Subscriber, requests []notify.Request) {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, a := range asks {
-				asked = append(asked, ask{r, a})
+			for _, a := range requests {
+				requested = append(requested, request{s, a})
 			}
 		},
 		Handle: handle,
-		Left:   func(*notify.Reader) { os.Exit(0) },
+		Left:   func(*notify.Subscriber) { os.Exit(0) },
 	})
-	if looks {
-		h.Looking(true)
+	if polls {
+		n.SetPolling(true)
 		go func() {
 			for {
-				if h.Look() {
+				if n.Poll() {
 					handle()
 				}
 			}
@@ -85,7 +85,7 @@ func answer(how string) {
 	if err != nil {
 		panic(err)
 	}
-	h.Serve(conn)
+	n.Serve(conn)
 }
 
 // BenchmarkRoundTrip subscribes at another process and waits for its notification. The cases: on
@@ -93,14 +93,14 @@ func answer(how string) {
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, c := range []struct {
 		name, network string
-		looks         bool
+		polls         bool
 		spin          time.Duration
 	}{
-		{"tcp/woken", "tcp", false, 0}, {"tcp/reader-looks", "tcp", false, time.Second}, {"unix/woken", "unix", false, 0}, {"unix/looks", "unix", true, 0},
+		{"tcp/woken", "tcp", false, 0}, {"tcp/reader-polls", "tcp", false, time.Second}, {"unix/woken", "unix", false, 0}, {"unix/polls", "unix", true, 0},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			child := exec.Command(os.Args[0])
-			child.Env = append(os.Environ(), fmt.Sprintf("%s=%s %v %d", makerVariable, c.network, c.looks, c.spin))
+			child.Env = append(os.Environ(), fmt.Sprintf("%s=%s %v %d", publisherVariable, c.network, c.polls, c.spin))
 			child.Stderr = os.Stderr
 			child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			out, err := child.StdoutPipe()
@@ -114,14 +114,14 @@ func BenchmarkRoundTrip(b *testing.B) {
 			if _, err := fmt.Fscanln(out, &address); err != nil {
 				b.Fatal(err)
 			}
-			var heard atomic.Int64
+			var completed atomic.Int64
 			come := make(chan struct{}, 1)
-			h := notify.New(notify.Config{
+			n := notify.New(notify.Config{
 				Dial: func(ctx context.Context, address string) (net.Conn, error) {
 					return new(net.Dialer).DialContext(ctx, c.network, address)
 				},
-				Spin:  c.spin,
-				Heard: func(words []notify.Word) { heard.Add(int64(len(words))) },
+				Spin:      c.spin,
+				Completed: func(completions []notify.Completion) { completed.Add(int64(len(completions))) },
 				Handle: func() {
 					select {
 					case come <- struct{}{}:
@@ -129,21 +129,21 @@ func BenchmarkRoundTrip(b *testing.B) {
 					}
 				},
 			})
-			h.Looking(c.looks)
+			n.SetPolling(c.polls)
 			task := 0
 			for b.Loop() {
 				task++
-				h.Await(transfer.Peer{Address: address}, ref(task))
-				h.Flush()
-				for heard.Load() < int64(task) {
-					if c.looks {
-						h.Look()
+				n.Subscribe(transfer.Peer{Address: address}, ref(task))
+				n.Flush()
+				for completed.Load() < int64(task) {
+					if c.polls {
+						n.Poll()
 					} else {
 						<-come
 					}
 				}
 			}
-			h.Close()
+			n.Close()
 			if err := child.Wait(); err != nil {
 				b.Error(err)
 			}

@@ -4,13 +4,13 @@
 // result along if it is small. So no message of the scheduler lies between the end of one task and
 // the start of the next.
 //
-// A connection serves one direction: the reader dials it, subscribes, and receives notifications. A
-// message is written by the goroutine that produces it, as long as the socket accepts it; a
-// separate goroutine writes the rest. No caller waits for a peer.
+// A connection serves one direction: the subscriber dials it, subscribes, and receives
+// notifications. A message is written by the goroutine that produces it, as long as the socket
+// accepts it; a separate goroutine writes the rest. No caller waits for a peer.
 //
 // Within a host the connection is a unix socket (package slabshare), and messages go through memory
 // that both sides share (package ring): then no thread has to be woken to receive one. A goroutine
-// that has nothing else to do polls for messages and handles them in its own thread (Look). If no
+// that has nothing else to do polls for messages and handles them in its own thread (Poll). If no
 // goroutine polls, the socket wakes the connection's goroutine. Between hosts the connection begins
 // like a bare stream of package grpcpath, on the same port.
 //
@@ -36,464 +36,468 @@ import (
 	"github.com/millrace/millrace/transfer/ring"
 )
 
-// Format of the messages. A reader sends records of askBytes: the kind (1 byte), a task (8) and a
-// generation (4). The maker answers with records of wordBytes: the kind, task and generation, the
-// object's size (8) and the length of the inline data (4), which follow. Numbers are little-endian.
+// Format of the messages. A subscriber sends records of requestBytes: the kind (1 byte), a task (8)
+// and a generation (4). The publisher answers with records of completionBytes: the kind, task and
+// generation, the object's size (8) and the length of the inline data (4), which follow. Numbers
+// are little-endian.
 const (
-	askBytes  = 13
-	wordBytes = 25
+	requestBytes    = 13
+	completionBytes = 25
 
-	askAwait   byte = 1
-	askUnawait byte = 2
+	requestSubscribe   byte = 1
+	requestUnsubscribe byte = 2
 
-	wordMade  byte = 1
-	wordNever byte = 2
+	completionMade        byte = 1
+	completionUnavailable byte = 2
 
-	// askCall and wordCall carry no data: they wake the peer, because its ring has records.
-	askCall  byte = 3
-	wordCall byte = 3
+	// requestWake and completionWake carry no data: they wake the peer, because its ring has
+	// records.
+	requestWake    byte = 3
+	completionWake byte = 3
 
 	// maxInline is the largest result that is sent along. The worker's limit may be lower.
 	maxInline = 64 << 10
-	// A reader with more than maxBacklog unsent bytes gets no inline results.
+	// A subscriber with more than maxBacklog unsent bytes gets no inline results.
 	maxBacklog = 1 << 20
-	// A reader with more than maxUnread unsent bytes is disconnected.
+	// A subscriber with more than maxUnread unsent bytes is disconnected.
 	maxUnread = 16 << 20
 
 	dialTimeout  = 2 * time.Second
 	writeTimeout = 10 * time.Second
 )
 
-// Word is a completion notification for one object.
-type Word struct {
+// Completion is a completion notification for one object.
+type Completion struct {
 	Ref transfer.Ref
-	// Never: the maker cannot report this object. Then the other fields are unset.
-	Never bool
-	Bytes uint64
+	// Unavailable: the publisher cannot report this object. Then the other fields are unset.
+	Unavailable bool
+	Bytes       uint64
 	// Inline is the object as a serialised Value. nil: it must be fetched.
 	Inline []byte
 }
 
-// Ask is a reader's request to subscribe to an object.
-type Ask struct {
+// Request is a subscriber's request to subscribe to an object.
+type Request struct {
 	Ref transfer.Ref
-	// End: the reader ends the subscription.
-	End bool
+	// Cancel: the subscriber ends the subscription.
+	Cancel bool
 }
 
-// Config is fixed for the life of a herald. The connections' goroutines call the functions. Callers
-// of Look also call Heard and Asked, so these two must neither wait nor call the herald.
+// Config is fixed for the life of a Notifier. The connections' goroutines call the functions.
+// Callers of Poll also call Completed and Requested, so these two must neither wait nor call the
+// Notifier.
 type Config struct {
 	// Dial opens a connection to a peer's serving side.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Heard receives notifications in batches. Each subscribed object comes once, unless the
+	// Completed receives notifications in batches. Each subscribed object comes once, unless the
 	// subscription was cancelled before.
-	Heard func([]Word)
+	Completed func([]Completion)
 	// Spin is the longest time for which a connection's goroutine polls for the next notification
 	// before it blocks, while any is expected. 0: it blocks at once.
 	Spin time.Duration
-	// Asked receives the requests of a reader, in order.
-	Asked func(*Reader, []Ask)
-	// Handle is called after Heard or Asked to process their input. Look does not call it; its
-	// caller does that.
+	// Requested receives the requests of a subscriber, in order.
+	Requested func(*Subscriber, []Request)
+	// Handle is called after Completed or Requested to process their input. Poll does not call it;
+	// its caller does that.
 	Handle func()
-	// Left is called when a reader is gone.
-	Left func(*Reader)
+	// Left is called when a subscriber is gone.
+	Left func(*Subscriber)
 	// Log receives panics, which end their connection. nil means the default logger.
 	Log *slog.Logger
 }
 
-// Herald is both the reading and the serving side. Only one goroutine at a time may call Await,
-// Unawait, Tell and Flush.
-type Herald struct {
+// Notifier is both the subscribing and the publishing side. Only one goroutine at a time may call
+// Subscribe, Unsubscribe, Publish and Flush.
+type Notifier struct {
 	config Config
 	ctx    context.Context //nolint:containedctx // it ends with Close, for the goroutines that Close waits for
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 
-	mu    sync.Mutex
-	peers map[string]*maker // by address; guarded by mu
-	// readers are the connected readers; guarded by mu.
-	readers map[*Reader]struct{}
+	mu         sync.Mutex
+	publishers map[string]*publisher // by address; guarded by mu
+	// subscribers are the connected subscribers; guarded by mu.
+	subscribers map[*Subscriber]struct{}
 
-	nearby nearby
+	links hostLinks
 
 	// dirty are the writers with unflushed messages.
 	dirty []*writer
 }
 
-// New returns a herald without connections.
-func New(c Config) *Herald {
-	h := &Herald{config: c, peers: make(map[string]*maker), readers: make(map[*Reader]struct{})}
-	h.ctx, h.cancel = context.WithCancel(context.Background())
-	return h
+// New returns a Notifier without connections.
+func New(c Config) *Notifier {
+	n := &Notifier{config: c, publishers: make(map[string]*publisher), subscribers: make(map[*Subscriber]struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n
 }
 
 // Close ends all connections and waits for the goroutines of those that were dialled here. Open
 // subscriptions on them get no notification.
-func (h *Herald) Close() {
-	h.cancel()
-	h.mu.Lock()
-	for _, m := range h.peers {
-		m.writer.close()
+func (n *Notifier) Close() {
+	n.cancel()
+	n.mu.Lock()
+	for _, p := range n.publishers {
+		p.writer.close()
 	}
-	for r := range h.readers {
-		r.writer.close()
+	for s := range n.subscribers {
+		s.writer.close()
 	}
-	h.mu.Unlock()
-	h.wait.Wait()
+	n.mu.Unlock()
+	n.wait.Wait()
 }
 
-// maker is a peer at which this worker subscribed.
-type maker struct {
+// publisher is a peer at which this worker subscribed.
+type publisher struct {
 	writer writer
 	mu     sync.Mutex
-	// awaited has the open subscriptions; guarded by mu. ended: the connection is over and takes no
-	// more subscriptions.
-	awaited map[transfer.Ref]struct{}
-	ended   bool
-	// count is the length of awaited, for the polling goroutine.
+	// subscribed has the open subscriptions; guarded by mu. ended: the connection is over and takes
+	// no more subscriptions.
+	subscribed map[transfer.Ref]struct{}
+	ended      bool
+	// count is the length of subscribed, for the polling goroutine.
 	count atomic.Int64
 }
 
 // note updates count. REQUIRES: mu is held.
-func (m *maker) note() { m.count.Store(int64(len(m.awaited))) }
+func (p *publisher) note() { p.count.Store(int64(len(p.subscribed))) }
 
-// Await subscribes to an object at a peer.
-func (h *Herald) Await(peer transfer.Peer, ref transfer.Ref) {
+// Subscribe subscribes to an object at a peer.
+func (n *Notifier) Subscribe(peer transfer.Peer, ref transfer.Ref) {
 	for {
-		m := h.maker(peer.Address)
-		m.mu.Lock()
-		if !m.ended {
-			m.awaited[ref] = struct{}{}
-			m.note()
-			m.mu.Unlock()
-			h.append(&m.writer, appendAsk(nil, askAwait, ref))
+		p := n.publisher(peer.Address)
+		p.mu.Lock()
+		if !p.ended {
+			p.subscribed[ref] = struct{}{}
+			p.note()
+			p.mu.Unlock()
+			n.append(&p.writer, appendRef(nil, requestSubscribe, ref))
 			return
 		}
-		m.mu.Unlock() // the connection ended and is being replaced: try again
+		p.mu.Unlock() // the connection ended and is being replaced: try again
 	}
 }
 
-// Unawait ends a subscription.
-func (h *Herald) Unawait(peer transfer.Peer, ref transfer.Ref) {
-	h.mu.Lock()
-	m := h.peers[peer.Address]
-	h.mu.Unlock()
-	if m == nil {
+// Unsubscribe ends a subscription.
+func (n *Notifier) Unsubscribe(peer transfer.Peer, ref transfer.Ref) {
+	n.mu.Lock()
+	p := n.publishers[peer.Address]
+	n.mu.Unlock()
+	if p == nil {
 		return
 	}
-	m.mu.Lock()
-	delete(m.awaited, ref)
-	m.note()
-	m.mu.Unlock()
-	h.append(&m.writer, appendAsk(nil, askUnawait, ref))
+	p.mu.Lock()
+	delete(p.subscribed, ref)
+	p.note()
+	p.mu.Unlock()
+	n.append(&p.writer, appendRef(nil, requestUnsubscribe, ref))
 }
 
-func (h *Herald) maker(address string) *maker {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.peers[address]
-	if m == nil {
-		m = &maker{awaited: make(map[transfer.Ref]struct{})}
-		h.peers[address] = m
-		h.wait.Go(func() { h.listen(address, m) })
+func (n *Notifier) publisher(address string) *publisher {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.publishers[address]
+	if p == nil {
+		p = &publisher{subscribed: make(map[transfer.Ref]struct{})}
+		n.publishers[address] = p
+		n.wait.Go(func() { n.follow(address, p) })
 	}
-	return m
+	return p
 }
 
-// listen dials a peer and serves the connection until it ends.
-func (h *Herald) listen(address string, m *maker) {
-	dialling, cancel := context.WithTimeout(h.ctx, dialTimeout)
-	conn, err := h.config.Dial(dialling, address)
+// follow dials a peer and serves the connection until it ends.
+func (n *Notifier) follow(address string, p *publisher) {
+	dialling, cancel := context.WithTimeout(n.ctx, dialTimeout)
+	conn, err := n.config.Dial(dialling, address)
 	cancel()
-	var n *near
+	var link *hostLink
 	if err == nil {
-		if n, err = h.join(m, conn); err == nil {
-			h.guarded("words from "+address, func() { h.hear(m, conn, n) })
+		if link, err = n.openPublisher(p, conn); err == nil {
+			n.guarded("completion notifications from "+address, func() { n.readCompletions(p, conn, link) })
 		}
 		_ = conn.Close() // everything that arrived has been read
 	}
-	h.mu.Lock()
-	delete(h.peers, address)
-	h.mu.Unlock()
-	m.writer.close()
-	if n != nil {
-		h.leave(n)
+	n.mu.Lock()
+	delete(n.publishers, address)
+	n.mu.Unlock()
+	p.writer.close()
+	if link != nil {
+		n.removeLink(link)
 	}
-	m.mu.Lock()
-	m.ended = true
-	words := make([]Word, 0, len(m.awaited))
-	for ref := range m.awaited {
-		words = append(words, Word{Ref: ref, Never: true})
+	p.mu.Lock()
+	p.ended = true
+	completions := make([]Completion, 0, len(p.subscribed))
+	for ref := range p.subscribed {
+		completions = append(completions, Completion{Ref: ref, Unavailable: true})
 	}
-	m.awaited = nil
-	m.mu.Unlock()
-	if len(words) > 0 && h.ctx.Err() == nil {
-		h.config.Heard(words)
-		h.config.Handle()
+	p.subscribed = nil
+	p.mu.Unlock()
+	if len(completions) > 0 && n.ctx.Err() == nil {
+		n.config.Completed(completions)
+		n.config.Handle()
 	}
 }
 
 // guarded runs a connection's work. A panic ends only the connection.
-func (h *Herald) guarded(what string, do func()) {
-	defer mishap.Caught(h.config.Log, what, nil)
+func (n *Notifier) guarded(what string, do func()) {
+	defer mishap.Caught(n.config.Log, what, nil)
 	do()
 }
 
-// join begins a dialled connection. It returns the shared rings, or nil if there are none.
-func (h *Herald) join(m *maker, conn net.Conn) (n *near, err error) {
+// openPublisher begins a dialled connection. It returns the shared rings, or nil if there are none.
+func (n *Notifier) openPublisher(p *publisher, conn net.Conn) (link *hostLink, err error) {
 	var end *ring.End
 	if c, within := conn.(*net.UnixConn); within {
-		if end, err = accept(c); err != nil {
+		if end, err = acceptRings(c); err != nil {
 			return nil, err
 		}
 	}
 	var out *ring.Writer
 	if end != nil {
-		n, out = &near{End: end, conn: conn, take: func(record []byte) error { return h.takeWord(m, record) }}, &end.Out
-		h.enter(n)
+		link, out = &hostLink{End: end, conn: conn, handle: func(record []byte) error { return n.takeCompletion(p, record) }}, &end.Out
+		n.addLink(link)
 	}
-	if !m.writer.open(conn, out, appendAsk(nil, askCall, transfer.Ref{}), true) {
+	if !p.writer.open(conn, out, appendRef(nil, requestWake, transfer.Ref{}), true) {
 		err = net.ErrClosed
 	}
-	return n, err
+	return link, err
 }
 
-// takeWord is near.take for notifications.
-func (h *Herald) takeWord(m *maker, record []byte) error {
-	if len(record) < wordBytes {
-		return errWord
+// takeCompletion is hostLink.handle for notifications.
+func (n *Notifier) takeCompletion(p *publisher, record []byte) error {
+	if len(record) < completionBytes {
+		return errMalformed
 	}
-	word, n, err := wordOf(record)
-	if err != nil || n != len(record)-wordBytes {
-		return errWord
+	completion, inline, err := decodeCompletion(record)
+	if err != nil || inline != len(record)-completionBytes {
+		return errMalformed
 	}
-	if n > 0 {
-		word.Inline = record[wordBytes:]
+	if inline > 0 {
+		completion.Inline = record[completionBytes:]
 	}
-	if m.wants(word.Ref) {
-		h.config.Heard([]Word{word})
+	if p.wants(completion.Ref) {
+		n.config.Completed([]Completion{completion})
 	}
 	return nil
 }
 
 // wants reports whether an object was subscribed, and ends its subscription.
-func (m *maker) wants(ref transfer.Ref) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, awaited := m.awaited[ref]
-	delete(m.awaited, ref)
-	m.note()
-	return awaited
+func (p *publisher) wants(ref transfer.Ref) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, expected := p.subscribed[ref]
+	delete(p.subscribed, ref)
+	p.note()
+	return expected
 }
 
-// hear reads notifications until the connection ends or is malformed. n is nil if there are no
-// rings.
-func (h *Herald) hear(m *maker, conn net.Conn, n *near) {
+// readCompletions reads notifications until the connection ends or is malformed. link is nil if
+// there are no rings.
+func (n *Notifier) readCompletions(p *publisher, conn net.Conn, link *hostLink) {
 	var from io.Reader = conn
-	if n == nil {
-		from = newLooking(conn, h.config.Spin, &m.count)
+	if link == nil {
+		from = newPollingConn(conn, n.config.Spin, &p.count)
 	}
 	in := bufio.NewReaderSize(from, 32<<10)
 	for {
-		var words []Word
-		called := false
-		for first := true; first || in.Buffered() >= wordBytes; first = false {
-			word, call, err := readWord(in)
+		var completions []Completion
+		woken := false
+		for first := true; first || in.Buffered() >= completionBytes; first = false {
+			completion, wake, err := readCompletion(in)
 			if err != nil {
 				return
 			}
-			if called = called || call; !call && m.wants(word.Ref) {
-				words = append(words, word)
+			if woken = woken || wake; !wake && p.wants(completion.Ref) {
+				completions = append(completions, completion)
 			}
 		}
-		found := called && n != nil && h.called(n)
-		if len(words) > 0 {
-			h.config.Heard(words)
+		found := woken && link != nil && n.woken(link)
+		if len(completions) > 0 {
+			n.config.Completed(completions)
 			found = true
 		}
 		if found {
-			h.config.Handle()
+			n.config.Handle()
 		}
 	}
 }
 
-var errWord = errors.New("herald: a word that makes no sense")
+var errMalformed = errors.New("notify: malformed message")
 
-// readWord reads one notification. call: it carries no data, but the ring has records.
-func readWord(in *bufio.Reader) (word Word, call bool, err error) {
-	var b [wordBytes]byte
+// readCompletion reads one notification. wake: it carries no data, but the ring has records.
+func readCompletion(in *bufio.Reader) (completion Completion, wake bool, err error) {
+	var b [completionBytes]byte
 	if _, err := io.ReadFull(in, b[:]); err != nil {
-		return word, false, err
+		return completion, false, err
 	}
-	if b[0] == wordCall {
-		return word, true, nil
+	if b[0] == completionWake {
+		return completion, true, nil
 	}
-	word, n, err := wordOf(b[:])
+	completion, n, err := decodeCompletion(b[:])
 	if err == nil && n > 0 {
-		word.Inline = make([]byte, n)
-		_, err = io.ReadFull(in, word.Inline)
+		completion.Inline = make([]byte, n)
+		_, err = io.ReadFull(in, completion.Inline)
 	}
-	return word, false, err
+	return completion, false, err
 }
 
-// wordOf decodes a notification except for its n bytes of inline data.
-func wordOf(b []byte) (word Word, n int, err error) {
-	word = Word{Ref: refOf(b[1:]), Never: b[0] == wordNever, Bytes: binary.LittleEndian.Uint64(b[13:])}
+// decodeCompletion decodes a notification except for its n bytes of inline data.
+func decodeCompletion(b []byte) (completion Completion, n int, err error) {
+	completion = Completion{Ref: refOf(b[1:]), Unavailable: b[0] == completionUnavailable, Bytes: binary.LittleEndian.Uint64(b[13:])}
 	inline := binary.LittleEndian.Uint32(b[21:])
-	if b[0] != wordMade && b[0] != wordNever || inline > maxInline {
-		return word, 0, errWord
+	if b[0] != completionMade && b[0] != completionUnavailable || inline > maxInline {
+		return completion, 0, errMalformed
 	}
-	return word, int(inline), nil
+	return completion, int(inline), nil
 }
 
-// Reader is a peer that subscribes.
-type Reader struct {
+// Subscriber is a peer that subscribes.
+type Subscriber struct {
 	writer writer
 }
 
-// Serve serves one reader until it leaves or the connection is closed.
-func (h *Herald) Serve(conn net.Conn) {
-	r := new(Reader)
-	h.mu.Lock()
-	h.readers[r] = struct{}{}
-	h.mu.Unlock()
-	n, err := h.receive(r, conn)
+// Serve serves one subscriber until it leaves or the connection is closed.
+func (n *Notifier) Serve(conn net.Conn) {
+	s := new(Subscriber)
+	n.mu.Lock()
+	n.subscribers[s] = struct{}{}
+	n.mu.Unlock()
+	link, err := n.openSubscriber(s, conn)
 	if err == nil {
-		h.guarded("the asks of a peer", func() { h.answer(r, conn, n) })
+		n.guarded("the subscriptions of a peer", func() { n.readRequests(s, conn, link) })
 	}
-	h.mu.Lock()
-	delete(h.readers, r)
-	h.mu.Unlock()
-	r.writer.close()
-	if n != nil {
-		h.leave(n)
+	n.mu.Lock()
+	delete(n.subscribers, s)
+	n.mu.Unlock()
+	s.writer.close()
+	if link != nil {
+		n.removeLink(link)
 	}
-	h.config.Left(r)
+	n.config.Left(s)
 }
 
-// answer reads a reader's requests until the connection ends or is malformed. n is nil if there are
-// no rings.
-func (h *Herald) answer(r *Reader, conn net.Conn, n *near) {
+// readRequests reads a subscriber's requests until the connection ends or is malformed. link is nil
+// if there are no rings.
+func (n *Notifier) readRequests(s *Subscriber, conn net.Conn, link *hostLink) {
 	var err error
 	for in := bufio.NewReader(conn); err == nil; {
-		var asks []Ask
-		var called bool
-		asks, called, err = readAsks(in)
-		found := n != nil && (called || len(asks) > 0) && h.called(n)
-		if len(asks) > 0 {
-			h.config.Asked(r, asks)
+		var requests []Request
+		var woken bool
+		requests, woken, err = readAvailable(in)
+		found := link != nil && (woken || len(requests) > 0) && n.woken(link)
+		if len(requests) > 0 {
+			n.config.Requested(s, requests)
 			found = true
 		}
 		if found {
-			h.config.Handle()
+			n.config.Handle()
 		}
 	}
 }
 
-// receive begins an accepted connection. It returns the shared rings, or nil if there are none.
-func (h *Herald) receive(r *Reader, conn net.Conn) (n *near, err error) {
+// openSubscriber begins an accepted connection. It returns the shared rings, or nil if there are
+// none.
+func (n *Notifier) openSubscriber(s *Subscriber, conn net.Conn) (link *hostLink, err error) {
 	var out *ring.Writer
 	if c, within := conn.(*net.UnixConn); within {
-		end, err := offer(c)
+		end, err := offerRings(c)
 		if err != nil {
 			return nil, err
 		}
 		if end != nil {
-			n, out = &near{End: end, conn: conn, take: func(record []byte) error { return h.takeAsks(r, record) }}, &end.Out
+			link, out = &hostLink{End: end, conn: conn, handle: func(record []byte) error { return n.takeRequests(s, record) }}, &end.Out
 		}
 	}
-	if n != nil {
-		h.enter(n)
+	if link != nil {
+		n.addLink(link)
 	}
-	if h.ctx.Err() != nil || !r.writer.open(conn, out, (&Word{}).record(wordCall), false) {
+	if n.ctx.Err() != nil || !s.writer.open(conn, out, (&Completion{}).encode(completionWake), false) {
 		err = net.ErrClosed
 	}
-	return n, err
+	return link, err
 }
 
-// takeAsks is near.take for requests.
-func (h *Herald) takeAsks(r *Reader, record []byte) error {
-	var asks []Ask
-	for ; len(record) >= askBytes; record = record[askBytes:] {
-		ask, err := askOf(record)
+// takeRequests is hostLink.handle for requests.
+func (n *Notifier) takeRequests(s *Subscriber, record []byte) error {
+	var requests []Request
+	for ; len(record) >= requestBytes; record = record[requestBytes:] {
+		request, err := decodeRequest(record)
 		if err != nil {
 			return err
 		}
-		asks = append(asks, ask)
+		requests = append(requests, request)
 	}
 	if len(record) > 0 {
-		return errWord
+		return errMalformed
 	}
-	h.config.Asked(r, asks)
+	n.config.Requested(s, requests)
 	return nil
 }
 
-// readAsks reads all available requests. called: the ring has records as well.
-func readAsks(in *bufio.Reader) (asks []Ask, called bool, err error) {
-	for first := true; first || in.Buffered() >= askBytes; first = false {
-		var b [askBytes]byte
+// readAvailable reads all available requests. woken: the ring has records as well.
+func readAvailable(in *bufio.Reader) (requests []Request, woken bool, err error) {
+	for first := true; first || in.Buffered() >= requestBytes; first = false {
+		var b [requestBytes]byte
 		if _, err := io.ReadFull(in, b[:]); err != nil {
-			return asks, called, err
+			return requests, woken, err
 		}
-		if b[0] == askCall {
-			called = true
+		if b[0] == requestWake {
+			woken = true
 			continue
 		}
-		ask, err := askOf(b[:])
+		request, err := decodeRequest(b[:])
 		if err != nil {
-			return asks, called, err
+			return requests, woken, err
 		}
-		asks = append(asks, ask)
+		requests = append(requests, request)
 	}
-	return asks, called, nil
+	return requests, woken, nil
 }
 
-func askOf(b []byte) (Ask, error) {
-	if b[0] != askAwait && b[0] != askUnawait {
-		return Ask{}, errWord
+func decodeRequest(b []byte) (Request, error) {
+	if b[0] != requestSubscribe && b[0] != requestUnsubscribe {
+		return Request{}, errMalformed
 	}
-	return Ask{Ref: refOf(b[1:]), End: b[0] == askUnawait}, nil
+	return Request{Ref: refOf(b[1:]), Cancel: b[0] == requestUnsubscribe}, nil
 }
 
-// Tell notifies a reader. Within a host a polling reader receives the notification at once;
-// otherwise Flush sends it or wakes the reader.
-func (h *Herald) Tell(r *Reader, word Word) {
-	if len(word.Inline) > maxInline || r.writer.backlog() > maxBacklog {
-		word.Inline = nil
+// Publish notifies a subscriber. Within a host a polling subscriber receives the notification at
+// once; otherwise Flush sends it or wakes the subscriber.
+func (n *Notifier) Publish(s *Subscriber, completion Completion) {
+	if len(completion.Inline) > maxInline || s.writer.backlog() > maxBacklog {
+		completion.Inline = nil
 	}
-	kind := wordMade
-	if word.Never {
-		kind = wordNever
+	kind := completionMade
+	if completion.Unavailable {
+		kind = completionUnavailable
 	}
-	h.append(&r.writer, word.record(kind))
+	n.append(&s.writer, completion.encode(kind))
 }
 
-// record encodes a notification.
-func (w *Word) record(kind byte) []byte {
-	b := appendAsk(make([]byte, 0, wordBytes+len(w.Inline)), kind, w.Ref)
-	b = binary.LittleEndian.AppendUint64(b, w.Bytes)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(w.Inline)))
-	return append(b, w.Inline...)
+// encode encodes a notification.
+func (c *Completion) encode(kind byte) []byte {
+	b := appendRef(make([]byte, 0, completionBytes+len(c.Inline)), kind, c.Ref)
+	b = binary.LittleEndian.AppendUint64(b, c.Bytes)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(c.Inline)))
+	return append(b, c.Inline...)
 }
 
 // Flush sends everything since the last Flush that is to go by sockets.
-func (h *Herald) Flush() {
-	for _, w := range h.dirty {
+func (n *Notifier) Flush() {
+	for _, w := range n.dirty {
 		w.flush()
 	}
-	clear(h.dirty)
-	h.dirty = h.dirty[:0]
+	clear(n.dirty)
+	n.dirty = n.dirty[:0]
 }
 
-func (h *Herald) append(w *writer, b []byte) {
+func (n *Notifier) append(w *writer, b []byte) {
 	if w.append(b) {
-		h.dirty = append(h.dirty, w)
+		n.dirty = append(n.dirty, w)
 	}
 }
 
-func appendAsk(b []byte, kind byte, ref transfer.Ref) []byte {
+func appendRef(b []byte, kind byte, ref transfer.Ref) []byte {
 	b = append(b, kind)
 	b = binary.LittleEndian.AppendUint64(b, uint64(ref.Task))
 	return binary.LittleEndian.AppendUint32(b, uint32(ref.Generation))

@@ -19,36 +19,36 @@ import (
 
 const patience = 30 * time.Second
 
-// side is a herald with the calls that it made.
+// side is a Notifier with the calls that it made.
 type side struct {
-	*notify.Herald
-	heard chan notify.Word
-	asked chan ask
-	left  chan *notify.Reader
+	*notify.Notifier
+	completed chan notify.Completion
+	requested chan request
+	left      chan *notify.Subscriber
 }
 
-type ask struct {
-	reader *notify.Reader
-	notify.Ask
+type request struct {
+	reader *notify.Subscriber
+	notify.Request
 }
 
 func newSide(t *testing.T, dial func(ctx context.Context, address string) (net.Conn, error)) *side {
 	t.Helper()
-	s := &side{heard: make(chan notify.Word, 100_000), asked: make(chan ask, 100_000), left: make(chan *notify.Reader, 10)}
-	s.Herald = notify.New(notify.Config{
+	s := &side{completed: make(chan notify.Completion, 100_000), requested: make(chan request, 100_000), left: make(chan *notify.Subscriber, 10)}
+	s.Notifier = notify.New(notify.Config{
 		Dial: dial,
-		Heard: func(words []notify.Word) {
-			for _, word := range words {
-				s.heard <- word
+		Completed: func(completions []notify.Completion) {
+			for _, completion := range completions {
+				s.completed <- completion
 			}
 		},
-		Asked: func(r *notify.Reader, asks []notify.Ask) {
-			for _, a := range asks {
-				s.asked <- ask{r, a}
+		Requested: func(from *notify.Subscriber, requests []notify.Request) {
+			for _, a := range requests {
+				s.requested <- request{from, a}
 			}
 		},
 		Handle: func() {},
-		Left:   func(r *notify.Reader) { s.left <- r },
+		Left:   func(gone *notify.Subscriber) { s.left <- gone },
 	})
 	t.Cleanup(s.Close)
 	return s
@@ -65,19 +65,19 @@ func eachNetwork(t *testing.T, test func(t *testing.T, network string)) {
 	}
 }
 
-// pair returns a reader and a maker that are connected over a network. conns receives the maker's
-// ends.
-func pair(t *testing.T, network string) (reader, maker *side, peer transfer.Peer, conns chan net.Conn) {
+// pair returns a subscriber and a publisher that are connected over a network. conns receives the
+// publisher's ends.
+func pair(t *testing.T, network string) (subscriber, publisher *side, peer transfer.Peer, conns chan net.Conn) {
 	t.Helper()
 	at := "127.0.0.1:0"
 	if network == "unix" {
-		at = fmt.Sprintf("@millrace-herald-%d-%d", os.Getpid(), pairs.Add(1))
+		at = fmt.Sprintf("@millrace-notify-%d-%d", os.Getpid(), pairs.Add(1))
 	}
 	listener, err := net.Listen(network, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	maker = newSide(t, nil)
+	publisher = newSide(t, nil)
 	conns = make(chan net.Conn, 10)
 	var served sync.WaitGroup
 	served.Go(func() {
@@ -88,17 +88,17 @@ func pair(t *testing.T, network string) (reader, maker *side, peer transfer.Peer
 			}
 			conns <- conn
 			served.Go(func() {
-				maker.Serve(conn)
+				publisher.Serve(conn)
 				_ = conn.Close()
 			})
 		}
 	})
 	t.Cleanup(served.Wait)
 	t.Cleanup(func() { _ = listener.Close() })
-	reader = newSide(t, func(ctx context.Context, address string) (net.Conn, error) {
+	subscriber = newSide(t, func(ctx context.Context, address string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	})
-	return reader, maker, transfer.Peer{Worker: 2, Name: "b", Address: listener.Addr().String()}, conns
+	return subscriber, publisher, transfer.Peer{Worker: 2, Name: "b", Address: listener.Addr().String()}, conns
 }
 
 // pairs makes the addresses of pairs unique.
@@ -120,38 +120,38 @@ func TestWordsComeToWhoAsked(t *testing.T) { eachNetwork(t, wordsComeToWhoAsked)
 
 func wordsComeToWhoAsked(t *testing.T, network string) {
 	t.Helper()
-	reader, maker, peer, _ := pair(t, network)
+	subscriber, publisher, peer, _ := pair(t, network)
 	for task := range 5 {
-		reader.Await(peer, ref(task))
+		subscriber.Subscribe(peer, ref(task))
 	}
-	reader.Unawait(peer, ref(3))
-	reader.Flush()
-	var asks []ask
-	for len(asks) < 6 {
-		asks = append(asks, next(t, maker.asked))
+	subscriber.Unsubscribe(peer, ref(3))
+	subscriber.Flush()
+	var requests []request
+	for len(requests) < 6 {
+		requests = append(requests, next(t, publisher.requested))
 	}
-	if last := asks[5]; last.Ref != ref(3) || !last.End || asks[0].End || asks[4].Ref != ref(4) {
-		t.Fatalf("asked %v", asks)
+	if last := requests[5]; last.Ref != ref(3) || !last.Cancel || requests[0].Cancel || requests[4].Ref != ref(4) {
+		t.Fatalf("asked %v", requests)
 	}
-	r := asks[0].reader
-	maker.Tell(r, notify.Word{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
-	maker.Tell(r, notify.Word{Ref: ref(9), Bytes: 1}) // no such subscription
-	maker.Tell(r, notify.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
-	maker.Tell(r, notify.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
-	maker.Tell(r, notify.Word{Ref: ref(0), Bytes: 1 << 40})
-	maker.Tell(r, notify.Word{Ref: ref(2), Never: true})
-	maker.Tell(r, notify.Word{Ref: ref(4), Bytes: 1 << 20, Inline: make([]byte, 1<<20)})
-	maker.Flush()
-	for i, want := range []notify.Word{
-		{Ref: ref(1), Bytes: 5, Inline: []byte("hello")}, {Ref: ref(0), Bytes: 1 << 40}, {Ref: ref(2), Never: true}, {Ref: ref(4), Bytes: 1 << 20},
+	s := requests[0].reader
+	publisher.Publish(s, notify.Completion{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
+	publisher.Publish(s, notify.Completion{Ref: ref(9), Bytes: 1}) // no such subscription
+	publisher.Publish(s, notify.Completion{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
+	publisher.Publish(s, notify.Completion{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
+	publisher.Publish(s, notify.Completion{Ref: ref(0), Bytes: 1 << 40})
+	publisher.Publish(s, notify.Completion{Ref: ref(2), Unavailable: true})
+	publisher.Publish(s, notify.Completion{Ref: ref(4), Bytes: 1 << 20, Inline: make([]byte, 1<<20)})
+	publisher.Flush()
+	for i, want := range []notify.Completion{
+		{Ref: ref(1), Bytes: 5, Inline: []byte("hello")}, {Ref: ref(0), Bytes: 1 << 40}, {Ref: ref(2), Unavailable: true}, {Ref: ref(4), Bytes: 1 << 20},
 	} {
-		got := next(t, reader.heard)
-		if got.Ref != want.Ref || got.Bytes != want.Bytes || got.Never != want.Never || !bytes.Equal(got.Inline, want.Inline) {
+		got := next(t, subscriber.completed)
+		if got.Ref != want.Ref || got.Bytes != want.Bytes || got.Unavailable != want.Unavailable || !bytes.Equal(got.Inline, want.Inline) {
 			t.Errorf("word %d is %v, not %v", i, got, want)
 		}
 	}
-	reader.Close()
-	if left := next(t, maker.left); left != r {
+	subscriber.Close()
+	if left := next(t, publisher.left); left != s {
 		t.Error("another reader left")
 	}
 }
@@ -164,70 +164,70 @@ func TestBrokenConnectionsFailWhatWasAwaited(t *testing.T) {
 
 func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 	t.Helper()
-	reader, maker, peer, conns := pair(t, network)
+	subscriber, publisher, peer, conns := pair(t, network)
 	for round := range 3 {
-		reader.Await(peer, ref(round))
-		reader.Await(peer, ref(100+round))
-		reader.Flush()
-		a := next(t, maker.asked)
-		next(t, maker.asked)
-		maker.Tell(a.reader, notify.Word{Ref: ref(round), Bytes: 7})
-		maker.Flush()
-		if word := next(t, reader.heard); word.Ref != ref(round) || word.Never {
-			t.Fatalf("heard %v", word)
+		subscriber.Subscribe(peer, ref(round))
+		subscriber.Subscribe(peer, ref(100+round))
+		subscriber.Flush()
+		a := next(t, publisher.requested)
+		next(t, publisher.requested)
+		publisher.Publish(a.reader, notify.Completion{Ref: ref(round), Bytes: 7})
+		publisher.Flush()
+		if completion := next(t, subscriber.completed); completion.Ref != ref(round) || completion.Unavailable {
+			t.Fatalf("received %v", completion)
 		}
 		_ = next(t, conns).Close()
-		if word := next(t, reader.heard); word.Ref != ref(100+round) || !word.Never {
-			t.Fatalf("heard %v", word)
+		if completion := next(t, subscriber.completed); completion.Ref != ref(100+round) || !completion.Unavailable {
+			t.Fatalf("received %v", completion)
 		}
-		next(t, maker.left)
-		maker.Tell(a.reader, notify.Word{Ref: ref(100 + round)}) // no effect: it is closed
-		maker.Flush()
+		next(t, publisher.left)
+		publisher.Publish(a.reader, notify.Completion{Ref: ref(100 + round)}) // no effect: it is closed
+		publisher.Flush()
 	}
 }
 
 func TestWhoCannotBeReachedNeverTells(t *testing.T) {
-	reader := newSide(t, func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody there") })
+	subscriber := newSide(t, func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody there") })
 	for task := range 100 {
-		reader.Await(transfer.Peer{Address: "x"}, ref(task))
-		reader.Flush()
+		subscriber.Subscribe(transfer.Peer{Address: "x"}, ref(task))
+		subscriber.Flush()
 	}
 	for range 100 {
-		if word := next(t, reader.heard); !word.Never {
-			t.Errorf("heard %v", word)
+		if completion := next(t, subscriber.completed); !completion.Unavailable {
+			t.Errorf("received %v", completion)
 		}
 	}
 }
 
 // A reader that does not read delays no other goroutine. Later it receives all that fits, in order.
 func TestSlowReadersHoldNobodyUp(t *testing.T) {
-	maker := newSide(t, nil)
+	publisher := newSide(t, nil)
 	here, there := net.Pipe()
 	var served sync.WaitGroup
-	served.Go(func() { maker.Serve(there) })
+	served.Go(func() { publisher.Serve(there) })
 	defer served.Wait()
 	const tasks = 2000
 	slow := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
 	for task := range tasks {
-		slow.Await(transfer.Peer{Address: "x"}, ref(task))
+		slow.Subscribe(transfer.Peer{Address: "x"}, ref(task))
 	}
 	slow.Flush()
-	first := next(t, maker.asked)
+	first := next(t, publisher.requested)
 	for range tasks - 1 {
-		next(t, maker.asked)
+		next(t, publisher.requested)
 	}
 	inline := make([]byte, 4<<10)
 	for task := range tasks {
-		maker.Tell(first.reader, notify.Word{Ref: ref(task), Bytes: 4 << 10, Inline: inline})
+		publisher.Publish(first.reader, notify.Completion{Ref: ref(task), Bytes: 4 << 10, Inline: inline})
 	}
-	maker.Flush()
+	publisher.Flush()
 	without := 0
 	for task := range tasks {
-		word := next(t, slow.heard)
-		if word.Ref != ref(task) || word.Bytes != 4<<10 {
-			t.Fatalf("word %d is of %v", task, word.Ref)
+		completion := next(t, slow.completed)
+		if completion.Ref != ref(task) || completion.Bytes != 4<<10 {
+			t.Fatalf("word %d is of %v", task, completion.Ref)
 		}
-		if word.Inline == nil {
+		if completion.Inline == nil {
 			without++
 		}
 	}
@@ -240,19 +240,19 @@ func TestSlowReadersHoldNobodyUp(t *testing.T) {
 // A peer that sends malformed data is disconnected.
 func TestNonsenseEndsAConnection(t *testing.T) {
 	here, there := net.Pipe()
-	reader := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
-	reader.Await(transfer.Peer{Address: "x"}, ref(1))
-	reader.Flush()
+	subscriber := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
+	subscriber.Subscribe(transfer.Peer{Address: "x"}, ref(1))
+	subscriber.Flush()
 	go func() {
 		_, _ = there.Read(make([]byte, 100))
 		_, _ = there.Write(bytes.Repeat([]byte{0xff}, 25))
 	}()
-	if word := next(t, reader.heard); !word.Never {
-		t.Errorf("heard %v", word)
+	if completion := next(t, subscriber.completed); !completion.Unavailable {
+		t.Errorf("received %v", completion)
 	}
-	maker := newSide(t, nil)
+	publisher := newSide(t, nil)
 	here, there = net.Pipe()
 	go func() { _, _ = here.Write(bytes.Repeat([]byte{0xff}, 13)) }()
-	maker.Serve(there)
-	next(t, maker.left)
+	publisher.Serve(there)
+	next(t, publisher.left)
 }

@@ -18,28 +18,28 @@ type writer struct {
 	mu   sync.Mutex
 	conn net.Conn
 	raw  syscall.RawConn
-	// ring, if not nil, takes the messages that fit, before the socket does. call is the message
+	// ring, if not nil, takes the messages that fit, before the socket does. wake is the message
 	// that wakes the ring's reader. ordered: once a message went by the socket, all later ones do,
 	// too.
 	ring    *ring.Writer
-	call    []byte
+	wake    []byte
 	ordered bool
 	// pending has the bytes that are not yet being written. unread counts these and those that the
 	// goroutine is writing.
 	pending []byte
 	unread  int
-	// marked: the writer is in the herald's dirty list. busy: the goroutine is running.
+	// marked: the writer is in the Notifier's dirty list. busy: the goroutine is running.
 	marked, busy, closed bool
 }
 
 // open sets the connection and its ring, or nil. It returns false if the writer was closed before.
-func (w *writer) open(conn net.Conn, out *ring.Writer, call []byte, ordered bool) bool {
+func (w *writer) open(conn net.Conn, out *ring.Writer, wake []byte, ordered bool) bool {
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
 		return false
 	}
-	w.conn, w.ring, w.call, w.ordered = conn, out, call, ordered
+	w.conn, w.ring, w.wake, w.ordered = conn, out, wake, ordered
 	if before := w.pending; len(before) > 0 {
 		w.pending, w.unread = nil, 0
 		w.put(before)
@@ -80,7 +80,7 @@ func (w *writer) put(b []byte) bool {
 		ok, wake := w.ring.Put(b)
 		switch {
 		case wake:
-			b = w.call
+			b = w.wake
 		case ok:
 			return false
 		case w.ordered:

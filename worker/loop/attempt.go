@@ -158,7 +158,7 @@ func (w *Worker) admit(a *attempt) {
 	if makers, awaited := w.early(a.pb); len(makers)+len(awaited) > 0 {
 		for _, x := range awaited {
 			id := ledger.ObjectID(x.Object)
-			w.awaits.waiting[id] = append(w.awaits.waiting[id], a)
+			w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
 		}
 		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers, Awaited: awaited})
 		return
@@ -321,7 +321,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		return w.startRun(e)
 	case lifecycle.Publish:
 		a := w.take(e.Ref)
-		w.tell(a.report)
+		w.publish(a.report)
 		if r := w.ending; r != nil {
 			r.report, r.told = a.report, time.Now()
 			return nil
@@ -356,9 +356,9 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		again.Admitted = true
 		return again
 	case lifecycle.Await:
-		return w.await(e.Awaited)
+		return w.subscribe(e.Awaited)
 	case lifecycle.Unawait:
-		w.unawait(e.Awaited)
+		w.unsubscribe(e.Awaited)
 	case lifecycle.Reserve:
 		return w.reserve(e)
 	case lifecycle.Unreserve:
@@ -531,7 +531,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)
-		w.going.Store(true)
+		w.startedWork.Store(true)
 		return nil
 	}
 	r := &executor.Run{

@@ -96,8 +96,8 @@ func (d *instant) Finish() (device.Result, error) {
 type neighbour struct {
 	peer  transfer.Peer
 	index *objindex.Index
-	*notify.Herald
-	reader atomic.Pointer[notify.Reader]
+	*notify.Notifier
+	reader atomic.Pointer[notify.Subscriber]
 	// asked and heard count the subscriptions and notifications that the worker has sent.
 	asked, heard atomic.Int64
 }
@@ -137,9 +137,9 @@ func benchmarkStep(b *testing.B, peers int) {
 		return published
 	}
 	address := func(i int) string { return fmt.Sprintf("loop-bench-%d-%d-%d", os.Getpid(), peers, i) }
-	dial := func(_ context.Context, at string) (net.Conn, error) { return net.Dial("unix", "@words-"+at) }
-	serve := func(h *notify.Herald, at string) {
-		l, err := net.Listen("unix", "@words-"+at)
+	dial := func(_ context.Context, at string) (net.Conn, error) { return net.Dial("unix", "@notify-"+at) }
+	serve := func(h *notify.Notifier, at string) {
+		l, err := net.Listen("unix", "@notify-"+at)
 		check(err)
 		ended(l.Close)
 		go func() {
@@ -170,13 +170,13 @@ func benchmarkStep(b *testing.B, peers int) {
 	way := route.New(route.Config{Rungs: []route.Rung{{Path: &atOnce{mapped}}}})
 	ended(way.Close)
 	var w *Worker
-	words := notify.New(notify.Config{
-		Dial: dial, Heard: func(x []notify.Word) { w.Heard(x) }, Asked: func(r *notify.Reader, x []notify.Ask) { w.Asked(r, x) },
-		Handle: func() { w.Handle() }, Left: func(r *notify.Reader) { w.Left(r) },
+	completions := notify.New(notify.Config{
+		Dial: dial, Completed: func(x []notify.Completion) { w.Completed(x) }, Requested: func(s *notify.Subscriber, x []notify.Request) { w.Requested(s, x) },
+		Handle: func() { w.Handle() }, Left: func(s *notify.Subscriber) { w.Left(s) },
 	})
-	b.Cleanup(words.Close)
+	b.Cleanup(completions.Close)
 	w = New(Config{
-		Registration: &workerv1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Herald: words, Logs: new(tasklog.Logs), Log: log,
+		Registration: &workerv1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
 	})
 	w.running = context.Background()
 	w.beginFetches()
@@ -184,11 +184,11 @@ func benchmarkStep(b *testing.B, peers int) {
 	w.native = newNative(nativeConfig{
 		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },
 		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
-		linger: time.Hour, busy: &w.busy, lookout: w.lookout(),
+		linger: time.Hour, busy: &w.busy, poller: w.poller(),
 	}, 0)
 	l := &nativeLane{n: w.native, wake: make(chan struct{}, 1)}
 	w.native.lanes = append(w.native.lanes, l)
-	serve(words, address(0))
+	serve(completions, address(0))
 	own := func(act func()) {
 		w.owning.Lock()
 		act()
@@ -213,16 +213,16 @@ func benchmarkStep(b *testing.B, peers int) {
 		check(err)
 		ended(server.Close)
 		check(mapped.Connect(b.Context(), n.peer))
-		n.Herald = notify.New(notify.Config{
-			Dial: dial, Heard: func(x []notify.Word) { n.heard.Add(int64(len(x))) }, Handle: func() {}, Left: func(*notify.Reader) {},
-			Asked: func(r *notify.Reader, x []notify.Ask) { n.reader.Store(r); n.asked.Add(int64(len(x))) },
+		n.Notifier = notify.New(notify.Config{
+			Dial: dial, Completed: func(x []notify.Completion) { n.heard.Add(int64(len(x))) }, Handle: func() {}, Left: func(*notify.Subscriber) {},
+			Requested: func(s *notify.Subscriber, x []notify.Request) { n.reader.Store(s); n.asked.Add(int64(len(x))) },
 		})
 		b.Cleanup(n.Close)
-		serve(n.Herald, n.peer.Address)
+		serve(n.Notifier, n.peer.Address)
 		say(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
-		n.Looking(true)
+		n.SetPolling(true)
 	}
-	l.look()
+	l.poll()
 	taskOf := func(step, at int) uint64 { return uint64(step*(peers+1) + at + 1) }
 	refOf := func(step, at int) transfer.Ref {
 		return transfer.Ref{Task: ids.TaskID(taskOf(step, at)), Generation: 1}
@@ -242,39 +242,39 @@ func benchmarkStep(b *testing.B, peers int) {
 		}
 		say(&workerv1.SessionResponse{Assignments: []*workerv1.Assignment{a}})
 		for at, n := range all {
-			n.Await(us, refOf(step, 0))
+			n.Subscribe(us, refOf(step, 0))
 			n.Flush()
 			if step > 1 {
-				for n.Look(); n.asked.Load() < int64(step-1); n.Look() {
+				for n.Poll(); n.asked.Load() < int64(step-1); n.Poll() {
 					runtime.Gosched() // the first subscription needs a connection
 				}
 				n.index.Publish(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
 			}
 		}
-		for readers := 0; readers < peers; {
-			if !l.look() {
+		for subscribers := 0; subscribers < peers; {
+			if !l.poll() {
 				runtime.Gosched() // for the same reason
 			}
-			own(func() { readers = len(w.awaits.readers[ledger.ObjectID(refOf(step, 0))]) })
+			own(func() { subscribers = len(w.subscriptions.subscribers[ledger.ObjectID(refOf(step, 0))]) })
 		}
 		for i, n := range all {
 			if step > 1 {
 				if i > 0 {
-					l.look()
+					l.poll()
 				}
-				n.Tell(n.reader.Load(), notify.Word{Ref: refOf(step-1, i+1), Bytes: bytes})
+				n.Publish(n.reader.Load(), notify.Completion{Ref: refOf(step-1, i+1), Bytes: bytes})
 				n.Flush()
 			}
 		}
 		t0 := time.Now()
-		l.look()
+		l.poll()
 		r := l.next()
 		if r == nil {
 			b.Fatal("it has nothing to run")
 		}
 		<-l.wake
 		r.state.CompareAndSwap(runQueued, runBegun)
-		l.n.lookout.going()
+		l.n.poller.started()
 		l.execute(r)
 		if len(l.open) != 1 {
 			b.Fatalf("it was not started: %v", r.failure)
@@ -293,7 +293,7 @@ func benchmarkStep(b *testing.B, peers int) {
 			spent[i] = append(spent[i], part)
 		}
 		for _, n := range all {
-			for n.Look(); n.heard.Load() < int64(step); n.Look() {
+			for n.Poll(); n.heard.Load() < int64(step); n.Poll() {
 				runtime.Gosched() // for the same reason
 			}
 		}

@@ -89,7 +89,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	ctx := w.fetchCtx
 	w.fetching.Add(1)
 	w.lending++
-	w.going.Store(true)
+	w.startedWork.Store(true)
 	go func() {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)

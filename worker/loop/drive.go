@@ -119,7 +119,7 @@ func (w *Worker) urgent() {
 	rest := w.inbox[:0]
 	for _, x := range w.inbox {
 		switch x.(type) {
-		case []*nativeRun, heard:
+		case []*nativeRun, completed:
 			first = append(first, x)
 		default:
 			rest = append(rest, x)
@@ -131,8 +131,8 @@ func (w *Worker) urgent() {
 	for _, x := range first {
 		w.handle(x)
 	}
-	if len(first) > 0 && w.config.Herald != nil {
-		w.config.Herald.Flush()
+	if len(first) > 0 && w.config.Notifier != nil {
+		w.config.Notifier.Flush()
 	}
 }
 
@@ -170,7 +170,7 @@ func (w *Worker) settleQuietly() {
 		w.leave("drained")
 	}
 	w.busy.Store(w.machine.Len() > 0)
-	if w.config.Herald != nil {
-		w.config.Herald.Flush()
+	if w.config.Notifier != nil {
+		w.config.Notifier.Flush()
 	}
 }

@@ -69,17 +69,17 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 // Ended runs and notifications from peers are handled between the parts of a long message,
 // everything else in its turn.
 func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
-	w := &Worker{awaits: awaits{waiting: map[ledger.ObjectID][]*attempt{}, readers: map[ledger.ObjectID][]reader{}}}
+	w := &Worker{subscriptions: subscriptions{waiting: map[ledger.ObjectID][]*attempt{}, subscribers: map[ledger.ObjectID][]subscriber{}}}
 	word := ledger.ObjectID{Task: 3, Generation: 1}
-	w.awaits.waiting[word] = []*attempt{}
+	w.subscriptions.waiting[word] = []*attempt{}
 	w.machine = lifecycle.New(lifecycle.Config{})
 	session, gone := message{session: 7}, left{}
-	for _, x := range []any{session, []*nativeRun{}, heard{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
+	for _, x := range []any{session, []*nativeRun{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
 		w.put(x)
 	}
 	w.urgent()
-	if _, waits := w.awaits.waiting[word]; waits {
-		t.Error("a word was left for later")
+	if _, waits := w.subscriptions.waiting[word]; waits {
+		t.Error("a notification was left for later")
 	}
 	if want := []any{session, gone}; !slices.Equal(w.inbox, want) {
 		t.Errorf("left for later are %v", w.inbox)

@@ -76,7 +76,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 		return
 	}
 	w.fetching.Add(1)
-	w.going.Store(true)
+	w.startedWork.Store(true)
 	if w.takes && w.taken == nil && f.prompt() {
 		w.taken = f
 		return

@@ -120,12 +120,12 @@ func (s *shelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref,
 
 // reader is a device in host memory that reads inputs in place. Its calls can be started
 // asynchronously, and they are over when they are finished.
-type reader struct {
+type subscriber struct {
 	device.Device
 	shelf *shelf
 }
 
-func (r *reader) Reads(op string) device.Reading {
+func (r *subscriber) Reads(op string) device.Reading {
 	switch op {
 	case "bench.checksum":
 		return device.ReadsOnce
@@ -135,7 +135,7 @@ func (r *reader) Reads(op string) device.Reading {
 	return device.ReadsAgain
 }
 
-func (r *reader) Prepare(call device.Call) (device.Prepared, error) {
+func (r *subscriber) Prepare(call device.Call) (device.Prepared, error) {
 	p, err := r.Device.Prepare(call)
 	if err != nil || len(call.Inputs) == 0 || call.Inputs[0].Space == nil {
 		return p, err
@@ -237,7 +237,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	path := &shelf{slab: newSlab()}
 	t.Cleanup(func() { _ = path.slab.Close() })
 	copy(path.slab.Bytes(memory.HeaderBytes, 4<<20), bytes.Repeat([]byte{7}, 4<<20))
-	d := &reader{Device: host.New(newSlab()), shelf: path}
+	d := &subscriber{Device: host.New(newSlab()), shelf: path}
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)

@@ -83,14 +83,14 @@ func (w *Worker) renewed() {
 	for id := range w.peers {
 		w.setPeer(&workerv1.Peer{WorkerId: uint32(id)})
 	}
-	clear(w.awaits.waiting)
+	clear(w.subscriptions.waiting)
 	// order-free: each is answered independently.
-	for id, readers := range w.awaits.readers {
-		for _, x := range readers {
-			w.config.Herald.Tell(x.Reader, notify.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
+	for id, subscribers := range w.subscriptions.subscribers {
+		for _, x := range subscribers {
+			w.config.Notifier.Publish(x.Subscriber, notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Unavailable: true})
 		}
 	}
-	clear(w.awaits.readers)
+	clear(w.subscriptions.subscribers)
 	w.outbox.forget(false)
 	w.beginFetches()
 	w.life.Store(r.life)

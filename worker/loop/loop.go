@@ -73,9 +73,10 @@ type Config struct {
 	Store     *store.Store
 	// Path fetches objects from peers.
 	Path transfer.Path
-	// Herald sends completion notifications to peers and receives theirs. It must call the worker's
-	// Heard, Asked, Handle and Left. Nil: this worker sends none, and its registration must say so.
-	Herald *notify.Herald
+	// Notifier sends completion notifications to peers and receives theirs. It must call the
+	// worker's Completed, Requested, Handle and Left. Nil: this worker sends none, and its
+	// registration must say so.
+	Notifier *notify.Notifier
 	// Executors may be nil: then the worker has native operations only. The caller must pass the
 	// results to Worker.PostResults.
 	Executors Executors
@@ -145,11 +146,11 @@ type Worker struct {
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self atomic.Uint32
 	life atomic.Uint64
-	// busy: the machine has attempts. going: the owner has started a run, a fetch or a lease
-	// request; see lookout.
-	busy  atomic.Bool
-	going atomic.Bool
-	times timeBook
+	// busy: the machine has attempts. startedWork: the owner has started a run, a fetch or a lease
+	// request; see poller.
+	busy        atomic.Bool
+	startedWork atomic.Bool
+	times       timeBook
 
 	mu sync.Mutex
 	// inbox is guarded by mu, as is ended: the runs whose deferred work is not done yet, see
@@ -186,8 +187,8 @@ type Worker struct {
 	borrowedTimes map[ledger.ObjectID]int
 	nearby        nearby
 	// rescuing are the objects that are being copied out of the memory of dead peers.
-	rescuing map[ledger.ObjectID]bool
-	awaits   awaits
+	rescuing      map[ledger.ObjectID]bool
+	subscriptions subscriptions
 	// draining: no new work is accepted. asked: the worker was told to leave through Config.Drain.
 	// drained: the scheduler has agreed to that.
 	draining, asked, drained bool
@@ -236,10 +237,10 @@ func New(c Config) *Worker {
 		peers:        make(map[ids.WorkerID]transfer.Peer),
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
 		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
-		rescuing:  make(map[ledger.ObjectID]bool),
-		writes:    make(map[ledger.ObjectID]*writing),
-		awaits:    awaits{waiting: make(map[ledger.ObjectID][]*attempt), readers: make(map[ledger.ObjectID][]reader)},
-		executors: make(map[string]bool),
+		rescuing:      make(map[ledger.ObjectID]bool),
+		writes:        make(map[ledger.ObjectID]*writing),
+		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
+		executors:     make(map[string]bool),
 	}
 	w.staying, w.quit = context.WithCancel(context.Background())
 	w.nearby = newNearby(&w.config)
@@ -312,7 +313,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.native = newNative(nativeConfig{
 		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
 		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
-		linger: w.config.Linger, busy: &w.busy, lookout: w.lookout(),
+		linger: w.config.Linger, busy: &w.busy, poller: w.poller(),
 	}, w.config.Lifecycle.Slots)
 	sessionDone := make(chan struct{})
 	go func() {
@@ -364,7 +365,7 @@ func (w *Worker) own(ctx context.Context) error {
 	defer ticks.Stop()
 	done, drain := ctx.Done(), w.config.Drain
 	var graceEnds <-chan time.Time
-	look := w.lookout().look
+	poll := w.poller().poll
 	w.owning.Lock()
 	w.ticking = true
 	for w.stopped == nil {
@@ -400,7 +401,7 @@ func (w *Worker) own(ctx context.Context) error {
 		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now())
-			look() // in case the lanes that have declared to poll are delayed
+			poll() // in case the lanes that have declared to poll are delayed
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()
@@ -410,7 +411,7 @@ func (w *Worker) own(ctx context.Context) error {
 			w.config.Store.Trim(keepBytes)
 			w.outbox.stats(w.stats())
 			w.expireParked()
-			w.expireReaders(time.Now())
+			w.expireSubscribers(time.Now())
 			if w.config.Alive != nil {
 				w.config.Alive()
 			}
@@ -500,16 +501,16 @@ func (w *Worker) handle(x any) {
 		for i := range x {
 			w.executorEnded(&x[i])
 		}
-	case heard:
+	case completed:
 		for i := range x {
-			w.hear(&x[i])
+			w.inputMade(&x[i])
 		}
-	case asked:
-		for _, ask := range x.asks {
-			w.ask(x.reader, ask)
+	case requested:
+		for _, ask := range x.requests {
+			w.handleRequest(x.subscriber, ask)
 		}
 	case left:
-		w.awaits.dropAll(x.reader)
+		w.subscriptions.dropAll(x.subscriber)
 	case borrowed:
 		w.lent(x)
 	case gained:

@@ -129,9 +129,9 @@ func newMade(t *testing.T) *made {
 	}
 	x.n = newNative(nativeConfig{
 		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, linger: time.Hour, busy: busy, lookout: lookout{
-			looking: func(bool) {}, going: func() bool { return false },
-			look: func() bool {
+		post: take, hand: take, idle: func() {}, linger: time.Hour, busy: busy, poller: poller{
+			setPolling: func(bool) {}, started: func() bool { return false },
+			poll: func() bool {
 				select {
 				case x.looks <- struct{}{}:
 				default:

@@ -95,9 +95,9 @@ type nativeConfig struct {
 	idle       func()
 	// linger is the spin limit of a lane without work. The lane only spins while busy says that the
 	// worker has attempts. See Config.Linger.
-	linger  time.Duration
-	busy    *atomic.Bool
-	lookout lookout
+	linger time.Duration
+	busy   *atomic.Bool
+	poller poller
 }
 
 // newNative starts one lane for each slot.

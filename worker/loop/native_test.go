@@ -108,11 +108,11 @@ func (c *onStream) Finish() (device.Result, error) {
 // laneOf starts one lane of a device and returns the channel of its ended runs.
 func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended chan *nativeRun) {
 	t.Helper()
-	return laneWith(t, s, linger, (&Worker{}).lookout())
+	return laneWith(t, s, linger, (&Worker{}).poller())
 }
 
 // laneWith is laneOf with a poller.
-func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *native, ended chan *nativeRun) {
+func laneWith(t *testing.T, s *stream, linger time.Duration, out poller) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	objects := storeOf(t, 1<<20)
 	ended = make(chan *nativeRun, 1000)
@@ -126,7 +126,7 @@ func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *na
 	inline.Store(1 << 10)
 	n = newNative(nativeConfig{
 		device: s, store: objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, linger: linger, busy: busy, lookout: out,
+		post: take, hand: take, idle: func() {}, linger: linger, busy: busy, poller: out,
 	}, 1)
 	t.Cleanup(n.close)
 	return n, ended
@@ -262,9 +262,9 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 			wrong = what
 		}
 	}
-	out := lookout{
-		going: func() bool { return false },
-		looking: func(yes bool) {
+	out := poller{
+		started: func() bool { return false },
+		setPolling: func(yes bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			if yes {
@@ -274,7 +274,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 			}
 			check(looking == 0 || looking == 1, "it says twice what it does")
 		},
-		look: func() bool {
+		poll: func() bool {
 			select {
 			case name := <-said:
 				// A notification leads to a run of that name.
@@ -287,9 +287,9 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 	}
 	made := make(chan struct{})
 	gated := out
-	gated.look = func() bool {
+	gated.poll = func() bool {
 		<-made // n is set after laneWith returns
-		return out.look()
+		return out.poll()
 	}
 	n, ended := laneWith(t, s, time.Hour, gated)
 	close(made)

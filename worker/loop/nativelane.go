@@ -38,10 +38,10 @@ type nativeLane struct {
 	// short calls or polls for some.
 	spare store.Spare
 	limit spin.Limit
-	// watching: the lane polls for notifications, so peers need not wake this worker through the
+	// polling: the lane polls for notifications, so peers need not wake this worker through the
 	// socket. This is so while the lane waits, and after it has executed a brief run or submitted a
 	// short one.
-	watching bool
+	polling bool
 }
 
 // maxOpen limits the open calls: enough that the device never waits for the next of many small
@@ -71,7 +71,7 @@ func (l *nativeLane) run() {
 			}
 			// Reset the flag: this run set it, and other goroutines that were started run on other
 			// threads.
-			l.n.lookout.going()
+			l.n.poller.started()
 			l.execute(r)
 		}
 	}
@@ -86,7 +86,7 @@ func (l *nativeLane) finishOne() {
 	done := c.started.Done()
 	for ; !done && time.Since(c.begin) < l.n.linger; done = c.started.Done() {
 		l.meanwhile(c)
-		looked := l.look()
+		polled := l.poll()
 		if len(l.open) < maxOpen {
 			select {
 			case _, open := <-l.wake:
@@ -96,7 +96,7 @@ func (l *nativeLane) finishOne() {
 			default:
 			}
 		}
-		if looked {
+		if polled {
 			l.idle()
 		}
 	}
@@ -159,17 +159,17 @@ func (l *nativeLane) sleep() (open bool) {
 	// It does not yield between two polls: that would make the Go runtime wake other threads to
 	// look for work.
 	for told := false; l.n.busy.Load() && time.Since(begin) < l.limit.Now(); {
-		looked := l.look()
+		polled := l.poll()
 		select {
 		case _, open = <-l.wake:
 			return open
 		default:
 		}
 		switch {
-		case !told && time.Since(begin) > grace, l.n.lookout.going():
+		case !told && time.Since(begin) > grace, l.n.poller.started():
 			told = true
 			l.giveWay()
-		case looked && told:
+		case polled && told:
 			l.idle()
 		}
 	}
@@ -207,14 +207,14 @@ func (l *nativeLane) releaseSpent() {
 	l.spent = l.spent[:0]
 }
 
-// look handles notifications from peers and says whether there were any. From now until rest, peers
+// poll handles notifications from peers and says whether there were any. From now until rest, peers
 // need not wake this worker.
-func (l *nativeLane) look() bool {
-	if !l.watching {
-		l.watching = true
-		l.n.lookout.looking(true)
+func (l *nativeLane) poll() bool {
+	if !l.polling {
+		l.polling = true
+		l.n.poller.setPolling(true)
 	}
-	return l.n.lookout.look()
+	return l.n.poller.poll()
 }
 
 // spareBytes is the largest spare.
@@ -245,12 +245,12 @@ func (l *nativeLane) dropSpare() {
 func (l *nativeLane) rest() {
 	l.dropSpare()
 	l.releaseSpent()
-	if !l.watching {
+	if !l.polling {
 		return
 	}
-	l.watching = false
-	l.n.lookout.looking(false)
-	if l.n.lookout.look() {
+	l.polling = false
+	l.n.poller.setPolling(false)
+	if l.n.poller.poll() {
 		l.idle()
 	}
 }

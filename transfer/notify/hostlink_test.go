@@ -22,47 +22,47 @@ import (
 
 // Every message arrives, whether a goroutine polls, none does, or that changes all the time, and
 // although no later message would push it along.
-func TestNothingIsLostWhoeverLooks(t *testing.T) {
+func TestNothingIsLostWhoeverPolls(t *testing.T) {
 	for name, c := range map[string]struct {
-		lookers, glances, rounds int
+		pollers, polls, rounds int
 	}{
 		"nobody": {0, 0, 2000}, "one in turns": {1, 20, 20_000}, "three in turns": {3, 20, 20_000}, "one always": {1, 1 << 30, 20_000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reader, maker, peer, _ := pair(t, "unix")
+			subscriber, publisher, peer, _ := pair(t, "unix")
 			var done atomic.Bool
-			var lookers sync.WaitGroup
-			for _, s := range []*side{reader, maker} {
-				for n := range c.lookers {
-					lookers.Go(func() {
+			var pollers sync.WaitGroup
+			for _, s := range []*side{subscriber, publisher} {
+				for n := range c.pollers {
+					pollers.Go(func() {
 						random := rand.New(rand.NewPCG(uint64(n), 1))
 						for !done.Load() {
-							s.Looking(true)
-							for range random.IntN(c.glances) {
-								if s.Look(); done.Load() {
+							s.SetPolling(true)
+							for range random.IntN(c.polls) {
+								if s.Poll(); done.Load() {
 									break
 								}
 								runtime.Gosched() // there may be more goroutines than processors
 							}
-							s.Looking(false)
-							s.Look()
+							s.SetPolling(false)
+							s.Poll()
 						}
 					})
 				}
 			}
-			defer lookers.Wait()
+			defer pollers.Wait()
 			defer done.Store(true)
 			for i := range c.rounds {
-				reader.Await(peer, ref(i))
-				reader.Flush()
-				a := next(t, maker.asked)
+				subscriber.Subscribe(peer, ref(i))
+				subscriber.Flush()
+				a := next(t, publisher.requested)
 				if a.Ref != ref(i) {
 					t.Fatalf("asked for %v in place of %d", a.Ref, i)
 				}
-				maker.Tell(a.reader, notify.Word{Ref: a.Ref, Bytes: uint64(i), Inline: []byte("result")[:i%6]})
-				maker.Flush()
-				if word := next(t, reader.heard); word.Ref != ref(i) || word.Bytes != uint64(i) || string(word.Inline) != "result"[:i%6] {
-					t.Fatalf("heard %v in place of %d", word, i)
+				publisher.Publish(a.reader, notify.Completion{Ref: a.Ref, Bytes: uint64(i), Inline: []byte("result")[:i%6]})
+				publisher.Flush()
+				if completion := next(t, subscriber.completed); completion.Ref != ref(i) || completion.Bytes != uint64(i) || string(completion.Inline) != "result"[:i%6] {
+					t.Fatalf("received %v in place of %d", completion, i)
 				}
 			}
 		})
@@ -70,17 +70,17 @@ func TestNothingIsLostWhoeverLooks(t *testing.T) {
 }
 
 // The last Look of a goroutine that stops polling fails while the goroutine of another connection
-// holds the lock. A notification that came before the stop is heard all the same.
-func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
-	for name, hold := range map[string]func(t *testing.T, stop func(), tell func(), end func()){
-		"the other peer wakes us": func(t *testing.T, stop, tell, _ func()) {
+// holds the lock. A notification that came before the stop is received all the same.
+func TestNothingIsLostWhenTheLastPollFails(t *testing.T) {
+	for name, hold := range map[string]func(t *testing.T, stop func(), publish func(), end func()){
+		"the other peer wakes us": func(t *testing.T, stop, publish, _ func()) {
 			t.Helper()
 			stop()
-			tell()
+			publish()
 		},
-		"the other peer leaves": func(t *testing.T, stop, tell, end func()) {
+		"the other peer leaves": func(t *testing.T, stop, publish, end func()) {
 			t.Helper()
-			tell()
+			publish()
 			stop()
 			end()
 		},
@@ -88,40 +88,40 @@ func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, one, peer, _ := pair(t, "unix")
 			_, other, otherPeer, conns := pair(t, "unix")
-			heard, held, release := make(chan notify.Word, 2), make(chan struct{}), make(chan struct{})
-			reader := notify.New(notify.Config{
+			completed, held, release := make(chan notify.Completion, 2), make(chan struct{}), make(chan struct{})
+			subscriber := notify.New(notify.Config{
 				Dial: func(ctx context.Context, address string) (net.Conn, error) {
 					return new(net.Dialer).DialContext(ctx, "unix", address)
 				},
-				Heard: func(words []notify.Word) {
-					if words[0].Ref == ref(2) {
+				Completed: func(completions []notify.Completion) {
+					if completions[0].Ref == ref(2) {
 						close(held)
 						<-release // with the lock
 					}
-					heard <- words[0]
+					completed <- completions[0]
 				},
 				Handle: func() {},
 			})
-			t.Cleanup(reader.Close)
-			reader.Await(peer, ref(1))
-			reader.Await(otherPeer, ref(2))
-			reader.Flush()
-			at, otherAt := next(t, one.asked).reader, next(t, other.asked).reader
-			reader.Looking(true)
-			one.Tell(at, notify.Word{Ref: ref(1)}) // wakes nobody
+			t.Cleanup(subscriber.Close)
+			subscriber.Subscribe(peer, ref(1))
+			subscriber.Subscribe(otherPeer, ref(2))
+			subscriber.Flush()
+			at, otherAt := next(t, one.requested).reader, next(t, other.requested).reader
+			subscriber.SetPolling(true)
+			one.Publish(at, notify.Completion{Ref: ref(1)}) // wakes nobody
 			one.Flush()
-			hold(t, func() { reader.Looking(false) }, func() {
-				other.Tell(otherAt, notify.Word{Ref: ref(2)})
+			hold(t, func() { subscriber.SetPolling(false) }, func() {
+				other.Publish(otherAt, notify.Completion{Ref: ref(2)})
 				other.Flush()
 			}, func() { _ = next(t, conns).Close() })
 			next(t, held)
-			if reader.Look() {
-				t.Error("Look got the lock; this test wants it to fail")
+			if subscriber.Poll() {
+				t.Error("Poll got the lock; this test wants it to fail")
 			}
 			close(release)
-			got := map[transfer.Ref]bool{next(t, heard).Ref: true, next(t, heard).Ref: true}
+			got := map[transfer.Ref]bool{next(t, completed).Ref: true, next(t, completed).Ref: true}
 			if !got[ref(1)] || !got[ref(2)] {
-				t.Errorf("heard %v", got)
+				t.Errorf("received %v", got)
 			}
 		})
 	}
@@ -129,65 +129,65 @@ func TestNothingIsLostWhenTheLastLookFails(t *testing.T) {
 
 // Messages that do not fit in the ring go by the socket. Requests keep their order all the same.
 func TestMoreThanARingHolds(t *testing.T) {
-	reader, maker, peer, _ := pair(t, "unix")
+	subscriber, publisher, peer, _ := pair(t, "unix")
 	const tasks = 40_000 // requests for them need more room than a ring has
 	for i := range tasks {
-		reader.Await(peer, ref(i))
+		subscriber.Subscribe(peer, ref(i))
 	}
-	reader.Flush()
-	var r *notify.Reader
+	subscriber.Flush()
+	var s *notify.Subscriber
 	for i := range tasks {
-		a := next(t, maker.asked)
+		a := next(t, publisher.requested)
 		if a.Ref != ref(i) {
 			t.Fatalf("asked for %v in place of %d", a.Ref, i)
 		}
-		r = a.reader
+		s = a.reader
 	}
 	inline := bytes.Repeat([]byte("x"), 8<<10)
 	for i := range 1000 {
-		maker.Tell(r, notify.Word{Ref: ref(i), Bytes: 8 << 10, Inline: inline})
+		publisher.Publish(s, notify.Completion{Ref: ref(i), Bytes: 8 << 10, Inline: inline})
 	}
-	maker.Flush()
+	publisher.Flush()
 	got := make(map[transfer.Ref]bool)
 	for range 1000 {
-		word := next(t, reader.heard)
-		if got[word.Ref] || word.Inline != nil && !bytes.Equal(word.Inline, inline) {
-			t.Fatalf("heard %v", word.Ref)
+		completion := next(t, subscriber.completed)
+		if got[completion.Ref] || completion.Inline != nil && !bytes.Equal(completion.Inline, inline) {
+			t.Fatalf("received %v", completion.Ref)
 		}
-		got[word.Ref] = true
+		got[completion.Ref] = true
 	}
 }
 
-// Notifications that a maker has written before its end are received.
-func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
-	reader, maker, peer, conns := pair(t, "unix")
-	reader.Looking(true) // and does not poll, so that no peer wakes it
+// Notifications that a publisher has written before its end are received.
+func TestNotificationsOfADeadPublisherAreReceived(t *testing.T) {
+	subscriber, publisher, peer, conns := pair(t, "unix")
+	subscriber.SetPolling(true) // and does not poll, so that no peer wakes it
 	for i := range 10 {
-		reader.Await(peer, ref(i))
+		subscriber.Subscribe(peer, ref(i))
 	}
-	reader.Flush()
-	var r *notify.Reader
+	subscriber.Flush()
+	var s *notify.Subscriber
 	for range 10 {
-		r = next(t, maker.asked).reader
+		s = next(t, publisher.requested).reader
 	}
 	for i := range 5 {
-		maker.Tell(r, notify.Word{Ref: ref(i), Bytes: 1})
+		publisher.Publish(s, notify.Completion{Ref: ref(i), Bytes: 1})
 	}
-	maker.Flush()
+	publisher.Flush()
 	_ = next(t, conns).Close()
 	never := 0
 	for i := range 10 {
-		word := next(t, reader.heard)
-		if word.Never {
+		completion := next(t, subscriber.completed)
+		if completion.Unavailable {
 			never++
-		} else if word.Ref != ref(i) {
-			t.Errorf("heard %v as the %d.", word.Ref, i)
+		} else if completion.Ref != ref(i) {
+			t.Errorf("received %v as the %d.", completion.Ref, i)
 		}
 	}
 	if never != 5 {
-		t.Errorf("%d of 5 were never made", never)
+		t.Errorf("%d of 5 were unavailable", never)
 	}
-	next(t, maker.left)
+	next(t, publisher.left)
 }
 
 // A peer that writes malformed data into the ring, passes a wrong file or none, or sends a wrong
@@ -203,12 +203,12 @@ func TestStrangersHarmNobody(t *testing.T) {
 		if err := errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
-		reader := newSide(t, func(context.Context, string) (net.Conn, error) { return theirs, nil })
-		reader.Await(transfer.Peer{Address: "x"}, ref(1))
-		reader.Flush()
+		subscriber := newSide(t, func(context.Context, string) (net.Conn, error) { return theirs, nil })
+		subscriber.Subscribe(transfer.Peer{Address: "x"}, ref(1))
+		subscriber.Flush()
 		stranger(t, conn)
 		t.Cleanup(func() { _ = conn.Close() })
-		return reader
+		return subscriber
 	}
 	pass := func(t *testing.T, conn *net.UnixConn, kind byte, files ...*os.File) {
 		t.Helper()
@@ -255,7 +255,7 @@ func TestStrangersHarmNobody(t *testing.T) {
 			defer f.Close()
 			pass(t, conn, 'R', f)
 		},
-		"a word that makes no sense": func(t *testing.T, conn *net.UnixConn) {
+		"a malformed message": func(t *testing.T, conn *net.UnixConn) {
 			t.Helper()
 			f := made(t)
 			end, err := ring.Open(f, true)
@@ -281,13 +281,13 @@ func TestStrangersHarmNobody(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if word := next(t, await(t, stranger).heard); !word.Never {
-				t.Errorf("heard %v", word)
+			if completion := next(t, await(t, stranger).completed); !completion.Unavailable {
+				t.Errorf("received %v", completion)
 			}
 		})
 	}
 	t.Run("alone", func(t *testing.T) {
-		reader := await(t, func(t *testing.T, conn *net.UnixConn) {
+		subscriber := await(t, func(t *testing.T, conn *net.UnixConn) {
 			t.Helper()
 			pass(t, conn, 'N')
 			if n, err := conn.Read(make([]byte, 100)); n != 13 || err != nil {
@@ -298,8 +298,8 @@ func TestStrangersHarmNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if word := next(t, reader.heard); word.Never || word.Ref != ref(1) {
-			t.Errorf("heard %v", word)
+		if completion := next(t, subscriber.completed); completion.Unavailable || completion.Ref != ref(1) {
+			t.Errorf("received %v", completion)
 		}
 	})
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-// A connection for completion notifications is passed to ServerConfig.Words, if its token is valid.
-// It ends with the server, and when Words returns.
-func TestConnectionsForWords(t *testing.T) {
+// A connection for completion notifications is passed to ServerConfig.Notify, if its token is
+// valid. It ends with the server, and when Notify returns.
+func TestConnectionsForNotifications(t *testing.T) {
 	slab, err := host.NewSlab(1<<20, memory.Identity{})
 	if err != nil {
 		t.Fatal(err)
@@ -36,8 +36,8 @@ func TestConnectionsForWords(t *testing.T) {
 		}
 	}
 	accepts := func(token string) bool { return token == "secret" }
-	peer, end := listen(t, borrow.ServerConfig{Space: slab, Words: echo, Accept: accepts})
-	conn, err := slabshare.DialWords(ctx, peer.Address, "secret")
+	peer, end := listen(t, borrow.ServerConfig{Space: slab, Notify: echo, Accept: accepts})
+	conn, err := slabshare.DialNotify(ctx, peer.Address, "secret")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,18 +52,18 @@ func TestConnectionsForWords(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
 		t.Errorf("heard %q, %v", b, err)
 	}
-	if _, err := slabshare.DialWords(ctx, peer.Address, "guessed"); !errors.Is(err, slabshare.ErrRefused) {
+	if _, err := slabshare.DialNotify(ctx, peer.Address, "guessed"); !errors.Is(err, slabshare.ErrRefused) {
 		t.Errorf("with another token: %v", err)
 	}
 	end()
 	if _, err := conn.Read(b); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v", err)
 	}
-	if _, err := slabshare.DialWords(ctx, peer.Address, "secret"); !errors.Is(err, slabshare.ErrNotHere) {
+	if _, err := slabshare.DialNotify(ctx, peer.Address, "secret"); !errors.Is(err, slabshare.ErrNotHere) {
 		t.Errorf("at one that has ended: %v", err)
 	}
 	silent, _ := listen(t, borrow.ServerConfig{Space: slab})
-	if _, err := slabshare.DialWords(ctx, silent.Address, ""); !errors.Is(err, slabshare.ErrRefused) {
+	if _, err := slabshare.DialNotify(ctx, silent.Address, ""); !errors.Is(err, slabshare.ErrRefused) {
 		t.Errorf("at one that tells nobody: %v", err)
 	}
 }

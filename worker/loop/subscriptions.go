@@ -1,0 +1,192 @@
+package loop
+
+import (
+	"slices"
+	"time"
+
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/notify"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// knownAfter is how long the request of a subscriber is kept while its attempt is unknown here: the
+// assignment may still be on its way. After that the subscriber is told that the object will not be
+// made here.
+const knownAfter = 2 * time.Second
+
+// subscriptions is the owner's record of completion notifications between workers: subscriptions of
+// this worker at peers, and of peers here.
+type subscriptions struct {
+	// waiting are the attempts that wait for each object of a peer. Some of the attempts may have
+	// ended.
+	waiting map[ledger.ObjectID][]*attempt
+	// subscribers are the peers that subscribed to each object that is made here.
+	subscribers map[ledger.ObjectID][]subscriber
+}
+
+// subscriber is one subscription of a peer. since is the time when it arrived.
+type subscriber struct {
+	*notify.Subscriber
+	since time.Time
+}
+
+// These types are posted to the inbox.
+type (
+	completed []notify.Completion
+	requested struct {
+		subscriber *notify.Subscriber
+		requests   []notify.Request
+	}
+	left struct{ subscriber *notify.Subscriber }
+)
+
+// Completed queues completion notifications from peers; see notify.Config. Handle processes them.
+func (w *Worker) Completed(completions []notify.Completion) { w.put(completed(completions)) }
+
+// Requested queues the subscriptions of a peer. Handle processes them.
+func (w *Worker) Requested(s *notify.Subscriber, requests []notify.Request) {
+	w.put(requested{s, requests})
+}
+
+// Handle processes the notifications and subscriptions that Completed and Requested have queued,
+// unless another goroutine is the owner: then that one does.
+func (w *Worker) Handle() {
+	if w.ownForAMoment() {
+		w.signal()
+	}
+}
+
+// Left says that a peer's connection has ended: its subscriptions are dropped.
+func (w *Worker) Left(s *notify.Subscriber) { w.post(left{s}) }
+
+// early lists the inputs of an assignment that are not made yet: makers are the attempts on this
+// worker that will make inputs, awaited are the objects that peers will make. Both are empty if the
+// assignment can be admitted at once.
+func (w *Worker) early(pb *workerv1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
+	for _, in := range pb.GetInputs() {
+		if !in.GetPending() {
+			continue
+		}
+		id := inputID(in)
+		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
+		_, here := w.config.Store.Lookup(id)
+		switch {
+		case here && w.attempts[ref] == nil:
+		case len(in.GetHolders()) == 0 || in.GetHolders()[0] == w.self.Load():
+			// The result may be stored here before its attempt has ended; the attempt is waited
+			// for.
+			makers = append(makers, ref)
+		default:
+			awaited = append(awaited, lifecycle.Awaited{Object: lifecycle.Object(id), Peer: ids.WorkerID(in.GetHolders()[0])})
+		}
+	}
+	return makers, awaited
+}
+
+// subscribe subscribes to the completion of an object at the peer that makes it.
+func (w *Worker) subscribe(x lifecycle.Awaited) lifecycle.Event {
+	peer, known := w.peers[x.Peer]
+	if !known || w.config.Notifier == nil {
+		return lifecycle.NeverMade{Object: x.Object}
+	}
+	w.config.Notifier.Subscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+	return nil
+}
+
+func (w *Worker) unsubscribe(x lifecycle.Awaited) {
+	delete(w.subscriptions.waiting, ledger.ObjectID(x.Object))
+	if peer, known := w.peers[x.Peer]; known && w.config.Notifier != nil {
+		w.config.Notifier.Unsubscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+	}
+}
+
+// inputMade handles a completion notification: it enters size and inline value into the waiting
+// assignments and steps the machine.
+func (w *Worker) inputMade(completion *notify.Completion) {
+	id := ledger.ObjectID{Task: completion.Ref.Task, Generation: completion.Ref.Generation}
+	waiting := w.subscriptions.waiting[id]
+	delete(w.subscriptions.waiting, id)
+	if completion.Unavailable {
+		w.step(lifecycle.NeverMade{Object: lifecycle.Object(id)})
+		return
+	}
+	for _, a := range waiting {
+		for _, in := range a.pb.GetInputs() {
+			if inputID(in) == id {
+				in.Pending, in.Bytes, in.InlineResult = false, completion.Bytes, completion.Inline
+			}
+		}
+	}
+	w.step(lifecycle.Made{Object: lifecycle.Object(id)})
+}
+
+// handleRequest handles a subscription of a peer (or its end). If the object is here, the
+// notification is sent at once.
+func (w *Worker) handleRequest(s *notify.Subscriber, x notify.Request) {
+	id := ledger.ObjectID{Task: x.Ref.Task, Generation: x.Ref.Generation}
+	if x.Cancel {
+		w.subscriptions.drop(id, s)
+		return
+	}
+	if o, here := w.config.Store.Lookup(id); here && w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] == nil {
+		completion := notify.Completion{Ref: x.Ref, Bytes: o.Bytes()}
+		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes.Load()) {
+			completion.Bytes, completion.Inline = uint64(len(o.Header)), o.Header
+		}
+		w.config.Notifier.Publish(s, completion)
+		return
+	}
+	w.subscriptions.subscribers[id] = append(w.subscriptions.subscribers[id], subscriber{s, time.Now()})
+}
+
+// publish notifies the subscribers of a result that was just made.
+func (w *Worker) publish(r *workerv1.TaskReport) {
+	id := ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
+	subscribers := w.subscriptions.subscribers[id]
+	if len(subscribers) == 0 {
+		return
+	}
+	delete(w.subscriptions.subscribers, id)
+	completion := notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()}
+	for _, x := range subscribers {
+		w.config.Notifier.Publish(x.Subscriber, completion)
+	}
+}
+
+// expireSubscribers answers "unavailable" to subscribers whose attempt has been unknown here for
+// longer than knownAfter.
+func (w *Worker) expireSubscribers(now time.Time) {
+	// order-free: each subscriber is answered independently.
+	for id, subscribers := range w.subscriptions.subscribers {
+		if w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] != nil {
+			continue
+		}
+		for _, x := range subscribers {
+			if now.Sub(x.since) > knownAfter {
+				w.subscriptions.drop(id, x.Subscriber)
+				w.config.Notifier.Publish(x.Subscriber, notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Unavailable: true})
+			}
+		}
+	}
+}
+
+// drop removes the subscription of one subscriber to one object.
+func (a *subscriptions) drop(id ledger.ObjectID, s *notify.Subscriber) {
+	rest := slices.DeleteFunc(slices.Clone(a.subscribers[id]), func(x subscriber) bool { return x.Subscriber == s })
+	if len(rest) == 0 {
+		delete(a.subscribers, id)
+	} else {
+		a.subscribers[id] = rest
+	}
+}
+
+// dropAll removes all subscriptions of a subscriber.
+func (a *subscriptions) dropAll(s *notify.Subscriber) {
+	// order-free: the objects are independent of each other.
+	for id := range a.subscribers {
+		a.drop(id, s)
+	}
+}
