@@ -57,6 +57,15 @@ func TestCommandsOnAGraph(t *testing.T) {
 	if text, _, code := shared.command(t, strings.ReplaceAll(graphFile, "cmd-", "cmd2-"), "submit", "-f", "-", "--wait"); code != 0 {
 		t.Errorf("submit --wait: exit code %d\n%s", code, text)
 	}
+	for file, namespace := range map[string]string{
+		`{"tasks": [{"key": "cmd-n", "op": "bench.noop"}]}`:                      "flag",
+		`{"namespace": "file", "tasks": [{"key": "cmd-n", "op": "bench.noop"}]}`: "file",
+	} {
+		if text, errs, code := shared.command(t, file, "submit", "-f", "-", "--wait", "--namespace", "flag"); code != 0 {
+			t.Errorf("submit --namespace: exit code %d\n%s%s", code, text, errs)
+		}
+		shared.succeed(t, "get", "result", "cmd-n", "--namespace", namespace, "--json")
+	}
 	failing := `{"tasks": [{"key": "cmd-bad", "op": "math:sqrt", "args": [-1]}]}`
 	if text, errs, code := shared.command(t, failing, "submit", "-f", "-", "--wait"); code != 7 {
 		t.Errorf("a failing task: exit code %d\n%s%s", code, text, errs)

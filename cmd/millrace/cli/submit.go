@@ -31,7 +31,7 @@ const submitHelp = `Submits a graph from a file, as JSON or YAML. It is the requ
     kwargs: {op: sum}
     options: {maxRetries: 2, timeout: 10s}   # TaskOptions
 
-Nothing of it runs unless all of it is right. The results of tasks that nothing in the file uses are kept for an hour.`
+A "namespace" in the file wins over --namespace. Nothing of it runs unless all of it is right. The results of tasks that nothing in the file uses are kept for an hour.`
 
 // graphFile is the content of a file for `submit`.
 type graphFile struct {
@@ -58,6 +58,9 @@ func (a *app) submit() *cobra.Command {
 			request, err := readGraph(a.settings.String("file"))
 			if err != nil {
 				return usageError{err}
+			}
+			if h := request.GetHeader(); h.GetNamespace() == "" {
+				h.Namespace = a.settings.String("namespace")
 			}
 			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				out, err := s.SubmitBatch(ctx, request)
