@@ -84,11 +84,11 @@ build-nocgo: bootstrap ## Check that everything builds without cgo
 	cd tools && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
 
 .PHONY: gen
-gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate the Go and Python code, and the public .proto files, from proto/
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate the Go and Python code and the public .proto files from proto/, and docs/ops.md
 	tools/gen
 
 .PHONY: gen-check
-gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if the generated code is out of date
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if the generated files are out of date
 	tools/gen --check
 
 ##@ Testing

@@ -16,7 +16,7 @@ const nearNames = 3
 // every name.
 func (s *submission) checkNative(name string) error {
 	if name == "" {
-		return invalid("name", "a native op needs a name, like \"array.sum\"")
+		return invalid("name", "a native op needs a name, like \"array.reduce\"")
 	}
 	if len(s.native) == 0 {
 		return nil

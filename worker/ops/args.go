@@ -20,20 +20,41 @@ type Args struct {
 // Type is the type of value that a parameter accepts.
 type Type string
 
-// The parameter types. An integral float64 is accepted as an int, because JSON has only one type of
-// number. A tensor with one element is accepted as a number.
+// The parameter types. Types describes them.
 const (
 	AnyType    Type = "any"
-	TensorType Type = "tensor" // or a number, or nested lists of numbers
+	TensorType Type = "tensor"
 	IntType    Type = "int"
-	NumberType Type = "number" // bool, int, float or complex
-	RealType   Type = "real"   // int or float
+	NumberType Type = "number"
+	RealType   Type = "real"
 	BoolType   Type = "bool"
 	StringType Type = "string"
-	DTypeType  Type = "dtype" // by NumPy's name
-	IntsType   Type = "ints"  // an int or a list of ints
+	DTypeType  Type = "dtype"
+	IntsType   Type = "ints"
 	ListType   Type = "list"
 )
+
+// TypeDoc describes a parameter type.
+type TypeDoc struct {
+	Type Type
+	Doc  string
+}
+
+// Types returns the descriptions of all parameter types.
+func Types() []TypeDoc {
+	return []TypeDoc{
+		{TensorType, "an array; also a number, or nested lists of numbers: `[[1, 2], [3, 4]]`"},
+		{IntType, "an integer of 64 bits; also a float without a fraction, because JSON has one type of number, and a tensor with one element"},
+		{RealType, "an int or a float; also a tensor with one element"},
+		{NumberType, "a bool, an int, a float or a complex number; also a tensor with one element"},
+		{BoolType, "true or false; also a tensor with one element"},
+		{StringType, "a text"},
+		{DTypeType, "the name of a dtype: " + strings.Join(dtypeNames(), ", ")},
+		{IntsType, "an int, or a list of ints"},
+		{ListType, "a list"},
+		{AnyType, "any value"},
+	}
+}
 
 // Param describes one parameter of an operation.
 type Param struct {
@@ -67,7 +88,7 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 		named, given := args.Named[p.Name]
 		var value any
 		switch {
-		case i < o.positional() && i < len(positional):
+		case i < o.Positional() && i < len(positional):
 			if given {
 				return nil, c.bad(p.Name, "given twice, by position and by name")
 			}
@@ -89,11 +110,11 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 		}
 		c.values[i] = converted
 	}
-	if len(positional) > o.positional() {
+	if len(positional) > o.Positional() {
 		if o.Variadic == "" {
-			return nil, c.bad("", "takes at most %d positional arguments, got %d", o.positional(), len(positional))
+			return nil, c.bad("", "takes at most %d positional arguments, got %d", o.Positional(), len(positional))
 		}
-		c.rest = positional[o.positional():]
+		c.rest = positional[o.Positional():]
 	}
 	for _, name := range o.others(args.Named) {
 		if !o.Open {
@@ -118,9 +139,9 @@ func (o *Op) others(named map[string]any) (names []string) {
 	return names
 }
 
-// positional returns the number of parameters that can be given by position: in a variadic
+// Positional returns the number of parameters that can be given by position: in a variadic
 // operation, only the leading required ones.
-func (o *Op) positional() int {
+func (o *Op) Positional() int {
 	if o.Variadic == "" {
 		return len(o.Params)
 	}

@@ -12,19 +12,28 @@ func benchOps() []*Op {
 		stampOp(),
 		pointOp(),
 		{
-			Name:     "bench.noop",
-			Doc:      "Does nothing with any arguments and returns null.",
-			Variadic: "args",
-			Open:     true,
-			Blind:    true,
+			Name:        "bench.noop",
+			Processor:   true,
+			Doc:         "Does nothing, with any arguments.",
+			Variadic:    "args",
+			VariadicDoc: "any values; their bytes are brought to the worker and not read",
+			Open:        true,
+			OpenDoc:     "any values",
+			Result:      "null",
+			Example:     Example{[]string{`{"key": "noop", "op": "bench.noop", "args": [1, "two"]}`}, "null"},
+			Blind:       true,
 			plan: func(*call) (*Planned, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},
 		},
 		{
-			Name:   "bench.sleep",
-			Doc:    "Waits without using a processor, then returns null.",
-			Params: []Param{{Name: "seconds", Type: RealType, Required: true}},
+			Name:      "bench.sleep",
+			Processor: true,
+			Doc:       "Waits for a time without using a processor.",
+			Details:   "The task keeps its slot while it waits. It ends at once when it is cancelled.",
+			Params:    []Param{{Name: "seconds", Type: RealType, Required: true, Doc: "not negative"}},
+			Result:    "null",
+			Example:   Example{[]string{`{"key": "sleep", "op": "bench.sleep", "args": [0.05]}`}, "null"},
 			plan: func(c *call) (*Planned, error) {
 				d, err := duration(c, "seconds")
 				if err != nil {
@@ -43,42 +52,64 @@ func benchOps() []*Op {
 			},
 		},
 		{
-			Name: "bench.spin",
-			Doc:  "Keeps a processor busy for a time, or for a number of steps of a few nanoseconds, and returns the number of steps.",
+			Name:      "bench.spin",
+			Processor: true,
+			Doc:       "Keeps a processor busy for a time, or for a number of steps.",
+			Details: "A step takes a few nanoseconds. On a GPU worker it is the processor that is busy, too: for a busy GPU " +
+				"see bench.point.",
 			Params: []Param{
-				{Name: "seconds", Type: RealType},
-				{Name: "iterations", Type: IntType},
+				{Name: "seconds", Type: RealType, Doc: "not negative; give either `seconds` or `iterations`"},
+				{Name: "iterations", Type: IntType, Doc: "the number of steps, not negative"},
 			},
-			plan: planSpin,
+			Result:  "an int: the number of steps",
+			Example: Example{[]string{`{"key": "spin", "op": "bench.spin", "kwargs": {"iterations": 1000}}`}, "1000"},
+			plan:    planSpin,
 		},
 		{
 			Name: "bench.bytes",
-			Doc: "Makes a uint8 tensor of pseudo-random bytes: those of the Philox stream that array.random describes, " +
-				"word after word, little endian.",
+			Doc:  "Makes pseudo-random bytes.",
+			Details: "They are the words of the Philox stream that array.random describes, one after the other, little endian. " +
+				"They are the same on every device.",
 			Params: []Param{
-				{Name: "bytes", Type: IntType, Required: true},
-				{Name: "seed", Type: IntType, Default: int64(0)},
+				{Name: "bytes", Type: IntType, Required: true, Doc: "the number of bytes, not negative"},
+				{Name: "seed", Type: IntType, Default: int64(0), Doc: "of the stream; all 64 bits count"},
 			},
-			plan: planBytes,
+			Result:  "a uint8 tensor with one axis",
+			Example: Example{[]string{`{"key": "bytes", "op": "bench.bytes", "args": [4], "kwargs": {"seed": 7}}`}, "[45, 122, 96, 244]"},
+			plan:    planBytes,
 		},
 		{
-			Name: "bench.checksum",
-			Once: true,
-			Doc: "Hashes a tensor's bytes in C order to an int64: FNV-1a with 64-bit little-endian words in place of " +
-				"bytes, the last one filled with zeros, and the number of bytes as a further word.",
-			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
+			Name:      "bench.checksum",
+			Processor: true,
+			Once:      true,
+			Doc:       "Hashes the bytes of a tensor, in C order.",
+			Details: "The hash is FNV-1a with 64-bit little-endian words in place of bytes. The last word is filled with zeros, " +
+				"and the number of bytes is a further word.",
+			Params: []Param{{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"}},
+			Result: "an int; `millrace get result` shows it as a text, because JSON's numbers are too short for it",
+			Example: Example{[]string{
+				`{"key": "checksum-x", "op": "bench.bytes", "args": [1000]}`,
+				`{"key": "checksum", "op": "bench.checksum", "args": [{"input": "checksum-x"}]}`,
+			}, `"-4438553740692319351"`},
 			plan: func(c *call) (*Planned, error) {
 				x := c.tensor("x")
 				return scalar(func(ctx context.Context) (any, error) { return checksum(ctx, x) }), nil
 			},
 		},
 		{
-			Name: "bench.fail",
-			Doc:  "Fails with a message: always, or in the first attempts of its task only, after which it returns null.",
+			Name:      "bench.fail",
+			Processor: true,
+			Doc:       "Fails with a message, always or in the first attempts of its task.",
+			Details:   "The example fails once and is tried again, as `maxRetries` allows.",
 			Params: []Param{
-				{Name: "message", Type: StringType, Default: "failed as asked"},
-				{Name: "times", Type: IntType, Doc: "attempts that fail; null means all"},
+				{Name: "message", Type: StringType, Default: "failed as asked", Doc: "the text of the error"},
+				{Name: "times", Type: IntType, Doc: "the number of attempts that fail; null means all of them"},
 			},
+			Result: "null, from an attempt that does not fail",
+			Errors: []string{"OP_FAILED with the message: what it is for"},
+			Example: Example{[]string{
+				`{"key": "fail", "op": "bench.fail", "args": ["no luck"], "kwargs": {"times": 1}, "options": {"maxRetries": 1}}`,
+			}, "null"},
 			plan: func(c *call) (*Planned, error) {
 				return scalar(func(ctx context.Context) (any, error) {
 					if c.has("times") && int64(envOf(ctx).Attempt) > c.int("times") {

@@ -174,13 +174,17 @@ func castOps() []*Op {
 	return []*Op{{
 		Name: "array.cast",
 		Once: true,
-		Doc: "Copies a tensor in another dtype, as NumPy's astype: floats are truncated towards zero, " +
-			"complex numbers lose their imaginary part, integers wrap around. A float that an integer " +
-			"cannot hold, NaN included, becomes the smallest int32 or int64.",
+		Doc:  "Converts a tensor to another dtype, as NumPy's `astype`.",
+		Details: "To an integer, floats are truncated towards zero and integers wrap around. A float that the integer cannot hold, " +
+			"NaN included, becomes the smallest int32 or int64. A complex number loses its imaginary part, except for bool, which is " +
+			"true for every number but zero.",
 		Params: []Param{
-			{Name: "x", Type: TensorType, Required: true},
-			{Name: "dtype", Type: DTypeType, Required: true},
+			{Name: "x", Type: TensorType, Required: true, Doc: "of any shape"},
+			{Name: "dtype", Type: DTypeType, Required: true, Doc: "of the result"},
 		},
+		Result:    "a tensor of the shape of `x`",
+		Libraries: []string{"nvrtc"},
+		Example:   Example{[]string{`{"key": "cast", "op": "array.cast", "args": [[-1.5, 2.5], "int32"]}`}, "[-1, 2]"},
 		plan: func(c *call) (*Planned, error) {
 			x := c.tensor("x")
 			return single(c.dtype("dtype"), x.Shape, castWork(c.dtype("dtype"), x), func(ctx context.Context, out *Tensor) error {

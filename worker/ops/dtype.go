@@ -76,11 +76,14 @@ func ParseDType(name string) (DType, error) {
 			return d, nil
 		}
 	}
-	var names []string
+	return Invalid, fmt.Errorf("unknown dtype %q: use one of %s", name, strings.Join(dtypeNames(), ", "))
+}
+
+func dtypeNames() (names []string) {
 	for d := Bool; int(d) < len(dtypes); d++ {
 		names = append(names, dtypes[d].name)
 	}
-	return Invalid, fmt.Errorf("unknown dtype %q: use one of %s", name, strings.Join(names, ", "))
+	return names
 }
 
 // Promote returns the smallest type that holds the values of both, by NumPy's rules.

@@ -14,22 +14,32 @@ func mapOps() []*Op {
 	return []*Op{{
 		Name: "array.map",
 		Once: true,
-		Doc: "Evaluates an element-wise expression over broadcast inputs, in one pass. Inputs are called " +
-			"x0, x1, … or as the list names says; inputs given by name go by that name. Operators are " +
-			"Python's + - * / // % ** == != < <= > >= & | ^ ~ with Python's precedence; functions are " +
-			"where, clip, minimum, maximum, power, arctan2, hypot, abs, sqrt, square, cbrt, reciprocal, sign, " +
-			"exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan and their arc- and -h forms, floor, " +
-			"ceil, trunc, round, isnan, isinf, isfinite, conj, real, imag, angle; constants are pi, e, nan, " +
-			"inf, True, False and numbers (2j is imaginary). Types are those that NumPy 2 gives the same " +
-			"expression, numbers being Python scalars; where that is int8 or float16 we say uint8 or float32.",
+		Doc:  "Evaluates an element-wise expression over inputs that are broadcast together, in one pass.",
+		Details: "Operators are those of Python, with Python's precedence: `+ - * / // % ** == != < <= > >= & | ^ ~`. Comparisons " +
+			"cannot be chained. Functions: " + strings.Join(slices.Sorted(maps.Keys(arity)), ", ") + ". Constants: " +
+			strings.Join(slices.Sorted(maps.Keys(constants)), ", ") + ", and numbers; `2j` is imaginary.\n\n" +
+			"The dtype is that which NumPy 2 gives the same expression, with numbers as Python scalars. Where NumPy gives int8 " +
+			"or float16, it is uint8 or float32.",
 		Params: []Param{
-			{Name: "expr", Type: StringType, Required: true, Doc: "such as where(x0 > 0, sqrt(x0), 0)"},
-			{Name: "names", Type: ListType, Doc: "names of the positional inputs"},
-			{Name: "dtype", Type: DTypeType, Doc: "of the result; by default what the expression gives"},
+			{Name: "expr", Type: StringType, Required: true, Doc: "the expression, such as `where(x0 > 0, sqrt(x0), 0)`; at most 64 KiB, nested 200 levels deep"},
+			{Name: "names", Type: ListType, Doc: "the names of the positional inputs in the expression; null: `x0`, `x1`, ..."},
+			{Name: "dtype", Type: DTypeType, Doc: "of the result; null: that of the expression"},
 		},
-		Variadic: "inputs",
-		Open:     true,
-		plan:     func(c *call) (*Planned, error) { return planMap(c, cache) },
+		Variadic:    "inputs",
+		VariadicDoc: "tensors and numbers; at most 1024 with those that are given by name",
+		Open:        true,
+		OpenDoc:     "further inputs, which have these names in the expression",
+		Result:      "a tensor of the shape to which the inputs broadcast",
+		Errors: []string{
+			"INVALID_ARGUMENT, with the place in the text, if the expression is wrong or not defined for the dtypes of the inputs",
+			"INVALID_ARGUMENT if an int has a negative int as exponent: make one of them a float",
+		},
+		Libraries: []string{"nvrtc"},
+		Example: Example{[]string{
+			`{"key": "map-x", "op": "array.arange", "args": [-2, 3]}`,
+			`{"key": "map", "op": "array.map", "args": ["where(x0 > 0, a * x0, 0)", {"input": "map-x"}], "kwargs": {"a": 10}}`,
+		}, "[0, 0, 0, 10, 20]"},
+		plan: func(c *call) (*Planned, error) { return planMap(c, cache) },
 	}}
 }
 

@@ -38,23 +38,38 @@ const (
 func CUDAKernel() *Op {
 	return &Op{
 		Name: "cuda.kernel",
-		Doc: "Compiles CUDA C++ for the worker's GPU, once for each source, and runs one of its kernels, which must be declared " +
-			"extern \"C\". Its parameters are the inputs in their order, then a pointer for each output. An input that is a tensor is " +
-			"a pointer to its elements in C order; an int is a long long, a float a double, a bool a bool, and a map of dtype and " +
-			"value a number of that type. With one output the result is that tensor, else a list of them. Outputs hold anything at " +
-			"first. Errors of the compiler come back with the line of the source. A kernel that writes outside of its memory costs " +
-			"the worker what it holds: check bounds.",
+		Doc:  "Compiles CUDA C++ for the GPU of the worker, once for each source, and runs a kernel of it.",
+		Details: "The kernel is declared `extern \"C\" __global__`. Its parameters are the inputs in their order, then a pointer for " +
+			"each output. For a tensor the parameter is a pointer to its elements in C order, for an int a `long long`, for a " +
+			"float a `double`, for a bool a `bool`, and for `{\"dtype\": \"float32\", \"value\": 0.5}` a number of that dtype.\n\n" +
+			"A kernel that writes outside of its memory damages other objects, or ends the worker with all that it holds: check " +
+			"bounds in the kernel. [gpu-operations.md](gpu-operations.md) has more about compiling and faults.",
 		Params: []Param{
-			{Name: "source", Type: StringType, Required: true, Doc: "CUDA C++; the standard headers of the host are not there"},
+			{Name: "source", Type: StringType, Required: true, Doc: "CUDA C++, C++17; there are no headers besides those of the compiler itself"},
 			{Name: "entry", Type: StringType, Required: true, Doc: "the name of the kernel"},
-			{Name: "grid", Type: IntsType, Required: true, Doc: "blocks: one to three numbers"},
-			{Name: "block", Type: IntsType, Required: true, Doc: "threads of a block: one to three numbers, at most 1024 in all"},
-			{Name: "outputs", Type: ListType, Required: true, Doc: "maps of dtype and shape, one for each output"},
-			{Name: "shared", Type: IntType, Default: int64(0), Doc: "bytes of dynamic shared memory for each block"},
-			{Name: "zero", Type: BoolType, Default: false, Doc: "fill the outputs with zeros first"},
+			{Name: "grid", Type: IntsType, Required: true, Doc: "the blocks: one to three numbers, at most 2147483647, 65535 and 65535"},
+			{Name: "block", Type: IntsType, Required: true, Doc: "the threads of a block: one to three numbers, at most 1024, 1024 and 64, and 1024 in all"},
+			{Name: "outputs", Type: ListType, Required: true, Doc: "a map of `dtype` and `shape` for each output, at least one"},
+			{Name: "shared", Type: IntType, Default: int64(0), Doc: "the bytes of dynamic shared memory of each block"},
+			{Name: "zero", Type: BoolType, Default: false, Doc: "fill the outputs with zeros first; otherwise their content is arbitrary"},
 		},
-		Variadic: "inputs",
-		plan:     planKernel,
+		Variadic:    "inputs",
+		VariadicDoc: "tensors, numbers, and maps of `dtype` and `value`",
+		Result:      "the tensor, if there is one output; otherwise a list of tensors",
+		Errors: []string{
+			"INVALID_ARGUMENT with the messages of the compiler, if the source does not compile",
+			"INVALID_ARGUMENT if the source has no such kernel, or the GPU does not have as much shared memory",
+		},
+		Libraries: []string{"nvrtc"},
+		Example: Example{[]string{
+			`{"key": "kernel-x", "op": "array.arange", "args": [4], "kwargs": {"dtype": "float32"}}`,
+			`{"key": "kernel", "op": "cuda.kernel", "args": [` +
+				`"extern \"C\" __global__ void scale(const float *x, long long n, float a, float *out) { ` +
+				`long long i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) out[i] = a * x[i]; }", ` +
+				`"scale", 1, 128, [{"dtype": "float32", "shape": [4]}], ` +
+				`{"input": "kernel-x"}, 4, {"dtype": "float32", "value": 2.5}]}`,
+		}, "[0, 2.5, 5, 7.5]"},
+		plan: planKernel,
 	}
 }
 

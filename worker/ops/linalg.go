@@ -9,9 +9,16 @@ func linalgOps() []*Op {
 	return []*Op{
 		{
 			Name: "array.qr",
-			Doc: "Factors a matrix into [q, r] with q of orthonormal columns and r upper triangular, reduced: q is m by min(m, n). " +
-				"Signs are LAPACK's. float32 is computed in float64 and rounded; bool and integers give float64.",
-			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
+			Doc:  "Factors a matrix into one with orthonormal columns and an upper triangular one.",
+			Details: "The computation is in float64; the results for float32 are rounded. On the host the signs are those of LAPACK. " +
+				"On a GPU the diagonal of r is positive if the matrix has at least 4 rows a column.",
+			Params: []Param{{Name: "x", Type: TensorType, Required: true, Doc: "a matrix, m by n, of real numbers"}},
+			Result: "a list of two tensors: q is m by min(m, n), r is min(m, n) by n. They are float32 if `x` is, otherwise float64",
+			Errors: []string{
+				"INVALID_ARGUMENT if `x` is no matrix, or complex",
+			},
+			Libraries: []string{"cusolver", "cublas", "nvrtc"},
+			Example:   Example{[]string{`{"key": "qr", "op": "array.qr", "args": [[[3, 0], [4, 5]]]}`}, "[[[-0.6, -0.8], [-0.8, 0.6]], [[-5, -4], [0, 3]]]"},
 			plan: func(c *call) (*Planned, error) {
 				x, dtype, err := realMatrix(c)
 				if err != nil {
@@ -26,9 +33,18 @@ func linalgOps() []*Op {
 		},
 		{
 			Name: "array.svd",
-			Doc: "Factors a matrix into [u, s, vt], thin: x = u * diag(s) * vt with k = min(m, n) columns of u and rows of vt and s in " +
-				"descending order. float32 is computed in float64 and rounded; bool and integers give float64.",
-			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
+			Doc:  "Computes the singular values of a matrix, and its singular vectors.",
+			Details: "The decomposition is thin: `x` is the product of u, a diagonal matrix of s, and vt. The computation is in " +
+				"float64; the results for float32 are rounded. The signs of the vectors may differ between devices.",
+			Params: []Param{{Name: "x", Type: TensorType, Required: true, Doc: "a matrix, m by n, of real numbers; with k = min(m, n)"}},
+			Result: "a list of three tensors: u is m by k, s has k values in descending order, vt is k by n. They are float32 if " +
+				"`x` is, otherwise float64",
+			Errors: []string{
+				"INVALID_ARGUMENT if `x` is no matrix, or complex",
+				"OP_FAILED if the values do not converge, as with NaN or infinity in `x`",
+			},
+			Libraries: []string{"cusolver", "cublas", "nvrtc"},
+			Example:   Example{[]string{`{"key": "svd", "op": "array.svd", "args": [[[3, 0], [0, 4]]]}`}, "[[[0, 1], [1, 0]], [4, 3], [[0, 1], [1, 0]]]"},
 			plan: func(c *call) (*Planned, error) {
 				x, dtype, err := realMatrix(c)
 				if err != nil {

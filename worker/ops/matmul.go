@@ -17,14 +17,19 @@ var kernels gonum.Implementation
 func matmulOps() []*Op {
 	return []*Op{{
 		Name: "array.matmul",
-		Doc: "Multiplies matrices as NumPy's matmul: one-dimensional operands are a row on the left and a column on the right, " +
-			"axes before the last two broadcast. The dtype is the promotion of both; bool is the product of and and or.",
+		Doc:  "Multiplies matrices, as NumPy's `matmul`.",
+		Details: "An operand with one axis is a row on the left and a column on the right; the result lacks that axis. Axes before " +
+			"the last two broadcast. Products of bool use `and` and `or`. Integers wrap around.",
 		Params: []Param{
-			{Name: "a", Type: TensorType, Required: true},
-			{Name: "b", Type: TensorType, Required: true},
-			{Name: "tf32", Type: BoolType, Default: false, Doc: "a GPU may round float32 and complex64 factors to 11 bits, which is many times faster"},
+			{Name: "a", Type: TensorType, Required: true, Doc: "with at least one axis"},
+			{Name: "b", Type: TensorType, Required: true, Doc: "with at least one axis"},
+			{Name: "tf32", Type: BoolType, Default: false, Doc: "a GPU may round float32 and complex64 factors to 11 bits, which is many times faster; the host ignores it"},
 		},
-		plan: planMatmul,
+		Result:    "a tensor of the dtype to which both are promoted, with the leading axes, the rows of `a` and the columns of `b`",
+		Errors:    []string{"INVALID_ARGUMENT if the inner lengths differ, or the leading axes do not broadcast"},
+		Libraries: []string{"cublas"},
+		Example:   Example{[]string{`{"key": "matmul", "op": "array.matmul", "args": [[[1.0, 2.5], [3, 4]], [[1, 0], [1, 1]]]}`}, "[[3.5, 2.5], [7, 4]]"},
+		plan:      planMatmul,
 	}}
 }
 

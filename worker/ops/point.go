@@ -24,18 +24,26 @@ func pointOp() *Op {
 	return &Op{
 		Name: "bench.point",
 		Once: true,
-		Doc: "A task of Task Bench: checks that input i is the output of point from[i] of the step before, runs iterations of " +
-			"64 multiplications and additions, and returns uint8 bytes that repeat (step, point). On a device every thread of " +
-			"the grid does the iterations, and a wrong input makes an output of ones, which every point after it passes on.",
+		Doc:  "Runs a task of the benchmark Task Bench: checks its inputs, computes for a while, and fills its result.",
+		Details: "An iteration multiplies and adds 64 numbers; on a GPU every thread of the grid does so. The result repeats the " +
+			"pair of step and point, each an int64, little endian. On a GPU a wrong input does not fail the task: its result " +
+			"is all ones, and so are the results of all points after it.",
 		Params: []Param{
-			{Name: "step", Type: IntType, Required: true},
-			{Name: "point", Type: IntType, Required: true},
-			{Name: "from", Type: IntsType, Required: true, Doc: "points of the step before that the inputs are, in their order"},
-			{Name: "iterations", Type: IntType, Required: true},
-			{Name: "bytes", Type: IntType, Required: true, Doc: "of the result; a multiple of 16, at least 16"},
+			{Name: "step", Type: IntType, Required: true, Doc: "the step of the task, from 0"},
+			{Name: "point", Type: IntType, Required: true, Doc: "the place of the task in its step"},
+			{Name: "from", Type: IntsType, Required: true, Doc: "the points of the step before that the inputs are, in their order"},
+			{Name: "iterations", Type: IntType, Required: true, Doc: "the amount of work, not negative"},
+			{Name: "bytes", Type: IntType, Required: true, Doc: "the size of the result: a multiple of 16, at least 16"},
 		},
-		Variadic: "inputs",
-		plan:     planPoint,
+		Variadic:    "inputs",
+		VariadicDoc: "results of bench.point",
+		Result:      "a uint8 tensor with one axis",
+		Errors:      []string{"OP_FAILED on the host if an input is not the result of its point: the text names the first wrong byte"},
+		Example: Example{[]string{
+			`{"key": "point-0", "op": "bench.point", "args": [0, 3, [], 10, 16]}`,
+			`{"key": "point", "op": "bench.point", "args": [1, 3, [3], 10, 16, {"input": "point-0"}]}`,
+		}, "[1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]"},
+		plan: planPoint,
 	}
 }
 

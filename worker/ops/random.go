@@ -9,28 +9,34 @@ import (
 func randomOps() []*Op {
 	return []*Op{{
 		Name: "array.random",
-		Doc: "Fills an array with Philox4x32-10 random numbers. Element i depends on seed and offset+i alone, " +
-			"so that chunks made anywhere join into the same array. Word w of the stream is half w%2 of the " +
-			"Philox block with counter {w/2 low, w/2 high, 0, 0} and key {seed low, seed high}; half h is " +
-			"output[2h] + output[2h+1]*2^32. Element i uses word i (a complex one has words 2i and 2i+1 as " +
-			"real and imaginary part). integers: low + floor(word*(high-low)/2^64). uniform: u = (word>>11)*2^-53, " +
-			"or (word>>40)*2^-24 for float32 and complex64, then low + (high-low)*u, in the element's precision " +
-			"with each step rounded. normal: Box-Muller over the two words a, b of a block, in float64: " +
-			"r = sqrt(-2 ln(1-u(a))), even words r*cos(2*pi*u(b)), odd ones r*sin(2*pi*u(b)), u having 53 bits; " +
-			"then loc + scale*z. Integers and uniform numbers are the same bits on every device; normal ones " +
-			"agree to the last few bits.",
+		Doc:  "Makes random numbers by the generator Philox4x32-10.",
+		Details: "Element i depends on `seed` and `offset` + i alone, so chunks that are made anywhere join into the same array. " +
+			"Integers and uniform numbers are the same bits on every device; normal ones agree to the last few bits.\n\n" +
+			"Word w of the stream is half w%2 of the Philox block with the counter {w/2 low, w/2 high, 0, 0} and the key " +
+			"{seed low, seed high}; half h is output[2h] + output[2h+1] * 2^32. Element i uses word i; a complex one has " +
+			"words 2i and 2i+1 as its real and imaginary part.\n\n" +
+			"Integers are low + floor(word * (high-low) / 2^64). Uniform numbers are low + (high-low) * u in the precision of " +
+			"the element, with each step rounded; u is (word>>11) * 2^-53, or (word>>40) * 2^-24 for float32 and complex64. " +
+			"Normal numbers are made by Box-Muller of the two words a, b of a block, in float64: with " +
+			"r = sqrt(-2 ln(1-u(a))), even words give z = r * cos(2 pi u(b)), odd ones z = r * sin(2 pi u(b)); the number is " +
+			"loc + scale * z.",
 		Params: []Param{
-			{Name: "shape", Type: IntsType, Required: true},
-			{Name: "seed", Type: IntType, Required: true, Doc: "all 64 bits count"},
-			{Name: "distribution", Type: StringType, Default: "uniform", Doc: "uniform, normal or integers"},
-			{Name: "low", Type: NumberType, Doc: "of uniform (0) and integers (0)"},
-			{Name: "high", Type: NumberType, Doc: "not reached: of uniform (1) and integers (required)"},
-			{Name: "dtype", Type: DTypeType, Doc: "float64, for integers int64"},
-			{Name: "offset", Type: IntType, Default: int64(0), Doc: "elements of the stream before the first one"},
-			{Name: "loc", Type: RealType, Default: 0.0, Doc: "mean of normal"},
-			{Name: "scale", Type: RealType, Default: 1.0, Doc: "standard deviation of normal"},
+			{Name: "shape", Type: IntsType, Required: true, Doc: "of the result"},
+			{Name: "seed", Type: IntType, Required: true, Doc: "of the stream; all 64 bits count"},
+			{Name: "distribution", Type: StringType, Default: "uniform", Doc: "`uniform`, `normal` or `integers`"},
+			{Name: "low", Type: NumberType, Doc: "the smallest number, for uniform and integers; null: 0"},
+			{Name: "high", Type: NumberType, Doc: "the end of the range, which is not reached; null: 1 for uniform, 2 for bool; other integers need it"},
+			{Name: "dtype", Type: DTypeType, Doc: "of the result; null: float64, and int64 for integers"},
+			{Name: "offset", Type: IntType, Default: int64(0), Doc: "the number of elements of the stream before the first one, not negative"},
+			{Name: "loc", Type: RealType, Default: 0.0, Doc: "the mean, for normal"},
+			{Name: "scale", Type: RealType, Default: 1.0, Doc: "the standard deviation, for normal; not negative"},
 		},
-		plan: planRandom,
+		Result: "a tensor. Uniform and normal numbers are floats or complex, `integers` are bool or integers",
+		Errors: []string{
+			"INVALID_ARGUMENT if the dtype does not fit the distribution, or cannot hold the range",
+		},
+		Example: Example{[]string{`{"key": "random", "op": "array.random", "args": [[2, 3], 42, "integers"], "kwargs": {"high": 100}}`}, "[[46, 34, 32], [45, 65, 77]]"},
+		plan:    planRandom,
 	}}
 }
 
@@ -257,12 +263,15 @@ func createOps() []*Op {
 	return []*Op{
 		{
 			Name: "array.full",
-			Doc:  "Makes an array whose elements are all the same value. Without dtype it is bool, int64, float64 or complex128, as the value is.",
+			Doc:  "Makes an array whose elements all have the same value.",
 			Params: []Param{
-				{Name: "shape", Type: IntsType, Required: true},
-				{Name: "value", Type: NumberType, Required: true},
-				{Name: "dtype", Type: DTypeType},
+				{Name: "shape", Type: IntsType, Required: true, Doc: "of the result; an empty list: no axes, one element"},
+				{Name: "value", Type: NumberType, Required: true, Doc: "of each element"},
+				{Name: "dtype", Type: DTypeType, Doc: "of the result; null: bool, int64, float64 or complex128, as the value is"},
 			},
+			Result:  "a tensor",
+			Errors:  []string{"INVALID_ARGUMENT if the value is an int that the dtype cannot hold"},
+			Example: Example{[]string{`{"key": "full", "op": "array.full", "args": [[2, 2], 7], "kwargs": {"dtype": "float32"}}`}, "[[7, 7], [7, 7]]"},
 			plan: func(c *call) (*Planned, error) {
 				value, dtype, shape := c.value("value"), c.dtype("dtype"), c.ints("shape")
 				if _, err := countElements(shape); err != nil {
@@ -285,15 +294,17 @@ func createOps() []*Op {
 		},
 		{
 			Name: "array.arange",
-			Doc: "Makes the numbers from start up to, but not including, stop, step apart, as NumPy's arange: with " +
-				"one positional argument that is stop. Without dtype it is int64, or float64 if an argument is a float.",
+			Doc:  "Makes numbers that are a step apart, as NumPy's `arange`.",
 			Params: []Param{
-				{Name: "start", Type: RealType, Required: true},
-				{Name: "stop", Type: RealType},
-				{Name: "step", Type: RealType, Default: int64(1)},
-				{Name: "dtype", Type: DTypeType},
+				{Name: "start", Type: RealType, Required: true, Doc: "the first number; without `stop` it is the stop, and the start is 0"},
+				{Name: "stop", Type: RealType, Doc: "the end, which is not reached"},
+				{Name: "step", Type: RealType, Default: int64(1), Doc: "not zero; negative ones count down"},
+				{Name: "dtype", Type: DTypeType, Doc: "of the result, not bool; null: int64, or float64 if an argument is a float"},
 			},
-			plan: planArange,
+			Result:  "a tensor with one axis; without elements if the stop lies before the start",
+			Errors:  []string{"INVALID_ARGUMENT if an argument is infinite or NaN"},
+			Example: Example{[]string{`{"key": "arange", "op": "array.arange", "args": [0, 1, 0.25]}`}, "[0, 0.25, 0.5, 0.75]"},
+			plan:    planArange,
 		},
 	}
 }

@@ -183,17 +183,22 @@ func reduceOps() []*Op {
 	return []*Op{{
 		Name: "array.reduce",
 		Once: true,
-		Doc: "Folds a tensor along axes, all of them if null; over all it has no axes left. Sums of floats are pairwise; NaN wins " +
-			"min and max; count is the number of elements that are not zero. Sums and products of bools and integers are int64, " +
-			"their means float64. Without elements min and max are an error.",
+		Doc:  "Sums a tensor up along axes, or folds it by another function.",
+		Details: "`count` is the number of elements that are not zero. If there is a NaN, `min` and `max` are NaN. On the host, sums " +
+			"of floats are pairwise, as in NumPy. Integers wrap around.",
 		Params: []Param{
-			{Name: "x", Type: TensorType, Required: true},
-			{Name: "op", Type: StringType, Default: "sum", Doc: "sum, prod, min, max, mean, any, all or count"},
-			{Name: "axes", Type: IntsType, Doc: "null means all, an empty list none"},
-			{Name: "keepdims", Type: BoolType, Default: false, Doc: "leave folded axes with length one"},
-			{Name: "dtype", Type: DTypeType, Doc: "to accumulate in and return, for sum, prod and mean"},
+			{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+			{Name: "op", Type: StringType, Default: "sum", Doc: "`sum`, `prod`, `min`, `max`, `mean`, `any`, `all` or `count`"},
+			{Name: "axes", Type: IntsType, Doc: "the axes to fold, each one once; a negative one counts from the end. Null: all; an empty list: none"},
+			{Name: "keepdims", Type: BoolType, Default: false, Doc: "keep the folded axes, with length one"},
+			{Name: "dtype", Type: DTypeType, Doc: "of the computation and of the result; only for `sum`, `prod` and `mean`"},
 		},
-		plan: planReduce,
+		Result: "a tensor with the axes that are not folded. Its dtype is that of `x`, except: `any` and `all` give bool, `count` " +
+			"gives int64; of bool and integers, `sum` and `prod` give int64, and `mean` gives float64",
+		Errors:    []string{"INVALID_ARGUMENT if `min` or `max` has no elements to fold"},
+		Libraries: []string{"nvrtc"},
+		Example:   Example{[]string{`{"key": "reduce", "op": "array.reduce", "args": [[[1, 2], [3, 4.5]], "mean"], "kwargs": {"axes": 0}}`}, "[2, 3.25]"},
+		plan:      planReduce,
 	}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -12,13 +13,30 @@ import (
 // bytes need not be zero.
 type Allocator func(dtype DType, shape []int64) (*Tensor, error)
 
-// Op is one operation that the worker can run.
+// Op is one operation that the worker can run, with its description for people: see package
+// reference. The texts are Markdown without lists or headings.
 type Op struct {
-	Name     string
-	Doc      string
-	Params   []Param
-	Variadic string // name of the further positional arguments; empty: there are none
-	Open     bool   // named arguments besides Params are allowed
+	Name string
+	// Doc is one sentence: what the operation does. Details is the rest, in paragraphs that an
+	// empty line separates; it may be empty.
+	Doc, Details string
+	Params       []Param
+	// Variadic is the name of the further positional arguments; empty: there are none.
+	// VariadicDoc describes them.
+	Variadic, VariadicDoc string
+	// Open operations allow named arguments besides Params. OpenDoc describes these.
+	Open    bool
+	OpenDoc string
+	// Result describes the result: its shape and dtype.
+	Result string
+	// Errors are the errors that a caller may not expect. Arguments of a wrong type, and those out
+	// of the limits that their Doc gives, are not among them.
+	Errors  []string
+	Example Example
+	// Libraries are those that a GPU needs for it, as in libNAME.so. Some calls need none.
+	Libraries []string
+	// Processor: the processor computes it on workers with a GPU, too.
+	Processor bool
 	// Blind operations read no element of the tensors among their arguments, so these may lie in
 	// Far memory.
 	Blind bool
@@ -26,6 +44,15 @@ type Op struct {
 	// only bytes that become part of its result.
 	Once, Moves bool
 	plan        func(c *call) (*Planned, error)
+}
+
+// Example is a graph in which the last task calls the operation.
+type Example struct {
+	// Tasks are JSON objects, in the form that `millrace submit` reads.
+	Tasks []string
+	// Result is the result of the last task, as `millrace get result` prints it; empty: it depends
+	// on the machine.
+	Result string
 }
 
 // single plans an operation whose result is one tensor.
@@ -81,21 +108,31 @@ func (o *Op) OutputBytes(args Args) (bytes int64, known bool) {
 	return p.OutputBytes()
 }
 
+// Otherwise returns the default in written form, as in JSON.
+func (p *Param) Otherwise() string {
+	switch v := p.Default.(type) {
+	case nil:
+		return "null"
+	case string:
+		return strconv.Quote(v)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
 // Signature returns the call in written form, with defaults.
 func (o *Op) Signature() string {
 	var parts []string
 	variadic := o.Variadic
 	for i, p := range o.Params {
-		if variadic != "" && i == o.positional() {
+		if variadic != "" && i == o.Positional() {
 			parts, variadic = append(parts, "*"+variadic), ""
 		}
 		switch {
 		case p.Required:
 			parts = append(parts, p.Name)
-		case p.Default == nil:
-			parts = append(parts, p.Name+"=null")
 		default:
-			parts = append(parts, fmt.Sprintf("%s=%v", p.Name, p.Default))
+			parts = append(parts, p.Name+"="+p.Otherwise())
 		}
 	}
 	if variadic != "" {

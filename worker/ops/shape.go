@@ -12,45 +12,64 @@ func shapeOps() []*Op {
 		{
 			Name: "array.transpose",
 			Once: true,
-			Doc:  "Copies a tensor with its axes in another order; in reverse order if axes is null.",
+			Doc:  "Copies a tensor with its axes in another order.",
 			Params: []Param{
-				{Name: "x", Type: TensorType, Required: true},
-				{Name: "axes", Type: IntsType, Doc: "which axis of x comes first, second, …"},
+				{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+				{Name: "axes", Type: IntsType, Doc: "the axis of `x` that comes first, that which comes second, ...; each one once, a negative one counts from the end. Null: in reverse order"},
 			},
-			plan: planTranspose,
+			Result:  "a tensor of the dtype of `x`",
+			Example: Example{[]string{`{"key": "transpose", "op": "array.transpose", "args": [[[1, 2, 3], [4, 5, 6]]]}`}, "[[1, 4], [2, 5], [3, 6]]"},
+			plan:    planTranspose,
 		},
 		{
 			Name:  "array.slice",
 			Moves: true,
-			Doc: "Copies a part of a tensor, with start, stop and step for each axis as in Python's x[start:stop:step]: null and " +
-				"missing entries are left out there, negative ones count from the end. An entry of index takes one element of its axis and drops the axis.",
+			Doc:   "Copies a part of a tensor, as Python's `x[start:stop:step]`.",
+			Details: "Each of `start`, `stop`, `step` and `index` has an entry for each axis, from the first one on. A null and a missing " +
+				"entry are as a bound that is left out in Python. Negative bounds count from the end.",
 			Params: []Param{
-				{Name: "x", Type: TensorType, Required: true},
-				{Name: "start", Type: AnyType, Doc: "a list of ints and nulls, or one for the first axis"},
-				{Name: "stop", Type: AnyType},
-				{Name: "step", Type: AnyType},
-				{Name: "index", Type: AnyType},
+				{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+				{Name: "start", Type: AnyType, Doc: "a list of ints and nulls; or one int, for the first axis"},
+				{Name: "stop", Type: AnyType, Doc: "like `start`"},
+				{Name: "step", Type: AnyType, Doc: "like `start`; not zero"},
+				{Name: "index", Type: AnyType, Doc: "like `start`: one element of the axis, which the result lacks"},
 			},
+			Result: "a tensor of the dtype of `x`",
+			Errors: []string{
+				"INVALID_ARGUMENT if an axis has an index and a start, stop or step, or if the index is out of the axis. " +
+					"A start or stop that is out of the axis is no error, as in Python",
+			},
+			Example: Example{[]string{
+				`{"key": "slice", "op": "array.slice", "args": [[[1, 2, 3], [4, 5, 6]]], "kwargs": {"start": [null, 1], "index": [1]}}`,
+			}, "[5, 6]"},
 			plan: planSlice,
 		},
 		{
 			Name: "array.reshape",
 			Once: true,
-			Doc:  "Copies a tensor's elements in C order into another shape, of which one entry may be -1: what is left.",
+			Doc:  "Copies the elements of a tensor, in C order, into another shape.",
 			Params: []Param{
-				{Name: "x", Type: TensorType, Required: true},
-				{Name: "shape", Type: IntsType, Required: true},
+				{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+				{Name: "shape", Type: IntsType, Required: true, Doc: "of the result; one entry may be -1, and follows from the others"},
 			},
-			plan: planReshape,
+			Result:  "a tensor of the dtype of `x`",
+			Errors:  []string{"INVALID_ARGUMENT if the shape does not hold as many elements as `x` has"},
+			Example: Example{[]string{`{"key": "reshape", "op": "array.reshape", "args": [[1, 2, 3, 4], [2, -1]]}`}, "[[1, 2], [3, 4]]"},
+			plan:    planReshape,
 		},
 		{
 			Name:  "array.concat",
 			Moves: true,
-			Doc: "Joins tensors along an axis, which they have; on the other axes their lengths are equal. The dtype is the " +
-				"promotion of theirs. The tensors may also be given as one list.",
-			Params:   []Param{{Name: "axis", Type: IntType, Default: int64(0)}},
-			Variadic: "xs",
-			plan:     planConcat,
+			Doc:   "Joins tensors along an axis.",
+			Params: []Param{
+				{Name: "axis", Type: IntType, Default: int64(0), Doc: "an axis of the tensors, given by name; a negative one counts from the end"},
+			},
+			Variadic:    "xs",
+			VariadicDoc: "at least one tensor, each with at least one axis; or one list of them. Only the joined axis may differ in length",
+			Result:      "a tensor of the dtype to which all are promoted",
+			Errors:      []string{"INVALID_ARGUMENT, with the number of the first tensor that does not fit"},
+			Example:     Example{[]string{`{"key": "concat", "op": "array.concat", "args": [[[1], [2]], [[3], [4]]], "kwargs": {"axis": 1}}`}, "[[1, 3], [2, 4]]"},
+			plan:        planConcat,
 		},
 	}
 }

@@ -18,17 +18,27 @@ const (
 
 func stampOp() *Op {
 	return &Op{
-		Name: "bench.stamp",
-		Once: true,
-		Doc: "Checks that each input is a whole stamped tensor of its key, and makes a stamped tensor: bytes of uint8, every " +
-			"word of which tells the key, the generation and its index. For tests that move many bytes while things break.",
+		Name:      "bench.stamp",
+		Processor: true,
+		Once:      true,
+		Doc:       "Makes bytes of which every word tells where it belongs, after a check that the inputs are whole.",
+		Details: "It is for tests that move many bytes while things break. Words have 64 bits, little endian. The first three are " +
+			"the key, the number of the attempt, and the number of bytes. Each other word is a hash of the key, the attempt and " +
+			"its own index. So a mixture of two objects, and a part of another object, are found.",
 		Params: []Param{
-			{Name: "key", Type: IntType, Required: true, Doc: "what to stamp the result with"},
-			{Name: "bytes", Type: IntType, Required: true, Doc: "at least 32"},
-			{Name: "keys", Type: IntsType, Required: true, Doc: "the keys that the inputs must have, in their order"},
+			{Name: "key", Type: IntType, Required: true, Doc: "the key of the result"},
+			{Name: "bytes", Type: IntType, Required: true, Doc: "the size of the result, at least 32"},
+			{Name: "keys", Type: IntsType, Required: true, Doc: "the keys of the inputs, in their order; an empty list if there are none"},
 		},
-		Variadic: "inputs",
-		plan:     planStamp,
+		Variadic:    "inputs",
+		VariadicDoc: "results of bench.stamp",
+		Result:      "a uint8 tensor with one axis",
+		Errors:      []string{"OP_FAILED if an input is not the whole result of its key: the text names the first wrong byte"},
+		Example: Example{[]string{
+			`{"key": "stamp-1", "op": "bench.stamp", "args": [1, 1000, []]}`,
+			`{"key": "stamp", "op": "bench.stamp", "args": [2, 32, [1], {"input": "stamp-1"}]}`,
+		}, "[2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 55, 188, 188, 115, 170, 213, 24, 53]"},
+		plan: planStamp,
 	}
 }
 

@@ -41,11 +41,16 @@ func number(text string, letter byte) (uint64, bool) {
 }
 
 func (a *app) get() *cobra.Command {
-	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "result"}
+	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "result", "ops"}
 	cmd := &cobra.Command{
-		Use: "get graphs|tasks|workers|clients|datasets, or get result KEY", Short: "List what there is, or print a small result",
-		Args: between(1, 2), ValidArgs: kinds,
+		Use: "get graphs|tasks|workers|clients|datasets, get result KEY, or get ops [NAME...]", Short: "List what there is, or print a small result",
+		Long: `Lists what there is in the cluster, or prints a small result. "get ops" needs no cluster: it lists the native operations of
+this program, and with names it prints all about each of them: arguments, result, errors, an example.`,
+		Args: atLeast(1), ValidArgs: kinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "ops" || args[0] == "op" {
+				return a.getOps(args[1:])
+			}
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				return a.list(ctx, s, args)
 			})
@@ -94,8 +99,8 @@ func pages(a *app, fetch func(size int32, token string) (next string, err error)
 
 func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, args []string) error {
 	kind := args[0]
-	if (kind == "result") != (len(args) == 2) {
-		return usageError{fmt.Errorf("get %s: `get result KEY`, or one of graphs, tasks, workers, clients, datasets", strings.Join(args, " "))}
+	if want := map[bool]int{true: 2, false: 1}[kind == "result"]; len(args) != want {
+		return usageError{fmt.Errorf("get %s: `get result KEY`, `get ops [NAME...]`, or one of graphs, tasks, workers, clients, datasets", strings.Join(args, " "))}
 	}
 	namespace := a.settings.String("namespace")
 	switch kind {
@@ -200,7 +205,7 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			_, _ = fmt.Fprintln(w, plain(string(text)))
 		})
 	}
-	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, or result KEY", kind)}
+	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, ops, or result KEY", kind)}
 }
 
 func (a *app) describe() *cobra.Command {

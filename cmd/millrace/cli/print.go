@@ -41,6 +41,11 @@ func (a *app) format() (string, error) {
 
 // print shows a message as JSON or YAML, or calls table for people; wide asks for all columns.
 func (a *app) print(m proto.Message, table func(w io.Writer, wide bool)) error {
+	return printAs(a, protojson.MarshalOptions{Multiline: true, Indent: "  ", EmitDefaultValues: true}.Marshal, m, table)
+}
+
+// printAs is print with a function that makes JSON of a value.
+func printAs[T any](a *app, marshal func(T) ([]byte, error), v T, table func(w io.Writer, wide bool)) error {
 	f, err := a.format()
 	if err != nil {
 		return err
@@ -50,7 +55,7 @@ func (a *app) print(m proto.Message, table func(w io.Writer, wide bool)) error {
 		table(w, f == "wide")
 		return w.Flush()
 	}
-	text, err := protojson.MarshalOptions{Multiline: true, Indent: "  ", EmitDefaultValues: true}.Marshal(m)
+	text, err := marshal(v)
 	if err == nil && f == "yaml" {
 		text, err = yaml.JSONToYAML(text)
 	}

@@ -860,9 +860,12 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, stream *s) {
   return r;
 }
 
+// Registered host memory has addresses on the device, which an H200 takes here as well.
+static int has_address(uint64_t p, uint64_t n) { return on_device(p, n) || is_registered((void *)p); }
+
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s) {
   IN_CONTEXT;
-  if (!on_device(to, n) || !on_device(from, n)) return INVALID_VALUE;
+  if (!has_address(to, n) || !has_address(from, n)) return INVALID_VALUE;
   return submit(s, (work){.to = (void *)to, .from = (void *)from, .bytes = n, .between = 1});
 }
 
