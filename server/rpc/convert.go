@@ -277,7 +277,7 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 		Worker: sched.WorkerRegistered{
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
 			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
-			Awaits:         r.GetAwaits() && r.GetDataAddress() != "",
+			Notifies:       r.GetAwaits() && r.GetDataAddress() != "",
 			PipelinedReads: r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
 			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {

@@ -51,9 +51,9 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded)+len(m.across) > 0 {
-		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle, %d stranded, %d to follow", len(m.doomed), len(m.reviving),
-			len(m.settling), len(m.stranded), len(m.across))
+	if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded)+len(m.makers) > 0 {
+		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle, %d stranded, %d to pre-assign", len(m.doomed), len(m.reviving),
+			len(m.settling), len(m.stranded), len(m.makers))
 	}
 	k.index()
 	blocks := 0
@@ -284,7 +284,7 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 		sum.running++
 	}
 	if t.missing > 0 {
-		sum.ahead++
+		sum.preassigned++
 	} else {
 		sum.usedSlots += uint64(max(m.options[t.options].Slots, 1))
 	}
@@ -348,22 +348,22 @@ func (k *checker) compare() {
 			k.fail("namespace %q has %d keys, not %d; %d refer to it", name, k.keys[n], n.keys.count, n.refs)
 		}
 	}
-	awaiting := 0
+	notifiers := 0
 	full := make(map[TaskRef]bool)
 	for _, w := range m.order {
-		if w.awaits {
-			awaiting++
+		if w.notifies {
+			notifiers++
 		}
-		for _, r := range w.full {
+		for _, r := range w.deferredCross {
 			if full[r] {
 				k.fail("attempt %v waits twice for room for its dependents, once at %s", r, w.id)
 			}
 			full[r] = true
 		}
 		s := &k.workers[w.slot]
-		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.ahead != w.ahead || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
-			k.fail("%s: assigned %d, running %d, slots %d, ahead %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
-				s.assigned, s.running, s.usedSlots, s.ahead, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.ahead, w.queuedMicros, w.retracting)
+		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.preassigned != w.preassigned || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
+			k.fail("%s: assigned %d, running %d, slots %d, pre-assigned %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
+				s.assigned, s.running, s.usedSlots, s.preassigned, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.preassigned, w.queuedMicros, w.retracting)
 		}
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
@@ -378,8 +378,8 @@ func (k *checker) compare() {
 			k.fail("%s is not found by its id or slot", w.id)
 		}
 	}
-	if awaiting != m.awaiting {
-		k.fail("%d workers await, not %d", awaiting, m.awaiting)
+	if notifiers != m.notifiers {
+		k.fail("%d workers notify, not %d", notifiers, m.notifiers)
 	}
 }
 

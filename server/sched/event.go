@@ -117,9 +117,9 @@ type WorkerRegistered struct {
 	Inventory []Replica
 	// Running lists the attempts that the worker still has.
 	Running []TaskRef
-	// Awaits means that the worker sends completion notifications to other workers and can wait for
-	// theirs; see across.go.
-	Awaits bool
+	// Notifies means that the worker sends completion notifications to other workers and can wait
+	// for theirs; see crosspreassign.go.
+	Notifies bool
 }
 
 // WorkerDisconnected means that a worker's session broke. The worker keeps its tasks and data until

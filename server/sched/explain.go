@@ -57,7 +57,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s), which fetches its inputs or has it behind %d other tasks", t.attempt, w.name, w.id, w.assigned-1)
 		if t.missing > 0 {
 			e.Reason = "ASSIGNED_AHEAD"
-			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) ahead of %d inputs that are being made: %s", t.attempt, w.name, w.id, t.missing, inputList(e.Missing))
+			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) before its inputs exist, and waits there for %s", t.attempt, w.name, w.id, inputList(e.Missing))
 		}
 		e.Text += m.explainNesting(b, t)
 		if !w.reachable() {

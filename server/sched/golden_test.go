@@ -12,17 +12,17 @@ import (
 )
 
 // TestScripts runs testdata/scripts/*. schedtest.Script lists the verbs. Pre-assignment
-// (Config.Followers) is on only in scripts named ahead* or across*. Run with -rewrite to accept new
-// output.
+// (Config.Preassigned) is on only in scripts named preassign* or cross*. Run with -rewrite to
+// accept new output.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
-		config := sched.Config{AssignAhead: 2, Followers: -1}
+		config := sched.Config{QueueDepth: 2, Preassigned: -1}
 		switch name := filepath.Base(path); {
-		case strings.HasPrefix(name, "ahead"):
-			config.Followers = 2
-		case strings.HasPrefix(name, "across"):
-			config.Followers = 0
+		case strings.HasPrefix(name, "preassign"):
+			config.Preassigned = 2
+		case strings.HasPrefix(name, "cross"):
+			config.Preassigned = 0
 		}
 		s := schedtest.NewScript(config)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -121,9 +121,10 @@ type Machine struct {
 	reviving []revival
 	settling []ids.TaskID
 	stranded []TaskRef
-	across   []TaskRef
-	// awaiting counts the workers with awaits set.
-	awaiting int
+	// makers are attempts whose dependents may be pre-assigned to other workers.
+	makers []TaskRef
+	// notifiers counts the workers with notifies set.
+	notifiers int
 
 	requests requestLog
 	history  history
@@ -307,7 +308,7 @@ func (m *Machine) finish() []Effect {
 	for {
 		m.propagate()
 		m.dispatch()
-		m.spread()
+		m.preassignMakers()
 		if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded) == 0 {
 			break
 		}

@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	// aheadMicros is the work, by learned run times, that a worker gets in advance for each slot,
+	// queueMicros is the work, by learned run times, that a worker gets in advance for each slot,
 	// to cover the round trip to the scheduler.
-	aheadMicros = 5000
-	// minAhead and maxAhead bound the number of tasks in advance.
-	minAhead, maxAhead = 2, 1024
+	queueMicros = 5000
+	// minQueued and maxQueued bound the number of tasks in advance.
+	minQueued, maxQueued = 2, 1024
 )
 
 // room reports whether the worker should get another task of the class now.
 func (m *Machine) room(w *worker, c *class) bool {
-	return m.roomBeside(w) && (len(c.options.Resources) == 0 || w.hasFree(c))
+	return m.queueRoom(w) && (len(c.options.Resources) == 0 || w.hasFree(c))
 }
 
-// roomBeside is room for tasks that need no resources.
-func (m *Machine) roomBeside(w *worker) bool {
+// queueRoom is room for tasks that need no resources.
+func (m *Machine) queueRoom(w *worker) bool {
 	slots := uint64(w.slots)
-	if a := m.config.AssignAhead; a > 0 {
+	if a := m.config.QueueDepth; a > 0 {
 		return w.usedSlots < slots+uint64(a)
 	}
-	return w.usedSlots < slots+minAhead || w.queuedMicros < aheadMicros*slots && w.usedSlots < slots+maxAhead
+	return w.usedSlots < slots+minQueued || w.queuedMicros < queueMicros*slots && w.usedSlots < slots+maxQueued
 }
 
 func (m *Machine) anyRoom(c *class, among []*worker) bool {
@@ -37,7 +37,7 @@ func (m *Machine) anyRoom(c *class, among []*worker) bool {
 // stretch is room for a worker that holds inputs of the task: its queue may be somewhat longer.
 func (m *Machine) stretch(w *worker, c *class) bool {
 	slots := uint64(w.slots)
-	if w.usedSlots >= 2*slots+8 && (w.queuedMicros >= 4*aheadMicros*slots || w.usedSlots >= slots+2*maxAhead) {
+	if w.usedSlots >= 2*slots+8 && (w.queuedMicros >= 4*queueMicros*slots || w.usedSlots >= slots+2*maxQueued) {
 		return false
 	}
 	return len(c.options.Resources) == 0 || w.hasFree(c)
@@ -162,7 +162,7 @@ func (m *Machine) newRound() {
 // lookLater sets a timer to continue the search through the classes. It sets none if all workers
 // are full, because then the next report of a worker continues it.
 func (m *Machine) lookLater() {
-	open := func(w *worker) bool { return w.state == WorkerStateActive && m.roomBeside(w) }
+	open := func(w *worker) bool { return w.state == WorkerStateActive && m.queueRoom(w) }
 	if !m.lookArmed && slices.ContainsFunc(m.order, open) {
 		m.lookArmed = true
 		m.arm(timer{at: m.now.Add(lookAgain), kind: timerLook})
@@ -499,7 +499,7 @@ func (m *Machine) cheapest(w *worker, pb *block, p *task) (from ids.WorkerID, be
 func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	m.dequeue(id, t)
 	m.send(id, b, t, w)
-	m.follow(id, t, w)
+	m.preassign(id, t, w)
 }
 
 // send creates a new attempt at a worker.
@@ -512,7 +512,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 	w.queue = append(w.queue, TaskRef{id, ids.Attempt(t.attempt)})
 	w.assigned++
 	if t.missing > 0 {
-		w.ahead++
+		w.preassigned++
 	} else {
 		w.usedSlots += uint64(max(o.Slots, 1))
 	}
@@ -534,8 +534,8 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			m.expects(in, p, w, t.missing == 0)
 		}
 	}
-	if m.config.Followers >= 0 && m.awaiting > 0 && t.unfinished > 0 {
-		m.across = append(m.across, TaskRef{id, ids.Attempt(t.attempt)})
+	if m.config.Preassigned >= 0 && m.notifiers > 0 && t.unfinished > 0 {
+		m.makers = append(m.makers, TaskRef{id, ids.Attempt(t.attempt)})
 	}
 	m.totals.Assigned++
 	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
@@ -544,7 +544,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 // scratch is memory reused between steps; nothing in it has a meaning across steps.
 type scratch struct {
 	makers     []maker
-	followers  heap[follower]
+	crossTasks heap[crossTask]
 	candidates []*worker
 	submit     submitScratch
 }

@@ -78,7 +78,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		if w.state != WorkerStateActive || w.usedSlots <= uint64(w.slots) {
 			continue
 		}
-		s := w.assigned - w.ahead - max(w.running, 1) - w.retracting
+		s := w.assigned - w.preassigned - max(w.running, 1) - w.retracting
 		if s <= 0 {
 			continue
 		}

@@ -81,8 +81,8 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			}
 		}
 	}
-	m.extend(w)
-	m.spreadAgain(w)
+	m.retryPreassign(w)
+	m.retryCross(w)
 }
 
 // holds reports whether the machine knows the worker's replica of the task, in that generation.
@@ -130,7 +130,7 @@ func (m *Machine) arrived(t *task) {
 				m.makeReady(cid, ct)
 			}
 		case ct.missing > 0:
-			m.caughtUp(ct)
+			m.inputArrived(ct)
 		}
 		r = e.next
 	}

@@ -79,7 +79,7 @@ func newStencilWorld(workers int, slots uint32, run, spread float64) *stencilWor
 	for i := range workers {
 		w := &stencilWorker{id: ids.WorkerID(i + 1), has: make(map[ids.TaskID]bool)}
 		s.workers = append(s.workers, w)
-		s.step(sched.WorkerRegistered{Worker: w.id, Name: fmt.Sprint("w", i), Host: "h", Slots: slots, MemoryBytes: 100 << 30, Executors: []string{"native"}, Awaits: true})
+		s.step(sched.WorkerRegistered{Worker: w.id, Name: fmt.Sprint("w", i), Host: "h", Slots: slots, MemoryBytes: 100 << 30, Executors: []string{"native"}, Notifies: true})
 		for k := range workers {
 			if k != i {
 				rates = append(rates, sched.RateMeasured{From: ids.WorkerID(k + 1), To: w.id, BytesPerSecond: stencilBytesASecond, Latency: micros(8 + spread*s.random.Float64())})

@@ -467,7 +467,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		switch {
 		case id < s.first:
 		case t.state == TaskWaiting && t.inputs > 0:
-			m.followOlder(b, t, s.first)
+			m.preassignNew(b, t, s.first)
 		case t.state == TaskReady && t.flags&flagQueued == 0:
 			m.enqueue(id, t)
 		}

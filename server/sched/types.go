@@ -11,13 +11,13 @@ type Config struct {
 	// FirstTask is the id of the first task. 0: 1. If two runs of a scheduler start at ids far
 	// apart, they never give the same id to two tasks.
 	FirstTask ids.TaskID
-	// AssignAhead is the number of tasks that a worker gets beyond its slots. 0: adaptive, as many
+	// QueueDepth is the number of tasks that a worker gets beyond its slots. 0: adaptive, as many
 	// as cover 5 ms of the learned run time for each slot, at least 2 and at most 1024.
-	AssignAhead int
-	// Followers is the number of attempts that a worker gets before their inputs exist, beyond its
-	// slots. 0: adaptive, like AssignAhead. Negative: a worker gets no attempt before its inputs
+	QueueDepth int
+	// Preassigned is the number of attempts that a worker gets before their inputs exist, beyond
+	// its slots. 0: adaptive, like QueueDepth. Negative: a worker gets no attempt before its inputs
 	// exist.
-	Followers int
+	Preassigned int
 	// InlineResultBytes is the size of the largest result that is kept inline. Default 64 KiB.
 	InlineResultBytes uint64
 	// InlineBudgetBytes bounds all inline results together. Beyond it clients fetch results from

@@ -32,18 +32,18 @@ type worker struct {
 	assigned, running int
 	// usedSlots, usedResources and queuedMicros are sums over the attempts under way; queuedMicros
 	// uses the run times estimated at assignment. Attempts that wait for pre-assigned inputs count
-	// in ahead instead of usedSlots, because they cannot run yet.
+	// in preassigned instead of usedSlots, because they cannot run yet.
 	usedSlots     uint64
-	ahead         int
+	preassigned   int
 	usedResources map[string]float64
 	queuedMicros  uint64
-	// tails are attempts here whose only dependent can be pre-assigned here once there is room.
-	tails []TaskRef
-	// awaits: see WorkerRegistered.Awaits. full are attempts at any worker with a dependent that
-	// can be pre-assigned here once there is room. Each attempt is in the list of one worker at
-	// most.
-	awaits bool
-	full   []TaskRef
+	// deferred are attempts here whose only dependent can be pre-assigned here once there is room.
+	deferred []TaskRef
+	// notifies: see WorkerRegistered.Notifies. deferredCross are attempts at any worker with a
+	// dependent that can be pre-assigned here once there is room. Each attempt is in the list of
+	// one worker at most.
+	notifies      bool
+	deferredCross []TaskRef
 	// leaving is set while the worker is draining.
 	leaving *leaving
 	// retracting counts the attempts that the worker was asked to give back and has not answered
@@ -109,9 +109,9 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
 	w.executors, w.pipelined = ev.Executors, ev.PipelinedReads
-	if w.awaits != ev.Awaits {
-		w.awaits = ev.Awaits
-		m.countAwaiting()
+	if w.notifies != ev.Notifies {
+		w.notifies = ev.Notifies
+		m.countNotifiers()
 	}
 	w.reportedAt = m.now
 	m.workerVersion++
@@ -277,7 +277,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.workers[w.slot] = nil
 	m.freeWorkers = append(m.freeWorkers, w.slot)
 	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
-	m.countAwaiting()
+	m.countNotifiers()
 	m.workerVersion++
 	m.forgetRates(w.id)
 	if saved != nil {
@@ -464,7 +464,7 @@ func (m *Machine) depart(b *block, t *task) {
 		w.running--
 	}
 	if t.missing > 0 {
-		w.ahead--
+		w.preassigned--
 		t.missing = 0
 	} else {
 		w.usedSlots -= uint64(max(o.Slots, 1))
@@ -487,7 +487,7 @@ func (m *Machine) depart(b *block, t *task) {
 		}
 	}
 	if w.assigned == 0 {
-		w.queue, w.tails, w.full = w.queue[:0], nil, nil
+		w.queue, w.deferred, w.deferredCross = w.queue[:0], nil, nil
 	} else if len(w.queue) > 2*w.assigned+64 {
 		keep := w.queue[:0]
 		for _, r := range w.queue {

@@ -13,7 +13,7 @@ func (w *World) addWorker() {
 	if len(w.workers) >= 5 {
 		return
 	}
-	f := &fakeWorker{id: w.nextWorker, connected: true, awaits: w.chance(70), slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
+	f := &fakeWorker{id: w.nextWorker, connected: true, notifies: w.chance(70), slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
 	w.nextWorker++
 	w.workers[f.id] = f
 	w.register(f)
@@ -21,7 +21,7 @@ func (w *World) addWorker() {
 
 func (w *World) register(f *fakeWorker) {
 	ev := sched.WorkerRegistered{Worker: f.id, Name: fmt.Sprint("n", f.id), Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
-		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Awaits: f.awaits, PipelinedReads: f.id%3 > 0}
+		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Notifies: f.notifies, PipelinedReads: f.id%3 > 0}
 	var held []ids.TaskID
 	for id := range f.objects {
 		held = append(held, id)

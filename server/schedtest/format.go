@@ -19,9 +19,11 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		line := fmt.Sprintf("assign %s %s to %s", task, e.Attempt, e.Worker)
 		var a sched.Assignment
 		if m.AssignmentOf(e.Task, &a) {
+			separator := " before "
 			for _, in := range a.Inputs {
 				if in.Pending {
-					line += " ahead of " + name(in.Task)
+					line += separator + name(in.Task)
+					separator = " "
 				}
 			}
 		}

@@ -20,7 +20,7 @@ import (
 //
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
-//	    incarnation=x awaits pipelined]
+//	    incarnation=x notifies pipelined]
 //	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain worker=1
 //	lose worker=1 [cause=... survivors=(2,3) outside killed gone fault]
@@ -350,7 +350,7 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 	id := a.worker()
 	ev := sched.WorkerRegistered{Worker: id, Name: a.text("name", fmt.Sprint("n", uint32(id))), Incarnation: a.text("incarnation", ""), Host: a.text("host", "h1"),
 		Slots: uint32(a.number("slots", 1)), MemoryBytes: a.number("mem", 0), Executors: a.list("executors")}
-	ev.Awaits = a.d.HasArg("awaits")
+	ev.Notifies = a.d.HasArg("notifies")
 	ev.PipelinedReads = a.d.HasArg("pipelined")
 	if ev.Executors == nil {
 		ev.Executors = []string{"native", "python"}

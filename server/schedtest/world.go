@@ -66,7 +66,7 @@ type fakeWorker struct {
 	id        ids.WorkerID
 	connected bool
 	draining  bool
-	awaits    bool
+	notifies  bool
 	slots     uint32
 	objects   map[ids.TaskID]sched.Replica
 	queue     []attempt
@@ -234,12 +234,12 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 			// the one in Holders.
 			from := f.id
 			if len(in.Holders) > 0 {
-				if from = in.Holders[0]; !f.awaits || w.workers[from] == nil || !w.workers[from].awaits {
-					w.fail("task %s was assigned to %s ahead of an input at %s, and one of them cannot tell", a.Task, f.id, from)
+				if from = in.Holders[0]; !f.notifies || w.workers[from] == nil || !w.workers[from].notifies {
+					w.fail("task %s was assigned to %s before an input exists at %s, and one of them does not notify", a.Task, f.id, from)
 				}
 			}
 			if p, ok := w.M.Task(in.Task); !ok || p.Worker != from || p.Attempt != in.Generation || w.tasks[in.Task].attempt != in.Generation {
-				w.fail("task %s was assigned to %s ahead of its input %s, which is %s there", a.Task, f.id, in.Task, state)
+				w.fail("task %s was assigned to %s before its input %s exists, which is %s there", a.Task, f.id, in.Task, state)
 			}
 			continue
 		}

@@ -261,7 +261,7 @@ func (p *process) connect() {
 	l.downBroken = func() { p.run(func() { p.disconnected(l) }) }
 	ev := sched.WorkerRegistered{
 		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
-		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true, PipelinedReads: w.plan.chains(),
+		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Notifies: true, PipelinedReads: w.plan.chains(),
 	}
 	if ev.PipelinedReads {
 		ev.Host = "gpus"

@@ -21,55 +21,55 @@ import (
 // recall).
 
 const (
-	// maxAcross is the largest number of missing inputs of a task that may be pre-assigned.
-	maxAcross = 8
-	// maxBehind bounds the queue entries that behind reads while it looks for a task's inputs.
-	maxBehind = 16
-	// acrossMicros is the longest estimated run time of a task that is pre-assigned. For a longer
+	// maxCrossMissing is the largest number of missing inputs of a task that may be pre-assigned.
+	maxCrossMissing = 8
+	// maxQueueRead bounds the queue entries that waitAfterInputs reads.
+	maxQueueRead = 16
+	// maxCrossMicros is the longest estimated run time of a task that is pre-assigned. For a longer
 	// task the time of a message does not matter.
-	acrossMicros = 2000
-	// wordMicros is the assumed latency of a completion notification between two workers of one
-	// host, farMicros between two hosts. Both are round figures: 15 and 50 µs were measured (ADRs
-	// 11, 14). No object arrives sooner.
-	wordMicros, farMicros = 20, 50
-	// tellMicros is the smallest measured latency that placement considers. Below it, measurement
-	// noise dominates: it would place neighbouring points on the one worker that looks 10 µs
-	// closer.
-	tellMicros = 100
+	maxCrossMicros = 2000
+	// notifyMicros is the assumed latency of a completion notification between two workers of one
+	// host, remoteNotifyMicros between two hosts. Both are round figures: 15 and 50 µs were
+	// measured (ADRs 11, 14). No object arrives sooner.
+	notifyMicros, remoteNotifyMicros = 20, 50
+	// minLatencyMicros is the smallest measured latency that placement considers. Below it,
+	// measurement noise dominates: it would place neighbouring points on the one worker that looks
+	// 10 µs closer.
+	minLatencyMicros = 100
 )
 
-func (m *Machine) countAwaiting() {
-	m.awaiting = 0
+func (m *Machine) countNotifiers() {
+	m.notifiers = 0
 	for _, w := range m.order {
-		if w.awaits {
-			m.awaiting++
+		if w.notifies {
+			m.notifiers++
 		}
 	}
 }
 
-// spread pre-assigns dependents of the attempts in m.across, lowest rank first. The order matters:
-// a choice among neighbours is right only if the tasks before it have been placed. While ready
-// tasks wait for room at a worker, spread does nothing, because then no worker is idle for the time
-// of a message.
-func (m *Machine) spread() {
-	makers, next := m.scratch.makers[:0], m.scratch.followers[:0]
+// preassignMakers pre-assigns dependents of the attempts in m.makers, lowest rank first. The order
+// matters: a choice among neighbours is right only if the tasks before it have been placed. While
+// ready tasks wait for room at a worker, it does nothing, because then no worker is idle for the
+// time of a message.
+func (m *Machine) preassignMakers() {
+	makers, next := m.scratch.makers[:0], m.scratch.crossTasks[:0]
 	for !m.crowded() {
-		for _, r := range m.across {
+		for _, r := range m.makers {
 			if _, t := m.lookup(r.Task); t != nil && t.state.assigned() && t.attempt == uint32(r.Attempt) {
-				m.followersOf(t, len(makers), &next)
+				m.crossCandidates(t, len(makers), &next)
 				makers = append(makers, maker{TaskRef: r})
 			}
 		}
-		if m.across = m.across[:0]; len(next) == 0 {
+		if m.makers = m.makers[:0]; len(next) == 0 {
 			break
 		}
 		f := next.pop()
-		m.spreadTo(f.task, &makers[f.maker])
+		m.preassignAcross(f.task, &makers[f.maker])
 	}
-	m.across = m.across[:0]
-	m.scratch.makers, m.scratch.followers = makers, next
+	m.makers = m.makers[:0]
+	m.scratch.makers, m.scratch.crossTasks = makers, next
 	if cap(makers) > keptWork {
-		m.across, m.scratch.makers, m.scratch.followers = nil, nil, nil
+		m.makers, m.scratch.makers, m.scratch.crossTasks = nil, nil, nil
 	}
 }
 
@@ -92,85 +92,86 @@ func (m *Machine) crowded() bool {
 }
 
 // maker is an attempt whose dependents are considered for pre-assignment. noted means that the
-// attempt is already in the full list of a worker, because one of its dependents found no room.
+// attempt is already in deferredCross of a worker, because one of its dependents found no room.
 type maker struct {
 	TaskRef
 	noted bool
 }
 
-// followersOf adds the dependents of a task that may be pre-assigned to the heap to.
-func (m *Machine) followersOf(t *task, maker int, to *heap[follower]) {
+// crossCandidates adds the dependents of a task that may be pre-assigned to the heap to.
+func (m *Machine) crossCandidates(t *task, maker int, to *heap[crossTask]) {
 	n := 0
-	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
+	for e := t.dependents; e != 0 && n < maxDependents; n++ {
 		id, b, ct, link := m.consumerOf(e)
 		e = link.next
-		if ct.state != TaskWaiting || ct.missing > maxAcross || !m.maySpread(b, ct) {
+		if ct.state != TaskWaiting || ct.missing > maxCrossMissing || !m.mayPreassignCross(b, ct) {
 			// If another input is missing too, this task is found again when that input is
 			// assigned.
 			continue
 		}
-		if t.unfinished == 1 && m.mayFollow(b, ct, m.workers[t.worker-1]) {
-			// follow assigns it to the same worker, or has noted it in tails.
+		if t.unfinished == 1 && m.mayPreassign(b, ct, m.workers[t.worker-1]) {
+			// preassign assigns it to the same worker, or has noted it in deferred.
 			continue
 		}
-		to.push(follower{ct.rank, id, maker})
+		to.push(crossTask{ct.rank, id, maker})
 	}
 }
 
-// spreadTo assigns a waiting task to the best worker. If that worker has no room, it notes the
-// maker in the worker's full list, and spreadAgain tries again later.
-func (m *Machine) spreadTo(id ids.TaskID, from *maker) {
+// preassignAcross assigns a waiting task to the best worker. If that worker has no room, it notes
+// the maker in the worker's list deferredCross, and retryCross tries again later.
+func (m *Machine) preassignAcross(id ids.TaskID, from *maker) {
 	b, t := m.at(id)
 	if t.state != TaskWaiting {
 		return // The task was in the heap twice.
 	}
-	w := m.chooseAcross(b, t)
+	w := m.chooseCross(b, t)
 	switch {
 	case w == nil:
-	case m.roomAhead(w):
+	case m.preassignRoom(w):
 		m.send(id, b, t, w)
 	case !from.noted:
-		// One note is enough: spreadAgain considers all dependents of the maker. So an attempt is
+		// One note is enough: retryCross considers all dependents of the maker. So an attempt is
 		// in the list of at most one worker.
-		w.full = append(w.full, from.TaskRef)
+		w.deferredCross = append(w.deferredCross, from.TaskRef)
 		from.noted = true
 	}
 }
 
-// spreadAgain retries the pre-assignments for which spread found no room, once the worker has a
-// good amount of room: it would be wasteful to send workers and their peers one task at a time.
-// Every other worker that has any room retries as well, because neighbours are placed one after the
-// other, and each placement decides where the next one goes.
-func (m *Machine) spreadAgain(w *worker) {
+// retryCross retries the pre-assignments for which preassignAcross found no room, once the worker
+// has a good amount of room: it would be wasteful to send workers and their peers one task at a
+// time. Every other worker that has any room retries as well, because neighbours are placed one
+// after the other, and each placement decides where the next one goes.
+func (m *Machine) retryCross(w *worker) {
 	slots := uint64(w.slots)
-	if len(w.full) == 0 || uint64(w.ahead) >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots/2 || w.ahead >= maxAhead/2) {
+	if len(w.deferredCross) == 0 || uint64(w.preassigned) >= slots+minQueued && (w.queuedMicros >= queueMicros*slots/2 || w.preassigned >= maxQueued/2) {
 		return
 	}
 	for _, w := range m.order {
-		if len(w.full) > 0 && m.roomAhead(w) {
-			m.across = append(m.across, w.full...)
-			w.full = w.full[:0]
+		if len(w.deferredCross) > 0 && m.preassignRoom(w) {
+			m.makers = append(m.makers, w.deferredCross...)
+			w.deferredCross = w.deferredCross[:0]
 		}
 	}
 }
 
-// follower is a task that may be pre-assigned because of a maker. maker is an index in spread's
-// list of makers.
-type follower struct {
+// crossTask is a task that may be pre-assigned because of a maker. maker is an index in
+// preassignMakers's list of makers.
+type crossTask struct {
 	rank  uint64
 	task  ids.TaskID
 	maker int
 }
 
-func (f follower) Before(g follower) bool {
+func (f crossTask) Before(g crossTask) bool {
 	return f.rank < g.rank || f.rank == g.rank && f.task < g.task
 }
 
-// maySpread reports whether a waiting task may be pre-assigned across workers. The task must be
-// short, and each input must exist or be under way at a worker that sends completion notifications.
-func (m *Machine) maySpread(b *block, t *task) bool {
+// mayPreassignCross reports whether a waiting task may be pre-assigned across workers. The task
+// must be short, and each input must exist or be under way at a worker that sends completion
+// notifications.
+func (m *Machine) mayPreassignCross(b *block, t *task) bool {
 	o := &m.ops[t.op]
-	if t.flags&flagTrouble != 0 || o.spec.Kind == OpData || o.samples == 0 || o.estimate() > acrossMicros {
+	if t.flags&flagTrouble != 0 || o.spec.Kind == OpData || o.samples == 0 || o.estimate() > maxCrossMicros {
 		return false
 	}
 	if c := m.classes[t.class]; c.options.Slots > 1 || len(c.options.Resources) > 0 {
@@ -184,7 +185,7 @@ func (m *Machine) maySpread(b *block, t *task) bool {
 		case !p.state.assigned() || p.flags&flagRetracting != 0:
 			return false
 		default:
-			if at := m.workers[p.worker-1]; at.state != WorkerStateActive || !at.awaits {
+			if at := m.workers[p.worker-1]; at.state != WorkerStateActive || !at.notifies {
 				return false
 			}
 		}
@@ -192,12 +193,12 @@ func (m *Machine) maySpread(b *block, t *task) bool {
 	return true
 }
 
-// chooseAcross picks the worker at which the task would probably end first. The candidates are the
+// chooseCross picks the worker at which the task would probably end first. The candidates are the
 // workers that make an input, one holder of each existing input, and the least loaded worker. Among
 // equals it picks the maker or holder of the object for which the fewest unassigned tasks wait, so
 // that those can still go elsewhere. A worker with enough runnable tasks is not a candidate: its
 // queue hides the time of a message. Returns nil if there is no candidate.
-func (m *Machine) chooseAcross(b *block, t *task) *worker {
+func (m *Machine) chooseCross(b *block, t *task) *worker {
 	c := m.classes[t.class]
 	from := m.feasible(c)
 	edges := b.edgesOf(t)
@@ -206,8 +207,8 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 	var input *task
 	var soonest float64
 	m.stamp++
-	look := func(w *worker, p *task, wait float64) {
-		if !w.awaits || w.usedSlots >= uint64(w.slots)+minAhead || !slices.Contains(from, w) || !m.memoryFits(w, b, t) {
+	consider := func(w *worker, p *task, wait float64) {
+		if !w.notifies || w.usedSlots >= uint64(w.slots)+minQueued || !slices.Contains(from, w) || !m.memoryFits(w, b, t) {
 			return
 		}
 		f := wait + m.expectMicros(w, edges)
@@ -224,9 +225,9 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 		}
 		if w := m.workers[p.worker-1]; w.mark != m.stamp {
 			w.mark = m.stamp
-			wait := m.behind(w, edges)
+			wait := m.waitAfterInputs(w, edges)
 			made = max(made, w.load()-wait)
-			look(w, p, wait)
+			consider(w, p, wait)
 		}
 	}
 	for i := range edges {
@@ -236,11 +237,11 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 		}
 		if w := m.workers[pb.links[p.replicas].value]; w.mark != m.stamp {
 			w.mark = m.stamp
-			look(w, p, max(w.load()-made, 0))
+			consider(w, p, max(w.load()-made, 0))
 		}
 	}
 	if idle, _ := m.leastLoaded(from, c, 0, nil); idle != nil && idle.mark != m.stamp {
-		look(idle, nil, max(idle.load()-made, 0))
+		consider(idle, nil, max(idle.load()-made, 0))
 	}
 	return best
 }
@@ -249,10 +250,10 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 // any count.
 func (m *Machine) waiters(t *task) (waiting int) {
 	if t == nil {
-		return maxSkipped + 1
+		return maxDependents + 1
 	}
 	n := 0
-	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
+	for e := t.dependents; e != 0 && n < maxDependents; n++ {
 		_, _, ct, link := m.consumerOf(e)
 		if ct.state == TaskWaiting {
 			waiting++
@@ -262,15 +263,15 @@ func (m *Machine) waiters(t *task) (waiting int) {
 	return waiting
 }
 
-// behind estimates, in microseconds, how long a task would wait at a worker after its inputs exist:
-// the run times of the attempts that the worker got after the last input that it makes itself.
-// Attempts before that input do not count. The task waits for that input at any worker, and the
-// length of that part of the queue depends mainly on which worker reported last. If the input is
-// not among the last maxBehind entries, the result is the load of the whole queue. REQUIRES: the
-// worker makes one of the inputs.
-func (m *Machine) behind(w *worker, edges []edge) float64 {
+// waitAfterInputs estimates, in microseconds, how long a task would wait at a worker after its
+// inputs exist: the run times of the attempts that the worker got after the last input that it
+// makes itself. Attempts before that input do not count. The task waits for that input at any
+// worker, and the length of that part of the queue depends mainly on which worker reported last. If
+// the input is not among the last maxQueueRead entries, the result is the load of the whole queue.
+// REQUIRES: the worker makes one of the inputs.
+func (m *Machine) waitAfterInputs(w *worker, edges []edge) float64 {
 	var micros uint64
-	for i := range min(len(w.queue), maxBehind) {
+	for i := range min(len(w.queue), maxQueueRead) {
 		r := w.queue[len(w.queue)-1-i]
 		_, t := m.lookup(r.Task)
 		if t == nil || !t.current(w, r.Attempt) {
@@ -296,16 +297,16 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 		if p.worker == 0 || p.worker == w.slot+1 {
 			continue
 		}
-		maker, word := m.workers[p.worker-1], float64(wordMicros)
+		maker, notify := m.workers[p.worker-1], float64(notifyMicros)
 		if maker.host != w.host {
-			word = farMicros
+			notify = remoteNotifyMicros
 		}
-		latency = max(latency, word)
+		latency = max(latency, notify)
 		if m.ops[p.op].outputBytes <= float64(m.config.InlineResultBytes) {
 			continue // A small result comes with the notification.
 		}
 		r := m.rate(maker.id, w.id)
-		if r.latencyMicros >= tellMicros {
+		if r.latencyMicros >= minLatencyMicros {
 			latency = max(latency, r.latencyMicros)
 		}
 		micros += m.ops[p.op].outputBytes / r.bytesPerMicro
@@ -317,7 +318,7 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 // object. propagate recalls them. Attempts at the same worker need no recall: that worker drops
 // them itself.
 func (m *Machine) strand(t *task, at uint32) {
-	if m.awaiting == 0 {
+	if m.notifiers == 0 {
 		return
 	}
 	for r := t.dependents; r != 0; {
