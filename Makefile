@@ -53,7 +53,7 @@ run: build ## Build, start a cluster on this machine, run the main job on real d
 build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## Build bin/millrace and .venv with the Python client, and fetch UCX; on a GPU machine CuPy as well
 
 .PHONY: check
-check: gen-check lint vet unit py-quick ## Run the everyday subset of test; a few minutes
+check: gen-check lint lint-proto vet unit py-quick ## Run the everyday subset of test; a few minutes
 
 .PHONY: test
 test: bootstrap-cc gen-check lint lint-proto build build-nocgo race asan sim-seeds fuzz-corpus py e2e gpu ## Run everything that CI runs; on a GPU machine also the tests on its GPUs
@@ -91,6 +91,10 @@ gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/pr
 gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if the generated files are out of date
 	tools/gen --check
 
+.PHONY: api-image
+api-image: gen ## Write proto/api.binpb, with which lint-proto compares: for a release, and before the first tag
+	tools/api-image
+
 ##@ Testing
 
 .PHONY: lint
@@ -100,7 +104,7 @@ lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
 	.venv/bin/ruff format -q --check clients/python examples tools
 
 .PHONY: lint-proto
-lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and buf breaking against the last tag
+lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the public API with its image, proto/api.binpb
 	tools/lint-proto
 
 .PHONY: vet
