@@ -2,6 +2,7 @@ package purity
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -40,8 +41,7 @@ func checkLine(t *testing.T, file string, number int, line, text string) {
 	}
 }
 
-// sources calls visit for each file of the repository with one of the endings. It leaves out
-// generated code and the folders of tools.
+// sources calls visit for each file of the repository with one of the endings. See files.
 func sources(t *testing.T, visit func(path, name string), endings ...string) {
 	t.Helper()
 	files(t, func(path, name string) {
@@ -201,6 +201,118 @@ func TestCommentsOfScriptsArePlain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// sentence is a text of a Markdown file that headless can check: a paragraph, a list item or a cell
+// of a table.
+type sentence struct {
+	line int
+	text string
+}
+
+var (
+	listItem     = regexp.MustCompile(`^\s*([-*]|\d+\.) `)
+	tableRule    = regexp.MustCompile(`^\|[-|: ]+\|$`)
+	cellBoundary = regexp.MustCompile(`(?:^|[^\\])\|`)
+	question     = regexp.MustCompile(`^[^.:;!?]*\?`)
+)
+
+// proseOf returns the texts of a Markdown file, and the numbers of lines that are too long. The
+// texts do not include headings and the first rows of tables. Lines of tables, of code and with
+// links have no limit of columns.
+func proseOf(source string) (texts []sentence, long []int) {
+	lines := strings.Split(source, "\n")
+	fenced, inside := false, false
+	for i, line := range lines {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(trimmed, "```"):
+			fenced, inside = !fenced, false
+		case fenced || strings.HasPrefix(line, "    "):
+		case trimmed == "" || strings.HasPrefix(line, "#"):
+			inside = false
+		case strings.HasPrefix(trimmed, "|"):
+			inside = false
+			if i+1 < len(lines) && tableRule.MatchString(lines[i+1]) {
+				continue
+			}
+			for _, cell := range cellBoundary.Split(trimmed, -1) {
+				texts = append(texts, sentence{i + 1, strings.TrimSpace(cell)})
+			}
+		default:
+			if utf8.RuneCountInString(line) > maxColumns && !strings.Contains(line, "](") && !strings.Contains(line, "://") {
+				long = append(long, i+1)
+			}
+			if item := listItem.FindString(line); item != "" || !inside {
+				texts = append(texts, sentence{i + 1, strings.TrimSpace(line[len(item):])})
+			} else {
+				texts[len(texts)-1].text += " " + trimmed
+			}
+			inside = true
+		}
+	}
+	return texts, long
+}
+
+// headlessIn returns the first words of those sentences in a text that begin with a relative
+// clause. Questions may begin in this way.
+func headlessIn(text string) (found []string) {
+	for _, at := range headless.FindAllStringIndex(text, -1) {
+		if !question.MatchString(text[at[1]:]) {
+			found = append(found, strings.TrimSpace(strings.Trim(text[at[0]:at[1]], ".:;!? ")))
+		}
+	}
+	return found
+}
+
+func TestMarkdownIsPlain(t *testing.T) {
+	sources(t, func(path, name string) {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts, long := proseOf(string(source))
+		for _, line := range long {
+			t.Errorf("%s:%d: a line of more than %d columns", name, line, maxColumns)
+		}
+		for _, s := range texts {
+			for _, word := range headlessIn(s.text) {
+				t.Errorf("%s:%d: a sentence begins with %q: begin with the noun that it is about", name, s.line, word)
+			}
+		}
+	}, ".md")
+}
+
+func TestProseIsToldFromTheRestOfMarkdown(t *testing.T) {
+	long := strings.Repeat("long ", 21)
+	texts, tooLong := proseOf(strings.Join([]string{
+		"# What it does", // a heading
+		"First line,",
+		"Where second. What third?",
+		"",
+		"- Who is an item.",
+		"| What | heads |",
+		"|---|---|",
+		"| Whatever is a cell. | " + long + "|",
+		"    What is code " + long,
+		"```",
+		"What is code " + long,
+		"```",
+		"[a link](" + long + ")",
+		long,
+	}, "\n"))
+	var found []string
+	for _, s := range texts {
+		for _, word := range headlessIn(s.text) {
+			found = append(found, fmt.Sprint(s.line, " ", word))
+		}
+	}
+	if want := []string{"5 Who", "8 Whatever"}; !slices.Equal(found, want) {
+		t.Errorf("%q, want %q", found, want)
+	}
+	if !slices.Equal(tooLong, []int{14}) {
+		t.Errorf("long lines %v, want 14", tooLong)
+	}
 }
 
 func TestPlainCommentsAreToldFromOthers(t *testing.T) {

@@ -18,8 +18,8 @@ func mapOps() []*Op {
 		Details: "Operators are those of Python, with Python's precedence: `+ - * / // % ** == != < <= > >= & | ^ ~`. Comparisons " +
 			"cannot be chained. Functions: " + strings.Join(slices.Sorted(maps.Keys(arity)), ", ") + ". Constants: " +
 			strings.Join(slices.Sorted(maps.Keys(constants)), ", ") + ", and numbers; `2j` is imaginary.\n\n" +
-			"The dtype is that which NumPy 2 gives the same expression, with numbers as Python scalars. Where NumPy gives int8 " +
-			"or float16, it is uint8 or float32.",
+			"The dtype is that which NumPy 2 gives the same expression, with numbers as Python scalars. It is uint8 or float32 " +
+			"if NumPy gives int8 or float16.",
 		Params: []Param{
 			{Name: "expr", Type: StringType, Required: true, Doc: "the expression, such as `where(x0 > 0, sqrt(x0), 0)`; at most 64 KiB, nested 200 levels deep"},
 			{Name: "names", Type: ListType, Doc: "the names of the positional inputs in the expression; null: `x0`, `x1`, ..."},
