@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
@@ -319,17 +320,17 @@ func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]u
 func (t *transferring) taken(ctx context.Context) (string, error) {
 	// Workers report about once a second.
 	for limit := time.Now().Add(startTimeout); ; {
-		workers, err := t.client.Workers(ctx)
+		workers, err := t.client.FullWorkers(ctx)
 		if err != nil {
 			return "", err
 		}
 		for _, w := range workers {
-			lanes := w.GetLanes()
-			if w.GetName() != transferReader || len(lanes) == 0 {
+			routes := w.GetRoutes()
+			if w.GetName() != transferReader || len(routes) == 0 {
 				continue
 			}
-			best := slices.MaxFunc(lanes, func(a, b *millracev1.Lane) int { return cmp.Compare(a.GetBytes(), b.GetBytes()) })
-			return best.GetPath(), nil
+			best := slices.MaxFunc(routes, func(a, b *millracev1.Route) int { return cmp.Compare(a.GetReceivedBytes(), b.GetReceivedBytes()) })
+			return strings.ToLower(strings.TrimPrefix(best.GetPath().String(), "TRANSFER_PATH_")), nil
 		}
 		if time.Now().After(limit) {
 			return "", errors.New("the reader told of no path")

@@ -198,8 +198,8 @@ def where(client: Client) -> str:
     lines = ["  worker       tasks   received       sent"]
     for worker in client.scheduler_info()["workers"].values():
         lines.append(
-            f"  {worker['name']:<12}{worker['finished_tasks']:>6}{worker['bytes_in'] / 1e6:>9.1f} MB"
-            f"{worker['bytes_out'] / 1e6:>8.1f} MB"
+            f"  {worker['name']:<12}{worker['finished_tasks']:>6}{worker['received_bytes'] / 1e6:>9.1f} MB"
+            f"{worker['sent_bytes'] / 1e6:>8.1f} MB"
         )
     return "\n".join(lines)
 

@@ -51,7 +51,7 @@ func TestLongErrorsReachTheClient(t *testing.T) {
 	other := noop(emoji(7))
 	other.Call = &pb.TaskSpec_PackedArguments{PackedArguments: []byte("other")}
 	_, namespace := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{Namespace: strings.Repeat("n", 1<<20), Keys: []string{"k"}})
-	_, worker := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Name: strings.Repeat("w", 128)})
+	_, worker := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Worker: workerNamed(strings.Repeat("w", 128))})
 	_, key := c.client.GetTask(ctx, &pb.GetTaskRequest{Key: emoji(1)})
 	unknownOp := noop("o")
 	unknownOp.What = &pb.TaskSpec_Op{Op: strings.Repeat("\n", 512)}

@@ -31,9 +31,13 @@ func virtual(t *testing.T, test func(*cluster)) {
 	})
 }
 
+func workerNamed(name string) *pb.WorkerRef {
+	return &pb.WorkerRef{Worker: &pb.WorkerRef_Name{Name: name}}
+}
+
 func (c *cluster) worker(name string) *pb.Worker {
 	c.t.Helper()
-	response, err := c.client.GetWorker(timeout(c.t), &pb.GetWorkerRequest{Name: name})
+	response, err := c.client.GetWorker(timeout(c.t), &pb.GetWorkerRequest{Worker: workerNamed(name)})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -133,7 +137,7 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{
-			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1, LogTail: "last words",
+			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", End: &pb.WorkerDeath_Signal{Signal: "SIGKILL"}, LogTail: "last words",
 		}})
 		if err != nil {
 			t.Fatal(err)

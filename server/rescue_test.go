@@ -31,16 +31,16 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 		tasks := submitted.GetTaskIds()
 		c.final(watch, tasks)
 		survivor := c.join(c.conn, registration("survivor"), large)
-		lane := &pb.Lane{PeerWorkerId: dead.id, Peer: "dead", Path: "borrow", State: pb.LaneState_LANE_STATE_OPEN, BytesPerSecond: 1e9}
+		route := &pb.Route{PeerWorkerId: dead.id, Peer: "dead", Path: pb.TransferPath_TRANSFER_PATH_BORROW, State: pb.RouteState_ROUTE_STATE_OPEN, BytesPerSecond: 1e9}
 		say := func(m *workerv1.SessionRequest) {
 			if err := survivor.stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		say(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{Lanes: []*pb.Lane{lane}}})
+		say(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{Routes: []*pb.Route{route}}})
 		if _, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "dead", Death: &pb.WorkerDeath{
-			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1,
+			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", End: &pb.WorkerDeath_Signal{Signal: "SIGKILL"},
 		}}); err != nil {
 			t.Fatal(err)
 		}

@@ -80,7 +80,7 @@ func TestSubmittedTasksRunAndTheirClientHearsOfIt(t *testing.T) {
 	if graph.GetGraph().GetState() != pb.GraphState_GRAPH_STATE_SUCCEEDED || graph.GetGraph().GetCounts().GetSucceeded() != 1000 {
 		t.Errorf("graph after its end: %v", graph)
 	}
-	worker, err := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Name: "w-0"})
+	worker, err := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Worker: workerNamed("w-0")})
 	if err != nil || worker.GetWorker().GetFinishedTasks() != 1000 {
 		t.Errorf("worker: %v, %v", worker, err)
 	}
@@ -579,7 +579,7 @@ func TestListsArePaged(t *testing.T) {
 		}
 	}
 	for token := ""; ; {
-		page, err := c.client.ListTasks(ctx, &pb.ListTasksRequest{PageSize: 2, PageToken: token, KeyPrefix: "g1", Worker: "w-0",
+		page, err := c.client.ListTasks(ctx, &pb.ListTasksRequest{PageSize: 2, PageToken: token, KeyPrefix: "g1", Worker: workerNamed("w-0"),
 			States: []pb.TaskState{pb.TaskState_TASK_STATE_SUCCEEDED, pb.TaskState_TASK_STATE_FAILED}})
 		if err != nil {
 			t.Fatal(err)

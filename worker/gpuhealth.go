@@ -149,7 +149,7 @@ func (h *gpuHealth) sample() {
 	}
 	g := &millracev1.GpuHealth{
 		UsedBytes: s.UsedBytes, UtilizationPercent: uint32(s.UtilizationPercent), MemoryPercent: uint32(s.MemoryPercent), ClockMhz: uint32(s.ClockMHz),
-		Throttled: s.Throttled, Watts: s.Watts, Celsius: uint32(max(s.Celsius, 0)), CorrectedEcc: s.CorrectedECC, UncorrectedEcc: s.UncorrectedECC,
+		ThrottleReasons: s.Throttled, Watts: s.Watts, Celsius: uint32(max(s.Celsius, 0)), CorrectedEccErrors: s.CorrectedECC, UncorrectedEccErrors: s.UncorrectedECC,
 	}
 	var who []string
 	for _, p := range s.Processes {

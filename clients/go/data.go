@@ -231,9 +231,7 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	}
 	address := make(map[uint32]string, len(located.GetWorkers()))
 	for _, w := range located.GetWorkers() {
-		if w.GetState() != millracev1.WorkerState_WORKER_STATE_LOST {
-			address[w.GetWorkerId()] = w.GetDataAddress()
-		}
+		address[w.GetWorkerId()] = w.GetDataAddress()
 	}
 	type group struct {
 		at    []int

@@ -327,7 +327,7 @@ func (f *fakeCluster) ListWorkers(context.Context, *millracev1.ListWorkersReques
 }
 
 func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObjectsRequest) (*millracev1.LocateObjectsResponse, error) {
-	out := &millracev1.LocateObjectsResponse{Workers: []*millracev1.Worker{{WorkerId: 1, State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}
+	out := &millracev1.LocateObjectsResponse{Workers: []*millracev1.WorkerAddress{{WorkerId: 1, DataAddress: "fake"}}}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, id := range in.GetTaskIds() {

@@ -27,8 +27,30 @@ func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, erro
 }
 
 // Workers lists the workers in the given states; without states, all workers that are not lost.
+// The lists that grow with the number of a worker's peers and deaths are left out.
 func (c *Client) Workers(ctx context.Context, states ...millracev1.WorkerState) ([]*millracev1.Worker, error) {
-	in := &millracev1.ListWorkersRequest{PageSize: pageSize, States: states}
+	return c.listWorkers(ctx, millracev1.WorkerView_WORKER_VIEW_BASIC, states)
+}
+
+// FullWorkers is Workers with all fields: also the routes to peers, the links of GPUs, and the
+// causes of deaths.
+func (c *Client) FullWorkers(ctx context.Context, states ...millracev1.WorkerState) ([]*millracev1.Worker, error) {
+	return c.listWorkers(ctx, millracev1.WorkerView_WORKER_VIEW_FULL, states)
+}
+
+// Worker returns the newest incarnation of a worker, with all fields. A lost worker is known for a
+// while.
+func (c *Client) Worker(ctx context.Context, name string) (*millracev1.Worker, error) {
+	out, err := c.service.GetWorker(ctx, &millracev1.GetWorkerRequest{Worker: workerNamed(name)})
+	return out.GetWorker(), callError(ctx, "GetWorker", err)
+}
+
+func workerNamed(name string) *millracev1.WorkerRef {
+	return &millracev1.WorkerRef{Worker: &millracev1.WorkerRef_Name{Name: name}}
+}
+
+func (c *Client) listWorkers(ctx context.Context, view millracev1.WorkerView, states []millracev1.WorkerState) ([]*millracev1.Worker, error) {
+	in := &millracev1.ListWorkersRequest{PageSize: pageSize, States: states, View: view}
 	var all []*millracev1.Worker
 	for {
 		out, err := c.service.ListWorkers(ctx, in)

@@ -239,7 +239,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths.of(w.name),
 		Version: r.Version, Executors: r.Worker.Executors,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
-		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut, Lanes: w.stats.Lanes,
+		ReceivedBytes: w.stats.ReceivedBytes, SentBytes: w.stats.SentBytes, Routes: w.stats.Routes,
 		SpilledBytes: w.stats.SpilledBytes, SpillWrittenBytes: w.stats.SpillWrittenBytes,
 		SpillReadBytes: w.stats.SpillReadBytes, SpillFailure: w.stats.SpillFailure,
 	}

@@ -33,7 +33,7 @@ func (l *Loop) bury(dead *worker) []ids.WorkerID {
 		if w == dead || w.registration.Worker.Host != dead.registration.Worker.Host || dead.registration.DataAddress == "" {
 			continue
 		}
-		if slices.ContainsFunc(w.stats.Lanes, func(lane schedapi.Lane) bool { return lane.Peer == dead.id && mapped(lane) }) {
+		if slices.ContainsFunc(w.stats.Routes, func(route schedapi.Route) bool { return route.Peer == dead.id && mapped(route) }) {
 			sure = append(sure, w.id)
 		} else if s.peers.has(uint64(dead.id)) {
 			possible = append(possible, w.id)
@@ -51,9 +51,9 @@ func (l *Loop) bury(dead *worker) []ids.WorkerID {
 	return survivors
 }
 
-// mapped reports whether the worker that uses this path has the peer's memory mapped.
-func mapped(lane schedapi.Lane) bool {
-	return lane.State == schedapi.LaneOpen && (lane.Path == "borrow" || lane.Path == "ipc")
+// mapped reports whether the worker that uses this route has the peer's memory mapped.
+func mapped(route schedapi.Route) bool {
+	return route.State == schedapi.RouteOpen && (route.Path == schedapi.PathBorrow || route.Path == schedapi.PathIPC)
 }
 
 // rescue orders a survivor to copy an object out of a dead worker's memory.

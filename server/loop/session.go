@@ -289,10 +289,10 @@ func (l *Loop) heard(s *session, said schedapi.Inbound) {
 		l.sendFunction(s, hash, true)
 	}
 	if said.Stats != nil {
-		lanes := w.stats.Lanes
+		routes := w.stats.Routes
 		w.stats = *said.Stats
-		if w.stats.Lanes == nil {
-			w.stats.Lanes = lanes
+		if w.stats.Routes == nil {
+			w.stats.Routes = routes
 		} else {
 			l.measured(w)
 		}
@@ -323,12 +323,12 @@ const maxRate = 100e9
 func (l *Loop) measured(w *worker) {
 	var last ids.WorkerID
 	var rates sched.RatesMeasured
-	for _, lane := range w.stats.Lanes {
-		if lane.State != schedapi.LaneOpen || lane.BytesPerSecond == 0 || lane.Peer == last {
+	for _, route := range w.stats.Routes {
+		if route.State != schedapi.RouteOpen || route.BytesPerSecond == 0 || route.Peer == last {
 			continue
 		}
-		last = lane.Peer
-		rates = append(rates, sched.RateMeasured{From: lane.Peer, To: w.id, BytesPerSecond: min(lane.BytesPerSecond, maxRate), Latency: lane.Latency})
+		last = route.Peer
+		rates = append(rates, sched.RateMeasured{From: route.Peer, To: w.id, BytesPerSecond: min(route.BytesPerSecond, maxRate), Latency: route.Latency})
 	}
 	if len(rates) > 0 {
 		l.step(rates)

@@ -188,52 +188,76 @@ func graphTo(g *schedapi.Graph) *pb.Graph {
 	}
 }
 
-func workerTo(w *schedapi.Worker) *pb.Worker {
-	return &pb.Worker{
+// workerTo converts a worker. In the basic view the lists that grow with the number of its peers
+// and deaths are left out.
+func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
+	worker := &pb.Worker{
 		WorkerId: uint32(w.ID), Name: w.Name, Incarnation: w.Incarnation, State: pb.WorkerState(w.State),
 		Host: w.Host, Pid: w.PID, DataAddress: w.DataAddress, Device: pb.DeviceKind(w.Device),
+		Gpu: gpuTo(w.GPU), GpuHealth: gpuHealthTo(w.GPUHealth), Version: w.Version, Executors: w.Executors,
 		Slots: w.Slots, Resources: w.Resources,
+		CreateTime: timeTo(w.RegisteredAt), LastSeenTime: timeTo(w.LastSeenAt),
+		AssignedTasks: w.AssignedTasks, FinishedTasks: w.FinishedTasks, Objects: w.Objects,
 		MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, RssBytes: w.RSSBytes,
-		AssignedTasks: w.AssignedTasks, Objects: w.Objects, FinishedTasks: w.FinishedTasks,
-		RegisterTime: timeTo(w.RegisteredAt), LastSeenTime: timeTo(w.LastSeenAt),
-		Deaths: convertAll(w.Deaths, deathTo), Version: w.Version, Revision: w.Revision, Executors: w.Executors,
-		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
-		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
+		ReceivedBytes: w.ReceivedBytes, SentBytes: w.SentBytes,
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
-		Gpu: gpuTo(w.GPU), GpuHealth: gpuHealthTo(w.GPUHealth),
+		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
+		DeathCount: uint32(len(w.Deaths)), Revision: w.Revision,
+	}
+	if view == pb.WorkerView_WORKER_VIEW_FULL {
+		worker.Deaths, worker.Routes = convertAll(w.Deaths, deathTo), convertAll(w.Routes, routeTo)
+	} else if worker.GetGpu() != nil {
+		worker.Gpu.Links = nil
+	}
+	return worker
+}
+
+func addressTo(w *schedapi.Worker) *pb.WorkerAddress {
+	return &pb.WorkerAddress{WorkerId: uint32(w.ID), Name: w.Name, Host: w.Host, DataAddress: w.DataAddress, Device: pb.DeviceKind(w.Device)}
+}
+
+func routeTo(r schedapi.Route) *pb.Route {
+	return &pb.Route{
+		PeerWorkerId: uint32(r.Peer), Peer: r.PeerName, Path: pb.TransferPath(r.Path), State: pb.RouteState(r.State), Reason: r.Reason,
+		BytesPerSecond: r.BytesPerSecond, Latency: durationTo(r.Latency), ReceivedBytes: r.Bytes, SucceededFetches: r.Succeeded, FailedFetches: r.Failed,
+		Transport: r.Transport,
 	}
 }
 
-func laneTo(l schedapi.Lane) *pb.Lane {
-	return &pb.Lane{
-		PeerWorkerId: uint32(l.Peer), Peer: l.PeerName, Path: l.Path, State: pb.LaneState(l.State), Why: l.Why,
-		BytesPerSecond: l.BytesPerSecond, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
-		Transport: l.Transport,
-	}
-}
-
-func laneFrom(l *pb.Lane) schedapi.Lane {
-	return schedapi.Lane{
-		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: text.Cut(l.GetWhy(), keptName),
-		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
-		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(), Transport: l.GetTransport(),
+func routeFrom(r *pb.Route) schedapi.Route {
+	return schedapi.Route{
+		Peer: ids.WorkerID(r.GetPeerWorkerId()), PeerName: r.GetPeer(), Path: schedapi.TransferPath(r.GetPath()), State: schedapi.RouteState(r.GetState()),
+		Reason: text.Cut(r.GetReason(), keptMessage), BytesPerSecond: r.GetBytesPerSecond(), Latency: r.GetLatency().AsDuration(),
+		Bytes: r.GetReceivedBytes(), Succeeded: r.GetSucceededFetches(), Failed: r.GetFailedFetches(), Transport: r.GetTransport(),
 	}
 }
 
 func deathTo(d schedapi.Death) *pb.WorkerDeath {
-	return &pb.WorkerDeath{
-		Incarnation: d.Incarnation, Cause: d.Cause, ExitCode: d.ExitCode, Signal: d.Signal, OutOfMemory: d.OutOfMemory,
-		LogTail: d.LogTail, Time: timeTo(d.Time), Pid: d.PID, MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys,
-		DeviceFault: d.DeviceFault,
+	death := &pb.WorkerDeath{
+		Incarnation: d.Incarnation, Pid: d.PID, EndTime: timeTo(d.Time), Cause: d.Cause, OutOfMemory: d.OutOfMemory, DeviceFault: d.DeviceFault,
+		MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys, LogTail: d.LogTail,
 	}
+	switch {
+	case d.Signal != "":
+		death.End = &pb.WorkerDeath_Signal{Signal: d.Signal}
+	case !d.Reaped:
+		death.End = &pb.WorkerDeath_Lost{Lost: true}
+	case d.ExitCode >= 0:
+		death.End = &pb.WorkerDeath_ExitCode{ExitCode: d.ExitCode}
+	}
+	return death
 }
 
 func deathFrom(d *pb.WorkerDeath) schedapi.Death {
-	return schedapi.Death{
-		Incarnation: d.GetIncarnation(), Cause: text.Cut(d.GetCause(), keptMessage), ExitCode: d.GetExitCode(), Signal: text.Cut(d.GetSignal(), keptName),
-		OutOfMemory: d.GetOutOfMemory(), LogTail: text.Tail(d.GetLogTail(), keptLog), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
-		MemoryUsedBytes: d.GetMemoryUsedBytes(), DeviceFault: d.GetDeviceFault(),
+	death := schedapi.Death{
+		Incarnation: d.GetIncarnation(), PID: d.GetPid(), Time: timeFrom(d.GetEndTime()), Cause: text.Cut(d.GetCause(), keptMessage),
+		ExitCode: d.GetExitCode(), Signal: text.Cut(d.GetSignal(), keptName), OutOfMemory: d.GetOutOfMemory(), DeviceFault: d.GetDeviceFault(),
+		MemoryUsedBytes: d.GetMemoryUsedBytes(), LogTail: text.Tail(d.GetLogTail(), keptLog),
 	}
+	if _, exited := d.GetEnd().(*pb.WorkerDeath_ExitCode); !exited {
+		death.ExitCode = -1
+	}
+	return death
 }
 
 func clientTo(c *schedapi.Client) *pb.Client {
@@ -343,14 +367,14 @@ func inboundFrom(said *workerv1.SessionRequest) schedapi.Inbound {
 	if stats := said.GetStats(); stats != nil {
 		inbound.Stats = &schedapi.WorkerStats{
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
-			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
+			ReceivedBytes: stats.GetReceivedBytes(), SentBytes: stats.GetSentBytes(),
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: text.Cut(stats.GetSpillFailure(), keptMessage),
-			Lanes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
+			Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
-		if lanes := stats.GetLanes(); len(lanes) > 0 {
-			inbound.Stats.Lanes = convertAll(lanes, laneFrom)
+		if routes := stats.GetRoutes(); len(routes) > 0 {
+			inbound.Stats.Routes = convertAll(routes, routeFrom)
 		}
 	}
 	for _, hash := range said.GetMissingFunctions() {

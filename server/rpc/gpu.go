@@ -14,7 +14,7 @@ func gpuTo(g schedapi.GPU) *pb.Gpu {
 		out.NumaNode = &g.Node
 	}
 	for _, l := range g.Links {
-		out.Links = append(out.Links, &pb.GpuLink{Uuid: l.UUID, NvLinks: l.NVLinks, PeerAccess: l.PeerAccess, Why: l.Why})
+		out.Links = append(out.Links, &pb.GpuLink{Uuid: l.UUID, NvLinks: l.NVLinks, PeerAccess: l.PeerAccess, Reason: l.Why})
 	}
 	return out
 }
@@ -28,7 +28,7 @@ func gpuFrom(g *pb.Gpu) schedapi.GPU {
 		out.Node = g.GetNumaNode()
 	}
 	for _, l := range g.GetLinks() {
-		out.Links = append(out.Links, schedapi.GPULink{UUID: l.GetUuid(), NVLinks: l.GetNvLinks(), PeerAccess: l.GetPeerAccess(), Why: l.GetWhy()})
+		out.Links = append(out.Links, schedapi.GPULink{UUID: l.GetUuid(), NVLinks: l.GetNvLinks(), PeerAccess: l.GetPeerAccess(), Why: l.GetReason()})
 	}
 	return out
 }
@@ -39,7 +39,7 @@ func gpuHealthTo(h *schedapi.GPUHealth) *pb.GpuHealth {
 	}
 	return &pb.GpuHealth{
 		UsedBytes: h.UsedBytes, UtilizationPercent: h.UtilizationPercent, MemoryPercent: h.MemoryPercent, ClockMhz: h.ClockMHz,
-		Throttled: h.Throttled, Watts: h.Watts, Celsius: h.Celsius, CorrectedEcc: h.CorrectedECC, UncorrectedEcc: h.UncorrectedECC,
+		ThrottleReasons: h.Throttled, Watts: h.Watts, Celsius: h.Celsius, CorrectedEccErrors: h.CorrectedECC, UncorrectedEccErrors: h.UncorrectedECC,
 		Xids: h.XIDs, LastEvent: h.LastEvent, ForeignProcesses: h.ForeignProcesses, ForeignBytes: h.ForeignBytes,
 	}
 }
@@ -50,7 +50,7 @@ func gpuHealthFrom(h *pb.GpuHealth) *schedapi.GPUHealth {
 	}
 	return &schedapi.GPUHealth{
 		UsedBytes: h.GetUsedBytes(), UtilizationPercent: h.GetUtilizationPercent(), MemoryPercent: h.GetMemoryPercent(), ClockMHz: h.GetClockMhz(),
-		Throttled: h.GetThrottled(), Watts: h.GetWatts(), Celsius: h.GetCelsius(), CorrectedECC: h.GetCorrectedEcc(), UncorrectedECC: h.GetUncorrectedEcc(),
+		Throttled: h.GetThrottleReasons(), Watts: h.GetWatts(), Celsius: h.GetCelsius(), CorrectedECC: h.GetCorrectedEccErrors(), UncorrectedECC: h.GetUncorrectedEccErrors(),
 		XIDs: h.GetXids(), LastEvent: h.GetLastEvent(), ForeignProcesses: h.GetForeignProcesses(), ForeignBytes: h.GetForeignBytes(),
 	}
 }

@@ -82,10 +82,3 @@ func listedGraph(g *schedapi.Graph) *pb.Graph {
 	short.Prefixes = g.Prefixes[:min(len(g.Prefixes), listedPrefixes)]
 	return graphTo(&short)
 }
-
-// reachedWorker keeps only the fields of a worker that a client needs to fetch from it.
-func reachedWorker(w *schedapi.Worker) *pb.Worker {
-	short := *w
-	short.Deaths, short.Lanes, short.LastExecutorDeath, short.SpillFailure, short.Executors, short.Resources = nil, nil, "", "", nil, nil
-	return workerTo(&short)
-}

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -105,17 +106,31 @@ func (s *schedulerService) GetWorker(ctx context.Context, r *pb.GetWorkerRequest
 	if err != nil {
 		return nil, err
 	}
-	if id := ids.WorkerID(r.GetWorkerId()); id != 0 {
+	worker, err := findWorker(snapshot, "worker", r.GetWorker())
+	if err != nil {
+		return nil, err
+	}
+	view := cmp.Or(r.GetView(), pb.WorkerView_WORKER_VIEW_FULL)
+	return &pb.GetWorkerResponse{Worker: workerTo(worker, view)}, nil
+}
+
+// findWorker returns the worker that a field of a request names; an incarnation that is lost, too,
+// as long as the catalogue remembers it.
+func findWorker(snapshot schedapi.Snapshot, field string, ref *pb.WorkerRef) (*schedapi.Worker, error) {
+	switch by := ref.GetWorker().(type) {
+	case *pb.WorkerRef_Id:
+		id := ids.WorkerID(by.Id)
 		if worker := snapshot.Worker(id); worker != nil {
-			return &pb.GetWorkerResponse{Worker: workerTo(worker)}, nil
+			return worker, nil
 		}
 		return nil, unknownWorker(id.String())
+	case *pb.WorkerRef_Name:
+		if worker := snapshot.WorkerByName(by.Name); worker != nil {
+			return worker, nil
+		}
+		return nil, unknownWorker(by.Name)
 	}
-	worker := snapshot.WorkerByName(r.GetName())
-	if worker == nil {
-		return nil, unknownWorker(r.GetName())
-	}
-	return &pb.GetWorkerResponse{Worker: workerTo(worker)}, nil
+	return nil, invalid(field, "neither id nor name is set: name the worker by one of them")
 }
 
 func (s *schedulerService) ListWorkers(ctx context.Context, r *pb.ListWorkersRequest) (*pb.ListWorkersResponse, error) {
@@ -129,7 +144,7 @@ func (s *schedulerService) ListWorkers(ctx context.Context, r *pb.ListWorkersReq
 	}
 	states := convertAll(r.GetStates(), func(state pb.WorkerState) schedapi.WorkerState { return schedapi.WorkerState(state) })
 	workers, more := snapshot.Workers(states, ids.WorkerID(after), pageSize(r.GetPageSize()))
-	listed := page(workers, workerTo)
+	listed := page(workers, func(w *schedapi.Worker) *pb.Worker { return workerTo(w, r.GetView()) })
 	return &pb.ListWorkersResponse{
 		Workers:       listed,
 		NextPageToken: nextPage(listed, more || len(listed) < len(workers), func(w *pb.Worker) uint64 { return uint64(w.GetWorkerId()) }),
@@ -254,10 +269,10 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 	snapshot := s.scheduler.LastSnapshot()
 	filter := sched.TaskFilter{Graph: ids.GraphID(r.GetGraphId()), Namespace: r.GetNamespace(), KeyPrefix: r.GetKeyPrefix()}
 	var on ids.WorkerID
-	if r.GetWorker() != "" {
-		worker := snapshot.WorkerByName(r.GetWorker())
-		if worker == nil {
-			return nil, unknownWorker(r.GetWorker())
+	if r.GetWorker() != nil {
+		worker, err := findWorker(snapshot, "worker", r.GetWorker())
+		if err != nil {
+			return nil, err
 		}
 		on = worker.ID
 	}
@@ -332,17 +347,17 @@ func fetchBy(snapshot schedapi.Snapshot, v *sched.Verdict) string {
 		if w := snapshot.Worker(source.Worker); w != nil {
 			part = humanize.IBytes(source.Bytes) + " from " + w.Name
 		}
-		var lanes []schedapi.Lane
+		var routes []schedapi.Route
 		if reader != nil {
-			lanes = reader.Lanes
+			routes = reader.Routes
 		}
-		i := slices.IndexFunc(lanes, func(l schedapi.Lane) bool { return l.Peer == source.Worker && l.State == schedapi.LaneOpen })
+		i := slices.IndexFunc(routes, func(r schedapi.Route) bool { return r.Peer == source.Worker && r.State == schedapi.RouteOpen })
 		if i < 0 {
 			part += ", from which nothing was fetched yet"
 		} else {
-			part += " by " + lanes[i].Path
-			if lanes[i].Transport != "" {
-				part += " (" + lanes[i].Transport + ")"
+			part += " by " + routes[i].Path.String()
+			if routes[i].Transport != "" {
+				part += " (" + routes[i].Transport + ")"
 			}
 		}
 		parts = append(parts, part)
@@ -380,11 +395,11 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 	}
 	snapshot := s.scheduler.LastSnapshot() // It has the address of every worker that holds an object.
 	for id := range named {
-		if worker := snapshot.Worker(ids.WorkerID(id)); worker != nil {
-			response.Workers = append(response.Workers, reachedWorker(worker))
+		if worker := snapshot.Worker(ids.WorkerID(id)); worker != nil && worker.State != schedapi.WorkerLost {
+			response.Workers = append(response.Workers, addressTo(worker))
 		}
 	}
-	slices.SortFunc(response.Workers, func(a, b *pb.Worker) int { return int(a.GetWorkerId()) - int(b.GetWorkerId()) })
+	slices.SortFunc(response.Workers, func(a, b *pb.WorkerAddress) int { return int(a.GetWorkerId()) - int(b.GetWorkerId()) })
 	return response, nil
 }
 

@@ -30,10 +30,12 @@ type watcher struct {
 	// greeted: the first message, which carries the scheduler's life, was sent.
 	greeted bool
 	updates updateMessage
+	// workerView selects the fields of workers.
+	workerView pb.WorkerView
 }
 
 func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
-	w := &watcher{Server: s.Server, stream: stream, untilEnded: r.GetUntilEnded(), selection: schedapi.Selection{
+	w := &watcher{Server: s.Server, stream: stream, untilEnded: r.GetUntilEnded(), workerView: r.GetWorkerView(), selection: schedapi.Selection{
 		Graphs:   r.GetGraphs() || len(r.GetGraphIds()) > 0,
 		GraphIDs: convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]),
 		Workers:  r.GetWorkers(), Datasets: r.GetDatasets(),
@@ -232,7 +234,7 @@ func (w *watcher) catalogMessage(changes *schedapi.Changes) (*pb.WatchResponse, 
 		message.Graphs = append(message.Graphs, converted)
 	}
 	for _, worker := range changes.Workers {
-		converted := workerTo(worker)
+		converted := workerTo(worker, w.workerView)
 		room(itemBytes + proto.Size(converted))
 		message.Workers = append(message.Workers, converted)
 	}

@@ -101,9 +101,9 @@ type Worker struct {
 	Executors         []string
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
-	BytesIn           uint64
-	BytesOut          uint64
-	Lanes             []Lane
+	ReceivedBytes     uint64
+	SentBytes         uint64
+	Routes            []Route
 	// The Spilled bytes are on disk now. SpillFailure is the reason why the worker cannot write
 	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64

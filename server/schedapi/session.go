@@ -68,8 +68,8 @@ type RescueReport struct {
 type WorkerStats struct {
 	MemoryUsedBytes   uint64
 	RSSBytes          uint64
-	BytesIn           uint64
-	BytesOut          uint64
+	ReceivedBytes     uint64
+	SentBytes         uint64
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
 	// MemoryPressure asks for Outbound.NextUses.
@@ -78,19 +78,20 @@ type WorkerStats struct {
 	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
-	// Lanes is nil if no path has changed since the last report.
-	Lanes []Lane
+	// Routes is nil if no route has changed since the last report.
+	Routes []Route
 	// GPU is nil if its state is unknown.
 	GPU *GPUHealth
 }
 
-// Lane is one path by which a worker fetches from a peer.
-type Lane struct {
-	Peer           ids.WorkerID
-	PeerName       string
-	Path           string
-	State          uint8 // value of the API's LaneState
-	Why            string
+// Route is one path by which a worker fetches from a peer.
+type Route struct {
+	Peer     ids.WorkerID
+	PeerName string
+	Path     TransferPath
+	State    RouteState
+	// Reason is why the path is not used, or the error of its last failure; for people.
+	Reason         string
 	BytesPerSecond float64
 	Latency        time.Duration
 	// Bytes that arrived, by Succeeded fetches; Failed counts the others.
@@ -99,8 +100,45 @@ type Lane struct {
 	Transport string
 }
 
-// LaneOpen is the state of paths that are in use.
-const LaneOpen = 2
+// TransferPath is a way by which objects travel from one worker to another.
+type TransferPath uint8
+
+// Paths; the values equal those of the API.
+const (
+	PathIPC    TransferPath = 1
+	PathPinned TransferPath = 2
+	PathBorrow TransferPath = 3
+	PathUCX    TransferPath = 4
+	PathGRPC   TransferPath = 5
+)
+
+// String returns the name of the path in settings and texts.
+func (p TransferPath) String() string {
+	switch p {
+	case PathIPC:
+		return "ipc"
+	case PathPinned:
+		return "pinned"
+	case PathBorrow:
+		return "borrow"
+	case PathUCX:
+		return "ucx"
+	case PathGRPC:
+		return "grpc"
+	}
+	return "an unknown path"
+}
+
+// RouteState is whether a worker uses a route.
+type RouteState uint8
+
+// States of routes; the values equal those of the API.
+const (
+	RouteUntried     RouteState = 1
+	RouteOpen        RouteState = 2
+	RouteFailed      RouteState = 3
+	RouteUnreachable RouteState = 4
+)
 
 // Outbound holds the messages to one worker, which are sent in the order of the fields. The
 // unexported slices are the memory that the exported ones refer to.

@@ -314,7 +314,7 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 		t.Error("no worker was killed: the graph was too short to test anything")
 	}
 	c.until(ctx, t, "every death of a worker to be explained", func() bool {
-		list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
+		list, err := c.client.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
 		if err != nil {
 			t.Fatal(err)
 		}

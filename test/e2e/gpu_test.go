@@ -193,7 +193,7 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 		t.Helper()
 		var w *millracev1.Worker
 		within(t, "one active worker", func() bool {
-			all, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+			all, err := client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 			if err == nil && len(all) == 1 {
 				w = all[0]
 			}
@@ -213,7 +213,7 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 	next := func(w *millracev1.Worker, cause string) {
 		t.Helper()
 		within(t, "another life of the worker, and the cause: "+cause, func() bool {
-			all, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+			all, err := client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 			if err != nil || len(all) != 1 || all[0].GetIncarnation() == w.GetIncarnation() {
 				return false
 			}

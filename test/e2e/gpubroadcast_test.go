@@ -76,7 +76,7 @@ func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
 	// is mapped for the first time. So repeat until a worker in the middle has passed on bytes.
 	given := func() (bytes uint64) {
 		for _, w := range workers()[1:] {
-			bytes += w.GetBytesOut()
+			bytes += w.GetSentBytes()
 		}
 		return bytes
 	}

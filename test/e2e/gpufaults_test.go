@@ -70,7 +70,7 @@ func (m *gpus) withCompiler(t *testing.T) *gpus {
 // people returns the active workers of a cluster, sorted by name.
 func people(t *testing.T, client *millrace.Client) []*millracev1.Worker {
 	t.Helper()
-	list, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	list, err := client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,8 +323,8 @@ func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
 	held.check(t, millrace.WithWorkers(list[1].GetName()))
 	within(t, "the lane to say why it is none", func() bool {
 		return slices.ContainsFunc(people(t, client), func(w *millracev1.Worker) bool {
-			return slices.ContainsFunc(w.GetLanes(), func(l *millracev1.Lane) bool {
-				return l.GetPath() == "ucx" && strings.Contains(l.GetWhy(), "cannot read from one GPU to another")
+			return slices.ContainsFunc(w.GetRoutes(), func(l *millracev1.Route) bool {
+				return l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_UCX && strings.Contains(l.GetReason(), "cannot read from one GPU to another")
 			})
 		})
 	})

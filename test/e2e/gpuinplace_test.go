@@ -54,7 +54,7 @@ func (p *pair) run(t *testing.T, at *millracev1.Worker, name string, args millra
 func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes uint64) {
 	t.Helper()
 	within(t, fmt.Sprintf("%s tells of %d bytes", to.GetName(), least), func() bool {
-		list, err := p.client.Workers(soon(t))
+		list, err := p.client.FullWorkers(soon(t))
 		if err != nil {
 			return false
 		}
@@ -62,9 +62,9 @@ func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes ui
 			if w.GetWorkerId() != to.GetWorkerId() {
 				continue
 			}
-			for _, l := range w.GetLanes() {
-				if l.GetPath() == "ipc" {
-					bytes = l.GetBytes()
+			for _, l := range w.GetRoutes() {
+				if l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_IPC {
+					bytes = l.GetReceivedBytes()
 				}
 			}
 		}

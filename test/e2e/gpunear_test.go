@@ -23,7 +23,7 @@ func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 	connected := func(gone uint64) (pid uint64) {
 		t.Helper()
 		within(t, "all pairs are connected", func() bool {
-			list, err := client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+			list, err := client.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 			if err != nil || len(list) != gpus {
 				return false
 			}
@@ -52,11 +52,11 @@ func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 // lanesTo counts the open paths between two workers that have not carried any bytes yet.
 func lanesTo(t *testing.T, reader, source *millracev1.Worker) (open int) {
 	t.Helper()
-	for _, l := range reader.GetLanes() {
-		if l.GetPeerWorkerId() != source.GetWorkerId() || l.GetPath() != "ipc" || l.GetState() != millracev1.LaneState_LANE_STATE_OPEN {
+	for _, l := range reader.GetRoutes() {
+		if l.GetPeerWorkerId() != source.GetWorkerId() || l.GetPath() != millracev1.TransferPath_TRANSFER_PATH_IPC || l.GetState() != millracev1.RouteState_ROUTE_STATE_OPEN {
 			continue
 		}
-		if open++; l.GetBytesPerSecond() <= 0 || l.GetLatencyNanos() == 0 || l.GetBytes() != 0 {
+		if open++; l.GetBytesPerSecond() <= 0 || l.GetLatency() == nil || l.GetReceivedBytes() != 0 {
 			t.Errorf("%s from %s: %v", reader.GetName(), source.GetName(), l)
 		}
 	}

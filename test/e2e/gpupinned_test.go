@@ -33,16 +33,16 @@ func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
 		there(t, again, want[i])
 	}
 	within(t, "gpu-1 tells how it read", func() bool {
-		workers, err := client.Workers(ctx)
+		workers, err := client.FullWorkers(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range workers {
-			for _, l := range w.GetLanes() {
-				if w.GetName() == "gpu-1" && l.GetPath() == "grpc" && l.GetBytes() > 0 {
-					t.Fatalf("%d bytes came in a stream", l.GetBytes())
+			for _, l := range w.GetRoutes() {
+				if w.GetName() == "gpu-1" && l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_GRPC && l.GetReceivedBytes() > 0 {
+					t.Fatalf("%d bytes came in a stream", l.GetReceivedBytes())
 				}
-				if w.GetName() == "gpu-1" && l.GetPath() == "pinned" && l.GetState() == millracev1.LaneState_LANE_STATE_OPEN && l.GetBytes() >= 5<<20 {
+				if w.GetName() == "gpu-1" && l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_PINNED && l.GetState() == millracev1.RouteState_ROUTE_STATE_OPEN && l.GetReceivedBytes() >= 5<<20 {
 					return true
 				}
 			}

@@ -121,9 +121,9 @@ func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, w := range workers {
-			if w.GetName() == "gpu-1" && w.GetBytesIn() >= travel {
-				if w.GetBytesIn() > travel+1<<20 {
-					t.Fatalf("%d bytes came to gpu-1, where slices of %d were needed", w.GetBytesIn(), travel)
+			if w.GetName() == "gpu-1" && w.GetReceivedBytes() >= travel {
+				if w.GetReceivedBytes() > travel+1<<20 {
+					t.Fatalf("%d bytes came to gpu-1, where slices of %d were needed", w.GetReceivedBytes(), travel)
 				}
 				return true
 			}

@@ -125,6 +125,10 @@ func TestGrpcurl(t *testing.T) {
 	if list, _ := second["workers"].([]any); len(list) != 1 || second["nextPageToken"] != nil || dig(second, "workers", 0, "name") == dig(first, "workers", 0, "name") {
 		t.Errorf("second page of workers: %v", second)
 	}
+	name, _ := dig(first, "workers", 0, "name").(string)
+	if one := rpc(t, "GetWorker", `{"worker": {"name": "`+name+`"}}`); dig(one, "worker", "workerId") != dig(first, "workers", 0, "workerId") {
+		t.Errorf("the worker by name: %v", one)
+	}
 
 	// The data port of a worker describes itself, too.
 	address, _ := dig(first, "workers", 0, "dataAddress").(string)

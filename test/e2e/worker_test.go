@@ -84,7 +84,7 @@ func active(t *testing.T, client *millrace.Client, names ...string) map[string]*
 	t.Helper()
 	var found map[string]*millracev1.Worker
 	within(t, fmt.Sprintf("the active workers are %q", names), func() bool {
-		workers, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+		workers, err := client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 		if err != nil {
 			t.Fatal(err)
 		}

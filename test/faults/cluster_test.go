@@ -150,7 +150,7 @@ func (c *cluster) processWith(host int, env []string, files []*os.File, line ...
 // find returns the active worker of a name, nil if there is none.
 func (c *cluster) find(name string) *millracev1.Worker {
 	c.t.Helper()
-	list, err := c.client.Workers(c.t.Context(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	list, err := c.client.FullWorkers(c.t.Context(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		c.t.Fatalf("the workers: %v", err)
 	}

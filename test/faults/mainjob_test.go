@@ -32,8 +32,8 @@ func TestMainJobBetweenHosts(t *testing.T) {
 			t.Fatalf("it did not end with ok: %v", err)
 		}
 		for _, name := range []string{"w1-0", "w2-0"} {
-			if w := c.must(name); w.GetFinishedTasks() == 0 || w.GetBytesIn() == 0 || w.GetBytesOut() == 0 {
-				t.Errorf("%s had no part in it: %d tasks, %d bytes in, %d out", name, w.GetFinishedTasks(), w.GetBytesIn(), w.GetBytesOut())
+			if w := c.must(name); w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 || w.GetSentBytes() == 0 {
+				t.Errorf("%s had no part in it: %d tasks, %d bytes in, %d out", name, w.GetFinishedTasks(), w.GetReceivedBytes(), w.GetSentBytes())
 			}
 		}
 		c.carried(p, "w2-0", "w1-0")

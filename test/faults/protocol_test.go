@@ -16,15 +16,16 @@ type protocol struct {
 	flags []string
 	// together: the path only works between workers on the same host.
 	together bool
-	// path and transport are the names under which a worker reports the path.
-	path, transport string
+	// path and transport are what a worker reports as its route.
+	path      millracev1.TransferPath
+	transport string
 }
 
 var (
-	byGRPC   = protocol{name: "grpc", flags: []string{"--protocol", "grpc"}, path: "grpc"}
-	byTCP    = protocol{name: "ucx tcp", flags: []string{"--protocol", "ucx", "--ucx-tls", "tcp"}, path: "ucx", transport: "tcp"}
-	byCMA    = protocol{name: "ucx cma", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma"}, together: true, path: "ucx", transport: "cma"}
-	byBorrow = protocol{name: "borrow", flags: []string{"--protocol", "borrow"}, together: true, path: "borrow"}
+	byGRPC   = protocol{name: "grpc", flags: []string{"--protocol", "grpc"}, path: millracev1.TransferPath_TRANSFER_PATH_GRPC}
+	byTCP    = protocol{name: "ucx tcp", flags: []string{"--protocol", "ucx", "--ucx-tls", "tcp"}, path: millracev1.TransferPath_TRANSFER_PATH_UCX, transport: "tcp"}
+	byCMA    = protocol{name: "ucx cma", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma"}, together: true, path: millracev1.TransferPath_TRANSFER_PATH_UCX, transport: "cma"}
+	byBorrow = protocol{name: "borrow", flags: []string{"--protocol", "borrow"}, together: true, path: millracev1.TransferPath_TRANSFER_PATH_BORROW}
 
 	apart      = []protocol{byGRPC, byTCP}
 	everywhere = []protocol{byGRPC, byTCP, byCMA, byBorrow}
@@ -69,8 +70,8 @@ func (c *cluster) carried(p protocol, source, reader string) {
 	c.t.Helper()
 	var last time.Time
 	c.until(fmt.Sprintf("%s reads from %s by %s", reader, source, p.name), func() bool {
-		if slices.ContainsFunc(c.must(reader).GetLanes(), func(l *millracev1.Lane) bool {
-			return l.GetPeer() == source && l.GetPath() == p.path && l.GetTransport() == p.transport && l.GetBytes() > 0
+		if slices.ContainsFunc(c.must(reader).GetRoutes(), func(l *millracev1.Route) bool {
+			return l.GetPeer() == source && l.GetPath() == p.path && l.GetTransport() == p.transport && l.GetReceivedBytes() > 0
 		}) {
 			return true
 		}

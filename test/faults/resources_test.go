@@ -17,7 +17,7 @@ import (
 )
 
 // byAll allows all transports of UCX for one host, and TCP after them.
-var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true, path: "ucx", transport: "cma"}
+var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true, path: millracev1.TransferPath_TRANSFER_PATH_UCX, transport: "cma"}
 
 // TestShmIsFull: workers that find no room in /dev/shm do not use it.
 func TestShmIsFull(t *testing.T) {

@@ -263,10 +263,10 @@ func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future)
 	// streams.
 	c.proved("a-0", "b-0", true)
 	kept := c.sources(first)
-	had := c.find("a-0").GetBytesIn()
+	had := c.find("a-0").GetReceivedBytes()
 	read := c.stamp(key, 32, first, kept, millrace.WithWorkers("a-0"))
-	c.until("bytes arrive", func() bool { return c.find("a-0").GetBytesIn() >= had+pieceBytes })
-	if got := c.find("a-0").GetBytesIn() - had; got >= pieces*pieceBytes {
+	c.until("bytes arrive", func() bool { return c.find("a-0").GetReceivedBytes() >= had+pieceBytes })
+	if got := c.find("a-0").GetReceivedBytes() - had; got >= pieces*pieceBytes {
 		c.t.Fatalf("all of it has arrived before anything broke: %d bytes", got)
 	}
 	return read, kept
@@ -309,7 +309,7 @@ func TestMainJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a-0", "b-0"} {
-		if w := c.find(name); w == nil || w.GetFinishedTasks() == 0 || w.GetBytesIn() == 0 {
+		if w := c.find(name); w == nil || w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 {
 			t.Errorf("worker %s had no part in it: %v", name, w)
 		}
 	}

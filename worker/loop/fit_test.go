@@ -54,7 +54,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 			})
 		}
 		o.stats(&workerv1.WorkerStats{
-			LastExecutorDeath: noise(r), SpillFailure: noise(r), Lanes: []*millracev1.Lane{{Why: noise(r)}},
+			LastExecutorDeath: noise(r), SpillFailure: noise(r), Routes: []*millracev1.Route{{Reason: noise(r)}},
 		})
 		o.rescue(&workerv1.RescueReport{Reason: noise(r), Failed: make([]*workerv1.Replica, 10)})
 		for m := o.take(); m != nil; m = o.take() {

@@ -3,6 +3,9 @@ package loop
 import (
 	"errors"
 	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -19,7 +22,7 @@ type laned interface {
 
 // lanes returns the routes to all peers if they have changed since the last call, and nil
 // otherwise.
-func (w *Worker) lanes() []*millracev1.Lane {
+func (w *Worker) lanes() []*millracev1.Route {
 	path, ok := w.config.Path.(laned)
 	if !ok {
 		return nil
@@ -33,20 +36,28 @@ func (w *Worker) lanes() []*millracev1.Lane {
 	for _, p := range w.peers {
 		peers[p.Address] = p
 	}
-	var out []*millracev1.Lane
+	var out []*millracev1.Route
 	for _, l := range now {
 		peer, known := peers[l.Peer]
 		if !known {
 			continue
 		}
-		out = append(out, &millracev1.Lane{
-			PeerWorkerId: uint32(peer.Worker), Peer: peer.Name, Path: l.Path, State: millracev1.LaneState(l.State + 1), Why: l.Why,
-			BytesPerSecond: l.Rate, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
-			Transport: l.Transport,
-		})
+		route := &millracev1.Route{
+			PeerWorkerId: uint32(peer.Worker), Peer: peer.Name, Path: pathNumber(l.Path), State: millracev1.RouteState(l.State + 1), Reason: l.Why,
+			BytesPerSecond: l.Rate, ReceivedBytes: l.Bytes, SucceededFetches: l.Succeeded, FailedFetches: l.Failed, Transport: l.Transport,
+		}
+		if l.Latency > 0 {
+			route.Latency = durationpb.New(l.Latency)
+		}
+		out = append(out, route)
 	}
-	slices.SortStableFunc(out, func(a, b *millracev1.Lane) int { return int(a.GetPeerWorkerId()) - int(b.GetPeerWorkerId()) })
+	slices.SortStableFunc(out, func(a, b *millracev1.Route) int { return int(a.GetPeerWorkerId()) - int(b.GetPeerWorkerId()) })
 	return out
+}
+
+// pathNumber returns the API's number of a path; 0 if the API does not know the path.
+func pathNumber(name string) millracev1.TransferPath {
+	return millracev1.TransferPath(millracev1.TransferPath_value["TRANSFER_PATH_"+strings.ToUpper(name)])
 }
 
 // setPeer records the address of a worker, or that the worker is gone (an empty address).

@@ -104,8 +104,8 @@ func (o *outbox) stats(s *workerv1.WorkerStats) {
 	if o.mute {
 		return
 	}
-	if o.beat != nil && len(s.GetLanes()) == 0 {
-		s.Lanes = o.beat.GetLanes() // routes are reported once per change
+	if o.beat != nil && len(s.GetRoutes()) == 0 {
+		s.Routes = o.beat.GetRoutes() // routes are reported once per change
 	}
 	o.beat = s
 	o.pending = true

@@ -27,12 +27,12 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 			s.SpillFailure = t.Failed.Error()
 		}
 	}
-	s.Lanes = w.lanes()
+	s.Routes = w.lanes()
 	if w.config.GPUHealth != nil {
 		s.GpuHealth = w.config.GPUHealth()
 	}
 	if w.config.Traffic != nil {
-		s.BytesIn, s.BytesOut = w.config.Traffic()
+		s.ReceivedBytes, s.SentBytes = w.config.Traffic()
 	}
 	if w.config.Executors != nil {
 		s.ExecutorDeaths, s.LastExecutorDeath = w.config.Executors.Deaths()

@@ -565,10 +565,15 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 	request := &workerv1.ReportWorkerDeathRequest{
 		Name: w.Name, Restarting: restarting,
 		Death: &millracev1.WorkerDeath{
-			Incarnation: l.incarnation, Cause: text, ExitCode: int32(cause.ExitCode), Signal: cause.Signal,
-			DeviceFault: cause.ExitCode == ExitDevice || cause.ExitCode == ExitFault,
-			OutOfMemory: cause.OutOfMemory, LogTail: strings.ToValidUTF8(tail, "�"), Time: timestamppb.Now(), Pid: int64(l.cmd.Process.Pid),
+			Incarnation: l.incarnation, Pid: int64(l.cmd.Process.Pid), EndTime: timestamppb.Now(), Cause: text,
+			OutOfMemory: cause.OutOfMemory, DeviceFault: cause.ExitCode == ExitDevice || cause.ExitCode == ExitFault,
+			LogTail: strings.ToValidUTF8(tail, "�"),
 		},
+	}
+	if cause.Signal != "" {
+		request.Death.End = &millracev1.WorkerDeath_Signal{Signal: cause.Signal}
+	} else {
+		request.Death.End = &millracev1.WorkerDeath_ExitCode{ExitCode: int32(cause.ExitCode)}
 	}
 	w.reports.Add(1)
 	go func() {

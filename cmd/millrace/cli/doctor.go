@@ -64,7 +64,7 @@ func (a *app) retired(ctx context.Context) map[string]string {
 		return nil
 	}
 	defer func() { _ = c.Close() }()
-	workers, err := c.Workers(ctx)
+	workers, err := c.FullWorkers(ctx)
 	if err != nil {
 		return nil
 	}

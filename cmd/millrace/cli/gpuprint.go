@@ -36,10 +36,10 @@ func gpuHealth(h *millracev1.GpuHealth) string {
 	if h.GetLastEvent() != "" {
 		wrong = append(wrong, fmt.Sprintf("%d Xid errors, last event: %s", h.GetXids(), h.GetLastEvent()))
 	}
-	if h.GetUncorrectedEcc() > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d memory errors that ECC could not correct", h.GetUncorrectedEcc()))
+	if h.GetUncorrectedEccErrors() > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d memory errors that ECC could not correct", h.GetUncorrectedEccErrors()))
 	}
-	if t := h.GetThrottled(); len(t) > 0 {
+	if t := h.GetThrottleReasons(); len(t) > 0 {
 		wrong = append(wrong, "slowed by: "+strings.Join(t, ", "))
 	}
 	if h.GetForeignProcesses() > 0 {
@@ -116,7 +116,7 @@ func linkCell(a, b *millracev1.Worker) string {
 	}
 	switch l := a.GetGpu().GetLinks()[i]; {
 	case !l.GetPeerAccess():
-		return "no: " + l.GetWhy()
+		return "no: " + l.GetReason()
 	case l.GetNvLinks() > 0:
 		return fmt.Sprintf("NV%d", l.GetNvLinks())
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -124,11 +125,15 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 		if err != nil {
 			return err
 		}
+		var worker *millracev1.WorkerRef
+		if name := a.settings.String("worker"); name != "" {
+			worker = workerRef(ctx, s, name)
+		}
 		out := new(millracev1.ListTasksResponse)
 		err = pages(a, func(size int32, token string) (string, error) {
 			r, err := s.ListTasks(ctx, &millracev1.ListTasksRequest{
 				PageSize: size, PageToken: token, States: in, Namespace: namespace,
-				GraphId: uint64(a.settings.Int64("graph")), Worker: a.settings.String("worker"),
+				GraphId: uint64(a.settings.Int64("graph")), Worker: worker,
 			})
 			out.Tasks, out.NextPageToken = append(out.Tasks, r.GetTasks()...), r.GetNextPageToken()
 			return r.GetNextPageToken(), err
@@ -142,9 +147,14 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 		if err != nil {
 			return err
 		}
+		// Only the table for people shows few fields.
+		view := millracev1.WorkerView_WORKER_VIEW_FULL
+		if f, err := a.format(); err == nil && f == "table" {
+			view = millracev1.WorkerView_WORKER_VIEW_BASIC
+		}
 		out := new(millracev1.ListWorkersResponse)
 		err = pages(a, func(size int32, token string) (string, error) {
-			r, err := s.ListWorkers(ctx, &millracev1.ListWorkersRequest{PageSize: size, PageToken: token, States: in})
+			r, err := s.ListWorkers(ctx, &millracev1.ListWorkersRequest{PageSize: size, PageToken: token, States: in, View: view})
 			out.Workers, out.NextPageToken = append(out.Workers, r.GetWorkers()...), r.GetNextPageToken()
 			return r.GetNextPageToken(), err
 		})
@@ -244,11 +254,7 @@ func (a *app) describe() *cobra.Command {
 						}
 					})
 				case "worker":
-					request := &millracev1.GetWorkerRequest{Name: args[1]}
-					if n, ok := number(args[1], 'w'); ok {
-						request = &millracev1.GetWorkerRequest{WorkerId: uint32(n)}
-					}
-					out, err := s.GetWorker(ctx, request)
+					out, err := s.GetWorker(ctx, &millracev1.GetWorkerRequest{Worker: workerRef(ctx, s, args[1])})
 					if err != nil {
 						return err
 					}
@@ -308,7 +314,7 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 	}
 	for _, d := range x.GetDeaths() {
 		row(w)
-		row(w, "death", age(d.GetTime())+" ago")
+		row(w, "death", age(d.GetEndTime())+" ago")
 		row(w, "cause", d.GetCause())
 		row(w, "incarnation", d.GetIncarnation())
 		row(w, "pid", d.GetPid())
@@ -317,6 +323,19 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 			row(w, "log", line)
 		}
 	}
+}
+
+// workerRef names a worker in a request. A text like w7 is a number, unless a worker has that name.
+func workerRef(ctx context.Context, s millracev1.SchedulerServiceClient, text string) *millracev1.WorkerRef {
+	named := &millracev1.WorkerRef{Worker: &millracev1.WorkerRef_Name{Name: text}}
+	n, ok := number(text, 'w')
+	if !ok || text[0] != 'w' || n > math.MaxUint32 {
+		return named
+	}
+	if _, err := s.GetWorker(ctx, &millracev1.GetWorkerRequest{Worker: named, View: millracev1.WorkerView_WORKER_VIEW_BASIC}); err == nil {
+		return named
+	}
+	return &millracev1.WorkerRef{Worker: &millracev1.WorkerRef_Id{Id: uint32(n)}}
 }
 
 func (a *app) explain() *cobra.Command {

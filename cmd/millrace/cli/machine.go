@@ -275,7 +275,7 @@ func (f *fleet) facts(i int) *millracev1.Gpu {
 			continue
 		}
 		l := f.top.Links[at(d)][at(peer)]
-		g.Links = append(g.Links, &millracev1.GpuLink{Uuid: peer.UUID, NvLinks: uint32(l.NVLinks), PeerAccess: l.P2P, Why: l.Why})
+		g.Links = append(g.Links, &millracev1.GpuLink{Uuid: peer.UUID, NvLinks: uint32(l.NVLinks), PeerAccess: l.P2P, Reason: l.Why})
 	}
 	return g
 }

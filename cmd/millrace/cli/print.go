@@ -131,7 +131,7 @@ func death(w *millracev1.Worker) string {
 	if s := d.GetSignal(); s != "" && !strings.Contains(text, s) {
 		text += " (" + s + ")"
 	}
-	return fmt.Sprintf("%s, %s ago", text, age(d.GetTime()))
+	return fmt.Sprintf("%s, %s ago", text, age(d.GetEndTime()))
 }
 
 // spilled describes the bytes on disk, and the reason if the worker cannot write there.
@@ -153,8 +153,8 @@ func workerCells(x *millracev1.Worker) []any {
 	return append([]any{
 		fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"),
 		x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(), size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()),
-		spilled(x), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
-		len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(),
+		spilled(x), size(x.GetReceivedBytes()), size(x.GetSentBytes()), age(x.GetCreateTime()),
+		x.GetDeathCount(), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(),
 	}, gpuCells(x)...)
 }
 
@@ -169,7 +169,7 @@ func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 	row(w, "ID", "NAME", "STATE", "SLOTS", "ASSIGNED", "FINISHED", "MEMORY", "LIMIT", "DEATHS", "AGE")
 	for _, x := range workers {
 		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(),
-			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), len(x.GetDeaths()), age(x.GetRegisterTime()))
+			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), x.GetDeathCount(), age(x.GetCreateTime()))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -60,7 +61,7 @@ const (
 // pairs lists how workers fetch from each other. If it is asked to probe, it makes pairs fetch that
 // have not done so.
 func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, []*millracev1.Worker, error) {
-	workers, err := c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	workers, err := c.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +89,7 @@ func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, []*millrac
 	}
 	want := len(known) + len(unknown)
 	for told := time.Now().Add(toldWithin); open(known) < want && time.Now().Before(told) && ctx.Err() == nil; {
-		if workers, err = c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE); err != nil {
+		if workers, err = c.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE); err != nil {
 			return nil, nil, err
 		}
 		known = pairsOf(workers)
@@ -168,40 +169,37 @@ func pairsOf(workers []*millracev1.Worker) []pair {
 		if !active[w.GetWorkerId()] {
 			continue
 		}
-		lanes := w.GetLanes()
-		for len(lanes) > 0 {
+		routes := w.GetRoutes()
+		for len(routes) > 0 {
 			n := 1
-			for n < len(lanes) && lanes[n].GetPeerWorkerId() == lanes[0].GetPeerWorkerId() {
+			for n < len(routes) && routes[n].GetPeerWorkerId() == routes[0].GetPeerWorkerId() {
 				n++
 			}
-			if active[lanes[0].GetPeerWorkerId()] {
-				pairs = append(pairs, pairOf(w.GetName(), lanes[:n]))
+			if active[routes[0].GetPeerWorkerId()] {
+				pairs = append(pairs, pairOf(w.GetName(), routes[:n]))
 			}
-			lanes = lanes[n:]
+			routes = routes[n:]
 		}
 	}
 	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Source, b.Source)) })
 	return pairs
 }
 
-// pairOf finds the first open path in the list; the worker lists the best paths first.
-func pairOf(reader string, lanes []*millracev1.Lane) pair {
-	out := pair{Reader: reader, Source: lanes[0].GetPeer(), Better: []refused{}}
-	for _, l := range lanes {
-		out.Bytes += l.GetBytes()
+// pairOf finds the first open route in the list; the worker lists the best ones first.
+func pairOf(reader string, routes []*millracev1.Route) pair {
+	out := pair{Reader: reader, Source: routes[0].GetPeer(), Better: []refused{}}
+	for _, r := range routes {
+		out.Bytes += r.GetReceivedBytes()
 		if out.Path != "" {
 			continue
 		}
-		if l.GetState() != millracev1.LaneState_LANE_STATE_OPEN {
-			why := l.GetWhy()
-			if why == "" {
-				why = "nothing was fetched by it yet"
-			}
-			out.Better = append(out.Better, refused{l.GetPath(), why})
+		path := strings.ToLower(short(r.GetPath(), "TRANSFER_PATH_"))
+		if r.GetState() != millracev1.RouteState_ROUTE_STATE_OPEN {
+			out.Better = append(out.Better, refused{path, cmp.Or(r.GetReason(), "nothing was fetched by it yet")})
 			continue
 		}
-		out.Path, out.Transport, out.GBPerS = l.GetPath(), l.GetTransport(), l.GetBytesPerSecond()/1e9
-		out.LatencyUS = float64(l.GetLatencyNanos()) / float64(time.Microsecond)
+		out.Path, out.Transport, out.GBPerS = path, r.GetTransport(), r.GetBytesPerSecond()/1e9
+		out.LatencyUS = float64(r.GetLatency().AsDuration()) / float64(time.Microsecond)
 	}
 	return out
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from millrace import _keys, errors
 from millrace._keys import UserKey
-from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2
+from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session import Session
 from millrace._workers import described, matching
 from millrace.future import Future, by_session
@@ -42,7 +42,7 @@ def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str,
                 task_calls_pb2.ListTasksRequest(
                     page_size=1000,
                     page_token=token,
-                    worker=worker.name,
+                    worker=worker_pb2.WorkerRef(id=worker.worker_id),
                     states=[task_pb2.TASK_STATE_SUCCEEDED],
                     namespace=session.namespace,
                 ),
@@ -63,7 +63,7 @@ def scheduler_info(session: Session) -> dict[str, Any]:
         "version": cluster.version,
         "http": cluster.http_address,
         "tasks": {f.name: getattr(cluster.tasks, f.name) for f in cluster.tasks.DESCRIPTOR.fields},
-        "workers": {w.name: described(w) for w in session.workers()},
+        "workers": {w.name: described(w) for w in session.full_workers()},
     }
 
 

@@ -34,26 +34,34 @@ class Locator:
             self._workers, self._addresses = {}, {}
 
     def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
-        """Returns the active workers. Without `fresh`, an answer that is less than one second old
-        may be returned."""
+        """Returns the active workers, without the lists that grow with the number of a worker's
+        peers and deaths. Without `fresh`, an answer that is less than one second old may be
+        returned."""
         with self._lock:
             if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
                 return list(self._workers.values())
-        found: dict[int, worker_pb2.Worker] = {}
-        token = ""
-        while True:
-            request = worker_calls_pb2.ListWorkersRequest(
-                page_size=1000, page_token=token, states=[worker_pb2.WORKER_STATE_ACTIVE]
-            )
-            page = self._connection.call("ListWorkers", request)
-            found.update((w.worker_id, w) for w in page.workers)
-            token = page.next_page_token
-            if not token:
-                break
+        found = {w.worker_id: w for w in self.list_workers([worker_pb2.WORKER_STATE_ACTIVE])}
         with self._lock:
             self._workers, self._workers_at = found, time.monotonic()
             self._addresses.update((w.worker_id, w.data_address) for w in found.values())
         return list(found.values())
+
+    def list_workers(
+        self,
+        states: Sequence[worker_pb2.WorkerState],
+        view: worker_pb2.WorkerView = worker_pb2.WORKER_VIEW_BASIC,
+    ) -> list[worker_pb2.Worker]:
+        """Lists the workers in these states. An empty list of states stands for all but the lost
+        ones."""
+        found: list[worker_pb2.Worker] = []
+        token = ""
+        while True:
+            request = worker_calls_pb2.ListWorkersRequest(page_size=1000, page_token=token, states=states, view=view)
+            page = self._connection.call("ListWorkers", request)
+            found += page.workers
+            token = page.next_page_token
+            if not token:
+                return found
 
     def addresses(self) -> dict[int, str]:
         """Returns the data addresses of workers by id, as of the last answers. Workers that are

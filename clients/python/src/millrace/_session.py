@@ -322,6 +322,10 @@ class Session:
         """See `Locator.workers`."""
         return self._locator.workers(fresh)
 
+    def full_workers(self) -> list[worker_pb2.Worker]:
+        """Returns the active workers with all their fields."""
+        return self._locator.list_workers([worker_pb2.WORKER_STATE_ACTIVE], worker_pb2.WORKER_VIEW_FULL)
+
     def scatter(
         self,
         states: Sequence[State],

@@ -37,8 +37,8 @@ def described(worker: worker_pb2.Worker) -> dict[str, Any]:
         "assigned_tasks": worker.assigned_tasks,
         "finished_tasks": worker.finished_tasks,
         "objects": worker.objects,
-        "bytes_in": worker.bytes_in,
-        "bytes_out": worker.bytes_out,
+        "received_bytes": worker.received_bytes,
+        "sent_bytes": worker.sent_bytes,
         "version": worker.version,
     }
     out["deaths"] = [MessageToDict(d, preserving_proto_field_name=True) for d in worker.deaths]

@@ -625,8 +625,8 @@ type ListTasksRequest struct {
 	GraphId uint64 `protobuf:"varint,3,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
 	// Only tasks in these states.
 	States []TaskState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=millrace.v1.TaskState" json:"states,omitempty"`
-	// Only tasks assigned to, or with their object on, this worker (by name). Empty: all.
-	Worker string `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Only tasks assigned to, or with their object on, this worker. Absent: all.
+	Worker *WorkerRef `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Only tasks of this namespace. Empty: all.
 	Namespace string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Only tasks whose key starts with this. Empty: all.
@@ -693,11 +693,11 @@ func (x *ListTasksRequest) GetStates() []TaskState {
 	return nil
 }
 
-func (x *ListTasksRequest) GetWorker() string {
+func (x *ListTasksRequest) GetWorker() *WorkerRef {
 	if x != nil {
 		return x.Worker
 	}
-	return ""
+	return nil
 }
 
 func (x *ListTasksRequest) GetNamespace() string {
@@ -1288,8 +1288,8 @@ type LocateObjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each task asked for, in order; state UNSPECIFIED if the task is unknown.
 	Objects []*ObjectLocation `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	// The workers named in `objects`.
-	Workers       []*Worker `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`
+	// The workers that `objects` names, by number. A worker that was lost meanwhile is missing.
+	Workers       []*WorkerAddress `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,7 +1331,7 @@ func (x *LocateObjectsResponse) GetObjects() []*ObjectLocation {
 	return nil
 }
 
-func (x *LocateObjectsResponse) GetWorkers() []*Worker {
+func (x *LocateObjectsResponse) GetWorkers() []*WorkerAddress {
 	if x != nil {
 		return x.Workers
 	}
@@ -1377,15 +1377,15 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12\x14\n" +
 	"\x05story\x18\x04 \x01(\bR\x05story\"8\n" +
 	"\x0fGetTaskResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\"\xc7\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\"\xd5\x02\n" +
 	"\x10ListTasksRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12\x19\n" +
 	"\bgraph_id\x18\x03 \x01(\x04R\agraphId\x12A\n" +
-	"\x06states\x18\x04 \x03(\x0e2\x16.millrace.v1.TaskStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12 \n" +
-	"\x06worker\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06worker\x128\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x16.millrace.v1.TaskStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12.\n" +
+	"\x06worker\x18\x05 \x01(\v2\x16.millrace.v1.WorkerRefR\x06worker\x128\n" +
 	"\tnamespace\x18\x06 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12'\n" +
 	"\n" +
 	"key_prefix\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\"d\n" +
@@ -1431,10 +1431,10 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"generation\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x1d\n" +
 	"\n" +
-	"worker_ids\x18\x05 \x03(\rR\tworkerIds\"}\n" +
+	"worker_ids\x18\x05 \x03(\rR\tworkerIds\"\x84\x01\n" +
 	"\x15LocateObjectsResponse\x125\n" +
-	"\aobjects\x18\x01 \x03(\v2\x1b.millrace.v1.ObjectLocationR\aobjects\x12-\n" +
-	"\aworkers\x18\x02 \x03(\v2\x13.millrace.v1.WorkerR\aworkersB\xaa\x01\n" +
+	"\aobjects\x18\x01 \x03(\v2\x1b.millrace.v1.ObjectLocationR\aobjects\x124\n" +
+	"\aworkers\x18\x02 \x03(\v2\x1a.millrace.v1.WorkerAddressR\aworkersB\xaa\x01\n" +
 	"\x0fcom.millrace.v1B\x0eTaskCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -1473,29 +1473,31 @@ var file_millrace_v1_task_calls_proto_goTypes = []any{
 	(*LocateObjectsResponse)(nil), // 19: millrace.v1.LocateObjectsResponse
 	(*Task)(nil),                  // 20: millrace.v1.Task
 	(TaskState)(0),                // 21: millrace.v1.TaskState
-	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
-	(*Value)(nil),                 // 23: millrace.v1.Value
-	(*structpb.Value)(nil),        // 24: google.protobuf.Value
-	(*Worker)(nil),                // 25: millrace.v1.Worker
+	(*WorkerRef)(nil),             // 22: millrace.v1.WorkerRef
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*Value)(nil),                 // 24: millrace.v1.Value
+	(*structpb.Value)(nil),        // 25: google.protobuf.Value
+	(*WorkerAddress)(nil),         // 26: millrace.v1.WorkerAddress
 }
 var file_millrace_v1_task_calls_proto_depIdxs = []int32{
 	20, // 0: millrace.v1.GetTaskResponse.task:type_name -> millrace.v1.Task
 	21, // 1: millrace.v1.ListTasksRequest.states:type_name -> millrace.v1.TaskState
-	20, // 2: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
-	20, // 3: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
-	20, // 4: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
-	13, // 5: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
-	22, // 6: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
-	23, // 7: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
-	24, // 8: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
-	21, // 9: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
-	18, // 10: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
-	25, // 11: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.Worker
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	22, // 2: millrace.v1.ListTasksRequest.worker:type_name -> millrace.v1.WorkerRef
+	20, // 3: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
+	20, // 4: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
+	20, // 5: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
+	13, // 6: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
+	23, // 7: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
+	24, // 8: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
+	25, // 9: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
+	21, // 10: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
+	18, // 11: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
+	26, // 12: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.WorkerAddress
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_calls_proto_init() }

@@ -43,7 +43,9 @@ type WatchRequest struct {
 	UntilEnded bool `protobuf:"varint,7,opt,name=until_ended,json=untilEnded,proto3" json:"until_ended,omitempty"`
 	// Life of the scheduler that `client_id` and `after_revision` are from (ClusterInfo.life). Another life than the scheduler's
 	// is an error (UNKNOWN_CLIENT). 0: not checked.
-	Life          uint64 `protobuf:"fixed64,8,opt,name=life,proto3" json:"life,omitempty"`
+	Life uint64 `protobuf:"fixed64,8,opt,name=life,proto3" json:"life,omitempty"`
+	// Fields of the workers in the stream. UNSPECIFIED: BASIC.
+	WorkerView    WorkerView `protobuf:"varint,9,opt,name=worker_view,json=workerView,proto3,enum=millrace.v1.WorkerView" json:"worker_view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -132,6 +134,13 @@ func (x *WatchRequest) GetLife() uint64 {
 		return x.Life
 	}
 	return 0
+}
+
+func (x *WatchRequest) GetWorkerView() WorkerView {
+	if x != nil {
+		return x.WorkerView
+	}
+	return WorkerView_WORKER_VIEW_UNSPECIFIED
 }
 
 // WatchResponse is a batch of changes.
@@ -294,7 +303,7 @@ var File_millrace_v1_watch_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_watch_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/watch.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xfd\x01\n" +
+	"\x17millrace/v1/watch.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xc1\x02\n" +
 	"\fWatchRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12%\n" +
 	"\x0eafter_revision\x18\x02 \x01(\x04R\rafterRevision\x12\x16\n" +
@@ -304,7 +313,9 @@ const file_millrace_v1_watch_proto_rawDesc = "" +
 	"\bdatasets\x18\x06 \x01(\bR\bdatasets\x12\x1f\n" +
 	"\vuntil_ended\x18\a \x01(\bR\n" +
 	"untilEnded\x12\x12\n" +
-	"\x04life\x18\b \x01(\x06R\x04life\"\x80\x04\n" +
+	"\x04life\x18\b \x01(\x06R\x04life\x12B\n" +
+	"\vworker_view\x18\t \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
+	"workerView\"\x80\x04\n" +
 	"\rWatchResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12)\n" +
 	"\x10catalog_revision\x18\x02 \x01(\x04R\x0fcatalogRevision\x12\x1a\n" +
@@ -339,21 +350,23 @@ var file_millrace_v1_watch_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_millrace_v1_watch_proto_goTypes = []any{
 	(*WatchRequest)(nil),  // 0: millrace.v1.WatchRequest
 	(*WatchResponse)(nil), // 1: millrace.v1.WatchResponse
-	(*TaskUpdate)(nil),    // 2: millrace.v1.TaskUpdate
-	(*Graph)(nil),         // 3: millrace.v1.Graph
-	(*Worker)(nil),        // 4: millrace.v1.Worker
-	(*Dataset)(nil),       // 5: millrace.v1.Dataset
+	(WorkerView)(0),       // 2: millrace.v1.WorkerView
+	(*TaskUpdate)(nil),    // 3: millrace.v1.TaskUpdate
+	(*Graph)(nil),         // 4: millrace.v1.Graph
+	(*Worker)(nil),        // 5: millrace.v1.Worker
+	(*Dataset)(nil),       // 6: millrace.v1.Dataset
 }
 var file_millrace_v1_watch_proto_depIdxs = []int32{
-	2, // 0: millrace.v1.WatchResponse.tasks:type_name -> millrace.v1.TaskUpdate
-	3, // 1: millrace.v1.WatchResponse.graphs:type_name -> millrace.v1.Graph
-	4, // 2: millrace.v1.WatchResponse.workers:type_name -> millrace.v1.Worker
-	5, // 3: millrace.v1.WatchResponse.datasets:type_name -> millrace.v1.Dataset
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2, // 0: millrace.v1.WatchRequest.worker_view:type_name -> millrace.v1.WorkerView
+	3, // 1: millrace.v1.WatchResponse.tasks:type_name -> millrace.v1.TaskUpdate
+	4, // 2: millrace.v1.WatchResponse.graphs:type_name -> millrace.v1.Graph
+	5, // 3: millrace.v1.WatchResponse.workers:type_name -> millrace.v1.Worker
+	6, // 4: millrace.v1.WatchResponse.datasets:type_name -> millrace.v1.Dataset
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_watch_proto_init() }

@@ -27,10 +27,10 @@ const (
 // GetWorkerRequest names a worker.
 type GetWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By id; 0: by name.
-	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// By name: its newest incarnation.
-	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The worker. Lost ones are remembered for a while.
+	Worker *WorkerRef `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Fields of the worker in the answer. UNSPECIFIED: FULL.
+	View          WorkerView `protobuf:"varint,2,opt,name=view,proto3,enum=millrace.v1.WorkerView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -65,18 +65,18 @@ func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *GetWorkerRequest) GetWorkerId() uint32 {
+func (x *GetWorkerRequest) GetWorker() *WorkerRef {
 	if x != nil {
-		return x.WorkerId
+		return x.Worker
 	}
-	return 0
+	return nil
 }
 
-func (x *GetWorkerRequest) GetName() string {
+func (x *GetWorkerRequest) GetView() WorkerView {
 	if x != nil {
-		return x.Name
+		return x.View
 	}
-	return ""
+	return WorkerView_WORKER_VIEW_UNSPECIFIED
 }
 
 // GetWorkerResponse holds the worker.
@@ -133,7 +133,9 @@ type ListWorkersRequest struct {
 	// From the previous page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only workers in these states. Empty: all but LOST.
-	States        []WorkerState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=millrace.v1.WorkerState" json:"states,omitempty"`
+	States []WorkerState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=millrace.v1.WorkerState" json:"states,omitempty"`
+	// Fields of the workers in the answer. UNSPECIFIED: BASIC.
+	View          WorkerView `protobuf:"varint,4,opt,name=view,proto3,enum=millrace.v1.WorkerView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +189,13 @@ func (x *ListWorkersRequest) GetStates() []WorkerState {
 		return x.States
 	}
 	return nil
+}
+
+func (x *ListWorkersRequest) GetView() WorkerView {
+	if x != nil {
+		return x.View
+	}
+	return WorkerView_WORKER_VIEW_UNSPECIFIED
 }
 
 // ListWorkersResponse is one page.
@@ -248,18 +257,19 @@ var File_millrace_v1_worker_calls_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_calls_proto_rawDesc = "" +
 	"\n" +
-	"\x1emillrace/v1/worker_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18millrace/v1/worker.proto\"M\n" +
-	"\x10GetWorkerRequest\x12\x1b\n" +
-	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x1c\n" +
-	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\"@\n" +
+	"\x1emillrace/v1/worker_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18millrace/v1/worker.proto\"\x81\x01\n" +
+	"\x10GetWorkerRequest\x126\n" +
+	"\x06worker\x18\x01 \x01(\v2\x16.millrace.v1.WorkerRefB\x06\xbaH\x03\xc8\x01\x01R\x06worker\x125\n" +
+	"\x04view\x18\x02 \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"@\n" +
 	"\x11GetWorkerResponse\x12+\n" +
-	"\x06worker\x18\x01 \x01(\v2\x13.millrace.v1.WorkerR\x06worker\"\xab\x01\n" +
+	"\x06worker\x18\x01 \x01(\v2\x13.millrace.v1.WorkerR\x06worker\"\xe2\x01\n" +
 	"\x12ListWorkersRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12C\n" +
-	"\x06states\x18\x03 \x03(\x0e2\x18.millrace.v1.WorkerStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\"l\n" +
+	"\x06states\x18\x03 \x03(\x0e2\x18.millrace.v1.WorkerStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x125\n" +
+	"\x04view\x18\x04 \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"l\n" +
 	"\x13ListWorkersResponse\x12-\n" +
 	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\xac\x01\n" +
@@ -283,18 +293,23 @@ var file_millrace_v1_worker_calls_proto_goTypes = []any{
 	(*GetWorkerResponse)(nil),   // 1: millrace.v1.GetWorkerResponse
 	(*ListWorkersRequest)(nil),  // 2: millrace.v1.ListWorkersRequest
 	(*ListWorkersResponse)(nil), // 3: millrace.v1.ListWorkersResponse
-	(*Worker)(nil),              // 4: millrace.v1.Worker
-	(WorkerState)(0),            // 5: millrace.v1.WorkerState
+	(*WorkerRef)(nil),           // 4: millrace.v1.WorkerRef
+	(WorkerView)(0),             // 5: millrace.v1.WorkerView
+	(*Worker)(nil),              // 6: millrace.v1.Worker
+	(WorkerState)(0),            // 7: millrace.v1.WorkerState
 }
 var file_millrace_v1_worker_calls_proto_depIdxs = []int32{
-	4, // 0: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
-	5, // 1: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
-	4, // 2: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: millrace.v1.GetWorkerRequest.worker:type_name -> millrace.v1.WorkerRef
+	5, // 1: millrace.v1.GetWorkerRequest.view:type_name -> millrace.v1.WorkerView
+	6, // 2: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
+	7, // 3: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
+	5, // 4: millrace.v1.ListWorkersRequest.view:type_name -> millrace.v1.WorkerView
+	6, // 5: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_calls_proto_init() }

@@ -910,9 +910,9 @@ type WorkerStats struct {
 	// Resident set size without the slab, in bytes.
 	RssBytes uint64 `protobuf:"varint,2,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
 	// Bytes received from workers and clients since it started.
-	BytesIn uint64 `protobuf:"varint,3,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	ReceivedBytes uint64 `protobuf:"varint,3,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
 	// Bytes sent since it started.
-	BytesOut uint64 `protobuf:"varint,4,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	SentBytes uint64 `protobuf:"varint,4,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
 	// Executor processes that died since it started.
 	ExecutorDeaths uint64 `protobuf:"varint,5,opt,name=executor_deaths,json=executorDeaths,proto3" json:"executor_deaths,omitempty"`
 	// Cause of the last one, for people.
@@ -930,7 +930,7 @@ type WorkerStats struct {
 	// Why nothing is written to disk now, for people; empty if it works.
 	SpillFailure string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
 	// How it fetches from peers; only when something has changed, and then all of it.
-	Lanes []*v1.Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	Routes []*v1.Route `protobuf:"bytes,13,rep,name=routes,proto3" json:"routes,omitempty"`
 	// State of its GPU; absent where NVML does not tell.
 	GpuHealth     *v1.GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -981,16 +981,16 @@ func (x *WorkerStats) GetRssBytes() uint64 {
 	return 0
 }
 
-func (x *WorkerStats) GetBytesIn() uint64 {
+func (x *WorkerStats) GetReceivedBytes() uint64 {
 	if x != nil {
-		return x.BytesIn
+		return x.ReceivedBytes
 	}
 	return 0
 }
 
-func (x *WorkerStats) GetBytesOut() uint64 {
+func (x *WorkerStats) GetSentBytes() uint64 {
 	if x != nil {
-		return x.BytesOut
+		return x.SentBytes
 	}
 	return 0
 }
@@ -1051,9 +1051,9 @@ func (x *WorkerStats) GetSpillFailure() string {
 	return ""
 }
 
-func (x *WorkerStats) GetLanes() []*v1.Lane {
+func (x *WorkerStats) GetRoutes() []*v1.Route {
 	if x != nil {
-		return x.Lanes
+		return x.Routes
 	}
 	return nil
 }
@@ -2052,12 +2052,13 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\v2\x1b.millrace.worker.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
 	"\rinline_result\x18\x03 \x01(\fR\finlineResult\x12\x18\n" +
-	"\awritten\x18\x04 \x01(\bR\awritten\"\xca\x04\n" +
+	"\awritten\x18\x04 \x01(\bR\awritten\"\xdb\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
-	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
-	"\bbytes_in\x18\x03 \x01(\x04R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\x04 \x01(\x04R\bbytesOut\x12'\n" +
+	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12%\n" +
+	"\x0ereceived_bytes\x18\x03 \x01(\x04R\rreceivedBytes\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x04 \x01(\x04R\tsentBytes\x12'\n" +
 	"\x0fexecutor_deaths\x18\x05 \x01(\x04R\x0eexecutorDeaths\x12.\n" +
 	"\x13last_executor_death\x18\x06 \x01(\tR\x11lastExecutorDeath\x124\n" +
 	"\x16memory_evictable_bytes\x18\a \x01(\x04R\x14memoryEvictableBytes\x12'\n" +
@@ -2066,8 +2067,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x13spill_written_bytes\x18\n" +
 	" \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\v \x01(\x04R\x0espillReadBytes\x12#\n" +
-	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
-	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x125\n" +
+	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12*\n" +
+	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
 	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xc1\x06\n" +
 	"\x0fSessionResponse\x12>\n" +
@@ -2213,7 +2214,7 @@ var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(v1.DeviceKind)(0),                // 23: millrace.v1.DeviceKind
 	(*v1.Gpu)(nil),                    // 24: millrace.v1.Gpu
 	(*v1.TaskError)(nil),              // 25: millrace.v1.TaskError
-	(*v1.Lane)(nil),                   // 26: millrace.v1.Lane
+	(*v1.Route)(nil),                  // 26: millrace.v1.Route
 	(*v1.GpuHealth)(nil),              // 27: millrace.v1.GpuHealth
 	(*v1.Function)(nil),               // 28: millrace.v1.Function
 	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
@@ -2237,7 +2238,7 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	25, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
 	7,  // 14: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
 	2,  // 15: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
-	26, // 16: millrace.worker.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	26, // 16: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
 	27, // 17: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
 	13, // 18: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
 	14, // 19: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition

@@ -114,10 +114,10 @@ class ListTasksRequest(_message.Message):
     page_token: str
     graph_id: int
     states: _containers.RepeatedScalarFieldContainer[_task_pb2.TaskState]
-    worker: str
+    worker: _worker_pb2.WorkerRef
     namespace: str
     key_prefix: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., graph_id: _Optional[int] = ..., states: _Optional[_Iterable[_Union[_task_pb2.TaskState, str]]] = ..., worker: _Optional[str] = ..., namespace: _Optional[str] = ..., key_prefix: _Optional[str] = ...) -> None: ...
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., graph_id: _Optional[int] = ..., states: _Optional[_Iterable[_Union[_task_pb2.TaskState, str]]] = ..., worker: _Optional[_Union[_worker_pb2.WorkerRef, _Mapping]] = ..., namespace: _Optional[str] = ..., key_prefix: _Optional[str] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
     __slots__ = ("tasks", "next_page_token")
@@ -216,5 +216,5 @@ class LocateObjectsResponse(_message.Message):
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectLocation]
-    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Worker]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectLocation, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerAddress]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectLocation, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.WorkerAddress, _Mapping]]] = ...) -> None: ...

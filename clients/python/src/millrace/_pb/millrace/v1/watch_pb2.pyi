@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchRequest(_message.Message):
-    __slots__ = ("client_id", "after_revision", "graphs", "graph_ids", "workers", "datasets", "until_ended", "life")
+    __slots__ = ("client_id", "after_revision", "graphs", "graph_ids", "workers", "datasets", "until_ended", "life", "worker_view")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class WatchRequest(_message.Message):
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_ENDED_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_VIEW_FIELD_NUMBER: _ClassVar[int]
     client_id: int
     after_revision: int
     graphs: bool
@@ -28,7 +29,8 @@ class WatchRequest(_message.Message):
     datasets: bool
     until_ended: bool
     life: int
-    def __init__(self, client_id: _Optional[int] = ..., after_revision: _Optional[int] = ..., graphs: bool = ..., graph_ids: _Optional[_Iterable[int]] = ..., workers: bool = ..., datasets: bool = ..., until_ended: bool = ..., life: _Optional[int] = ...) -> None: ...
+    worker_view: _worker_pb2.WorkerView
+    def __init__(self, client_id: _Optional[int] = ..., after_revision: _Optional[int] = ..., graphs: bool = ..., graph_ids: _Optional[_Iterable[int]] = ..., workers: bool = ..., datasets: bool = ..., until_ended: bool = ..., life: _Optional[int] = ..., worker_view: _Optional[_Union[_worker_pb2.WorkerView, str]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("revision", "catalog_revision", "snapshot", "tasks", "graphs", "workers", "datasets", "removed_graph_ids", "removed_worker_ids", "removed_dataset_names", "draining", "life", "more")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from millrace._pb.millrace.v1 import worker_pb2 as millrace_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/worker_calls.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/worker.proto\"C\n\x10GetWorkerRequest\x12\x1b\n\tworker_id\x18\x01 \x01(\rR\x08workerId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\"@\n\x11GetWorkerResponse\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x13.millrace.v1.WorkerR\x06worker\"\x82\x01\n\x12ListWorkersRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x30\n\x06states\x18\x03 \x03(\x0e\x32\x18.millrace.v1.WorkerStateR\x06states\"l\n\x13ListWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/worker_calls.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/worker.proto\"o\n\x10GetWorkerRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x16.millrace.v1.WorkerRefR\x06worker\x12+\n\x04view\x18\x02 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"@\n\x11GetWorkerResponse\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x13.millrace.v1.WorkerR\x06worker\"\xaf\x01\n\x12ListWorkersRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x30\n\x06states\x18\x03 \x03(\x0e\x32\x18.millrace.v1.WorkerStateR\x06states\x12+\n\x04view\x18\x04 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"l\n\x13ListWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.worker_calls_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETWORKERREQUEST']._serialized_start=73
-  _globals['_GETWORKERREQUEST']._serialized_end=140
-  _globals['_GETWORKERRESPONSE']._serialized_start=142
-  _globals['_GETWORKERRESPONSE']._serialized_end=206
-  _globals['_LISTWORKERSREQUEST']._serialized_start=209
-  _globals['_LISTWORKERSREQUEST']._serialized_end=339
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=341
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=449
+  _globals['_GETWORKERREQUEST']._serialized_end=184
+  _globals['_GETWORKERRESPONSE']._serialized_start=186
+  _globals['_GETWORKERRESPONSE']._serialized_end=250
+  _globals['_LISTWORKERSREQUEST']._serialized_start=253
+  _globals['_LISTWORKERSREQUEST']._serialized_end=428
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=430
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=538
 # @@protoc_insertion_point(module_scope)

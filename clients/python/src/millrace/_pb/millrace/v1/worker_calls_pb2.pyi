@@ -8,12 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "name")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    worker_id: int
-    name: str
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+    __slots__ = ("worker", "view")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    worker: _worker_pb2.WorkerRef
+    view: _worker_pb2.WorkerView
+    def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerRef, _Mapping]] = ..., view: _Optional[_Union[_worker_pb2.WorkerView, str]] = ...) -> None: ...
 
 class GetWorkerResponse(_message.Message):
     __slots__ = ("worker",)
@@ -22,14 +22,16 @@ class GetWorkerResponse(_message.Message):
     def __init__(self, worker: _Optional[_Union[_worker_pb2.Worker, _Mapping]] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "states")
+    __slots__ = ("page_size", "page_token", "states", "view")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     states: _containers.RepeatedScalarFieldContainer[_worker_pb2.WorkerState]
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., states: _Optional[_Iterable[_Union[_worker_pb2.WorkerState, str]]] = ...) -> None: ...
+    view: _worker_pb2.WorkerView
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., states: _Optional[_Iterable[_Union[_worker_pb2.WorkerState, str]]] = ..., view: _Optional[_Union[_worker_pb2.WorkerView, str]] = ...) -> None: ...
 
 class ListWorkersResponse(_message.Message):
     __slots__ = ("workers", "next_page_token")

@@ -190,11 +190,11 @@ class ObjectReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ..., written: bool = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "lanes", "gpu_health")
+    __slots__ = ("memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "routes", "gpu_health")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
-    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
-    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_DEATHS_FIELD_NUMBER: _ClassVar[int]
     LAST_EXECUTOR_DEATH_FIELD_NUMBER: _ClassVar[int]
     MEMORY_EVICTABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -203,12 +203,12 @@ class WorkerStats(_message.Message):
     SPILL_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    LANES_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
     GPU_HEALTH_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     rss_bytes: int
-    bytes_in: int
-    bytes_out: int
+    received_bytes: int
+    sent_bytes: int
     executor_deaths: int
     last_executor_death: str
     memory_evictable_bytes: int
@@ -217,9 +217,9 @@ class WorkerStats(_message.Message):
     spill_written_bytes: int
     spill_read_bytes: int
     spill_failure: str
-    lanes: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Lane]
+    routes: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Route]
     gpu_health: _worker_pb2.GpuHealth
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[_worker_pb2.Lane, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes")
