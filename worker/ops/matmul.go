@@ -28,7 +28,7 @@ func matmulOps() []*Op {
 		Result:    "a tensor of the dtype to which both are promoted, with the leading axes, the rows of `a` and the columns of `b`",
 		Errors:    []string{"INVALID_ARGUMENT if the inner lengths differ, or the leading axes do not broadcast"},
 		Libraries: []string{"cublas"},
-		Example:   Example{[]string{`{"key": "matmul", "op": "array.matmul", "args": [[[1.0, 2.5], [3, 4]], [[1, 0], [1, 1]]]}`}, "[[3.5, 2.5], [7, 4]]"},
+		Example:   Example{[]string{`{"key": "matmul", "op": "array.matmul", "args": [[[1, 2.5], [3, 4]], [[1, 0.5], [1, 1]]]}`}, "[[3.5, 3], [7, 5.5]]"},
 		plan:      planMatmul,
 	}}
 }

@@ -36,7 +36,7 @@ func (b *bench) opened() (names []string) {
 // TestDescriptionsTellWhatTheGPUNeeds checks with its example whether an operation has kernels, and
 // that it opens no library but those that it names. The compiler is there, the others are not.
 func TestDescriptionsTellWhatTheGPUNeeds(t *testing.T) {
-	for _, name := range onFake(t).Ops() {
+	for _, name := range ops.NewRegistry(ops.CUDAKernel()).Names() {
 		t.Run(name, func(t *testing.T) {
 			b := onFake(t)
 			op := b.lookup(t, name)
@@ -78,7 +78,7 @@ func TestDescriptionsTellWhatTheGPUNeeds(t *testing.T) {
 
 func TestGPUExamplesGiveTheirResults(t *testing.T) {
 	onGPU(t)
-	for _, name := range open(t, 1<<20, Options{}).Ops() {
+	for _, name := range ops.NewRegistry(ops.CUDAKernel()).Names() {
 		if name == "bench.fail" { // bench.call knows the first attempt only
 			continue
 		}
