@@ -33,7 +33,7 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 	if len(missing) > 0 {
 		return schedapi.Accepted{MissingFunctions: missing}, nil
 	}
-	s.Graph.Beside = l.functionBytes
+	s.Graph.CallerBytes = l.functionBytes
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
 	l.effects = effects
 	if refused != nil {

@@ -61,7 +61,7 @@ func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
 	}
 	return &Error{Kind: ErrFull, Object: "memory", Message: fmt.Sprintf(
 		"the scheduler holds %d of %d bytes for %d tasks, and the submission needs %d: submit it again when tasks have ended and been released, pass large arguments as objects (scatter), or give the scheduler more memory",
-		held+ev.Beside, limit, m.totals.Tasks, needs)}
+		held+ev.CallerBytes, limit, m.totals.Tasks, needs)}
 }
 
 // keepTail stores the end of a task's output, and drops the oldest ones beyond Config.TailBytes.
@@ -75,7 +75,7 @@ func (m *Machine) keepTail(id ids.TaskID, tail string) {
 		m.tailed = m.tailed[1:]
 	}
 	if len(m.tailed) > 2*len(m.tails)+keptWork {
-		m.tailed = still(m.tailed, func(id ids.TaskID) bool { return m.tails[id] != "" })
+		m.tailed = distinctThat(m.tailed, func(id ids.TaskID) bool { return m.tails[id] != "" })
 	}
 }
 
@@ -101,7 +101,7 @@ func (m *Machine) keepError(id ids.TaskID, err *TaskError) {
 		m.dropDetails()
 	}
 	if len(m.detailed) > 2*len(m.errors)+keptWork {
-		m.detailed = still(m.detailed, func(id ids.TaskID) bool { return m.errors[id] != nil && m.errors[id].DetailBytes > 0 })
+		m.detailed = distinctThat(m.detailed, func(id ids.TaskID) bool { return m.errors[id] != nil && m.errors[id].DetailBytes > 0 })
 	}
 }
 
@@ -140,8 +140,8 @@ func (m *Machine) dropDetails() {
 	}
 }
 
-// still returns the tasks that pass the test, each once, in their order.
-func still(tasks []ids.TaskID, pass func(ids.TaskID) bool) []ids.TaskID {
+// distinctThat returns the tasks that pass the test, each once, in their order.
+func distinctThat(tasks []ids.TaskID, pass func(ids.TaskID) bool) []ids.TaskID {
 	seen := make(map[ids.TaskID]bool)
 	var kept []ids.TaskID
 	for _, id := range tasks {

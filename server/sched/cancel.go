@@ -57,7 +57,7 @@ func (m *Machine) tasksCancelled(ev TasksCancelled) (unknown []ids.TaskID, err *
 				unknown = append(unknown, id)
 			}
 		case t.state.active():
-			m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: reason})
+			m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: reason})
 		}
 	}
 	if n := len(ev.Tasks); n > 0 && len(unknown) == n && len(ev.Graphs) == 0 {
@@ -137,7 +137,7 @@ func (m *Machine) tasksRetried(ev TasksRetried) (uint64, *Error) {
 	}
 	before := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]
 	for _, id := range ev.Tasks {
-		m.reviving = append(m.reviving, revival{task: id, retry: true})
+		m.reruns = append(m.reruns, rerun{task: id, retry: true})
 	}
 	m.propagate()
 	after := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]

@@ -92,7 +92,7 @@ func (k *checker) chains() {
 		}
 		for i, r := range list {
 			w := m.workerOf(r.worker)
-			if w == nil || !w.pipelined || !w.coming.has(id) {
+			if w == nil || !w.pipelined || !w.fetching.has(id) {
 				k.fail("%s is not going to fetch %s, and in its chain", r.worker, id)
 				continue
 			}

@@ -51,8 +51,8 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded)+len(m.makers) > 0 {
-		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle, %d stranded, %d to pre-assign", len(m.doomed), len(m.reviving),
+	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers) > 0 {
+		k.fail("work is left over after the step: %d to end, %d to run again, %d to settle, %d stranded, %d to pre-assign", len(m.endings), len(m.reruns),
 			len(m.settling), len(m.stranded), len(m.makers))
 	}
 	k.index()
@@ -324,7 +324,7 @@ func (k *checker) compare() {
 			k.fail("class %d: %d ready of %d, kept %d of %d, in list %d", slot, k.ready[slot], k.classes[slot], c.ready, c.tasks, c.list)
 		}
 	}
-	k.line()
+	k.classQueue()
 	if ready != m.ready {
 		k.fail("%d tasks are ready, not %d", ready, m.ready)
 	}
@@ -368,11 +368,11 @@ func (k *checker) compare() {
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}
-		if w.coming.count == 0 && w.comingBytes != 0 {
-			k.fail("%s expects no object and %d bytes", w.id, w.comingBytes)
+		if w.fetching.count == 0 && w.fetchingBytes != 0 {
+			k.fail("%s expects no object and %d bytes", w.id, w.fetchingBytes)
 		}
-		if w.assigned == 0 && (w.coming.count > 0 || len(w.usedResources) > 0) {
-			k.fail("%s has nothing to do and expects %d objects, uses %d resources", w.id, w.coming.count, len(w.usedResources))
+		if w.assigned == 0 && (w.fetching.count > 0 || len(w.usedResources) > 0) {
+			k.fail("%s has nothing to do and fetches %d objects, uses %d resources", w.id, w.fetching.count, len(w.usedResources))
 		}
 		if m.workers[w.slot] != w || m.workerOf(w.id) != w {
 			k.fail("%s is not found by its id or slot", w.id)
@@ -413,11 +413,11 @@ func (k *checker) graph(slot int, g *graph) {
 	}
 }
 
-// line checks the order of classes and the kept input sizes of tasks with many inputs.
-func (k *checker) line() {
+// classQueue checks the order of classes and the kept input sizes of tasks with many inputs.
+func (k *checker) classQueue() {
 	m := k.m
 	// order-free: all are checked.
-	for list, classes := range map[list][]*class{listWaiting: m.line.waiting, listPassed: m.line.passed} {
+	for list, classes := range map[list][]*class{listWaiting: m.classQueue.waiting, listPassed: m.classQueue.passed} {
 		for i, c := range classes {
 			if c.list != list || c.at != i || m.classes[c.slot] != c {
 				k.fail("class %d is at place %d of list %d, and takes itself to be at %d of %d", c.slot, i, list, c.at, c.list)

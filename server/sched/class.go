@@ -19,7 +19,8 @@ type class struct {
 	queue   readyQueue
 	// ready counts the valid entries in queue and parked.
 	ready int
-	// list is the list of the line that the class is in, and at its index there; see line.
+	// list is the list of the class queue that the class is in, and at its index there; see
+	// classQueue.
 	list list
 	at   int
 	// lowest is a lower bound of the first task's rank. order decides between classes with equal
@@ -70,7 +71,7 @@ func (m *Machine) freeUnusedClass(i uint32) {
 	if c.tasks > 0 || c.key.place == m.options[0].place {
 		return
 	}
-	m.line.remove(c)
+	m.classQueue.remove(c)
 	delete(m.classIndex, c.key)
 	m.classes[i] = nil
 	m.freeClasses = append(m.freeClasses, i)
@@ -143,7 +144,7 @@ func (m *Machine) feasible(c *class) []*worker {
 	}
 	for _, r := range c.parked {
 		c.queue.push(r)
-		m.line.lower(c, r.rank)
+		m.classQueue.lower(c, r.rank)
 	}
 	c.parked = c.parked[:0]
 	return c.workers

@@ -111,7 +111,7 @@ func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 		isNew := m.hold(holder, id)
 		if t.state == TaskReleased {
 			if isNew {
-				m.reviving = append(m.reviving, revival{task: id})
+				m.reruns = append(m.reruns, rerun{task: id})
 			}
 			// NB: notify again a client that already holds the task. It may have lost the answer to
 			// its first call, and with it the earlier notification.

@@ -17,8 +17,8 @@ import (
 // the usual reports.
 //
 // Workers notify each other of success only. Any other end of an attempt reaches the scheduler
-// first. The scheduler then recalls the attempts that wait for it at other workers (see strand and
-// recall).
+// first. The scheduler then recalls the attempts that wait for it at other workers (see
+// noteStranded and recall).
 
 const (
 	// maxCrossMissing is the largest number of missing inputs of a task that may be pre-assigned.
@@ -81,7 +81,7 @@ func (m *Machine) crowded() bool {
 	if m.ready == 0 {
 		return false
 	}
-	for _, classes := range [][]*class{m.line.waiting, m.line.passed} {
+	for _, classes := range [][]*class{m.classQueue.waiting, m.classQueue.passed} {
 		for i, c := range classes {
 			if i == maxClasses || c.ready > len(c.parked) && len(m.feasible(c)) > 0 {
 				return true
@@ -314,10 +314,10 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 	return micros + latency
 }
 
-// strand notes the attempts at other workers that wait for an attempt that has ended without an
-// object. propagate recalls them. Attempts at the same worker need no recall: that worker drops
+// noteStranded notes the attempts at other workers that wait for an attempt that has ended without
+// an object. propagate recalls them. Attempts at the same worker need no recall: that worker drops
 // them itself.
-func (m *Machine) strand(t *task, at uint32) {
+func (m *Machine) noteStranded(t *task, at uint32) {
 	if m.notifiers == 0 {
 		return
 	}
@@ -338,7 +338,7 @@ func (m *Machine) recall(r TaskRef) {
 		return
 	}
 	w := m.workers[t.worker-1]
-	m.leave(b, t)
-	m.tell(EffectCancel, w, r.Task, t.attempt)
+	m.abandonAttempt(b, t)
+	m.emitTo(EffectCancel, w, r.Task, t.attempt)
 	m.requeue(r.Task, b, t)
 }

@@ -45,9 +45,9 @@ type GraphSubmitted struct {
 	// means defaults.
 	Options []Options
 	Tasks   []TaskSpec
-	// Beside is the memory, in bytes, that the caller itself holds for the submission. It counts
-	// against Config.MemoryBytes.
-	Beside uint64
+	// CallerBytes is the memory, in bytes, that the caller itself holds for the submission. It
+	// counts against Config.MemoryBytes.
+	CallerBytes uint64
 }
 
 // TasksHeld makes a client hold tasks by key, all or none. Machine.Hold returns the task of each

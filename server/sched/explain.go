@@ -40,7 +40,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	case TaskWaiting:
 		if info.Op.Kind == OpData {
 			e.Reason, e.Text = "WAITING_FOR_DATA", "a client scatters this object; no worker has reported its bytes yet"
-			if s := m.strays[id]; m.awaited(id) {
+			if s := m.lostData[id]; m.dataAwaited(id) {
 				e.Text = fmt.Sprintf("worker %s, which alone had the bytes that a client scattered, is lost (%s); it may come back with them for another %s",
 					s.name, s.cause, s.until.Sub(now).Round(time.Millisecond))
 			}

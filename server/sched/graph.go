@@ -285,7 +285,7 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 		foreign := m.foreign(tasks, holder, g.client)
 		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
 			if t.state.active() && !foreign[id] {
-				m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: cancelError("graph released")})
+				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("graph released")})
 			}
 			return true
 		})

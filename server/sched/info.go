@@ -104,7 +104,7 @@ func (m *Machine) sources(id ids.TaskID, b *block, t *task, target *worker, out 
 			c += 1e9
 		}
 		if tr != nil {
-			for _, u := range tr.unread {
+			for _, u := range tr.sourceFailures {
 				if u.worker == w {
 					c += 1e6 * float64(u.times)
 				}

@@ -30,8 +30,8 @@ const (
 type leaving struct {
 	// copies are the objects that are being copied or still have to be copied.
 	copies map[ids.TaskID]*copying
-	// told means that EffectDrained was sent.
-	told bool
+	// announced means that EffectDrained was sent.
+	announced bool
 }
 
 // copying is the copy of one object that only the leaving worker has.
@@ -55,7 +55,7 @@ type target struct {
 // left to wait for. Otherwise it sets a timer for the next check.
 func (m *Machine) leaveDue(id ids.WorkerID) {
 	w := m.workerOf(id)
-	if w == nil || w.state != WorkerStateDraining || w.leaving == nil || w.leaving.told {
+	if w == nil || w.state != WorkerStateDraining || w.leaving == nil || w.leaving.announced {
 		return
 	}
 	holds := w.assigned
@@ -91,7 +91,7 @@ func (m *Machine) leaveDue(id ids.WorkerID) {
 		}
 	}
 	if holds == 0 {
-		w.leaving.told = true
+		w.leaving.announced = true
 		m.emit(Effect{Kind: EffectDrained, Worker: w.id})
 		return
 	}
@@ -122,7 +122,7 @@ func (m *Machine) underCopy(c *copying) *task {
 
 func (m *Machine) stopCopy(c *copying) {
 	if m.underCopy(c) != nil {
-		m.doomed = append(m.doomed, doom{task: c.task, state: TaskCancelled, err: cancelError("the copy is there, or is not wanted any more")})
+		m.endings = append(m.endings, ending{task: c.task, state: TaskCancelled, err: cancelError("the copy is there, or is not wanted any more")})
 	}
 }
 
@@ -134,7 +134,7 @@ func (m *Machine) abandonCopy(c *copying) {
 	if m.underCopy(c) == nil || to != nil && to.state == WorkerStateActive {
 		return
 	}
-	m.doomed = append(m.doomed, doom{task: c.task, state: TaskCancelled, err: cancelError("the worker that was to copy it is not there any more")})
+	m.endings = append(m.endings, ending{task: c.task, state: TaskCancelled, err: cancelError("the worker that was to copy it is not there any more")})
 	c.task, c.to = 0, 0
 	c.tries--
 }
@@ -147,7 +147,7 @@ func (m *Machine) copyTargets(l *leaving) []target {
 		if w.state == WorkerStateActive && slices.Contains(w.executors, "native") {
 			free := math.Inf(1)
 			if w.memory > 0 {
-				free = float64(w.memory) - float64(w.memoryUsed) - float64(w.comingBytes)
+				free = float64(w.memory) - float64(w.memoryUsed) - float64(w.fetchingBytes)
 			}
 			targets = append(targets, target{worker: w, free: free})
 		}

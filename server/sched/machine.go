@@ -68,15 +68,15 @@ type Machine struct {
 	classes     []*class // by slot; nil: free
 	freeClasses []uint32
 	classIndex  map[classKey]uint32
-	// line has all classes with tasks in their queues, and some that have just lost their last
-	// task.
-	line  line
-	ready int
-	stamp uint64
+	// classQueue has all classes with tasks in their queues, and some that have just lost their
+	// last task.
+	classQueue classQueue
+	ready      int
+	stamp      uint64
 	// wide caches the total input size of ready tasks with more than maxCounted inputs.
 	wide map[ids.TaskID]uint64
-	// looked counts the classes and inputs that placement has read; tests compare it with bounds.
-	looked struct{ classes, inputs uint64 }
+	// reads counts the classes and inputs that placement has read; tests compare it with bounds.
+	reads struct{ classes, inputs uint64 }
 
 	workers     []*worker // by slot; nil: free
 	freeWorkers []uint32
@@ -88,13 +88,13 @@ type Machine struct {
 	rotate        int
 	rates         map[ratePair]rate
 
-	// rescues has the rescues by dead worker. saving has exactly the tasks in RESCUING.
-	rescues map[ids.WorkerID]*rescue
-	saving  map[ids.TaskID]saving
+	// rescues has the rescues by dead worker. rescuing has exactly the tasks in RESCUING.
+	rescues  map[ids.WorkerID]*rescue
+	rescuing map[ids.TaskID]rescuing
 	// copied counts the copies ordered for leaving workers; it makes their keys unique.
 	copied uint64
-	// strays are the scattered objects of lost workers; see stray.go.
-	strays map[ids.TaskID]stray
+	// lostData are the scattered objects of lost workers; see lostdata.go.
+	lostData map[ids.TaskID]lostData
 	// chains are the broadcast chains by object; see chain.go.
 	chains map[ids.TaskID][]chainLink
 
@@ -111,14 +111,14 @@ type Machine struct {
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
 
-	timers                    heap[timer]
-	rebalanceArmed, lookArmed bool
+	timers                        heap[timer]
+	rebalanceArmed, dispatchArmed bool
 	// wideAt is the earliest time at which rebalance considers a task with very many inputs again.
 	wideAt time.Time
 
 	// Work lists within a step; empty between steps.
-	doomed   []doom
-	reviving []revival
+	endings  []ending
+	reruns   []rerun
 	settling []ids.TaskID
 	stranded []TaskRef
 	// makers are attempts whose dependents may be pre-assigned to other workers.
@@ -155,10 +155,10 @@ func New(c Config) *Machine {
 		rates:       make(map[ratePair]rate),
 		rescues:     make(map[ids.WorkerID]*rescue),
 		tails:       make(map[ids.TaskID]string),
-		strays:      make(map[ids.TaskID]stray),
+		lostData:    make(map[ids.TaskID]lostData),
 		wide:        make(map[ids.TaskID]uint64),
 		chains:      make(map[ids.TaskID][]chainLink),
-		saving:      make(map[ids.TaskID]saving),
+		rescuing:    make(map[ids.TaskID]rescuing),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),
 		requests:    requestLog{index: make(map[requestKey]answered)},
@@ -309,7 +309,7 @@ func (m *Machine) finish() []Effect {
 		m.propagate()
 		m.dispatch()
 		m.preassignMakers()
-		if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded) == 0 {
+		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded) == 0 {
 			break
 		}
 	}
@@ -317,11 +317,11 @@ func (m *Machine) finish() []Effect {
 	if cap(m.settling) > keptWork {
 		m.settling = nil
 	}
-	if cap(m.doomed) > keptWork {
-		m.doomed = nil
+	if cap(m.endings) > keptWork {
+		m.endings = nil
 	}
-	if cap(m.reviving) > keptWork {
-		m.reviving = nil
+	if cap(m.reruns) > keptWork {
+		m.reruns = nil
 	}
 	if cap(m.stranded) > keptWork {
 		m.stranded = nil
@@ -355,19 +355,19 @@ func (m *Machine) finishUnless(err *Error) []Effect {
 }
 
 // propagate empties the work lists: failures reach dependents, wanted tasks without an object start
-// again, attempts that wait in vain are recalled, and tasks that are not wanted any more are
-// dropped or released.
+// again, attempts whose inputs will not come are recalled, and tasks that are not wanted any more
+// are dropped or released.
 func (m *Machine) propagate() {
 	for {
 		switch {
-		case len(m.doomed) > 0:
-			d := m.doomed[len(m.doomed)-1]
-			m.doomed = m.doomed[:len(m.doomed)-1]
-			m.carryOut(d)
-		case len(m.reviving) > 0:
-			r := m.reviving[len(m.reviving)-1]
-			m.reviving = m.reviving[:len(m.reviving)-1]
-			m.revive(r)
+		case len(m.endings) > 0:
+			d := m.endings[len(m.endings)-1]
+			m.endings = m.endings[:len(m.endings)-1]
+			m.applyEnding(d)
+		case len(m.reruns) > 0:
+			r := m.reruns[len(m.reruns)-1]
+			m.reruns = m.reruns[:len(m.reruns)-1]
+			m.runAgain(r)
 		case len(m.stranded) > 0:
 			r := m.stranded[len(m.stranded)-1]
 			m.stranded = m.stranded[:len(m.stranded)-1]

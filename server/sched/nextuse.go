@@ -18,12 +18,12 @@ type NextUse struct {
 const (
 	// NeverUsed is the rank of an object that no task needs.
 	NeverUsed = math.MaxUint64
-	// maxLooked bounds the objects that NextUses reads, maxNextUses those that it returns,
+	// maxObjectsRead bounds the objects that NextUses reads, maxNextUses those that it returns,
 	// maxReaders the readers of each object. The scheduling goroutine calls it about once a second
 	// for each worker whose memory is nearly full, so it must be quick.
-	maxLooked   = 100_000
-	maxNextUses = 10_000
-	maxReaders  = 1_000
+	maxObjectsRead = 100_000
+	maxNextUses    = 10_000
+	maxReaders     = 1_000
 	// nextUseBytes is the size below which an object's next use does not matter for memory.
 	nextUseBytes = 4 << 10
 )
@@ -36,8 +36,8 @@ func (m *Machine) NextUses(worker ids.WorkerID, out []NextUse) []NextUse {
 		return out
 	}
 	n := 0
-	for looked, id := range w.objects.members(nil) {
-		if looked == maxLooked {
+	for read, id := range w.objects.members(nil) {
+		if read == maxObjectsRead {
 			break
 		}
 		_, t := m.at(id)

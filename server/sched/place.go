@@ -34,8 +34,8 @@ func (m *Machine) anyRoom(c *class, among []*worker) bool {
 	return slices.ContainsFunc(among, func(w *worker) bool { return m.room(w, c) })
 }
 
-// stretch is room for a worker that holds inputs of the task: its queue may be somewhat longer.
-func (m *Machine) stretch(w *worker, c *class) bool {
+// holderRoom is room for a worker that holds inputs of the task: its queue may be somewhat longer.
+func (m *Machine) holderRoom(w *worker, c *class) bool {
 	slots := uint64(w.slots)
 	if w.usedSlots >= 2*slots+8 && (w.queuedMicros >= 4*queueMicros*slots || w.usedSlots >= slots+2*maxQueued) {
 		return false
@@ -94,9 +94,9 @@ func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits
 // resource makes a class.
 const maxClasses = 256
 
-// lookAgain is the delay after which a search through very many classes continues if no event comes
-// before.
-const lookAgain = time.Millisecond
+// dispatchDelay is the delay after which a search through very many classes continues if no event
+// comes before.
+const dispatchDelay = time.Millisecond
 
 // dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no ready
 // task is left.
@@ -104,7 +104,7 @@ func (m *Machine) dispatch() {
 	if m.ready == 0 {
 		return
 	}
-	l := &m.line
+	l := &m.classQueue
 	if l.version != m.workerVersion || len(l.waiting) == 0 || l.round <= 0 || len(l.waiting)+len(l.passed) <= maxClasses {
 		m.newRound()
 	}
@@ -117,7 +117,7 @@ func (m *Machine) dispatch() {
 			continue
 		}
 		if visits == maxClasses {
-			m.lookLater()
+			m.dispatchLater()
 			return
 		}
 		r, _, t := m.head(c)
@@ -131,7 +131,7 @@ func (m *Machine) dispatch() {
 		}
 		if t == nil || c.blocked == stamp {
 			visits++
-			m.looked.classes++
+			m.reads.classes++
 			l.round--
 			l.pass(c)
 		}
@@ -141,7 +141,7 @@ func (m *Machine) dispatch() {
 
 // newRound starts a new round: all classes will be considered again.
 func (m *Machine) newRound() {
-	l := &m.line
+	l := &m.classQueue
 	if l.version != m.workerVersion {
 		l.version = m.workerVersion
 		for len(l.waiting) > 0 {
@@ -159,19 +159,19 @@ func (m *Machine) newRound() {
 	l.round = 2*len(l.waiting) + maxClasses
 }
 
-// lookLater sets a timer to continue the search through the classes. It sets none if all workers
-// are full, because then the next report of a worker continues it.
-func (m *Machine) lookLater() {
+// dispatchLater sets a timer to continue the search through the classes. It sets none if all
+// workers are full, because then the next report of a worker continues it.
+func (m *Machine) dispatchLater() {
 	open := func(w *worker) bool { return w.state == WorkerStateActive && m.queueRoom(w) }
-	if !m.lookArmed && slices.ContainsFunc(m.order, open) {
-		m.lookArmed = true
-		m.arm(timer{at: m.now.Add(lookAgain), kind: timerLook})
+	if !m.dispatchArmed && slices.ContainsFunc(m.order, open) {
+		m.dispatchArmed = true
+		m.arm(timer{at: m.now.Add(dispatchDelay), kind: timerDispatch})
 	}
 }
 
 // second returns the lowest rank among the first tasks of all classes but the first.
 func (m *Machine) second() uint64 {
-	l := &m.line
+	l := &m.classQueue
 	lowest := uint64(math.MaxUint64)
 	for _, i := range [...]int{1, 2} {
 		for i < len(l.waiting) {
@@ -247,7 +247,7 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 			} else {
 				c.parked = append(c.parked, r)
 			}
-		case placeInVain:
+		case placeUnreachable:
 			c.queue.pop()
 			m.dequeue(r.task, t)
 			m.end(r.task, b, t, TaskFailed, m.unreachableError(r.task, b, t))
@@ -309,8 +309,8 @@ const (
 	placeLater
 	// placeNowhere: the task's memory fits no worker of the class.
 	placeNowhere
-	// placeInVain: no worker of the class could fetch the inputs.
-	placeInVain
+	// placeUnreachable: no worker of the class could fetch the inputs.
+	placeUnreachable
 )
 
 const (
@@ -361,7 +361,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	some := from
 	if from = m.usable(c, some, id, b, t, fits); !slices.ContainsFunc(from, fits) {
 		m.scratch.candidates = candidates
-		return nil, placeInVain
+		return nil, placeUnreachable
 	}
 	var avoid ids.WorkerID
 	if tr := m.troubleIf(id, t); tr != nil {
@@ -407,7 +407,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	}
 	for _, w := range candidates {
 		if w == idle || w.state != WorkerStateActive || w.id == avoid || !slices.Contains(from, w) || !fits(w) ||
-			!m.room(w, c) && !m.stretch(w, c) {
+			!m.room(w, c) && !m.holderRoom(w, c) {
 			continue
 		}
 		if f := m.finishMicros(w, edges, need); f < soonest || f == soonest && w.present > best.present {
@@ -425,7 +425,7 @@ func (m *Machine) inputBytes(id ids.TaskID, edges []edge) (total uint64) {
 			return known
 		}
 	}
-	m.looked.inputs += uint64(len(edges))
+	m.reads.inputs += uint64(len(edges))
 	for i := range edges {
 		_, p := m.at(edges[i].input)
 		total += p.output
@@ -469,14 +469,14 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 		}
 	}
 	if fastest > 0 {
-		micros += float64(w.comingBytes) / fastest
+		micros += float64(w.fetchingBytes) / fastest
 	}
 	return missing, micros + latency
 }
 
 // lacks reports whether a worker would have to fetch an input that exists.
 func (m *Machine) lacks(w *worker, id ids.TaskID, pb *block, p *task) bool {
-	return !w.objects.has(id) && p.state == TaskSucceeded && !w.coming.has(id) && pb.inlineOf(uint64(id&blockMask)) == nil
+	return !w.objects.has(id) && p.state == TaskSucceeded && !w.fetching.has(id) && pb.inlineOf(uint64(id&blockMask)) == nil
 }
 
 // cheapest returns the holder from which a worker would get an object fastest, and the rate between
@@ -531,7 +531,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			continue
 		}
 		if _, p := m.at(in); p.state == TaskSucceeded {
-			m.expects(in, p, w, t.missing == 0)
+			m.expectFetch(in, p, w, t.missing == 0)
 		}
 	}
 	if m.config.Preassigned >= 0 && m.notifiers > 0 && t.unfinished > 0 {

@@ -115,9 +115,9 @@ func (m *Machine) enqueue(id ids.TaskID, t *task) {
 	t.flags |= flagQueued
 	c.queue.push(readyTask{t.rank, id})
 	if c.ready++; c.list == 0 {
-		m.line.add(c, t.rank)
+		m.classQueue.add(c, t.rank)
 	} else {
-		m.line.lower(c, t.rank)
+		m.classQueue.lower(c, t.rank)
 	}
 	m.ready++
 }
@@ -171,9 +171,9 @@ const (
 	timerRetention
 	timerRebalance
 	timerRescue
-	timerStray
+	timerLostData
 	timerLeave
-	timerLook
+	timerDispatch
 )
 
 // timer is a deadline. Timers are never removed early. Instead, the action checks its object again
@@ -213,12 +213,12 @@ func (m *Machine) timePassed() {
 			m.retentionDue(ids.GraphID(t.id))
 		case timerRebalance:
 			m.rebalanceArmed = false // each step ends with rebalance
-		case timerLook:
-			m.lookArmed = false // each step ends with a dispatch
+		case timerDispatch:
+			m.dispatchArmed = false // each step ends with a dispatch
 		case timerRescue:
 			m.rescueDue(ids.WorkerID(t.id))
-		case timerStray:
-			m.straysDue()
+		case timerLostData:
+			m.lostDataDue()
 		case timerLeave:
 			m.leaveDue(ids.WorkerID(t.id))
 		}

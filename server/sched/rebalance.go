@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// worthMoving is the queue length below which a busy worker keeps its tasks: they would be done
-	// before they could be moved.
-	worthMoving = 4000 // microseconds
+	// minMoveMicros is the queue length below which a busy worker keeps its tasks: they would be
+	// done before they could be moved.
+	minMoveMicros = 4000 // microseconds
 	// stuckAfter is the silence after which the waiting tasks of a busy worker may move to an idle
 	// one in spite of short estimates. The silence must also be at least as long as the idle worker
 	// would need to fetch their inputs.
 	stuckAfter = 10 * time.Millisecond
-	// maxVain bounds the idle workers for which one step searches without success.
-	maxVain = 4
+	// maxFailedSearches bounds the idle workers for which one step searches without success.
+	maxFailedSearches = 4
 	// maxScan bounds the tasks that are read from the end of one queue. Tasks with more than
 	// maxCounted inputs are considered only from time to time, the less often the more inputs they
 	// have (see Machine.wideAt).
@@ -41,7 +41,7 @@ func (m *Machine) rebalance() {
 	// Idle workers are mostly alike: if several get nothing, the others would get nothing either.
 	vain := 0
 	for _, w := range m.order {
-		if vain >= maxVain {
+		if vain >= maxFailedSearches {
 			break
 		}
 		if w.state != WorkerStateActive || w.usedSlots >= uint64(w.slots) {
@@ -108,14 +108,14 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 			}
 			m.wideAt = m.now.Add(max(stuckAfter, time.Duration(t.inputs)*time.Microsecond))
 		}
-		m.looked.inputs += uint64(t.inputs)
+		m.reads.inputs += uint64(t.inputs)
 		c := m.classes[t.class]
 		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
 		if !m.room(to, c) || !slices.Contains(m.usable(c, m.feasible(c), ref.Task, b, t, fits), to) || !fits(to) {
 			continue
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))
-		long := m.ops[t.op].samples == 0 || victim.load() >= worthMoving+fetch
+		long := m.ops[t.op].samples == 0 || victim.load() >= minMoveMicros+fetch
 		if !long && !(stuck && float64(m.now.Sub(victim.reportedAt).Microseconds()) >= fetch) {
 			early = true
 			continue
@@ -146,5 +146,5 @@ func (m *Machine) retract(w *worker, id ids.TaskID, t *task) {
 	t.flags |= flagRetracting
 	w.retracting++
 	m.totals.Retracted++
-	m.tell(EffectRetract, w, id, t.attempt)
+	m.emitTo(EffectRetract, w, id, t.attempt)
 }

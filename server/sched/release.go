@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// doom is an end that a task will get: inherited from an input, or ordered.
-type doom struct {
+// ending is an end that a task will get: inherited from an input, or ordered.
+type ending struct {
 	task  ids.TaskID
 	state TaskState // FAILED or CANCELLED
 	err   *TaskError
@@ -16,17 +16,17 @@ type doom struct {
 	from ids.TaskID
 }
 
-// revival is a task that will run again.
-type revival struct {
+// rerun is a task that will run again.
+type rerun struct {
 	task ids.TaskID
 	// retry means that failed and cancelled tasks run again too, with their failed and cancelled
 	// inputs.
 	retry bool
 }
 
-// carryOut ends a doomed task, unless something has changed since: the task is not active any more,
-// or the input does not have that state any more.
-func (m *Machine) carryOut(d doom) {
+// applyEnding ends a task, unless something has changed since: the task is not active any more, or
+// the input does not have that state any more.
+func (m *Machine) applyEnding(d ending) {
 	b, t := m.lookup(d.task)
 	if t == nil || !t.state.active() {
 		return
@@ -44,19 +44,19 @@ func (m *Machine) carryOut(d doom) {
 	if t.state.assigned() {
 		w := m.workers[t.worker-1]
 		attempt := t.attempt
-		m.leave(b, t)
-		m.tell(EffectCancel, w, d.task, attempt)
+		m.abandonAttempt(b, t)
+		m.emitTo(EffectCancel, w, d.task, attempt)
 	}
 	m.end(d.task, b, t, d.state, d.err)
 }
 
-// inherit dooms a task that needs a failed or cancelled one.
+// inherit ends a task that needs a failed or cancelled one.
 func (m *Machine) inherit(id, from ids.TaskID, p *task) {
 	e := m.errors[from]
 	if p.state == TaskFailed {
 		e = m.inputFailed(from, e)
 	}
-	m.doomed = append(m.doomed, doom{task: id, state: p.state, err: e, from: from})
+	m.endings = append(m.endings, ending{task: id, state: p.state, err: e, from: from})
 }
 
 // inputFailed makes the error for the dependents of a failed task. All dependents share it, and it
@@ -81,11 +81,11 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 	}
 }
 
-// end ends a task without an object: FAILED or CANCELLED. Its dependents are doomed. REQUIRES: no
-// worker has it.
+// end ends a task without an object: FAILED or CANCELLED. Its dependents will end, too. REQUIRES:
+// no worker has it.
 func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *TaskError) {
 	m.dequeue(id, t)
-	m.found(id)
+	m.forgetLostData(id)
 	active := t.state.active()
 	t.flags &^= flagBackoff | flagRunHold
 	t.missing = 0
@@ -111,15 +111,15 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	for r := t.dependents; r != 0; {
 		cid, _, ct, e := m.consumerOf(r)
 		if ct.state.active() {
-			m.doomed = append(m.doomed, doom{task: cid, state: state, err: passed, from: id})
+			m.endings = append(m.endings, ending{task: cid, state: state, err: passed, from: id})
 		}
 		r = e.next
 	}
 	m.reconsider(id, t)
 }
 
-// absolve removes the error, the last output and the trouble record of a task.
-func (m *Machine) absolve(id ids.TaskID, t *task) {
+// clearTrouble removes the error, the last output and the trouble record of a task.
+func (m *Machine) clearTrouble(id ids.TaskID, t *task) {
 	m.dropError(id)
 	m.dropTail(id)
 	if t.flags&flagTrouble != 0 {
@@ -128,8 +128,8 @@ func (m *Machine) absolve(id ids.TaskID, t *task) {
 	}
 }
 
-// revive starts a wanted task without an object again.
-func (m *Machine) revive(r revival) {
+// runAgain starts a wanted task without an object again.
+func (m *Machine) runAgain(r rerun) {
 	b, t := m.lookup(r.task)
 	if t == nil || !t.wanted() {
 		return
@@ -140,7 +140,7 @@ func (m *Machine) revive(r revival) {
 		if !r.retry {
 			return
 		}
-		m.absolve(r.task, t)
+		m.clearTrouble(r.task, t)
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskSucceeded, TaskRescuing:
 		return
 	}
@@ -148,7 +148,7 @@ func (m *Machine) revive(r revival) {
 		if t.state != TaskReleased {
 			m.setState(r.task, t, TaskReleased)
 		}
-		if m.awaited(r.task) {
+		if m.dataAwaited(r.task) {
 			m.setState(r.task, t, TaskWaiting)
 			m.notify(r.task, b, t)
 			return
@@ -182,10 +182,10 @@ func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time
 		case TaskSucceeded:
 			continue
 		case TaskReleased:
-			m.reviving = append(m.reviving, revival{task: in, retry: retry})
+			m.reruns = append(m.reruns, rerun{task: in, retry: retry})
 		case TaskFailed, TaskCancelled:
 			if retry {
-				m.reviving = append(m.reviving, revival{task: in, retry: true})
+				m.reruns = append(m.reruns, rerun{task: in, retry: true})
 			} else {
 				m.inherit(id, in, p)
 			}
@@ -206,8 +206,8 @@ func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time
 	}
 }
 
-// requeue makes a task wait again after its attempt ended without an outcome. REQUIRES: leave was
-// called.
+// requeue makes a task wait again after its attempt ended without an outcome. REQUIRES:
+// abandonAttempt was called.
 func (m *Machine) requeue(id ids.TaskID, b *block, t *task) {
 	if !t.wanted() {
 		m.reconsider(id, t)
@@ -217,7 +217,7 @@ func (m *Machine) requeue(id ids.TaskID, b *block, t *task) {
 
 // settle drops an unwanted task: one that has not ended becomes RELEASED, the object of one that
 // has succeeded is freed, and the record is forgotten if no known task depends on it. A wanted task
-// whose scattered bytes cannot come any more is doomed.
+// whose scattered bytes cannot come any more fails.
 func (m *Machine) settle(id ids.TaskID) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -225,8 +225,8 @@ func (m *Machine) settle(id ids.TaskID) {
 	}
 	t.flags &^= flagSettling
 	if t.wanted() {
-		if m.orphaned(t) && !m.awaited(id) {
-			m.doomed = append(m.doomed, doom{task: id, state: TaskFailed, err: m.objectLost(id, b, t)})
+		if m.orphaned(t) && !m.dataAwaited(id) {
+			m.endings = append(m.endings, ending{task: id, state: TaskFailed, err: m.objectLost(id, b, t)})
 		}
 		return
 	}
@@ -236,8 +236,8 @@ func (m *Machine) settle(id ids.TaskID) {
 		t.flags &^= flagBackoff
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
-			m.leave(b, t)
-			m.tell(EffectCancel, w, id, t.attempt)
+			m.abandonAttempt(b, t)
+			m.emitTo(EffectCancel, w, id, t.attempt)
 		}
 		t.missing = 0
 		m.setState(id, t, TaskReleased)
@@ -246,7 +246,7 @@ func (m *Machine) settle(id ids.TaskID) {
 		m.releaseObject(id, b, t)
 		m.setState(id, t, TaskReleased)
 	case TaskRescuing:
-		m.saved(id)
+		m.endObjectRescue(id)
 		m.setState(id, t, TaskReleased)
 	case TaskFailed, TaskCancelled, TaskReleased:
 	}
@@ -259,7 +259,7 @@ func (m *Machine) settle(id ids.TaskID) {
 func (m *Machine) releaseObject(id ids.TaskID, b *block, t *task) {
 	for t.replicas != 0 {
 		w := m.workers[b.links[t.replicas].value]
-		m.tell(EffectRelease, w, id, t.attempt)
+		m.emitTo(EffectRelease, w, id, t.attempt)
 		w.objects.remove(id)
 		b.drop(&t.replicas, w.slot)
 	}
@@ -288,8 +288,8 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	if t.state != TaskReleased {
 		m.setState(id, t, TaskReleased)
 	}
-	m.absolve(id, t)
-	m.found(id)
+	m.clearTrouble(id, t)
+	m.forgetLostData(id)
 	m.history.add(m, id, TaskReleased, 0, t.attempt, 0)
 	g.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
 	m.totals.Counts[TaskReleased]--

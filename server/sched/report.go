@@ -33,7 +33,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 		if t == nil || !t.current(w, r.Attempt) {
 			m.totals.Stale++
 			if r.Outcome == OutcomeSucceeded && !m.holds(w, b, t, r.Attempt) {
-				m.tell(EffectRelease, w, r.Task, uint32(r.Attempt))
+				m.emitTo(EffectRelease, w, r.Task, uint32(r.Attempt))
 			}
 			continue
 		}
@@ -48,21 +48,21 @@ func (m *Machine) tasksReported(ev TasksReported) {
 				m.notify(r.Task, b, t)
 			}
 		case OutcomeSucceeded:
-			m.depart(b, t)
+			m.endAttempt(b, t)
 			m.complete(r.Task, b, t, w, r.OutputBytes, r.Inline, r.RunTime)
 		case OutcomeFailed:
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			m.attemptFailed(r, b, t, w)
 		case OutcomeInputUnreachable:
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			m.inputUnreachable(r, b, t, w)
 		case OutcomeRetracted:
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			m.troubleOf(r.Task, t).avoid = w.id
 			m.requeue(r.Task, b, t)
 		case OutcomeCancelled:
 			// The worker dropped it by itself, for example because it shuts down.
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			m.requeue(r.Task, b, t)
 		case OutcomeRetractRefused:
 			if t.flags&flagRetracting != 0 {
@@ -75,7 +75,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			if r.Err != nil && r.Err.Message != "" {
 				cause = fmt.Sprintf("executor on %s: %s", w.name, r.Err.Message)
 			}
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED", false) {
 				m.requeue(r.Task, b, t)
 			}
@@ -95,7 +95,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.dequeue(id, t)
 	t.flags &^= flagBackoff | flagRunHold
 	if tr := m.troubleIf(id, t); tr != nil {
-		tr.unreachable, tr.blind, tr.streak = 0, nil, 0
+		tr.unreachable, tr.inputFailures, tr.streak = 0, nil, 0
 	}
 	t.missing = 0
 	t.output = bytes
@@ -107,7 +107,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	if o := &m.ops[t.op]; o.spec.Kind != OpData {
 		o.learn(run, bytes)
 	} else {
-		m.found(id)
+		m.forgetLostData(id)
 	}
 	p := &m.graphs[t.graph].prefixes[t.prefix]
 	p.RunTime += run
@@ -196,8 +196,8 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 // inputUnreachable counts the failed fetches, removes replicas that are gone or fail too often, and
 // starts the task again.
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
-	unreachable := m.doubted(r.Unreachable, reader.id)
-	m.countBlind(unreachable, r.Task, t, reader.id)
+	unreachable := m.believeHolders(r.Unreachable, reader.id)
+	m.countInputFailures(unreachable, r.Task, t, reader.id)
 	var lost []ids.TaskID
 	c := m.classes[t.class]
 	fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
@@ -215,7 +215,7 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 				return
 			}
 			if order {
-				m.tell(EffectRelease, w, u.Task, uint32(u.Generation))
+				m.emitTo(EffectRelease, w, u.Task, uint32(u.Generation))
 			}
 			if m.removeReplica(u.Task, w) {
 				lost = append(lost, u.Task)
@@ -228,15 +228,15 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 			if p.state != TaskSucceeded {
 				continue
 			}
-			times := m.countUnread(u.Task, p, id)
-			if times < maxUnread || p.replicas == 0 {
+			times := m.countSourceFailure(u.Task, p, id)
+			if times < maxSourceFailures || p.replicas == 0 {
 				continue
 			}
 			// If the task has to be here, the object may be made again even at the same worker. The
 			// fault may lie in the object, not in the network: for example a file of a source that
 			// is only read in place.
 			anew := here && m.ops[p.op].spec.Kind != OpData
-			if pb.links[p.replicas].next == 0 && !anew && !m.elsewhere(u.Task, pb, p) {
+			if pb.links[p.replicas].next == 0 && !anew && !m.otherPlace(u.Task, pb, p) {
 				stays = true
 				continue
 			}
@@ -257,10 +257,11 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 	m.recover(lost)
 }
 
-// doubted moves MissingAt to FailedAt for scattered data, which cannot be computed again. A worker
-// shows an object that a client wrote only after EffectAccept, and a reader may come earlier. Only
-// the holder itself can say that it has lost the bytes; if it is the reader, it does so here.
-func (m *Machine) doubted(unreachable []Unreachable, reader ids.WorkerID) []Unreachable {
+// believeHolders moves MissingAt to FailedAt for scattered data, which cannot be computed again. A
+// worker shows an object that a client wrote only after EffectAccept, and a reader may come
+// earlier. Only the holder itself can say that it has lost the bytes; if it is the reader, it does
+// so here.
+func (m *Machine) believeHolders(unreachable []Unreachable, reader ids.WorkerID) []Unreachable {
 	out := slices.Clone(unreachable)
 	for i := range out {
 		u := &out[i]
@@ -320,10 +321,10 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case t.state == TaskSucceeded && t.attempt == generation:
 		if w.objects.add(s.Task) {
 			b.push(&t.replicas, w.slot)
-			m.came(s.Task, t, w)
+			m.fetchEnded(s.Task, t, w)
 		}
 		if s.Written {
-			m.tell(EffectAccept, w, s.Task, generation)
+			m.emitTo(EffectAccept, w, s.Task, generation)
 		}
 		return
 	case t.state == TaskRescuing && t.attempt == generation:
@@ -332,17 +333,17 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case m.ops[t.op].spec.Kind == OpData:
 		if t.state == TaskFailed && t.attempt == generation && !s.Written && t.wanted() && m.errors[s.Task].Reason == "OBJECT_LOST" {
 			// The object was given up as lost, and the worker is back after all.
-			m.absolve(s.Task, t)
+			m.clearTrouble(s.Task, t)
 			m.setState(s.Task, t, TaskWaiting)
 		}
 		if t.state == TaskWaiting && generation == 1 {
 			t.attempt = 1
-			m.tell(EffectAccept, w, s.Task, generation)
+			m.emitTo(EffectAccept, w, s.Task, generation)
 			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 			return
 		}
 	case t.current(w, s.Generation):
-		m.depart(b, t)
+		m.endAttempt(b, t)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:
@@ -350,7 +351,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	}
-	m.tell(EffectRelease, w, s.Task, generation)
+	m.emitTo(EffectRelease, w, s.Task, generation)
 	if t != nil && t.state == TaskSucceeded && t.attempt == generation && w.objects.has(s.Task) {
 		// A client wrote over the object that the worker already held. It is not known which of the
 		// two is there now.
@@ -416,7 +417,7 @@ func (m *Machine) recover(lost []ids.TaskID) {
 		}
 		if t.wanted() {
 			m.totals.Recomputed++
-			m.reviving = append(m.reviving, revival{task: id})
+			m.reruns = append(m.reruns, rerun{task: id})
 		} else {
 			m.reconsider(id, t)
 		}

@@ -34,7 +34,7 @@ type rescue struct {
 	// until is the deadline. Objects that have not been copied by then are lost.
 	until     time.Time
 	survivors []survivor
-	// left counts the tasks in Machine.saving that belong to this rescue.
+	// left counts the tasks in Machine.rescuing that belong to this rescue.
 	left int
 }
 
@@ -46,8 +46,8 @@ type survivor struct {
 	bytes uint64
 }
 
-// saving is one object in RESCUING.
-type saving struct {
+// rescuing is one object in RESCUING.
+type rescuing struct {
 	dead ids.WorkerID
 	// by is the index in rescue.survivors of the worker that is to copy the object. tried has a bit
 	// for each survivor that was asked.
@@ -70,20 +70,20 @@ func (m *Machine) newRescue(dead *worker, survivors []ids.WorkerID) *rescue {
 	return r
 }
 
-// save starts the rescue of an object of the dead worker, if the object is wanted and has no other
-// replica or inline copy. It returns false if no survivor may copy it.
-func (m *Machine) save(id ids.TaskID, dead *worker, r *rescue) bool {
+// rescueObject starts the rescue of an object of the dead worker, if the object is wanted and has
+// no other replica or inline copy. It returns false if no survivor may copy it.
+func (m *Machine) rescueObject(id ids.TaskID, dead *worker, r *rescue) bool {
 	b, t := m.at(id)
 	if m.config.RescueTimeout < 0 || !t.wanted() || b.length(t.replicas) > 1 || b.inlineOf(uint64(id&blockMask)) != nil {
 		return false
 	}
-	s := saving{dead: r.dead}
+	s := rescuing{dead: r.dead}
 	if !m.ask(id, t, r, &s) {
 		return false
 	}
 	dead.objects.remove(id)
 	b.drop(&t.replicas, dead.slot)
-	m.saving[id] = s
+	m.rescuing[id] = s
 	r.left++
 	m.withdraw(id, t, TaskRescuing)
 	m.notify(id, b, t)
@@ -93,7 +93,7 @@ func (m *Machine) save(id ids.TaskID, dead *worker, r *rescue) bool {
 // ask orders the object from the survivor that would finish the copy first, among those that were
 // not asked yet: by rate, by the rescue work already ordered, and by free memory. It returns false
 // if there is none.
-func (m *Machine) ask(id ids.TaskID, t *task, r *rescue, s *saving) bool {
+func (m *Machine) ask(id ids.TaskID, t *task, r *rescue, s *rescuing) bool {
 	best, soonest := -1, math.Inf(1)
 	for i := range r.survivors {
 		c := &r.survivors[i]
@@ -102,7 +102,7 @@ func (m *Machine) ask(id ids.TaskID, t *task, r *rescue, s *saving) bool {
 			continue
 		}
 		micros := float64(c.bytes+t.output+rescueOverhead) / c.bytesPerMicro
-		if used := w.memoryUsed + w.comingBytes + c.bytes + t.output; w.memory > 0 && used > w.memory {
+		if used := w.memoryUsed + w.fetchingBytes + c.bytes + t.output; w.memory > 0 && used > w.memory {
 			micros += float64(used-w.memory) / (m.config.DefaultBytesPerSecond / 1e6)
 		}
 		if micros < soonest {
@@ -114,11 +114,11 @@ func (m *Machine) ask(id ids.TaskID, t *task, r *rescue, s *saving) bool {
 	}
 	s.by, s.tried = best, s.tried|1<<best
 	r.survivors[best].bytes += t.output + rescueOverhead
-	m.tellRescue(id, t, r, best)
+	m.orderRescue(id, t, r, best)
 	return true
 }
 
-func (m *Machine) tellRescue(id ids.TaskID, t *task, r *rescue, by int) {
+func (m *Machine) orderRescue(id ids.TaskID, t *task, r *rescue, by int) {
 	m.emit(Effect{Kind: EffectRescue, Worker: r.survivors[by].worker, Dead: r.dead, Task: id, Attempt: ids.Attempt(t.attempt)})
 }
 
@@ -149,10 +149,10 @@ func (m *Machine) endRescue(r *rescue) {
 	}
 }
 
-// saved removes a task from the rescue. The rescue ends with its last task.
-func (m *Machine) saved(id ids.TaskID) {
-	s := m.saving[id]
-	delete(m.saving, id)
+// endObjectRescue removes a task from the rescue. The rescue ends with its last task.
+func (m *Machine) endObjectRescue(id ids.TaskID) {
+	s := m.rescuing[id]
+	delete(m.rescuing, id)
 	r := m.rescues[s.dead]
 	m.answered(id, r, &s)
 	if r.left--; r.left == 0 {
@@ -161,15 +161,15 @@ func (m *Machine) saved(id ids.TaskID) {
 }
 
 // answered ends the order to the survivor that was asked last.
-func (m *Machine) answered(id ids.TaskID, r *rescue, s *saving) {
+func (m *Machine) answered(id ids.TaskID, r *rescue, s *rescuing) {
 	_, t := m.at(id)
 	r.survivors[s.by].bytes -= t.output + rescueOverhead
 }
 
 // rescued records the copy of an object, by any worker that made one.
 func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
-	m.saved(id)
-	m.found(id)
+	m.endObjectRescue(id)
+	m.forgetLostData(id)
 	w.objects.add(id)
 	b.push(&t.replicas, w.slot)
 	m.totals.Rescued++
@@ -178,19 +178,19 @@ func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.arrived(t)
 }
 
-// passOn asks the next survivor for an object. If there is none, it returns false: the task is then
-// RELEASED, and the caller must call recover.
-func (m *Machine) passOn(id ids.TaskID) bool {
+// askNext asks the next survivor for an object. If there is none, it returns false: the task is
+// then RELEASED, and the caller must call recover.
+func (m *Machine) askNext(id ids.TaskID) bool {
 	_, t := m.at(id)
-	s := m.saving[id]
+	s := m.rescuing[id]
 	r := m.rescues[s.dead]
 	before := s
 	if m.ask(id, t, r, &s) {
 		m.answered(id, r, &before)
-		m.saving[id] = s
+		m.rescuing[id] = s
 		return true
 	}
-	m.saved(id)
+	m.endObjectRescue(id)
 	m.setState(id, t, TaskReleased)
 	return false
 }
@@ -200,44 +200,44 @@ func (m *Machine) passOn(id ids.TaskID) bool {
 func (m *Machine) rescueFailed(ev RescueFailed) {
 	var lost []ids.TaskID
 	for _, o := range ev.Objects {
-		s, ok := m.saving[o.Task]
+		s, ok := m.rescuing[o.Task]
 		_, t := m.lookup(o.Task)
 		if !ok || s.dead != ev.Dead || m.rescues[s.dead].survivors[s.by].worker != ev.Worker || t.attempt != uint32(o.Generation) {
 			m.totals.Stale++
 			continue
 		}
-		if !m.passOn(o.Task) {
+		if !m.askNext(o.Task) {
 			lost = append(lost, o.Task)
 		}
 	}
 	m.recover(lost)
 }
 
-// deserted passes on the orders of a survivor that is itself lost. It returns the objects that are
-// lost with it.
-func (m *Machine) deserted(w *worker) (lost []ids.TaskID) {
+// survivorLost passes on the orders of a survivor that is itself lost. It returns the objects that
+// are lost with it.
+func (m *Machine) survivorLost(w *worker) (lost []ids.TaskID) {
 	for _, id := range m.orderedFrom(w) {
-		if !m.passOn(id) {
+		if !m.askNext(id) {
 			lost = append(lost, id)
 		}
 	}
 	return lost
 }
 
-// remind repeats the orders to a worker that is back after its connection broke, because it may
-// have missed them.
-func (m *Machine) remind(w *worker) {
+// repeatOrders repeats the orders to a worker that is back after its connection broke, because it
+// may have missed them.
+func (m *Machine) repeatOrders(w *worker) {
 	for _, id := range m.orderedFrom(w) {
 		_, t := m.at(id)
-		s := m.saving[id]
-		m.tellRescue(id, t, m.rescues[s.dead], s.by)
+		s := m.rescuing[id]
+		m.orderRescue(id, t, m.rescues[s.dead], s.by)
 	}
 }
 
 // orderedFrom lists the objects that a worker is asked to copy.
 func (m *Machine) orderedFrom(w *worker) (tasks []ids.TaskID) {
-	for _, id := range sortedKeys(m.saving) {
-		if s := m.saving[id]; m.rescues[s.dead].survivors[s.by].worker == w.id {
+	for _, id := range sortedKeys(m.rescuing) {
+		if s := m.rescuing[id]; m.rescues[s.dead].survivors[s.by].worker == w.id {
 			tasks = append(tasks, id)
 		}
 	}
@@ -251,12 +251,12 @@ func (m *Machine) rescueDue(dead ids.WorkerID) {
 		return
 	}
 	var lost []ids.TaskID
-	for _, id := range sortedKeys(m.saving) {
-		if m.saving[id].dead != dead {
+	for _, id := range sortedKeys(m.rescuing) {
+		if m.rescuing[id].dead != dead {
 			continue
 		}
 		_, t := m.at(id)
-		m.saved(id)
+		m.endObjectRescue(id)
 		m.setState(id, t, TaskReleased)
 		lost = append(lost, id)
 	}
@@ -264,7 +264,7 @@ func (m *Machine) rescueDue(dead ids.WorkerID) {
 }
 
 func (m *Machine) explainRescue(id ids.TaskID, now time.Time) string {
-	s := m.saving[id]
+	s := m.rescuing[id]
 	r := m.rescues[s.dead]
 	by := r.survivors[s.by].worker
 	name := by.String()
@@ -280,15 +280,15 @@ func (k *checker) rescues(found int) {
 	m := k.m
 	left := make(map[ids.WorkerID]int)
 	bytes := make(map[ids.WorkerID][]uint64)
-	if found != len(m.saving) {
-		k.fail("%d tasks are RESCUING, %d are in the books", found, len(m.saving))
+	if found != len(m.rescuing) {
+		k.fail("%d tasks are RESCUING, %d are recorded", found, len(m.rescuing))
 	}
-	for _, id := range sortedKeys(m.saving) {
-		s := m.saving[id]
+	for _, id := range sortedKeys(m.rescuing) {
+		s := m.rescuing[id]
 		_, t := m.lookup(id)
 		r := m.rescues[s.dead]
 		if t == nil || t.state != TaskRescuing || r == nil || s.tried&(1<<s.by) == 0 {
-			k.fail("%s is saved from %s and is not RESCUING", id, s.dead)
+			k.fail("%s is rescued from %s and is not RESCUING", id, s.dead)
 			continue
 		}
 		left[s.dead]++

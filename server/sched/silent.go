@@ -79,8 +79,8 @@ func (m *Machine) silentEnded(ev WorkerEnded) {
 		}
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
-			m.leave(b, t)
-			m.tell(EffectCancel, w, id, t.attempt)
+			m.abandonAttempt(b, t)
+			m.emitTo(EffectCancel, w, id, t.attempt)
 		}
 		m.poison(id, b, t, x.worker, "WORKER_DIED")
 	}

@@ -100,9 +100,9 @@ func (s *stencilWorld) after(least, more float64, do func()) {
 	heap.Push(&s.events, happening{s.now + least + more*s.random.Float64(), s.n, do})
 }
 
-func (s *stencilWorld) step(ev sched.Event) { s.carryOut(s.m.Step(s.time(), ev, s.effects[:0])) }
+func (s *stencilWorld) step(ev sched.Event) { s.applyEnding(s.m.Step(s.time(), ev, s.effects[:0])) }
 
-func (s *stencilWorld) carryOut(effects []sched.Effect) {
+func (s *stencilWorld) applyEnding(effects []sched.Effect) {
 	s.effects = effects
 	for _, e := range effects {
 		if e.Kind != sched.EffectAssign {
@@ -182,7 +182,7 @@ func (s *stencilWorld) stencil(t *testing.T, name string, steps int) (took float
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.carryOut(effects)
+	s.applyEnding(effects)
 	for len(s.events) > 0 {
 		h := heap.Pop(&s.events).(happening)
 		s.now = h.at

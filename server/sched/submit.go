@@ -36,7 +36,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 					"request %q was accepted before with other tasks (graph %s): a request id belongs to one submission; use another one",
 					ev.RequestID, done.Graph)}
 			}
-			m.tellUnused(ev.Ops)
+			m.reportUnused(ev.Ops)
 			return done.SubmitResult, nil
 		}
 	}
@@ -79,14 +79,14 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ev.RequestID != "" {
 		m.requests.add(request, answered{result, s.body.end(&ev)})
 	}
-	m.tellUnused(ev.Ops)
+	m.reportUnused(ev.Ops)
 	return result, nil
 }
 
-// tellUnused reports the functions of an accepted submission to which no task refers. The loop has
-// stored them for this submission, without need if the submission was a repeated one or if none of
-// its tasks has that op.
-func (m *Machine) tellUnused(ops []OpSpec) {
+// reportUnused reports the functions of an accepted submission to which no task refers. The loop
+// has stored them for this submission, without need if the submission was a repeated one or if none
+// of its tasks has that op.
+func (m *Machine) reportUnused(ops []OpSpec) {
 	for i := range ops {
 		if f := ops[i].Function; f != (ids.FunctionHash{}) && m.functions[f] == 0 {
 			m.emit(Effect{Kind: EffectFunctionUnused, Function: f})
@@ -127,7 +127,7 @@ type submission struct {
 // prepare checks the whole submission and makes the records.
 func (s *submission) prepare() *Error {
 	m, ev := s.m, s.ev
-	s.held, s.most = m.held(), m.recordRoom(ev.Beside)
+	s.held, s.most = m.held(), m.recordRoom(ev.CallerBytes)
 	sc := &m.scratch.submit
 	sc.ids, sc.ops, sc.opts = sc.ids[:0], sc.ops[:0], sc.opts[:0]
 	for i := range ev.Ops {
@@ -432,7 +432,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 			case TaskSucceeded:
 				continue
 			case TaskReleased:
-				m.reviving = append(m.reviving, revival{task: in})
+				m.reruns = append(m.reruns, rerun{task: in})
 			case TaskFailed, TaskCancelled:
 				m.inherit(id, in, p)
 			case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskRescuing:
@@ -497,9 +497,9 @@ func (s *submission) renew() {
 		if t.state != TaskCancelled && !(data && (t.state == TaskFailed || t.state == TaskReleased)) {
 			continue
 		}
-		m.absolve(id, t)
+		m.clearTrouble(id, t)
 		if data {
-			m.found(id)
+			m.forgetLostData(id)
 			m.setState(id, t, TaskWaiting)
 			m.notify(id, b, t)
 		} else {
@@ -529,7 +529,7 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 		}
 	}
 	if t.state == TaskReleased && t.wanted() {
-		m.reviving = append(m.reviving, revival{task: id})
+		m.reruns = append(m.reruns, rerun{task: id})
 	}
 }
 

@@ -40,8 +40,8 @@ type Config struct {
 	DataGrace time.Duration
 	// MemoryBytes bounds the memory that the machine holds for tasks: records, keys, arguments,
 	// inline results, errors and log tails, and the memory that the caller holds for a submission
-	// (GraphSubmitted.Beside). Beyond it submissions are refused until tasks are forgotten. 0: no
-	// bound.
+	// (GraphSubmitted.CallerBytes). Beyond it submissions are refused until tasks are forgotten. 0:
+	// no bound.
 	MemoryBytes uint64
 	// DetailBytes bounds the tracebacks and exceptions of failed tasks, TailBytes the last output
 	// of tasks. The oldest are dropped first. Default 256 MiB and 64 MiB.

@@ -54,13 +54,13 @@ type worker struct {
 
 	// objects are exactly the tasks whose replicas have a link to this worker.
 	objects taskSet
-	// coming are inputs that attempts here will fetch. It is only an estimate, but always a subset
-	// of the inputs of those attempts.
-	coming taskSet
-	// comingBytes is the total size of coming, which a further fetch to this worker has to share
-	// the link with. Exactly 0 when coming is empty.
-	comingBytes uint64
-	finished    uint64
+	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
+	// subset of the inputs of those attempts.
+	fetching taskSet
+	// fetchingBytes is the total size of fetching, which a further fetch to this worker has to
+	// share the link with. Exactly 0 when fetching is empty.
+	fetchingBytes uint64
+	finished      uint64
 
 	// mark and present are scratch values of one placement.
 	mark    uint64
@@ -77,9 +77,9 @@ func (m *Machine) workerOf(id ids.WorkerID) *worker {
 	return m.workers[slot]
 }
 
-// tell emits an order to a worker, unless the worker is disconnected. Reconciliation on reconnect
+// emitTo emits an order to a worker, unless the worker is disconnected. Reconciliation on reconnect
 // finds the objects and attempts that the worker then has without need.
-func (m *Machine) tell(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
+func (m *Machine) emitTo(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
 	if w.reachable() {
 		m.emit(Effect{Kind: kind, Worker: w.id, Task: id, Attempt: ids.Attempt(attempt)})
 	}
@@ -139,13 +139,13 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	for _, r := range running {
 		works[r] = true
 		if _, t := m.lookup(r.Task); t == nil || !t.current(w, r.Attempt) {
-			m.tell(EffectCancel, w, r.Task, uint32(r.Attempt))
+			m.emitTo(EffectCancel, w, r.Task, uint32(r.Attempt))
 		}
 	}
 	for _, r := range m.underWay(w) {
 		b, t := m.at(r.Task)
 		if !works[r] {
-			m.leave(b, t)
+			m.abandonAttempt(b, t)
 			m.requeue(r.Task, b, t)
 		} else if t.flags&flagRetracting != 0 {
 			// The answer to the retract request may have been lost with the session.
@@ -153,7 +153,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 			w.retracting--
 		}
 	}
-	m.remind(w)
+	m.repeatOrders(w)
 	m.recover(lost)
 }
 
@@ -221,10 +221,10 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	if ev.DeviceFault {
 		ev.Survivors = nil
 	}
-	m.noteStrays(w, cause, ev.Gone)
-	saved := m.newRescue(w, ev.Survivors)
+	m.noteLostData(w, cause, ev.Gone)
+	rescue := m.newRescue(w, ev.Survivors)
 	for _, id := range w.objects.members(nil) {
-		if saved != nil && m.save(id, w, saved) {
+		if rescue != nil && m.rescueObject(id, w, rescue) {
 			continue
 		}
 		if m.removeReplica(id, w) {
@@ -258,7 +258,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	hung := suspects{worker: w.name, alone: alone, counted: any}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
-		m.leave(b, t)
+		m.abandonAttempt(b, t)
 		if blame[i] && mayHang {
 			hung.tasks = append(hung.tasks, r.Task)
 			blame[i] = any
@@ -280,10 +280,10 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.countNotifiers()
 	m.workerVersion++
 	m.forgetRates(w.id)
-	if saved != nil {
-		m.startRescue(saved)
+	if rescue != nil {
+		m.startRescue(rescue)
 	}
-	lost = append(lost, m.deserted(w)...)
+	lost = append(lost, m.survivorLost(w)...)
 	m.recover(lost)
 }
 
@@ -303,11 +303,11 @@ type trouble struct {
 	causes []string
 	// avoid is a worker that the next attempt should not use; 0: none.
 	avoid ids.WorkerID
-	// unread counts the failed fetches of this task's object, by worker, in the order of the first
-	// failures.
-	unread []unread
-	// blind counts the failed fetches of this task's inputs, by source, reader and input.
-	blind []blind
+	// sourceFailures counts the failed fetches of this task's object, by worker, in the order of
+	// the first failures.
+	sourceFailures []sourceFailure
+	// inputFailures counts the failed fetches of this task's inputs, by source, reader and input.
+	inputFailures []inputFailure
 }
 
 func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {
@@ -416,18 +416,18 @@ func joinCauses(causes []string) string {
 	return b.String()
 }
 
-// leave ends the current attempt, which made no object, in the worker's counts. The caller sets the
-// task's new state.
-func (m *Machine) leave(b *block, t *task) {
+// abandonAttempt ends the current attempt, which made no object, in the worker's counts. The caller
+// sets the task's new state.
+func (m *Machine) abandonAttempt(b *block, t *task) {
 	at := t.worker
-	m.depart(b, t)
-	m.strand(t, at)
+	m.endAttempt(b, t)
+	m.noteStranded(t, at)
 }
 
-// giveBack subtracts a task's resources from those that its worker uses. Sums of whole numbers are
-// exact. Other sums are computed again from the attempts under way, because floating-point
+// freeResources subtracts a task's resources from those that its worker uses. Sums of whole numbers
+// are exact. Other sums are computed again from the attempts under way, because floating-point
 // subtraction does not restore a small amount that was added to a large one.
-func (m *Machine) giveBack(w *worker, amounts map[string]float64) {
+func (m *Machine) freeResources(w *worker, amounts map[string]float64) {
 	exact := true
 	// order-free: each name has its own sum.
 	for name, amount := range amounts {
@@ -455,8 +455,8 @@ func (m *Machine) giveBack(w *worker, amounts map[string]float64) {
 	}
 }
 
-// depart ends the current attempt, which may have made its object, in the worker's counts.
-func (m *Machine) depart(b *block, t *task) {
+// endAttempt ends the current attempt, which may have made its object, in the worker's counts.
+func (m *Machine) endAttempt(b *block, t *task) {
 	w := m.workers[t.worker-1]
 	o := &m.options[t.options]
 	w.assigned--
@@ -477,13 +477,13 @@ func (m *Machine) depart(b *block, t *task) {
 	t.worker = 0
 	t.runMicros = 0
 	if len(o.Resources) > 0 {
-		m.giveBack(w, o.Resources)
+		m.freeResources(w, o.Resources)
 	}
-	if w.coming.count > 0 {
+	if w.fetching.count > 0 {
 		edges := b.edgesOf(t)
 		for i := range edges {
 			_, p := m.at(edges[i].input)
-			m.came(edges[i].input, p, w)
+			m.fetchEnded(edges[i].input, p, w)
 		}
 	}
 	if w.assigned == 0 {
@@ -499,27 +499,27 @@ func (m *Machine) depart(b *block, t *task) {
 	}
 }
 
-// expects notes that the worker will fetch an object: now, or (atOnce false) after a pre-assigned
-// attempt's inputs exist.
-func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
-	if !w.coming.add(id) {
+// expectFetch notes that the worker will fetch an object: now, or (atOnce false) after a
+// pre-assigned attempt's inputs exist.
+func (m *Machine) expectFetch(id ids.TaskID, t *task, w *worker, atOnce bool) {
+	if !w.fetching.add(id) {
 		return
 	}
-	w.comingBytes += t.output
+	w.fetchingBytes += t.output
 	if atOnce {
 		m.joinChain(id, t, w)
 	}
 }
 
-// came notes that the worker has the object or will not fetch it. The object may have another size
-// than at expects, if it was made again meanwhile.
-func (m *Machine) came(id ids.TaskID, t *task, w *worker) {
-	if w.coming.remove(id) {
-		w.comingBytes -= min(t.output, w.comingBytes)
+// fetchEnded notes that the worker has the object or will not fetch it. The object may have another
+// size than at expectFetch, if it was made again in between.
+func (m *Machine) fetchEnded(id ids.TaskID, t *task, w *worker) {
+	if w.fetching.remove(id) {
+		w.fetchingBytes -= min(t.output, w.fetchingBytes)
 		m.leaveChain(id, w)
 	}
-	if w.coming.count == 0 {
-		w.comingBytes = 0
+	if w.fetching.count == 0 {
+		w.fetchingBytes = 0
 	}
 }
 

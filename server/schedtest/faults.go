@@ -73,7 +73,7 @@ func (w *World) loseWorker() {
 				o.maps[f.id] = true
 			}
 		}
-		w.graves[f.id] = f.objects
+		w.lostObjects[f.id] = f.objects
 	}
 	w.feed(ev)
 }

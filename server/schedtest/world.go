@@ -28,15 +28,15 @@ type World struct {
 	workers map[ids.WorkerID]*fakeWorker
 	// absent are workers that are lost and will come back with a new id.
 	absent []*fakeWorker
-	// graves are the objects of lost workers. A survivor that has the worker's memory mapped can
-	// copy them.
-	graves     map[ids.WorkerID]map[ids.TaskID]sched.Replica
-	nextWorker ids.WorkerID
-	clients    []ids.ClientID
-	nextClient ids.ClientID
-	datasets   []uint64
-	graphs     []ids.GraphID
-	nextKey    int
+	// lostObjects are the objects of lost workers. A survivor that has the worker's memory mapped
+	// can copy them.
+	lostObjects map[ids.WorkerID]map[ids.TaskID]sched.Replica
+	nextWorker  ids.WorkerID
+	clients     []ids.ClientID
+	nextClient  ids.ClientID
+	datasets    []uint64
+	graphs      []ids.GraphID
+	nextKey     int
 	// tasks is the model, by id: each submitted task and the faults and orders that affected it.
 	tasks map[ids.TaskID]*modelTask
 	keys  []string
@@ -86,7 +86,7 @@ type attempt struct {
 func NewWorld(source Source) *World {
 	return &World{
 		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, ChainBytes: 1, NoCopies: true}), source: source,
-		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), graves: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
+		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), lostObjects: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
 		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
 	}
 }
@@ -488,7 +488,7 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 
 // rescue copies an object of a dead worker if its memory is mapped and no fault happens.
 func (w *World) rescue(f *fakeWorker, e sched.Effect) {
-	r, held := w.graves[e.Dead][e.Task]
+	r, held := w.lostObjects[e.Dead][e.Task]
 	if own, ok := f.objects[e.Task]; ok && own.Generation == e.Attempt {
 		r = own
 	} else if !f.maps[e.Dead] || !held || r.Generation != e.Attempt || !w.calm && w.chance(20) {

@@ -22,8 +22,8 @@ type server struct {
 	byName map[string]*remote
 	// dead are the incarnations whose death was reported.
 	dead map[string]bool
-	// graves are all workers that were ever lost.
-	graves   map[ids.WorkerID]*remote
+	// lost are all workers that were ever lost.
+	lost     map[ids.WorkerID]*remote
 	touched  []*session
 	lastLink uint64
 
@@ -113,7 +113,7 @@ func (m inbound) clone() inbound {
 func newServer(w *world, checkEvery int) *server {
 	return &server{
 		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10, NoCopies: true}),
-		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, graves: map[ids.WorkerID]*remote{},
+		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, lost: map[ids.WorkerID]*remote{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
@@ -188,7 +188,7 @@ func (s *server) carryOut() {
 			delete(s.functions, e.Function)
 		case sched.EffectRescue:
 			o := s.outOf(e.Worker)
-			o.rescues = append(o.rescues, rescue{e.Dead, s.graves[e.Dead].incarnation, object{Task: e.Task, Generation: e.Attempt}})
+			o.rescues = append(o.rescues, rescue{e.Dead, s.lost[e.Dead].incarnation, object{Task: e.Task, Generation: e.Attempt}})
 		case sched.EffectUnmap:
 			o := s.outOf(e.Worker)
 			o.peers = append(o.peers, peer{e.Dead, nil})
@@ -474,7 +474,7 @@ func (s *server) lose(r *remote, cause, stop string) {
 		x.ended = true
 		s.send(x)
 	}
-	s.graves[r.id] = r
+	s.lost[r.id] = r
 	survivors := s.survivors(r, cause)
 	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
 	for _, o := range s.byID {

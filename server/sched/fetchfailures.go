@@ -14,29 +14,31 @@ import (
 // workers that cannot reach each other), the reading task fails.
 
 const (
-	// maxUnread is the number of failed fetches after which an object is given up at a worker.
-	maxUnread = 3
-	// maxBlind is the number of failed attempts after which a task gives up an input that it can
-	// only read at one worker.
-	maxBlind = 24
+	// maxSourceFailures is the number of failed fetches after which an object is given up at a
+	// worker.
+	maxSourceFailures = 3
+	// maxInputFailures is the number of failed attempts after which a task gives up an input that
+	// it can only read at one worker.
+	maxInputFailures = 24
 )
 
-// unread counts the failed fetches of an object from one worker.
-type unread struct {
+// sourceFailure counts the failed fetches of an object from one worker.
+type sourceFailure struct {
 	worker ids.WorkerID
 	times  int
 }
 
-// blind counts a task's failed fetches of one input from the worker source at the worker reader.
-type blind struct {
+// inputFailure counts a task's failed fetches of one input from the worker source at the worker
+// reader.
+type inputFailure struct {
 	source, reader ids.WorkerID
 	input          ids.TaskID
 	times          int
 }
 
-// unreadAt returns the number of failed fetches of the task's object from a worker.
-func (tr *trouble) unreadAt(at ids.WorkerID) int {
-	for _, u := range tr.unread {
+// sourceFailuresAt returns the number of failed fetches of the task's object from a worker.
+func (tr *trouble) sourceFailuresAt(at ids.WorkerID) int {
+	for _, u := range tr.sourceFailures {
 		if u.worker == at {
 			return u.times
 		}
@@ -44,9 +46,10 @@ func (tr *trouble) unreadAt(at ids.WorkerID) int {
 	return 0
 }
 
-// blindAt returns the number of the task's failed fetches of an input from source at reader.
-func (tr *trouble) blindAt(source, reader ids.WorkerID, input ids.TaskID) int {
-	for _, p := range tr.blind {
+// inputFailuresAt returns the number of the task's failed fetches of an input from source at
+// reader.
+func (tr *trouble) inputFailuresAt(source, reader ids.WorkerID, input ids.TaskID) int {
+	for _, p := range tr.inputFailures {
 		if p.source == source && p.reader == reader && p.input == input {
 			return p.times
 		}
@@ -54,45 +57,45 @@ func (tr *trouble) blindAt(source, reader ids.WorkerID, input ids.TaskID) int {
 	return 0
 }
 
-// countUnread counts a failed fetch of the task's object from a worker, and returns the new count.
-// A worker that is gone counts as 0.
-func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
+// countSourceFailure counts a failed fetch of the task's object from a worker, and returns the new
+// count. A worker that is gone counts as 0.
+func (m *Machine) countSourceFailure(id ids.TaskID, t *task, at ids.WorkerID) int {
 	if m.workerOf(at) == nil {
 		return 0
 	}
 	tr := m.troubleOf(id, t)
-	for i := range tr.unread {
-		if tr.unread[i].worker == at {
-			tr.unread[i].times++
-			return tr.unread[i].times
+	for i := range tr.sourceFailures {
+		if tr.sourceFailures[i].worker == at {
+			tr.sourceFailures[i].times++
+			return tr.sourceFailures[i].times
 		}
 	}
-	tr.unread = append(tr.unread, unread{at, 1})
+	tr.sourceFailures = append(tr.sourceFailures, sourceFailure{at, 1})
 	return 1
 }
 
-// countBlind counts the failed fetches of one attempt at a reader.
-func (m *Machine) countBlind(unreachable []Unreachable, id ids.TaskID, t *task, reader ids.WorkerID) {
+// countInputFailures counts the failed fetches of one attempt at a reader.
+func (m *Machine) countInputFailures(unreachable []Unreachable, id ids.TaskID, t *task, reader ids.WorkerID) {
 	tr := m.troubleOf(id, t)
 	for _, u := range unreachable {
 		for _, source := range u.FailedAt {
 			if m.workerOf(source) == nil {
 				continue
 			}
-			i := slices.IndexFunc(tr.blind, func(p blind) bool { return p.source == source && p.reader == reader && p.input == u.Task })
+			i := slices.IndexFunc(tr.inputFailures, func(p inputFailure) bool { return p.source == source && p.reader == reader && p.input == u.Task })
 			if i < 0 {
-				i = len(tr.blind)
-				tr.blind = append(tr.blind, blind{source: source, reader: reader, input: u.Task})
+				i = len(tr.inputFailures)
+				tr.inputFailures = append(tr.inputFailures, inputFailure{source: source, reader: reader, input: u.Task})
 			}
-			tr.blind[i].times++
+			tr.inputFailures[i].times++
 		}
 	}
 }
 
-// inVain reports whether an attempt at a worker would fail for certain: one of its inputs exists
+// wouldFail reports whether an attempt at a worker would fail for certain: one of its inputs exists
 // only at holders from which this worker has failed to fetch it at least the given number of times.
-func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) bool {
-	if !slices.ContainsFunc(tr.blind, func(p blind) bool { return p.reader == at.id && p.times >= times }) {
+func (m *Machine) wouldFail(tr *trouble, b *block, t *task, at *worker, times int) bool {
+	if !slices.ContainsFunc(tr.inputFailures, func(p inputFailure) bool { return p.reader == at.id && p.times >= times }) {
 		return false
 	}
 	edges := b.edgesOf(t)
@@ -104,7 +107,7 @@ func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) 
 		}
 		reached := false
 		for l := p.replicas; l != 0; l = pb.links[l].next {
-			reached = reached || tr.blindAt(m.workers[pb.links[l].value].id, at.id, in) < times
+			reached = reached || tr.inputFailuresAt(m.workers[pb.links[l].value].id, at.id, in) < times
 		}
 		if !reached {
 			return true
@@ -117,30 +120,31 @@ func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) 
 // task's object could not be fetched from there before (made there again, it would be no easier to
 // reach), or if the task's inputs could not be fetched there. If no preferred worker is left, it
 // returns the others of the class. If those are also useless, it returns the workers at which the
-// task has not failed maxBlind times; there may be none.
+// task has not failed maxInputFailures times; there may be none.
 func (m *Machine) usable(c *class, from []*worker, id ids.TaskID, b *block, t *task, fits func(*worker) bool) []*worker {
 	tr := m.troubleIf(id, t)
-	if tr == nil || len(tr.unread) == 0 && len(tr.blind) == 0 {
+	if tr == nil || len(tr.sourceFailures) == 0 && len(tr.inputFailures) == 0 {
 		return from
 	}
 	for _, among := range [][]*worker{from, c.others} {
 		left := slices.DeleteFunc(slices.Clone(among), func(w *worker) bool {
-			return tr.unreadAt(w.id) >= maxUnread || m.inVain(tr, b, t, w, maxUnread)
+			return tr.sourceFailuresAt(w.id) >= maxSourceFailures || m.wouldFail(tr, b, t, w, maxSourceFailures)
 		})
 		if slices.ContainsFunc(left, fits) {
 			return left
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(from), func(w *worker) bool { return m.inVain(tr, b, t, w, maxBlind) })
+	return slices.DeleteFunc(slices.Clone(from), func(w *worker) bool { return m.wouldFail(tr, b, t, w, maxInputFailures) })
 }
 
-// elsewhere reports whether an object that cannot be fetched could be made again at another worker.
-func (m *Machine) elsewhere(id ids.TaskID, b *block, t *task) bool {
+// otherPlace reports whether an object that cannot be fetched could be made again at another
+// worker.
+func (m *Machine) otherPlace(id ids.TaskID, b *block, t *task) bool {
 	if m.ops[t.op].spec.Kind == OpData {
 		return false
 	}
 	tr := m.troubleOf(id, t)
-	other := func(w *worker) bool { return tr.unreadAt(w.id) < maxUnread && m.memoryFits(w, b, t) }
+	other := func(w *worker) bool { return tr.sourceFailuresAt(w.id) < maxSourceFailures && m.memoryFits(w, b, t) }
 	c := m.classes[t.class]
 	return slices.ContainsFunc(m.feasible(c), other) || slices.ContainsFunc(c.others, other)
 }
@@ -155,8 +159,8 @@ func (m *Machine) unreachableError(id ids.TaskID, b *block, t *task) *TaskError 
 		}
 		return id.String()
 	}
-	for _, p := range m.trouble[id].blind {
-		if p.times < maxBlind {
+	for _, p := range m.trouble[id].inputFailures {
+		if p.times < maxInputFailures {
 			continue
 		}
 		input := p.input.String()

@@ -1,10 +1,10 @@
 package sched
 
-// line holds the classes with ready tasks, in rounds. In a round, waiting has the classes that have
-// not been considered yet, and passed those that were considered and found no room. A round ends
-// when all classes have been considered, or when it has considered far more classes than there were
-// at its start, because new ones keep coming.
-type line struct {
+// classQueue holds the classes with ready tasks, in rounds. In a round, waiting has the classes
+// that have not been considered yet, and passed those that were considered and found no room. A
+// round ends when all classes have been considered, or when it has considered far more classes than
+// there were at its start, because new ones keep coming.
+type classQueue struct {
 	waiting []*class // a binary heap, see class.before
 	passed  []*class
 	// round is the number of classes that this round may still consider. 0 or less: it has ended.
@@ -14,7 +14,7 @@ type line struct {
 	added   uint64
 }
 
-// list says in which list of the line a class is; 0: in none.
+// list says in which list of the queue a class is; 0: in none.
 type list uint8
 
 const (
@@ -29,7 +29,7 @@ func (c *class) before(d *class) bool {
 }
 
 // add puts a class that is in no list into the heap.
-func (l *line) add(c *class, lowest uint64) {
+func (l *classQueue) add(c *class, lowest uint64) {
 	l.added++
 	c.lowest, c.order = lowest, l.added
 	l.push(c)
@@ -37,7 +37,7 @@ func (l *line) add(c *class, lowest uint64) {
 
 // lower notes that a task with the given rank came into the queue of a class, which may be in any
 // list or in none.
-func (l *line) lower(c *class, rank uint64) {
+func (l *classQueue) lower(c *class, rank uint64) {
 	if rank >= c.lowest {
 		return
 	}
@@ -47,7 +47,7 @@ func (l *line) lower(c *class, rank uint64) {
 }
 
 // push puts a class into the heap. The class may still be marked as passed.
-func (l *line) push(c *class) {
+func (l *classQueue) push(c *class) {
 	c.list, c.at = listWaiting, len(l.waiting)
 	l.waiting = append(l.waiting, c)
 	l.up(c.at)
@@ -55,7 +55,7 @@ func (l *line) push(c *class) {
 
 // pass moves a class from the heap to the passed list, until the next round. A class that is not in
 // the heap stays as it is.
-func (l *line) pass(c *class) {
+func (l *classQueue) pass(c *class) {
 	if c.list != listWaiting {
 		return
 	}
@@ -65,7 +65,7 @@ func (l *line) pass(c *class) {
 }
 
 // remove removes a class from its list, if it is in one.
-func (l *line) remove(c *class) {
+func (l *classQueue) remove(c *class) {
 	switch c.list {
 	case listWaiting:
 		last := l.waiting[len(l.waiting)-1]
@@ -86,9 +86,9 @@ func (l *line) remove(c *class) {
 	c.list = 0
 }
 
-func (l *line) set(i int, c *class) { l.waiting[i], c.at = c, i }
+func (l *classQueue) set(i int, c *class) { l.waiting[i], c.at = c, i }
 
-func (l *line) up(i int) {
+func (l *classQueue) up(i int) {
 	c := l.waiting[i]
 	for ; i > 0 && c.before(l.waiting[(i-1)/2]); i = (i - 1) / 2 {
 		l.set(i, l.waiting[(i-1)/2])
@@ -96,7 +96,7 @@ func (l *line) up(i int) {
 	l.set(i, c)
 }
 
-func (l *line) down(i int) {
+func (l *classQueue) down(i int) {
 	c := l.waiting[i]
 	for {
 		next := 2*i + 1

@@ -13,67 +13,68 @@ import (
 // until the worker is back with the bytes or Config.DataGrace is over. If the worker's process is
 // known to have ended, the scheduler does not wait.
 
-// stray is scattered data that was on a lost worker.
-type stray struct {
+// lostData is scattered data that was on a lost worker.
+type lostData struct {
 	name, incarnation, cause string
 	// until is the time at which the bytes are given up. It is not in the future if the worker is
 	// known to be dead.
 	until time.Time
 }
 
-// noteStrays records the scattered data of a worker that is being lost. REQUIRES: the worker's
+// noteLostData records the scattered data of a worker that is being lost. REQUIRES: the worker's
 // replicas are still recorded.
-func (m *Machine) noteStrays(w *worker, cause string, gone bool) {
-	s := stray{name: w.name, incarnation: w.incarnation, cause: cause, until: m.now}
+func (m *Machine) noteLostData(w *worker, cause string, gone bool) {
+	s := lostData{name: w.name, incarnation: w.incarnation, cause: cause, until: m.now}
 	if !gone && m.config.DataGrace > 0 {
 		s.until = m.now.Add(m.config.DataGrace)
 	}
 	noted := false
 	for _, id := range w.objects.members(nil) {
 		if _, t := m.at(id); m.ops[t.op].spec.Kind == OpData {
-			m.strays[id] = s
+			m.lostData[id] = s
 			noted = true
 		}
 	}
 	if noted {
-		m.arm(timer{at: s.until, kind: timerStray})
+		m.arm(timer{at: s.until, kind: timerLostData})
 	}
 }
 
-// awaited reports whether the machine still waits for the bytes of a task.
-func (m *Machine) awaited(id ids.TaskID) bool {
-	return len(m.strays) > 0 && m.strays[id].until.After(m.now)
+// dataAwaited reports whether the machine still waits for the bytes of a task.
+func (m *Machine) dataAwaited(id ids.TaskID) bool {
+	return len(m.lostData) > 0 && m.lostData[id].until.After(m.now)
 }
 
-// found removes a task's stray: the bytes are there, or are not awaited any more.
-func (m *Machine) found(id ids.TaskID) {
-	if len(m.strays) > 0 {
-		delete(m.strays, id)
+// forgetLostData removes the record of a task's lost data: the bytes are there, or are not awaited
+// any more.
+func (m *Machine) forgetLostData(id ids.TaskID) {
+	if len(m.lostData) > 0 {
+		delete(m.lostData, id)
 	}
 }
 
 // workerEnded gives up the bytes of a lost worker whose process is now known to have ended.
 func (m *Machine) workerEnded(ev WorkerEnded) {
 	m.silentEnded(ev)
-	for _, id := range sortedKeys(m.strays) {
-		if s := m.strays[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
+	for _, id := range sortedKeys(m.lostData) {
+		if s := m.lostData[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
 			s.until, s.cause = m.now, ev.Cause
-			m.strays[id] = s
-			m.strayDue(id, &s)
+			m.lostData[id] = s
+			m.giveUpData(id, &s)
 		}
 	}
 }
 
-// straysDue gives up the bytes whose waiting time is over.
-func (m *Machine) straysDue() {
-	for _, id := range sortedKeys(m.strays) {
-		if s := m.strays[id]; !s.until.After(m.now) {
-			m.strayDue(id, &s)
+// lostDataDue gives up the bytes whose waiting time is over.
+func (m *Machine) lostDataDue() {
+	for _, id := range sortedKeys(m.lostData) {
+		if s := m.lostData[id]; !s.until.After(m.now) {
+			m.giveUpData(id, &s)
 		}
 	}
 }
 
-func (m *Machine) strayDue(id ids.TaskID, s *stray) {
+func (m *Machine) giveUpData(id ids.TaskID, s *lostData) {
 	b, t := m.lookup(id)
 	switch {
 	case t != nil && t.state == TaskWaiting && t.attempt > 0:
@@ -81,12 +82,12 @@ func (m *Machine) strayDue(id ids.TaskID, s *stray) {
 	case t != nil && t.state == TaskRescuing:
 		return // still needed as the cause in case the rescue fails
 	}
-	delete(m.strays, id)
+	delete(m.lostData, id)
 }
 
 // whereLost is a text that says where the bytes of a task were lost; empty if that is not known.
 func (m *Machine) whereLost(id ids.TaskID) string {
-	s, ok := m.strays[id]
+	s, ok := m.lostData[id]
 	if !ok {
 		return ""
 	}

@@ -37,14 +37,14 @@ func newCrowd(t *testing.T, workers ...WorkerRegistered) *crowd {
 }
 
 func (c *crowd) step(ev Event) {
-	before := c.m.looked
+	before := c.m.reads
 	c.took(c.m.Step(c.now, ev, nil), before)
 }
 
 func (c *crowd) took(effects []Effect, before struct{ classes, inputs uint64 }) {
 	c.steps++
-	c.most.classes = max(c.most.classes, c.m.looked.classes-before.classes)
-	c.most.inputs = max(c.most.inputs, c.m.looked.inputs-before.inputs)
+	c.most.classes = max(c.most.classes, c.m.reads.classes-before.classes)
+	c.most.inputs = max(c.most.inputs, c.m.reads.inputs-before.inputs)
 	for _, e := range effects {
 		if e.Kind == EffectAssign {
 			c.runs[e.Task] = e.Worker
@@ -59,7 +59,7 @@ func (c *crowd) took(effects []Effect, before struct{ classes, inputs uint64 }) 
 func (c *crowd) submit(ev GraphSubmitted) []ids.TaskID {
 	c.t.Helper()
 	ev.Client, ev.Ops = 1, []OpSpec{{Kind: OpNative, Name: "f"}}
-	before := c.m.looked
+	before := c.m.reads
 	r, effects, err := c.m.Submit(c.now, ev, nil)
 	if err != nil {
 		c.t.Fatal(err)
@@ -117,7 +117,7 @@ func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
 	if len(c.runs) != 1 {
 		t.Fatalf("the first task takes all, and %d run", len(c.runs))
 	}
-	looked := c.m.looked.classes
+	looked := c.m.reads.classes
 	if c.wake() || looked > 3*tasks {
 		t.Errorf("%d classes were looked at while nothing happened", looked)
 	}
@@ -211,7 +211,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 		}
 	}
 	// After the urgent tasks only this task is left, and it runs.
-	before := c.m.looked.inputs
+	before := c.m.reads.inputs
 	var wide ids.TaskID
 	for wide == 0 {
 		id := c.next()
@@ -220,7 +220,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 		}
 		c.succeed(id, 0)
 	}
-	if read := c.m.looked.inputs - before; read > 3*inputs/2 {
+	if read := c.m.reads.inputs - before; read > 3*inputs/2 {
 		t.Errorf("%d inputs were read until a task of %d ran: it takes one look", read, inputs)
 	}
 	if err := c.m.Check(); err != nil {
@@ -246,7 +246,7 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 		{Key: "a", Inputs: names, Hold: true}, {Key: "b", Inputs: names, Hold: true}, {Key: "c", Inputs: names, Hold: true},
 	}})
 	c.step(WorkerRegistered{Worker: 2, Name: "idle", Host: "far", Slots: 4, Executors: []string{"native"}})
-	before := c.m.looked.inputs
+	before := c.m.reads.inputs
 	if c.retracted > 0 || len(c.runs) != 3 {
 		t.Fatalf("%d tasks are at the worker, and %d were asked back", len(c.runs), c.retracted)
 	}
@@ -254,7 +254,7 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 		c.now = c.now.Add(10 * time.Microsecond)
 		c.step(TasksReported{Worker: 1})
 	}
-	if read := c.m.looked.inputs - before; read > 4*inputs {
+	if read := c.m.reads.inputs - before; read > 4*inputs {
 		t.Errorf("%d inputs were read in 200 steps in 2 ms", read)
 	}
 	// The worker falls silent. Then its tasks are moved, although they are considered rarely.
@@ -275,10 +275,10 @@ func TestNobodyLooksForRoomWhileAllWorkersAreFull(t *testing.T) {
 	}
 	c.submit(fill)
 	c.submit(distinct(4*maxClasses, 1))
-	looked := c.m.looked.classes
+	looked := c.m.reads.classes
 	for c.wake() {
 	}
-	if more := c.m.looked.classes - looked; more > 0 || len(c.runs) == 0 {
+	if more := c.m.reads.classes - looked; more > 0 || len(c.runs) == 0 {
 		t.Errorf("%d classes were looked at while all workers were full of %d tasks", more, len(c.runs))
 	}
 }
@@ -293,7 +293,7 @@ func TestALookThatGoesOnHasOneTimer(t *testing.T) {
 	}
 	timers := 0
 	for _, x := range c.m.timers {
-		if x.kind == timerLook {
+		if x.kind == timerDispatch {
 			timers++
 		}
 	}
@@ -434,13 +434,13 @@ func TestInputsOfTheFirstTasksAreReadOnceWhileThereIsNoRoom(t *testing.T) {
 		graph.Options = append(graph.Options, Options{Resources: map[string]float64{fmt.Sprint("r", i): 0}})
 		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint("reduce", i), Options: uint32(i + 1), Inputs: names, Hold: true})
 	}
-	before := c.m.looked.inputs
+	before := c.m.reads.inputs
 	c.submit(graph)
 	for range 100 {
 		c.now = c.now.Add(time.Microsecond)
 		c.step(TasksReported{Worker: 1})
 	}
-	if read := c.m.looked.inputs - before; read > 2*classes*maxCounted {
+	if read := c.m.reads.inputs - before; read > 2*classes*maxCounted {
 		t.Errorf("%d inputs were read, of %d tasks with %d", read, classes, maxCounted)
 	}
 }
@@ -500,9 +500,9 @@ func TestTasksAreMovedFromASilentWorkerOnceThatIsWorthTheFetch(t *testing.T) {
 }
 
 // The heap order holds after removals at any place.
-func TestTheLineIsAHeap(t *testing.T) {
+func TestTheClassQueueIsAHeap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	var l line
+	var l classQueue
 	var all []*class
 	for step := range 20_000 {
 		if len(all) < 100 {
