@@ -115,7 +115,7 @@ def test_two_clients_and_one_key(cluster: LocalCluster, client: Client) -> None:
         futures = [c.submit(os.urandom, 8, key="shared-key") for c in (client, second)]
         assert futures[0].result() == futures[1].result()
         with pytest.raises(errors.InvalidRequestError, match="shared-key"):
-            second.session.fetch([second.submit(os.urandom, 9, key="shared-key")._state], PATIENCE)
+            second.submit(os.urandom, 9, key="shared-key").result(PATIENCE)
 
 
 def test_namespaces_do_not_see_each_other(cluster: LocalCluster, client: Client) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
 import signal
+import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
@@ -15,9 +18,10 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
-from millrace import Client, LocalCluster, _share, errors
+from millrace import Client, Future, LocalCluster, _share, errors
 from millrace._pb.millrace.host.v1 import borrow_pb2
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
+from millrace._shares import Shares
 
 
 class Vanishing:
@@ -236,7 +240,7 @@ def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
         mine = other.submit(np.sum, 0, pure=False)  # the calls themselves have the right token
         assert mine.result() == 0
         copy = other.session.hold(future.key)
-        assert np.array_equal(other.session.fetch([copy], PATIENCE)[0], data)
+        assert np.array_equal(Future(other.session, copy).result(PATIENCE), data)
         assert "UNAUTHENTICATED" in next(iter(other.session.paths().values()))
 
 
@@ -327,3 +331,56 @@ def test_memory_that_could_shrink_is_not_mapped() -> None:
             os.close(small)
     finally:
         os.close(descriptor)
+
+
+class Silent:
+    """Looks like a worker's socket for its memory, and does not answer."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind("\0millrace/" + address)
+        self._socket.listen()
+
+    def accept(self) -> socket.socket:
+        return self._socket.accept()[0]
+
+    def waiting(self) -> int:
+        """Returns how many more connections were made, and ends them."""
+        self._socket.settimeout(0)
+        made = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.accept().close()
+                made += 1
+        self._socket.settimeout(None)
+        return made
+
+
+def test_a_handshake_that_lasts_delays_no_other_worker() -> None:
+    shares = Shares("", enabled=True)
+    address = f"silent-{os.getpid()}:1"
+    silent = Silent(address)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(shares.get(address, write=False))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    connection = silent.accept()
+    assert shares.get(f"nobody-{os.getpid()}:1", write=False) is None  # answered while the other one waits
+    assert not shares.reads(address)
+    assert found == []
+    connection.close()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == [None, None]
+    assert silent.waiting() == 0  # the second thread waited for the first one's handshake
+    assert "handshake failed" in shares.paths()[address]
+
+    # A handshake that ends after `close` makes no connection.
+    late = threading.Thread(target=lambda: found.append(shares.get(address, write=True)))
+    shares._refused.clear()
+    late.start()
+    connection = silent.accept()
+    shares.close()
+    connection.close()
+    late.join(PATIENCE)
+    assert found == [None] * 3 and shares.get(address, write=True) is None

@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -363,3 +364,58 @@ def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: 
     assert client.session.address in text
     assert "no answer within 0.1 s" in text
     assert "millrace status" in text
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+
+def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
+    """It asks when the workers have changed, and not at intervals."""
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own:
+        between = Between(own.address)
+        worker: subprocess.Popen[bytes] | None = None
+        try:
+            with Client(between.address, token=own.token) as client:
+                client.wait_for_workers(1, timeout=PATIENCE)
+                before = between.calls["ListWorkers"]
+                with pytest.raises(TimeoutError, match="1 of 2 workers came within 1 s"):
+                    client.wait_for_workers(2, timeout=1)
+                assert between.calls["ListWorkers"] - before <= 3
+                waits = [
+                    threading.Thread(target=client.wait_for_workers, args=(2,), kwargs={"timeout": PATIENCE})
+                    for _ in range(3)
+                ]
+                for wait in waits:
+                    wait.start()
+                eventually(lambda: len(client.session.worker_watch._waiting) == 3)
+                worker = subprocess.Popen(
+                    [
+                        find_binary(), "worker", "--address", own.address, "--workers", "1", "--memory-limit", "64MiB",
+                        "--device", "host", "--local-directory", str(tmp_path), "--python", sys.executable,
+                    ],
+                    env={**os.environ, "MILLRACE_TOKEN": own.token, "PYTHONPATH": _python_path()},
+                )  # fmt: skip
+                for wait in waits:
+                    wait.join(PATIENCE)
+                    assert not wait.is_alive()
+                assert len(client.scheduler_info()["workers"]) == 2
+                # Its stream exists only while somebody waits, and survives a failure.
+                eventually(lambda: client.session.worker_watch._thread is None)
+                between.fail("Watch", grpc.StatusCode.UNAVAILABLE)
+                with pytest.raises(TimeoutError, match="2 of 3 workers"):
+                    client.wait_for_workers(3, timeout=1)
+                waiting = threading.Thread(target=closed_while_waiting, args=(client,))
+                waiting.start()
+                eventually(lambda: bool(client.session.worker_watch._waiting))
+            waiting.join(PATIENCE)
+            assert not waiting.is_alive()
+        finally:
+            if worker is not None:
+                worker.terminate()
+                worker.wait()
+            between.close()
+
+
+def closed_while_waiting(client: Client) -> None:
+    with pytest.raises(errors.SchedulerLostError):
+        client.wait_for_workers(3)

@@ -17,7 +17,7 @@ from typing import Any
 import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, _handed, _session, as_completed, errors, get_client, wait
+from millrace import Client, LocalCluster, _handed, _waits, as_completed, errors, get_client, wait
 from millrace._pb.millrace.v1 import task_calls_pb2
 
 
@@ -340,7 +340,7 @@ def test_a_call_that_fails_in_the_middle_leaves_nothing_that_waits(client: Clien
 
 
 def test_waiting_for_what_can_never_run_warns(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(_waits, "NOTICE_SECONDS", 0.05)
     never = client.submit(inc, 1, resources={"unobtainium": 1})
     after = client.submit(inc, client.submit(inc, never))
     with (
@@ -363,7 +363,7 @@ def test_waiting_for_what_can_never_run_warns(client: Client, monkeypatch: pytes
 
 
 def test_waiting_for_what_runs_does_not_warn(client: Client, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "NOTICE_SECONDS", 0.01)
+    monkeypatch.setattr(_waits, "NOTICE_SECONDS", 0.01)
     running = client.submit(pass_through, gate, pure=False)
     gate.wait()
     with warnings.catch_warnings():

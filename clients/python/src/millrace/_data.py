@@ -24,6 +24,8 @@ from millrace._locator import Locator
 from millrace._pb.millrace.v1 import data_service_pb2, task_pb2, worker_pb2
 from millrace._shares import Shares
 from millrace._state import State
+from millrace._steps import Steps
+from millrace._waits import Waits
 
 _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
@@ -65,7 +67,7 @@ class DataPlane:
 
     Args:
         locator: the workers, and the locations of results.
-        wait: waits until tasks have ended, as `Session.wait`.
+        waits: waits for the end of tasks.
         token, metadata: the client's credentials.
         share: read and write the memory of workers on this host in place.
     """
@@ -73,13 +75,13 @@ class DataPlane:
     def __init__(
         self,
         locator: Locator,
-        wait: Callable[[Sequence[State], float | None], bool],
+        waits: Waits,
         token: str,
         metadata: tuple[tuple[str, str], ...],
         *,
         share: bool,
     ) -> None:
-        self._locator, self._wait, self._metadata = locator, wait, metadata
+        self._locator, self._waits, self._metadata = locator, waits, metadata
         self._turn = itertools.count()
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -115,8 +117,8 @@ class DataPlane:
         self,
         states: Sequence[State],
         objects: Sequence[_serialize.Encoded],
-        targets: Callable[[], Sequence[worker_pb2.Worker]],
-    ) -> None:
+        targets: Callable[[], Steps[Sequence[worker_pb2.Worker]]],
+    ) -> Steps[None]:
         """Writes each object to a worker, in turn, and waits until the scheduler knows it.
 
         `targets` returns the workers that are allowed and active now; it raises if there is none in
@@ -128,7 +130,7 @@ class DataPlane:
         lost: set[int] = set()
         pause = 0.05
         while left:
-            workers = targets()
+            workers = yield from targets()
             fit = [w for w in workers if w.worker_id not in lost] or list(workers)
             took: dict[int, int] = {}  # worker id by index of the object
             for i in left:
@@ -140,23 +142,23 @@ class DataPlane:
                     if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.UNAVAILABLE:
                         raise errors.from_rpc(e, f"scattering {_keys.name(states[i].key)} to {worker.name}") from None
                     lost.add(worker.worker_id)
-            left = self._unreported(states, left, took, lost)
+            left = yield from self._unreported(states, left, took, lost)
             if left:
                 if time.monotonic() > deadline:
                     raise errors.MillraceError(
                         f"scattering {_keys.name(states[left[0]].key)}: no worker kept its bytes for long enough to report them"
                     )
-                time.sleep(pause)
+                yield self._waits.pause(pause)
                 pause = min(2 * pause, 1.0)
 
     def _unreported(
         self, states: Sequence[State], left: Sequence[int], took: dict[int, int], lost: set[int]
-    ) -> list[int]:
+    ) -> Steps[list[int]]:
         """Waits until each object is stored or its worker is gone. Returns the objects to be
         written again."""
         pause = 0.1
         open_ = [i for i in left if i in took]
-        while open_ and not self._wait([states[i] for i in open_], pause):
+        while open_ and not (yield self._waits.ended([states[i] for i in open_], pause)):
             pause = min(2 * pause, 1.0)
             alive = {w.worker_id for w in self._locator.workers()}
             for i in open_:
@@ -192,7 +194,7 @@ class DataPlane:
 
     # ---- in --------------------------------------------------------------------------------------
 
-    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
+    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> Steps[list[Any]]:
         """Returns the results of tasks in order, after waiting for their end; raises the first
         error."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -201,7 +203,7 @@ class DataPlane:
         pause = 0.02
         while left:
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            if not self._wait([states[i] for i in left], remaining):
+            if not (yield self._waits.ended([states[i] for i in left], remaining)):
                 raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s")
             far: list[int] = []
             for i in left:
@@ -217,7 +219,8 @@ class DataPlane:
             if left:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
-                time.sleep(pause)  # the holders died, which the scheduler will notice soon
+                # The holders died, which the scheduler will notice soon; or they do not answer.
+                yield self._waits.pause(pause)
                 pause = min(pause * 2, 0.5)
         return out
 

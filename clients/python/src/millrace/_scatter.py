@@ -14,11 +14,12 @@ from millrace._keys import UserKey
 from millrace._pb.millrace.v1 import task_pb2, value_pb2, worker_pb2
 from millrace._session import Session
 from millrace._state import Spec, State
+from millrace._steps import Steps
 from millrace._task_maker import TaskMaker, conflict
 from millrace._task_options import TaskOptions
 from millrace._trees import rebuild
 from millrace._workers import matching
-from millrace.future import Future, pickled_futures, wait_for
+from millrace.future import Future, ended, pickled_futures
 from millrace.ops import NativeOp
 
 #: Scattered data up to this size, in bytes, are hashed by default.
@@ -42,7 +43,7 @@ class Scatter:
         self._session, self._maker = session, maker
         self._workers, self._broadcast, self._by_hash = workers, broadcast, by_hash
 
-    def put(self, data: Any, key: UserKey | None) -> Any:
+    def put(self, data: Any, key: UserKey | None) -> Steps[Any]:
         """Stores data. Returns a future for it: for a list a list, for a dict a dict."""
         if key is not None and isinstance(data, (dict, list, tuple, set)):
             raise ValueError(
@@ -52,26 +53,29 @@ class Scatter:
         if isinstance(data, dict):
             mapping = cast("dict[Any, Any]", data)
             own = [_key_or_none(k) for k in mapping]
-            return dict(zip(mapping, self._put(list(mapping.values()), own), strict=True))
+            return dict(zip(mapping, (yield from self._put(list(mapping.values()), own)), strict=True))
         if isinstance(data, (list, tuple, set)):
             items = list(cast("Iterable[Any]", data))
-            return rebuild(data, self._put(items, [None] * len(items)))
+            return rebuild(data, (yield from self._put(items, [None] * len(items))))
         wire = None if key is None else _keys.to_wire(key)
-        return self._put([data], [wire])[0]
+        return (yield from self._put([data], [wire]))[0]
 
-    def _targets(self) -> list[worker_pb2.Worker]:
+    def _targets(self) -> Steps[list[worker_pb2.Worker]]:
         """Returns the workers that may get data. Waits up to 30 seconds for one."""
         deadline = time.monotonic() + 30.0
-        while not (found := matching(self._session.workers(fresh=False), self._workers)):
-            if time.monotonic() > deadline:
+        active = self._session.workers(fresh=False)
+        while not (found := matching(active, self._workers)):
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise errors.NoWorkerFitsError(
                     "scatter: no active worker" + (f" among {self._workers}" if self._workers else "")
                 )
-            time.sleep(0.02)
+            yield self._session.worker_watch.changed([w.worker_id for w in active], left)
+            active = self._session.workers()
         return found
 
-    def _put(self, items: list[Any], keys: list[str | None]) -> list[Future[Any]]:
-        self._targets()
+    def _put(self, items: list[Any], keys: list[str | None]) -> Steps[list[Future[Any]]]:
+        yield from self._targets()
         futures: list[Future[Any]] = []
         fresh: list[tuple[Spec, _serialize.Encoded]] = []
         try:
@@ -109,9 +113,11 @@ class Scatter:
         if fresh:
             # Another client may have scattered equal data already.
             todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
-            self._session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], self._targets)
+            yield from self._session.scatter(
+                [state for state, _ in todo], [encoded for _, encoded in todo], self._targets
+            )
         if self._broadcast:
-            replicate(self._session, self._maker, futures, None, self._workers)
+            yield from replicate(self._session, self._maker, futures, None, self._workers)
         return futures
 
 
@@ -121,10 +127,10 @@ def replicate(
     copied: Sequence[Future[Any]],
     n: int | None,
     workers: str | Sequence[str] | None,
-) -> None:
+) -> Steps[None]:
     """Copies results to `n` of the workers, or to all of them. See `Client.replicate`."""
     session.flush()
-    wait_for(list(copied), None)
+    yield ended(copied, None)
     found = matching(session.workers(), workers)
     names = [w.name for w in found]
     chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
@@ -145,7 +151,7 @@ def replicate(
             return
         # One submission, so that the scheduler plans these tasks together.
         session.submit(specs)
-        session.wait([copy._state for _, _, copy in wave], None)
+        yield session.waits.ended([copy._state for _, _, copy in wave], None)
         for key, name, copy in wave:
             exception = copy._state.exception()
             if exception is not None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,17 +23,18 @@ from millrace._handed import Handed
 from millrace._lease import Lease
 from millrace._locator import Locator
 from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2, worker_pb2
+from millrace._pool import Pool
 from millrace._sender import Sender
 from millrace._state import Spec, State, Unit
+from millrace._steps import Steps
 from millrace._task_table import TaskTable
+from millrace._waits import Waits
 from millrace._watcher import Watcher
+from millrace._worker_watch import WorkerWatch
 
 _log = logging.getLogger("millrace")
 
 API_VERSION = "v1.0"
-#: Seconds after which a thread that waits for a task asks the scheduler whether the task can run at
-#: all.
-NOTICE_SECONDS = 5.0
 _DONE_STATES = (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED)
 
 #: The error of a client in a child of fork: gRPC's threads do not exist there, so a call would
@@ -93,8 +93,6 @@ class Session:
             raise
         self._lease = Lease(address, opened)
         self._tasks = TaskTable(self._lease)
-        #: Pickled functions for their next use.
-        self.functions = FunctionCache()
         # Held while the lease is replaced, while tasks are held by key, and while a release is
         # repeated: these operations exclude each other. Taken before `changed`.
         self._holding = threading.RLock()
@@ -102,15 +100,25 @@ class Session:
         self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew)
         self._explainer = Explainer(self.connection)
         self._handed = Handed(self.connection, self._lease, self._tasks, self.release)
-        self._locator = Locator(self.connection)
-        self._data = self._data_plane(share=shared_memory)
+        self._make_parts(share=shared_memory)
         _sessions.add(self)
         for part in (self._sender, self._watcher):
             part.thread.start()
 
-    def _data_plane(self, *, share: bool) -> DataPlane:
+    def _make_parts(self, *, share: bool) -> None:
+        """Makes the parts that have locks or threads of their own, and no state that a forked child
+        needs."""
         connection = self.connection
-        return DataPlane(self._locator, self.wait, connection.token, connection.metadata, share=share)
+        #: Pickled functions for their next use.
+        self.functions = FunctionCache()
+        #: Threads for calls that block, for programs with an event loop.
+        self.pool = Pool()
+        #: Waits for tasks.
+        self.waits = Waits(self._tasks, self._explainer, self.pool, connection.ended, self._in_own_thread)
+        #: Waits for workers.
+        self.worker_watch = WorkerWatch(connection)
+        self._locator = Locator(connection)
+        self._data = DataPlane(self._locator, self.waits, connection.token, connection.metadata, share=share)
 
     # ---- the lease -------------------------------------------------------------------------------
 
@@ -179,9 +187,7 @@ class Session:
         self.connection.closed, self.connection.why = True, _FORKED
         self._tasks.orphan(errors.SchedulerLostError(_FORKED))
         _inherited.append((self.connection, self._watcher.stream, self._data, self._sender.orphan()))
-        # Their locks may have been held, too.
-        self.functions, self._locator = FunctionCache(), Locator(self.connection)
-        self._data = self._data_plane(share=False)
+        self._make_parts(share=False)
 
     def _renew(self, client_id: int) -> None:
         """Opens a new lease if the scheduler does not know the old one, because the scheduler was
@@ -203,7 +209,7 @@ class Session:
         )
         run(calls)
 
-    def in_own_thread(self) -> bool:
+    def _in_own_thread(self) -> bool:
         """Returns whether the caller runs in a thread that delivers updates or commands: a wait
         there would wait for itself."""
         return threading.current_thread() in (self._sender.thread, self._watcher.thread)
@@ -242,21 +248,8 @@ class Session:
         self._tasks.when_done(state, callback, may_wait=may_wait)
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
-        """Waits until all states (or, with `first`, one of them) have ended; False on timeout.
-        Warns of tasks that can never run."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        notice = time.monotonic() + NOTICE_SECONDS
-        while True:
-            left = self._tasks.wait(states, notice if deadline is None else min(notice, deadline), first)
-            if not left:
-                return True
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                return False
-            if now >= notice:
-                if not self.in_own_thread():
-                    self._explainer.warn(left)
-                notice = time.monotonic() + 6 * NOTICE_SECONDS
+        """See `Waits.wait`."""
+        return self.waits.wait(states, timeout, first)
 
     def why(self, state: State) -> str:
         """See `Explainer.why`."""
@@ -266,7 +259,7 @@ class Session:
         """Waits until the states of cancelled tasks are cancelled. A task that other clients hold
         continues for them; here its state is cancelled too, because this client's hold has
         ended."""
-        if self.in_own_thread() or self.wait(states, 0.05):
+        if self._in_own_thread() or self.wait(states, 0.05):
             return
         pending = [s for s in states if not s.done and s.id]
         for at in range(0, len(pending), 100_000):
@@ -280,7 +273,7 @@ class Session:
         """Raises NotFoundError if the scheduler does not know tasks that are to be cancelled. Tasks
         that have ended are no error; the report of their end may still be on its way, so this waits
         for it."""
-        if self.in_own_thread() or self.wait(states, 1.0):
+        if self._in_own_thread() or self.wait(states, 1.0):
             return
         for state in states:
             if not state.done:
@@ -330,12 +323,12 @@ class Session:
         self,
         states: Sequence[State],
         objects: Sequence[_serialize.Encoded],
-        targets: Callable[[], Sequence[worker_pb2.Worker]],
-    ) -> None:
+        targets: Callable[[], Steps[Sequence[worker_pb2.Worker]]],
+    ) -> Steps[None]:
         """See `DataPlane.scatter`."""
-        self._data.scatter(states, objects, targets)
+        return self._data.scatter(states, objects, targets)
 
-    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
+    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> Steps[list[Any]]:
         """See `DataPlane.fetch`."""
         return self._data.fetch(states, timeout, copy)
 
@@ -369,6 +362,7 @@ class Session:
         self._sender.refuse()
         self.connection.close()
         self._data.close()
+        self.pool.close()
         _sessions.discard(self)
         if refused is not None:
             raise refused

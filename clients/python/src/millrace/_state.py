@@ -68,7 +68,9 @@ class State:
         #: The last known reason why the task cannot run, and whether the user was warned of it.
         self.why = ""
         self.warned = False
-        self.callbacks: list[Callable[[], object]] = []
+        #: Calls to make when the task has ended; the values have no meaning. A dict, because calls
+        #: are taken back.
+        self.callbacks: dict[Callable[[], object], None] = {}
 
     @property
     def done(self) -> bool:

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypedDict
 
 from millrace import _check
 from millrace._pb.millrace.v1 import task_pb2
 
 #: Longest timeout of a task, in seconds: 100 years.
 _LONGEST = 3_153_600_000
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of `Client.submit` that can apply to every call of an executor."""
+
+    pure: bool
+    priority: int
+    retries: int
+    workers: str | Sequence[str] | None
+    allow_other_workers: bool
+    resources: Mapping[str, float] | None
+    timeout: _check.Seconds | None
+    slots: int
+    no_wait: bool
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class TaskTable:
                 if self._states.get(state.key) is state:
                     del self._states[state.key]
                 calls += state.callbacks
-                state.callbacks = []
+                state.callbacks = {}
             self.changed.notify_all()
         run(calls)
 
@@ -150,7 +150,7 @@ class TaskTable:
                 if not state.done:
                     state.failure = errors.SchedulerLostError(message)
                     calls += state.callbacks
-                    state.callbacks = []
+                    state.callbacks = {}
             self.changed.notify_all()
         run(calls)
 
@@ -168,7 +168,7 @@ class TaskTable:
                 if not state.done or (state.state == task_pb2.TASK_STATE_SUCCEEDED and state.inline is None):
                     state.failure = errors.SchedulerLostError(f"{_keys.from_wire(state.key)!r}: {self._lease.gone()}")
                     calls += state.callbacks
-                    state.callbacks = []
+                    state.callbacks = {}
             self._by_id.clear()
             self._early.clear()
             self.revision = 0
@@ -221,7 +221,7 @@ class TaskTable:
         for state in gone:
             state.failure = errors.SchedulerLostError(f"{_keys.from_wire(state.key)!r}: {self._lease.gone()}")
             calls += state.callbacks
-            state.callbacks = []
+            state.callbacks = {}
         return bool(gone)
 
     def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> bool:
@@ -233,7 +233,7 @@ class TaskTable:
         state.error = update.error if update.HasField("error") else None
         if state.done:
             calls += state.callbacks
-            state.callbacks = []
+            state.callbacks = {}
         return state.done
 
     def end_here(self, states: Iterable[State], reason: str) -> None:
@@ -259,9 +259,24 @@ class TaskTable:
         receiving thread must go on to deliver updates."""
         with self.changed:
             if not state.done:
-                state.callbacks.append(partial(self.callbacks.soon, callback) if may_wait else callback)
+                state.callbacks[partial(self.callbacks.soon, callback) if may_wait else callback] = None
                 return
         run([callback])
+
+    def watch(self, states: Iterable[State], callback: Callable[[], object]) -> int:
+        """Makes a call when one of these tasks ends, once for each that has not ended yet. Returns
+        their number. The call is made in the thread that receives updates."""
+        with self.changed:
+            pending = [s for s in states if not s.done]
+            for state in pending:
+                state.callbacks[callback] = None
+            return len(pending)
+
+    def forget(self, states: Iterable[State], callback: Callable[[], object]) -> None:
+        """Takes back a call of `watch`."""
+        with self.changed:
+            for state in states:
+                state.callbacks.pop(callback, None)
 
     def wait(self, states: Sequence[State], deadline: float | None, first: bool = False) -> list[State]:
         """Waits until all states (or, with `first`, one of them) have ended, or until the monotonic

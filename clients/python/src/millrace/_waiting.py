@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from millrace import _check
 from millrace._check import Seconds
-from millrace.future import Future, listed, wait_for
+from millrace._steps import Step, Steps, blocking, drive
+from millrace.future import Future, ended, listed
 
 
 class DoneAndNotDone(NamedTuple):
@@ -22,11 +22,12 @@ class DoneAndNotDone(NamedTuple):
     not_done: set[Future[Any]]
 
 
+@blocking
 def wait(
     futures: Future[Any] | Iterable[Future[Any]],
     timeout: Seconds | None = None,
     return_when: str = concurrent.futures.ALL_COMPLETED,
-) -> DoneAndNotDone:
+) -> Steps[DoneAndNotDone]:
     """Waits until all futures are done (ALL_COMPLETED), or one is (FIRST_COMPLETED).
 
     Args:
@@ -42,7 +43,7 @@ def wait(
     if return_when not in (concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_COMPLETED):
         raise ValueError(f"return_when is ALL_COMPLETED or FIRST_COMPLETED, not {return_when!r}")
     first = return_when == concurrent.futures.FIRST_COMPLETED
-    if all_of_them and not wait_for(all_of_them, limit, first):
+    if all_of_them and not (yield ended(all_of_them, limit, first)):
         left = sum(not f.done() for f in all_of_them)
         raise TimeoutError(f"{left} of {len(all_of_them)} tasks did not end in {limit:g} s")
     done = {f for f in all_of_them if f.done()}
@@ -66,6 +67,8 @@ class as_completed:
         timeout: Seconds | None = None,
     ) -> None:
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
+        # Calls to make when a future was put into the queue; for event loops.
+        self._calls: dict[Callable[[], None], None] = {}
         self._left = 0
         self._with_results, self._timeout = with_results, _check.patience(timeout)
         self.update(futures)
@@ -78,7 +81,12 @@ class as_completed:
     def add(self, future: Future[Any]) -> None:
         """Adds a future."""
         self._left += 1
-        future._session.when_done(future._state, lambda: self._queue.put(future))
+        future._session.when_done(future._state, lambda: self._arrived(future))
+
+    def _arrived(self, future: Future[Any]) -> None:
+        self._queue.put(future)
+        for call in list(self._calls):
+            call()
 
     def __iter__(self) -> Iterator[Any]:
         while self._left:
@@ -88,14 +96,32 @@ class as_completed:
         try:
             future = self._queue.get(timeout=self._timeout)
         except Empty:
-            raise TimeoutError(f"none of {self._left} tasks ended in {self._timeout:g} s") from None
+            raise self._late() from None
         self._left -= 1
         return (future, future.result(self._timeout)) if self._with_results else future
 
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"none of {self._left} tasks ended in {self._timeout:g} s")
+
     async def __aiter__(self) -> AsyncIterator[Any]:
-        loop = asyncio.get_running_loop()
         while self._left:
-            yield await loop.run_in_executor(None, self._next)
+            future = await self._arrival()
+            if self._with_results:
+                session = future._session
+                yield future, (await drive(session.fetch([future._state], self._timeout), session.pool))[0]
+            else:
+                yield future
+
+    async def _arrival(self) -> Future[Any]:
+        while True:
+            try:
+                future = self._queue.get_nowait()
+            except Empty:
+                if not await _Arrival(self._queue, self._calls, self._timeout).arrive():
+                    raise self._late() from None
+            else:
+                self._left -= 1
+                return future
 
     def batches(self) -> Iterator[list[Any]]:
         """Iterates over lists of the futures that have ended since the previous list. Waits for at
@@ -105,3 +131,21 @@ class as_completed:
             while self._left and not self._queue.empty():
                 batch.append(self._next())
             yield batch
+
+
+class _Arrival(Step):
+    """A future in a queue."""
+
+    def __init__(
+        self, queue: SimpleQueue[Future[Any]], calls: dict[Callable[[], None], None], timeout: float | None
+    ) -> None:
+        super().__init__(timeout)
+        self._queue, self._calls = queue, calls
+
+    def _watch(self, call: Callable[[], None]) -> None:
+        self._calls[call] = None
+        if not self._queue.empty():
+            call()
+
+    def _forget(self, call: Callable[[], None]) -> None:
+        self._calls.pop(call, None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
+import functools
 import os
 import re
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
 from millrace import _address, _check, _cluster_info, _registry
 from millrace._arguments import plain_names
@@ -17,20 +17,27 @@ from millrace._check import Seconds
 from millrace._datasets import Datasets
 from millrace._graph import by_key, submit_graph
 from millrace._keys import UserKey
+from millrace._pool import Pool
 from millrace._scatter import Scatter, replicate
 from millrace._session import Session
 from millrace._state import Spec
+from millrace._steps import Steps, blocking, drive, is_blocking, operation, run
 from millrace._task_maker import TaskMaker, map_keys
-from millrace._task_options import TaskOptions
+from millrace._task_options import SubmitOptions, TaskOptions
 from millrace._trees import collect, spread
 from millrace._waiting import DoneAndNotDone, as_completed, wait
 from millrace._workers import matching
 from millrace.client_executor import ClientExecutor
 from millrace.cluster import LocalCluster
-from millrace.future import Future, by_session, cancel, listed, retry, wait_for
+from millrace.future import Future, by_session, cancel, ended, listed, retry
 from millrace.ops import ExecutorOp, NativeOp
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 _NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
 #: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here
@@ -82,7 +89,8 @@ class Client:
         shared_memory: use the memory of workers on this host in place: large arrays that are
             gathered occupy the worker's memory until they are garbage; pages that are written to
             are copied. Without it, all bytes are sent by gRPC.
-        asynchronous: make an AsyncClient instead.
+        asynchronous: return an AsyncClient with the other arguments instead, as programs that were
+            written for Dask's distributed expect. New programs call AsyncClient.
 
     Raises:
         SchedulerLostError: the address does not answer.
@@ -96,9 +104,8 @@ class Client:
     def __new__(cls, *args: Any, asynchronous: Literal[False] = False, **kwargs: Any) -> Client: ...
 
     def __new__(cls, *args: Any, asynchronous: bool = False, **kwargs: Any) -> Any:
-        if asynchronous:
-            return AsyncClient(*args, **kwargs)
-        return super().__new__(cls)
+        # Python does not call __init__ for a result that is no Client.
+        return AsyncClient(*args, **kwargs) if asynchronous else super().__new__(cls)
 
     def __init__(
         self,
@@ -138,7 +145,7 @@ class Client:
         self._take(session)
         if self._own_cluster and self.cluster is not None:
             try:
-                self._await_workers(n_workers or 1, None, self.cluster)
+                run(self._await_workers(n_workers or 1, None, self.cluster))
             except BaseException:
                 self.close()
                 raise
@@ -277,6 +284,7 @@ class Client:
         arrays and futures."""
         return self.submit(NativeOp(name), *args, key=key, pure=pure, **plain_names(named))
 
+    @blocking
     def get(
         self,
         dsk: Mapping[Hashable, Any],
@@ -289,7 +297,7 @@ class Client:
         allow_other_workers: bool = False,
         resources: Mapping[str, float] | None = None,
         **ignored: Any,
-    ) -> Any:
+    ) -> Steps[Any]:
         """Computes a dict graph: ``{"x": 1, "y": (inc, "x"), "z": (sum, ["x", "y"])}``.
 
         A value is a task (a tuple whose first element is callable, or an op), another key, a list
@@ -323,11 +331,15 @@ class Client:
         futures = submit_graph(self.session, self._maker, dsk, keys, options)
         if not sync:
             return by_key(keys, futures)
-        return by_key(keys, dict(zip(futures, self.gather(list(futures.values())), strict=True)))
+        results = yield from operation(Client.gather)(self, list(futures.values()))
+        return by_key(keys, dict(zip(futures, results, strict=True)))
 
     # ---- results ---------------------------------------------------------------------------------
 
-    def gather(self, futures: Any, *, errors: str = "raise", timeout: Seconds | None = None, copy: bool = False) -> Any:
+    @blocking
+    def gather(
+        self, futures: Any, *, errors: str = "raise", timeout: Seconds | None = None, copy: bool = False
+    ) -> Steps[Any]:
         """Returns the results of futures, in any nesting of lists, tuples, sets and dicts.
 
         Args:
@@ -345,7 +357,7 @@ class Client:
         limit = _check.patience(timeout)
         deadline = None if limit is None else time.monotonic() + limit
         groups = by_session({id(f): f for f in found}.values())
-        if found and (errors == "skip" or len(groups) > 1) and not wait_for(found, limit):
+        if found and (errors == "skip" or len(groups) > 1) and not (yield ended(found, limit)):
             left = sum(not f.done() for f in found)
             raise TimeoutError(f"{left} of {len(found)} results did not arrive in {limit:g} s")
         if errors == "skip":
@@ -354,18 +366,19 @@ class Client:
         for session, group in groups.items():
             good = [f for f in group if id(f) not in bad]
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            fetched = session.fetch([f._state for f in good], limit if len(groups) == 1 else left, copy)
+            fetched = yield from session.fetch([f._state for f in good], limit if len(groups) == 1 else left, copy)
             results.update(zip((id(f) for f in good), fetched, strict=True))
         return spread(futures, results, bad)
 
+    @blocking
     def wait(
         self,
         futures: Future[Any] | Iterable[Future[Any]],
         timeout: Seconds | None = None,
         return_when: str = concurrent.futures.ALL_COMPLETED,
-    ) -> DoneAndNotDone:
+    ) -> Steps[DoneAndNotDone]:
         """Waits for futures: see `millrace.wait`."""
-        return wait(futures, timeout, return_when)
+        return (yield from operation(wait)(futures, timeout, return_when))
 
     def as_completed(
         self,
@@ -377,6 +390,7 @@ class Client:
         """Iterates over futures in the order in which they end: see `millrace.as_completed`."""
         return as_completed(futures, with_results=with_results, timeout=timeout)
 
+    @blocking
     def scatter(
         self,
         data: Any,
@@ -385,7 +399,7 @@ class Client:
         broadcast: bool = False,
         key: UserKey | None = None,
         hash: bool | None = None,
-    ) -> Any:
+    ) -> Steps[Any]:
         """Puts data on workers and returns futures for it: for a list a list, for a dict a dict
         whose keys name the data, else a single future.
 
@@ -402,15 +416,16 @@ class Client:
                 first.
         """
         work = Scatter(self.session, self._maker, workers=workers, broadcast=broadcast, by_hash=hash)
-        return work.put(data, key)
+        return (yield from work.put(data, key))
 
+    @blocking
     def replicate(
         self,
         futures: Future[Any] | Iterable[Future[Any]],
         *,
         n: int | None = None,
         workers: str | Sequence[str] | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         """Copies results to more workers, and returns when the copies are complete. Each new copy
         is a source for the next ones.
 
@@ -425,7 +440,7 @@ class Client:
         copied = listed(futures)
         if n is not None:
             n = _check.integer(n, "n", 0, 1 << 32)
-        replicate(self.session, self._maker, copied, n, workers)
+        yield from replicate(self.session, self._maker, copied, n, workers)
 
     # ---- control ---------------------------------------------------------------------------------
 
@@ -446,9 +461,10 @@ class Client:
         """Runs failed or cancelled tasks again, together with their inputs that failed."""
         retry(listed(futures))
 
+    @blocking
     def run(
         self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
-    ) -> dict[str, T]:
+    ) -> Steps[dict[str, T]]:
         """Calls a function once on each worker, or on the named ones (possibly none); returns
         results by worker name."""
         active = self.session.workers()
@@ -458,7 +474,7 @@ class Client:
                 there = ", ".join(sorted(w.name for w in active)) or "none"
                 raise ValueError(f"workers: no active worker has the name, id or host {name!r}; there are: {there}")
         futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
-        return cast("dict[str, T]", self.gather(futures))
+        return cast("dict[str, T]", (yield from operation(Client.gather)(self, futures)))
 
     # ---- information -----------------------------------------------------------------------------
 
@@ -478,29 +494,29 @@ class Client:
         """Explains why a task is not running, or how it ended."""
         return _cluster_info.explain(self.session, future)
 
-    def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
+    @blocking
+    def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> Steps[None]:
         """Waits until at least this number of workers is active.
 
         Raises:
             TimeoutError: the timeout has passed.
         """
-        self._await_workers(_check.integer(n_workers, "n_workers", 1, 1 << 32), _check.patience(timeout), None)
+        wanted = _check.integer(n_workers, "n_workers", 1, 1 << 32)
+        yield from self._await_workers(wanted, _check.patience(timeout), None)
 
-    def _await_workers(self, n_workers: int, timeout: float | None, cluster: LocalCluster | None) -> None:
+    def _await_workers(self, n_workers: int, timeout: float | None, cluster: LocalCluster | None) -> Steps[None]:
+        """As `wait_for_workers`. Raises the error of a local cluster if that ends meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.005
-        while True:
-            found = len(self.session.workers())
-            if found >= n_workers:
-                return
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{found} of {n_workers} workers came within {timeout:g} s")
+        while len(active := self.session.workers()) < n_workers:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"{len(active)} of {n_workers} workers came within {timeout:g} s")
             if cluster is not None:
                 cluster.check()
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.2)
+                left = 0.5  # its end is no change of its workers
+            yield self.session.worker_watch.changed([w.worker_id for w in active], left)
 
-    def get_executor(self, **options: Any) -> ClientExecutor:
+    def get_executor(self, **options: Unpack[SubmitOptions]) -> ClientExecutor:
         """Returns the cluster as a concurrent.futures.Executor. The options are those of `submit`,
         and apply to every call."""
         return ClientExecutor(self, **options)
@@ -563,14 +579,46 @@ class Client:
         )
 
 
-class AsyncClient:
-    """The client for asyncio: the same methods, as coroutines where they wait.
+def _same(method: Callable[Concatenate[Client, P], R]) -> Callable[Concatenate[AsyncClient, P], R]:
+    """Makes a method of AsyncClient of one of Client that does not wait."""
 
-    `submit`, `map` and `op` return futures at once; await the futures. The others are coroutines.
+    @functools.wraps(method)
+    def call(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(self.sync, *args, **kwargs)
+
+    return call
+
+
+def _awaited(
+    method: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """Makes a coroutine of AsyncClient of a method of Client, with its parameters and docstring. An
+    operation waits in the event loop. Any other method runs in a thread of the client's pool."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
+        client = self.sync
+        pool = client.session.pool
+        if is_blocking(method):
+            return await drive(operation(method)(client, *args, **kwargs), pool)
+        return await pool.run(functools.partial(method, client, *args, **kwargs))
+
+    return call
+
+
+class AsyncClient:
+    """The client for asyncio: the methods of `Client`, as coroutines where they wait.
+
+    `submit`, `map` and `op` return futures at once; await the futures. `async with` opens the
+    client, and so does `await`. The parameters are those of `Client`.
+
+    Awaiting takes no thread: 10,000 futures can be awaited together, and the event loop's own
+    executor is not used. Bytes of large results and calls to the scheduler are waited for in
+    threads of the client, at most 32.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._arguments = (args, kwargs)
+        self._arguments = args, {k: v for k, v in kwargs.items() if k != "asynchronous"}
         self._client: Client | None = None
 
     async def __aenter__(self) -> AsyncClient:
@@ -582,7 +630,11 @@ class AsyncClient:
     async def _start(self) -> AsyncClient:
         if self._client is None:
             args, kwargs = self._arguments
-            self._client = await asyncio.get_running_loop().run_in_executor(None, lambda: Client(*args, **kwargs))
+            pool = Pool(1)
+            try:
+                self._client = await pool.run(lambda: Client(*args, **kwargs))
+            finally:
+                pool.close()
         return self
 
     async def __aexit__(
@@ -597,118 +649,40 @@ class AsyncClient:
             raise RuntimeError("the client is not open: `async with AsyncClient(...)`, or `await` it")
         return self._client
 
-    def submit(self, func: Callable[..., T] | str | NativeOp | ExecutorOp, *args: Any, **kwargs: Any) -> Future[T]:
-        """See `Client.submit`."""
-        return self.sync.submit(func, *args, **kwargs)
+    submit = _same(Client.submit)
+    map = _same(Client.map)
+    op = _same(Client.op)
+    as_completed = _same(Client.as_completed)
+    get_executor = _same(Client.get_executor)
 
-    def map(
-        self, func: Callable[..., T] | str | NativeOp | ExecutorOp, *iterables: Iterable[Any], **kwargs: Any
-    ) -> list[Future[T]]:
-        """See `Client.map`."""
-        return self.sync.map(func, *iterables, **kwargs)
+    get = _awaited(Client.get)
+    gather = _awaited(Client.gather)
+    wait = _awaited(Client.wait)
+    scatter = _awaited(Client.scatter)
+    replicate = _awaited(Client.replicate)
+    cancel = _awaited(Client.cancel)
+    retry = _awaited(Client.retry)
+    run = _awaited(Client.run)
+    who_has = _awaited(Client.who_has)
+    has_what = _awaited(Client.has_what)
+    scheduler_info = _awaited(Client.scheduler_info)
+    explain = _awaited(Client.explain)
+    wait_for_workers = _awaited(Client.wait_for_workers)
+    publish_dataset = _awaited(Client.publish_dataset)
+    get_dataset = _awaited(Client.get_dataset)
+    list_datasets = _awaited(Client.list_datasets)
+    unpublish_dataset = _awaited(Client.unpublish_dataset)
+    shutdown = _awaited(Client.shutdown)
 
-    def op(self, name: str, *args: Any, **named: Any) -> Future[Any]:
-        """See `Client.op`."""
-        return self.sync.op(name, *args, **named)
-
-    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        method = getattr(self.sync, name)
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: method(*args, **kwargs))
-
-    async def gather(self, futures: Any, **kwargs: Any) -> Any:
-        """See `Client.gather`."""
-        return await self._call("gather", futures, **kwargs)
-
-    async def scatter(self, data: Any, **kwargs: Any) -> Any:
-        """See `Client.scatter`."""
-        return await self._call("scatter", data, **kwargs)
-
-    async def get(self, dsk: Mapping[Hashable, Any], keys: Any, **kwargs: Any) -> Any:
-        """See `Client.get`."""
-        return await self._call("get", dsk, keys, **kwargs)
-
-    async def cancel(self, futures: Any, **kwargs: Any) -> None:
-        """See `Client.cancel`."""
-        await self._call("cancel", futures, **kwargs)
-
-    async def retry(self, futures: Any) -> None:
-        """See `Client.retry`."""
-        await self._call("retry", futures)
-
-    async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> dict[str, T]:
-        """See `Client.run`."""
-        return await self._call("run", function, *args, **kwargs)
-
-    async def replicate(self, futures: Any, **kwargs: Any) -> None:
-        """See `Client.replicate`."""
-        await self._call("replicate", futures, **kwargs)
-
-    async def who_has(self, futures: Any) -> dict[Any, list[str]]:
-        """See `Client.who_has`."""
-        return await self._call("who_has", futures)
-
-    async def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """See `Client.has_what`."""
-        return await self._call("has_what", workers)
-
-    async def scheduler_info(self) -> dict[str, Any]:
-        """See `Client.scheduler_info`."""
-        return await self._call("scheduler_info")
-
-    async def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
-        """See `Client.wait_for_workers`."""
-        await self._call("wait_for_workers", n_workers, timeout=timeout)
-
-    async def explain(self, future: Future[Any] | UserKey) -> str:
-        """See `Client.explain`."""
-        return await self._call("explain", future)
-
-    async def wait(
-        self,
-        futures: Future[Any] | Iterable[Future[Any]],
-        timeout: Seconds | None = None,
-        return_when: str = concurrent.futures.ALL_COMPLETED,
-    ) -> DoneAndNotDone:
-        """See `millrace.wait`."""
-        return await self._call("wait", listed(futures), timeout, return_when)
-
-    def as_completed(self, futures: Iterable[Future[Any]] = (), **options: Any) -> as_completed:
-        """See `millrace.as_completed`; to be used with `async for`."""
-        return self.sync.as_completed(futures, **options)
-
-    def get_executor(self, **options: Any) -> ClientExecutor:
-        """See `Client.get_executor`."""
-        return self.sync.get_executor(**options)
-
-    async def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
-        """See `Client.publish_dataset`."""
-        await self._call("publish_dataset", name, data, override=override)
-
-    async def get_dataset(self, name: str) -> Any:
-        """See `Client.get_dataset`."""
-        return await self._call("get_dataset", name)
-
-    async def list_datasets(self) -> list[str]:
-        """See `Client.list_datasets`."""
-        return await self._call("list_datasets")
-
-    async def unpublish_dataset(self, name: str) -> None:
-        """See `Client.unpublish_dataset`."""
-        await self._call("unpublish_dataset", name)
+    async def close(self) -> None:
+        """See `Client.close`. It does nothing if the client was not opened."""
+        if self._client is not None:
+            await self._client.session.pool.run(self._client.close)
 
     @property
     def dashboard_link(self) -> str:
         """See `Client.dashboard_link`."""
         return self.sync.dashboard_link
-
-    async def close(self) -> None:
-        """See `Client.close`."""
-        if self._client is not None:
-            await self._call("close")
-
-    async def shutdown(self) -> None:
-        """See `Client.shutdown`."""
-        await self._call("shutdown")
 
     def __repr__(self) -> str:
         return repr(self._client).replace("Client", "AsyncClient", 1) if self._client else "<AsyncClient: not open>"

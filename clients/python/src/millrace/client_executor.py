@@ -6,10 +6,14 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from millrace import errors
+from millrace._task_options import SubmitOptions
 from millrace.future import Future
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -30,7 +34,7 @@ class ClientExecutor(concurrent.futures.Executor):
         options: keyword options of `Client.submit` for every call.
     """
 
-    def __init__(self, client: Submitter, **options: Any) -> None:
+    def __init__(self, client: Submitter, **options: Unpack[SubmitOptions]) -> None:
         self._client, self._options = client, options
         self._open: set[concurrent.futures.Future[Any]] = set()
         self._shut = False
@@ -97,7 +101,7 @@ class _Bridge(concurrent.futures.Future[Any]):
         if remote._state.inline is not None:
             self._settle(remote)
         else:  # bulk data are not fetched in the thread that reads the stream
-            threading.Thread(target=self._settle, args=(remote,), daemon=True).start()
+            remote._session.pool.submit(lambda: self._settle(remote))
 
     def _settle(self, remote: Future[Any]) -> None:
         try:

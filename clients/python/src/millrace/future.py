@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import html
 import sys
 import threading
-import time
 import traceback as _traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +15,8 @@ from millrace._check import Seconds
 from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 from millrace._session import Session
 from millrace._state import State
+from millrace._steps import drive, run
+from millrace._waits import Ended
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Future(Generic[T]):
             timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then
                 TimeoutError is raised, and the task continues.
         """
-        return self._session.fetch([self._state], _check.patience(timeout))[0]
+        return run(self._session.fetch([self._state], _check.patience(timeout)))[0]
 
     def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Waits for the task and returns its exception; None if it succeeded."""
@@ -118,18 +118,11 @@ class Future(Generic[T]):
         return self._awaited().__await__()
 
     async def _awaited(self) -> T:
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-
-        def settle() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        self._session.when_done(self._state, lambda: loop.call_soon_threadsafe(settle))
-        await done
-        if self._state.inline is not None or self._state.exception() is not None:
-            return self.result(0)
-        return await loop.run_in_executor(None, self.result)
+        session, state = self._session, self._state
+        await session.waits.end_of(state)
+        if state.inline is not None or state.exception() is not None:
+            return self.result(0)  # without a thread: there is nothing to wait for
+        return (await drive(session.fetch([state], None), session.pool))[0]
 
     def __del__(self) -> None:
         if not getattr(self, "_released", True):
@@ -208,23 +201,11 @@ def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
     return out
 
 
-def wait_for(futures: list[Future[Any]], timeout: float | None, first: bool = False) -> bool:
-    """Waits until all futures (or, with `first`, one of them) have ended; they may be of several
-    clients. False on timeout."""
+def ended(futures: Iterable[Future[Any]], timeout: float | None, first: bool = False) -> Ended:
+    """Returns the step that waits until all futures (or, with `first`, one of them) have ended; they
+    may be of several clients."""
     groups = by_session(futures)
-    if len(groups) == 1:
-        return next(iter(groups)).wait([f._state for f in futures], timeout, first)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    if first:
-        ended = threading.Event()
-        for future in futures:
-            future._session.when_done(future._state, ended.set)
-        return not futures or ended.wait(timeout)
-    for session, group in groups.items():
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        if not session.wait([f._state for f in group], left):
-            return False
-    return True
+    return Ended([(session.waits, [f._state for f in group]) for session, group in groups.items()], timeout, first)
 
 
 def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
