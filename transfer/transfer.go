@@ -30,9 +30,9 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrDenied: the peer does not accept our credentials.
 	ErrDenied = errors.New("permission denied")
-	// ErrNoWay: this path cannot reach that peer now, or cannot read that object there. Another
-	// path may be able to.
-	ErrNoWay = errors.New("no such way")
+	// ErrUnreachable: this path cannot reach that peer now, or cannot read that object there.
+	// Another path may be able to.
+	ErrUnreachable = errors.New("unreachable by this path")
 )
 
 // Ref names one generation of an object.
@@ -135,7 +135,7 @@ type Loan struct {
 	// mapped until End.
 	Regions []Region
 	// Err says why there is no loan: it matches ErrNotHere if the peer does not hold the object,
-	// and ErrNoWay if it cannot lend the object. All other fields are unset then.
+	// and ErrUnreachable if it cannot lend the object. All other fields are unset then.
 	Err error
 	// End ends the loan. It must be called once. held says whether the bytes belonged to this
 	// object during the whole loan; if not, all results computed from them must be thrown away. End
@@ -147,8 +147,8 @@ type Loan struct {
 type Borrower interface {
 	// Lends says whether it is worth asking a peer for loans. It does not ask the peer.
 	Lends(peer Peer) bool
-	// Borrow asks one peer for loans, one for each ref. Its error matches ErrNoWay if that peer
-	// lends nothing to us.
+	// Borrow asks one peer for loans, one for each ref. Its error matches ErrUnreachable if that
+	// peer lends nothing to us.
 	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
 }
 
@@ -170,9 +170,9 @@ type Lender interface {
 // ended, and can read from it.
 type Rescuer interface {
 	// Rescue is Fetch from such a peer; incarnation says which run of its process is meant. The
-	// error matches ErrNoWay if that memory is not mapped here, or if the process may still be
-	// alive, because a live process could still write to it. An object that is not in that memory,
-	// or was not complete, fails with ErrNotHere.
+	// error matches ErrUnreachable if that memory is not mapped here, or if the process may still
+	// be alive, because a live process could still write to it. An object that is not in that
+	// memory, or was not complete, fails with ErrNotHere.
 	Rescue(ctx context.Context, peer Peer, incarnation [16]byte, refs []Ref, sink Sink) error
 }
 

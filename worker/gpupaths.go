@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/transfer/route"
 )
 
-// gpuRungs returns the candidate paths that only a slab on a GPU has; none for other slabs.
-func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]route.Rung, error) {
+// gpuCandidates returns the candidate paths that only a slab on a GPU has; none for other slabs.
+func (c Config) gpuCandidates(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]route.Candidate, error) {
 	slab, ok := space.(*cuda.Slab)
 	if !ok {
 		return nil, nil
@@ -34,5 +34,5 @@ func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("worker: %w", err), path.Close())
 	}
-	return []route.Rung{{Path: path}, {Path: below}}, nil
+	return []route.Candidate{{Path: path}, {Path: below}}, nil
 }

@@ -85,7 +85,7 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 // because an open UCX context listens for peers and asks for no token.
 func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if o.workers != nil && !o.workers(shownToken(ctx)) {
-		return nil, status.Error(codes.PermissionDenied, "only workers connect lanes, and this is not a worker's token: a lane reaches all of this worker's memory; read by ReadObjects")
+		return nil, status.Error(codes.PermissionDenied, "only workers connect for one-sided reads, and this is not a worker's token: such a connection reaches all of this worker's memory; read by ReadObjects")
 	}
 	if live := o.live.Load(); live != nil {
 		return live.context.Accept(ctx, request)
@@ -106,10 +106,10 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 	return c.Accept(ctx, request)
 }
 
-// suits returns the reason why a peer should not be read by this path, nil if it should.
-func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
-	if !o.forced && !o.chosen && !reach().laneTo(peer.Address) {
-		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrNoWay)
+// eligible returns nil if a peer should be read by this path, the reason otherwise.
+func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
+	if !o.forced && !o.chosen && !reach().reaches(peer.Address) {
+		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrUnreachable)
 	}
 	_, path, err := o.open()
 	if err != nil {
@@ -119,18 +119,18 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	patience := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
 	limited, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, patience))
 	defer cancel()
-	lane, err := path.Connect(limited, peer)
+	connection, err := path.Connect(limited, peer)
 	if err != nil {
 		return err
 	}
-	if lane.Emulated && !o.forced {
-		return fmt.Errorf("reads over %s are emulated", lane.Transport)
+	if connection.Emulated && !o.forced {
+		return fmt.Errorf("reads over %s are emulated", connection.Transport)
 	}
 	return nil
 }
 
-// lanesOf describes the connections that this host can offer for one-sided reads.
-type lanesOf struct {
+// hostReach describes the connections that this host can offer for one-sided reads.
+type hostReach struct {
 	// rdma: there are RDMA devices. own are the host's addresses.
 	rdma bool
 	own  []net.Addr
@@ -204,9 +204,9 @@ func activePorts(rdma string) (out []string) {
 
 // reach returns the devices and addresses of this host. It is called for each fetch,
 // so the system is queried only once.
-var reach = sync.OnceValue(func() lanesOf { return look("/sys/class/infiniband") })
+var reach = sync.OnceValue(func() hostReach { return lookAtHost("/sys/class/infiniband") })
 
-func look(rdma string) (l lanesOf) {
+func lookAtHost(rdma string) (l hostReach) {
 	devices, err := os.ReadDir(rdma)
 	l.rdma = err == nil && len(devices) > 0
 	if l.own, err = net.InterfaceAddrs(); err != nil {
@@ -215,10 +215,10 @@ func look(rdma string) (l lanesOf) {
 	return l
 }
 
-// laneTo reports whether one-sided reads from an address can work without emulation: the address is
-// on this host, or there are RDMA devices. In all other cases a connection gains nothing and is a
-// risk: UCX 1.19 has crashed its process when the peer died in the middle of a TCP wire-up.
-func (l lanesOf) laneTo(address string) bool {
+// reaches reports whether one-sided reads from an address can work without emulation: the address
+// is on this host, or there are RDMA devices. In all other cases a connection gains nothing and is
+// a risk: UCX 1.19 has crashed its process when the peer died in the middle of a TCP wire-up.
+func (l hostReach) reaches(address string) bool {
 	if l.rdma {
 		return true
 	}
@@ -246,7 +246,7 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 // connected.
 func (o *oneSided) Transport(address string) string {
 	if live := o.live.Load(); live != nil {
-		return live.path.Lanes()[address].Transport
+		return live.path.Connections()[address].Transport
 	}
 	return ""
 }
@@ -281,7 +281,7 @@ func (o *oneSided) served() uint64 {
 	return 0
 }
 
-// leadsNowhere reports whether an error means that this path cannot reach the peer at all.
-func leadsNowhere(err error) bool {
-	return errors.Is(err, transfer.ErrNoWay) || errors.Is(err, ucx.ErrNoLane) || errors.Is(err, ucx.ErrUnavailable)
+// unreachable reports whether an error means that this path cannot reach the peer at all.
+func unreachable(err error) bool {
+	return errors.Is(err, transfer.ErrUnreachable) || errors.Is(err, ucx.ErrNoConnection) || errors.Is(err, ucx.ErrUnavailable)
 }

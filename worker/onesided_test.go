@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-func TestLanesAreTriedOnlyWhereTheyMayRead(t *testing.T) {
+func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 	none, some := filepath.Join(t.TempDir(), "infiniband"), t.TempDir()
 	if err := os.Mkdir(filepath.Join(some, "mlx5_0"), 0o700); err != nil {
 		t.Fatal(err)
@@ -31,16 +31,16 @@ func TestLanesAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 		{"192.0.2.1:7", some, true},
 		{"nonsense", none, false},
 	} {
-		if got := look(tc.rdma).laneTo(tc.address); got != tc.want {
+		if got := lookAtHost(tc.rdma).reaches(tc.address); got != tc.want {
 			t.Errorf("%s with %s: %v", tc.address, tc.rdma, got)
 		}
 	}
 }
 
-// TestRefusedLanesOpenNothing: an open UCX context may listen on a port that asks for no token,
-// and a connection reaches all of the slab. So only workers may connect, and malformed requests are
-// refused before anything is opened.
-func TestRefusedLanesOpenNothing(t *testing.T) {
+// TestRefusedConnectionsOpenNothing: an open UCX context may listen on a port that asks for no
+// token, and a connection reaches all of the slab. So only workers may connect, and malformed
+// requests are refused before anything is opened.
+func TestRefusedConnectionsOpenNothing(t *testing.T) {
 	c := Config{Token: "cluster", AcceptTokens: []string{"task"}}
 	o := &oneSided{config: ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}, workers: workerTokens(c)}
 	junk := &workerv1.ConnectRequest{Reader: &workerv1.Endpoint{Version: "1.19.0", Address: bytes.Repeat([]byte{0xff}, 500), Token: 5}}
@@ -49,12 +49,12 @@ func TestRefusedLanesOpenNothing(t *testing.T) {
 		request *workerv1.ConnectRequest
 		want    codes.Code
 	}{
-		"a task":                {"task", junk, codes.PermissionDenied},
-		"nobody":                {"", junk, codes.PermissionDenied},
-		"a worker with junk":    {"cluster", junk, codes.FailedPrecondition},
-		"a worker with nothing": {"cluster", new(workerv1.ConnectRequest), codes.FailedPrecondition},
-		"a lane given up":       {"cluster", &workerv1.ConnectRequest{GiveUpToken: 5}, codes.OK},
-		"a lane asked for":      {"cluster", &workerv1.ConnectRequest{ServedToken: 5}, codes.OK},
+		"a task":                 {"task", junk, codes.PermissionDenied},
+		"nobody":                 {"", junk, codes.PermissionDenied},
+		"a worker with junk":     {"cluster", junk, codes.FailedPrecondition},
+		"a worker with nothing":  {"cluster", new(workerv1.ConnectRequest), codes.FailedPrecondition},
+		"a connection given up":  {"cluster", &workerv1.ConnectRequest{GiveUpToken: 5}, codes.OK},
+		"a connection asked for": {"cluster", &workerv1.ConnectRequest{ServedToken: 5}, codes.OK},
 	} {
 		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("authorization", "Bearer "+tc.token))
 		response, err := o.accept(ctx, tc.request)

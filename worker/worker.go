@@ -371,7 +371,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
-	path, lanes, streams, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
+	path, oneSided, streams, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
 		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) },
 		func() bool { return computes(d) || pools.Working() })
 	if err != nil {
@@ -386,7 +386,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
 		return err
 	}
-	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
+	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, OneSided: oneSided.accept, Log: c.Log}
 	looks := max(c.LookFor, 0)
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
@@ -422,7 +422,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 				written, lent := lender.Traffic()
 				in, out = in+written, out+lent
 			}
-			out += lanes.served()
+			out += oneSided.served()
 			return in + received.Load(), out
 		},
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Linger: looks, Log: c.Log, Lifecycle: lifecycle.Config{},

@@ -116,7 +116,7 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 			o.Err = fmt.Errorf("%s on %s: %w", r, at, transfer.ErrNotHere)
 			continue
 		case b.leases[i].id == 0:
-			o.Err = fmt.Errorf("%s on %s: %w: it lies in other memory there", r, at, transfer.ErrNoWay)
+			o.Err = fmt.Errorf("%s on %s: %w: it lies in other memory there", r, at, transfer.ErrUnreachable)
 			continue
 		}
 		k, h := int(pb.GetFrames()[i]), int(pb.GetHeaderBytes()[i])

@@ -262,7 +262,7 @@ func TestAnswersToReadersAreBounded(t *testing.T) {
 	for _, o := range b.Objects {
 		if o.Err == nil {
 			lent++
-		} else if !errors.Is(o.Err, transfer.ErrNoWay) {
+		} else if !errors.Is(o.Err, transfer.ErrUnreachable) {
 			t.Error(o.Err)
 		}
 	}

@@ -233,14 +233,14 @@ func TestStrangersGetNothing(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "", []byte("x"))
 	peer, _ := serve(t, objects, borrow.ServerConfig{Accept: func(token string) bool { return token == "right" }})
-	if _, err := open(t, borrow.Config{Token: "wrong"}).Borrow(t.Context(), peer, []transfer.Ref{one}); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := open(t, borrow.Config{Token: "wrong"}).Borrow(t.Context(), peer, []transfer.Ref{one}); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("with a wrong token: %v", err)
 	}
 	if _, err := open(t, borrow.Config{Token: "right"}).Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
 		t.Errorf("with the right token: %v", err)
 	}
 	nowhere := transfer.Peer{Worker: 9, Name: "other host", Address: "192.0.2.1:7"}
-	if _, err := open(t, borrow.Config{}).Borrow(t.Context(), nowhere, []transfer.Ref{one}); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := open(t, borrow.Config{}).Borrow(t.Context(), nowhere, []transfer.Ref{one}); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("of a peer on another host: %v", err)
 	}
 }
@@ -263,7 +263,7 @@ func TestClientsDoNotTakeAllTheRoom(t *testing.T) {
 		for _, l := range got {
 			if l.Err == nil {
 				loans = append(loans, l)
-			} else if !errors.Is(l.Err, transfer.ErrNoWay) {
+			} else if !errors.Is(l.Err, transfer.ErrUnreachable) {
 				t.Error(l.Err)
 			}
 		}

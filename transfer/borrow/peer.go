@@ -83,11 +83,11 @@ func (c *peer) connect(at transfer.Peer) error {
 	conn, welcome, file, err := slabshare.Dial(ctx, at.Address, hello)
 	if err != nil {
 		if errors.Is(err, slabshare.ErrRefused) {
-			return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+			return fmt.Errorf("%w: %w", transfer.ErrUnreachable, err)
 		}
 		if errors.Is(err, slabshare.ErrNotHere) {
 			// The peer is on another host, or dead: both look the same from here.
-			return fmt.Errorf("%w: %w: %w", transfer.ErrNoWay, transfer.ErrPeerLost, err)
+			return fmt.Errorf("%w: %w: %w", transfer.ErrUnreachable, transfer.ErrPeerLost, err)
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
@@ -109,7 +109,7 @@ func (c *peer) connect(at transfer.Peer) error {
 		if token != nil {
 			_ = token.Close() // as above
 		}
-		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+		return fmt.Errorf("%w: %w", transfer.ErrUnreachable, err)
 	}
 	if slabshare.Spins() {
 		conn.Spin = c.path.config.Spin
@@ -292,7 +292,7 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *hostv1.ReadLease, li
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
 		if pb.GetRefusal() == reasonElsewhere {
-			err = transfer.ErrNoWay
+			err = transfer.ErrUnreachable
 		}
 		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
 	}

@@ -82,9 +82,9 @@ func (p *Path) deadPeer(at transfer.Peer, incarnation [16]byte) *peer {
 const slotWait = 100 * time.Millisecond
 
 // PinDead is Pin for one incarnation of a peer that has died, for about the given number of
-// objects. Its error matches transfer.ErrNoWay if there is nothing to read.
+// objects. Its error matches transfer.ErrUnreachable if there is nothing to read.
 func (p *Path) PinDead(ctx context.Context, at transfer.Peer, incarnation [16]byte, objects int) (*ReadGuard, error) {
-	no := func(why string) error { return fmt.Errorf("rescue from %s: %w: %s", at, transfer.ErrNoWay, why) }
+	no := func(why string) error { return fmt.Errorf("rescue from %s: %w: %s", at, transfer.ErrUnreachable, why) }
 	c := p.deadPeer(at, incarnation)
 	switch {
 	case c == nil:

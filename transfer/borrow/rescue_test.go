@@ -25,11 +25,11 @@ func TestRescueFromADeadLender(t *testing.T) {
 	if err := path.Connect(t.Context(), peer); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rescue(lenderLife); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue(lenderLife); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("from a peer that lives: %v", err)
 	}
 	kill(t, child)
-	if _, err := rescue([16]byte{9}); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue([16]byte{9}); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("from another life: %v", err)
 	}
 	for range 2 {
@@ -53,7 +53,7 @@ func TestRescueFromADeadLender(t *testing.T) {
 	case <-time.After(transfertest.Patience):
 		t.Fatal("its memory was not unmapped")
 	}
-	if _, err := rescue(lenderLife); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue(lenderLife); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("after it was forgotten: %v", err)
 	}
 }

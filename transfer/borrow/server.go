@@ -146,7 +146,7 @@ func (s *Server) open() (err error) {
 		return nil
 	}
 	if fd < 0 {
-		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
+		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrUnreachable)
 	}
 	// A descriptor that was opened for reading cannot be mapped for writing by any process.
 	path := fmt.Sprintf("/proc/self/fd/%d", fd)

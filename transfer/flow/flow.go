@@ -40,8 +40,8 @@ const (
 	Open
 	// Shut: it failed too often recently.
 	Shut
-	// NoWay: it cannot reach the peer.
-	NoWay
+	// Unreachable: it cannot reach the peer.
+	Unreachable
 )
 
 // String returns the readable name of the state.
@@ -53,18 +53,18 @@ func (s State) String() string {
 		return "open"
 	case Shut:
 		return "shut"
-	case NoWay:
-		return "no way"
+	case Unreachable:
+		return "unreachable"
 	}
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// Lane is the current knowledge about the path to a peer.
-type Lane struct {
+// Route is the current knowledge about the path to a peer.
+type Route struct {
 	Peer, Path string
 	State      State
-	// Why is the reason why the path is Shut or NoWay, or the error of the last failure. Empty
-	// after a success.
+	// Why is the reason why the path is Shut or Unreachable, or the error of the last failure.
+	// Empty after a success.
 	Why string
 	// Rate in bytes per second, and Latency of small objects. Both are smoothed so that a single
 	// delayed fetch has little weight. 0: not measured.
@@ -86,8 +86,8 @@ const (
 	OK Kind = iota
 	// Failed: the peer was lost, did not answer, or violated the protocol.
 	Failed
-	// LeadsNowhere: this path cannot reach the peer.
-	LeadsNowhere
+	// CannotReach: this path cannot reach the peer.
+	CannotReach
 	// GivenUp: the caller cancelled the fetch, which says nothing about the path.
 	GivenUp
 )
@@ -102,11 +102,11 @@ type End struct {
 	Took  time.Duration
 }
 
-type lane struct {
-	Lane
-	// inARow counts the failures since the last success.
-	inARow int
-	// until is when a path that is Shut or NoWay may be probed.
+type route struct {
+	Route
+	// failures counts the failures since the last success.
+	failures int
+	// until is when a path that is Shut or Unreachable may be probed.
 	until time.Time
 	// probing: one fetch is testing whether the path works again.
 	probing bool
@@ -124,8 +124,8 @@ type figure struct {
 }
 
 type peer struct {
-	name  string
-	lanes []lane // by path, in the order of Config.Paths
+	name   string
+	routes []route // by path, in the order of Config.Paths
 }
 
 // Machine is not safe for concurrent use.
@@ -164,9 +164,9 @@ func (m *Machine) find(name string) (int, bool) {
 func (m *Machine) peer(name string) *peer {
 	i, ok := m.find(name)
 	if !ok {
-		p := &peer{name: name, lanes: make([]lane, len(m.config.Paths))}
-		for at := range p.lanes {
-			p.lanes[at].Lane = Lane{Peer: name, Path: m.config.Paths[at]}
+		p := &peer{name: name, routes: make([]route, len(m.config.Paths))}
+		for at := range p.routes {
+			p.routes[at].Route = Route{Peer: name, Path: m.config.Paths[at]}
 		}
 		m.peers = slices.Insert(m.peers, i, p)
 	}
@@ -177,21 +177,21 @@ func (m *Machine) peer(name string) *peer {
 // none left. The caller must call Ended once for each choice.
 func (m *Machine) Choose(now time.Time, name string, tried []bool) (path int, ok bool) {
 	p := m.peer(name)
-	for i := range p.lanes {
-		l := &p.lanes[i]
+	for i := range p.routes {
+		r := &p.routes[i]
 		if i < len(tried) && tried[i] {
 			continue
 		}
-		switch l.State {
+		switch r.State {
 		case Untried, Open:
 			return i, true
-		case Shut, NoWay:
-			if !l.probing && !now.Before(l.until) {
-				l.probing = true
+		case Shut, Unreachable:
+			if !r.probing && !now.Before(r.until) {
+				r.probing = true
 				return i, true
 			}
 		}
-		if i == len(p.lanes)-1 {
+		if i == len(p.routes)-1 {
 			return i, true
 		}
 	}
@@ -199,12 +199,12 @@ func (m *Machine) Choose(now time.Time, name string, tried []bool) (path int, ok
 }
 
 // State returns the state of a path to a peer.
-func (m *Machine) State(name string, path int) State { return m.peer(name).lanes[path].State }
+func (m *Machine) State(name string, path int) State { return m.peer(name).routes[path].State }
 
 // Promising reports whether a path to a peer works, or should be tried.
 func (m *Machine) Promising(now time.Time, name string, path int) bool {
-	l := &m.peer(name).lanes[path]
-	return l.State == Untried || l.State == Open || !l.probing && !now.Before(l.until)
+	r := &m.peer(name).routes[path]
+	return r.State == Untried || r.State == Open || !r.probing && !now.Before(r.until)
 }
 
 // Allowed returns how long a fetch of the given size may take on a path. false means without limit,
@@ -214,8 +214,8 @@ func (m *Machine) Allowed(name string, path int, bytes uint64) (time.Duration, b
 		return 0, false
 	}
 	rate := m.config.SlowestRate
-	if l := &m.peer(name).lanes[path]; l.Rate > 0 {
-		rate = min(max(rate, l.Rate/20), 1e12)
+	if r := &m.peer(name).routes[path]; r.Rate > 0 {
+		rate = min(max(rate, r.Rate/20), 1e12)
 	}
 	return m.config.Grace + time.Duration(float64(bytes)/rate*float64(time.Second)), true
 }
@@ -240,42 +240,42 @@ func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 	if !ok {
 		return // the peer was forgotten in the meantime
 	}
-	l := &m.peers[i].lanes[path]
-	l.probing = false
+	r := &m.peers[i].routes[path]
+	r.probing = false
 	switch e.Kind {
 	case GivenUp:
 	case OK:
-		if l.State != Open {
-			l.opened = now
+		if r.State != Open {
+			r.opened = now
 		}
-		l.State, l.Why, l.inARow, l.until = Open, "", 0, time.Time{}
-		l.Succeeded++
-		l.Bytes += e.Bytes
-		l.measure(now, e)
-	case LeadsNowhere:
-		l.State, l.Why, l.until = NoWay, e.Message, now.Add(m.config.AskAgain)
+		r.State, r.Why, r.failures, r.until = Open, "", 0, time.Time{}
+		r.Succeeded++
+		r.Bytes += e.Bytes
+		r.measure(now, e)
+	case CannotReach:
+		r.State, r.Why, r.until = Unreachable, e.Message, now.Add(m.config.AskAgain)
 	case Failed:
-		l.Failed++
-		l.inARow++
-		l.Why = e.Message
-		if l.inARow >= m.config.Failures || l.State == Shut {
-			l.State, l.until = Shut, now.Add(m.config.ShutFor)
+		r.Failed++
+		r.failures++
+		r.Why = e.Message
+		if r.failures >= m.config.Failures || r.State == Shut {
+			r.State, r.until = Shut, now.Add(m.config.ShutFor)
 		}
 	}
 }
 
-func (l *lane) measure(now time.Time, e End) {
+func (r *route) measure(now time.Time, e End) {
 	// A fetch that began before the path was open includes the time for connecting.
-	waited := now.Add(-e.Took).Before(l.opened)
+	waited := now.Add(-e.Took).Before(r.opened)
 	switch {
 	case e.Took <= 0:
 	case e.Bytes <= smallBytes:
-		l.small.learn(float64(e.Took), waited)
+		r.small.learn(float64(e.Took), waited)
 	case e.Bytes >= largeBytes:
 		// Smooth times, not rates: placement adds up times.
-		l.large.learn(float64(e.Took)/float64(e.Bytes), waited)
+		r.large.learn(float64(e.Took)/float64(e.Bytes), waited)
 	}
-	l.tell()
+	r.publish()
 }
 
 // learn updates the figure with a fetch. A stall of some milliseconds says nothing about the next
@@ -307,11 +307,11 @@ func (f *figure) prove(took float64) {
 	f.seen = firsts
 }
 
-// tell publishes the figures in Lane.
-func (l *lane) tell() {
-	l.Latency = time.Duration(l.small.known)
-	if l.large.known > 0 {
-		l.Rate = float64(time.Second) / l.large.known
+// publish publishes the figures in Route.
+func (r *route) publish() {
+	r.Latency = time.Duration(r.small.known)
+	if r.large.known > 0 {
+		r.Rate = float64(time.Second) / r.large.known
 	}
 }
 
@@ -319,24 +319,24 @@ func (l *lane) tell() {
 // that proof; 0 means not measured. It does not reopen a path that failed. If fetches opened the
 // path before, they may have waited for the same connection, so the proof's figures still count.
 func (m *Machine) Proved(now time.Time, name string, path int, latency time.Duration, rate float64) {
-	l := &m.peer(name).lanes[path]
-	if l.State == Shut || l.State == NoWay {
+	r := &m.peer(name).routes[path]
+	if r.State == Shut || r.State == Unreachable {
 		return
 	}
-	if l.State == Untried {
-		l.State, l.opened = Open, now
+	if r.State == Untried {
+		r.State, r.opened = Open, now
 	}
-	l.small.prove(float64(latency))
+	r.small.prove(float64(latency))
 	if rate > 0 {
-		l.large.prove(float64(time.Second) / rate)
+		r.large.prove(float64(time.Second) / rate)
 	}
-	l.tell()
+	r.publish()
 }
 
 // Read counts bytes that were read in place over a path, without a fetch.
 func (m *Machine) Read(name string, path int, bytes uint64) {
 	if i, ok := m.find(name); ok {
-		m.peers[i].lanes[path].Bytes += bytes
+		m.peers[i].routes[path].Bytes += bytes
 	}
 }
 
@@ -347,32 +347,32 @@ func (m *Machine) Forget(name string) {
 	}
 }
 
-// Lanes returns the paths of all peers, sorted by peer, best path first.
-func (m *Machine) Lanes() []Lane {
-	var out []Lane
+// Routes returns the paths of all peers, sorted by peer, best path first.
+func (m *Machine) Routes() []Route {
+	var out []Route
 	for _, p := range m.peers {
-		for i := range p.lanes {
-			out = append(out, p.lanes[i].Lane)
+		for i := range p.routes {
+			out = append(out, p.routes[i].Route)
 		}
 	}
 	return out
 }
 
-// Story describes in one line how a peer is reached, and why not by a better path.
-func (m *Machine) Story(name string) string {
+// Describe describes in one line how a peer is reached, and why not by a better path.
+func (m *Machine) Describe(name string) string {
 	i, ok := m.find(name)
 	if !ok {
 		return name + ": nothing was fetched from it"
 	}
 	var b strings.Builder
-	for n := range m.peers[i].lanes {
-		l := &m.peers[i].lanes[n]
+	for n := range m.peers[i].routes {
+		r := &m.peers[i].routes[n]
 		if n > 0 {
 			b.WriteString("; ")
 		}
-		fmt.Fprintf(&b, "%s %s", l.Path, l.State)
-		if l.Why != "" {
-			fmt.Fprintf(&b, " (%s)", l.Why)
+		fmt.Fprintf(&b, "%s %s", r.Path, r.State)
+		if r.Why != "" {
+			fmt.Fprintf(&b, " (%s)", r.Why)
 		}
 	}
 	return b.String()
@@ -384,13 +384,13 @@ func (m *Machine) Check() error {
 		if i > 0 && m.peers[i-1].name >= p.name {
 			return fmt.Errorf("flow: peers %q and %q are out of order", m.peers[i-1].name, p.name)
 		}
-		for n := range p.lanes {
-			l := &p.lanes[n]
-			if l.State == Open && l.probing {
-				return fmt.Errorf("flow: %s to %s is open and probed", l.Path, p.name)
+		for n := range p.routes {
+			r := &p.routes[n]
+			if r.State == Open && r.probing {
+				return fmt.Errorf("flow: %s to %s is open and probed", r.Path, p.name)
 			}
-			if (l.State == Shut || l.State == NoWay) && l.Why == "" {
-				return fmt.Errorf("flow: %s to %s is %s and does not say why", l.Path, p.name, l.State)
+			if (r.State == Shut || r.State == Unreachable) && r.Why == "" {
+				return fmt.Errorf("flow: %s to %s is %s and does not say why", r.Path, p.name, r.State)
 			}
 		}
 	}

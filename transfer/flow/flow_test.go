@@ -23,12 +23,12 @@ func choose(t *testing.T, m *flow.Machine, now time.Time, tried ...bool) int {
 	return path
 }
 
-func TestBestPathFirstAndTheNextWhenItLeadsNowhere(t *testing.T) {
+func TestBestPathFirstAndTheNextWhenItCannotReach(t *testing.T) {
 	m := machine()
 	if p := choose(t, m, start); p != 0 {
 		t.Errorf("path %d", p)
 	}
-	m.Ended(start, "a", 0, flow.End{Kind: flow.LeadsNowhere, Message: "another host"})
+	m.Ended(start, "a", 0, flow.End{Kind: flow.CannotReach, Message: "another host"})
 	if p := choose(t, m, start); p != 1 {
 		t.Errorf("path %d", p)
 	}
@@ -40,7 +40,7 @@ func TestBestPathFirstAndTheNextWhenItLeadsNowhere(t *testing.T) {
 	if p := choose(t, m, later); p != 1 {
 		t.Errorf("path %d while another one asks", p)
 	}
-	if s := m.Story("a"); !strings.Contains(s, "borrow no way (another host)") {
+	if s := m.Describe("a"); !strings.Contains(s, "borrow unreachable (another host)") {
 		t.Error(s)
 	}
 }
@@ -92,7 +92,7 @@ func TestMeasures(t *testing.T) {
 	choose(t, m, start)
 	m.Ended(start, "a", 0, flow.End{Bytes: 100, Took: 40 * time.Microsecond})
 	m.Ended(start, "a", 0, flow.End{Bytes: 1 << 30, Took: time.Second})
-	l := m.Lanes()[0]
+	l := m.Routes()[0]
 	if l.Latency != 40*time.Microsecond || l.Rate != 1<<30 || l.Bytes != 1<<30+100 || l.State != flow.Open {
 		t.Errorf("%+v", l)
 	}
@@ -103,7 +103,7 @@ func TestMeasures(t *testing.T) {
 		t.Error("the last path has a deadline")
 	}
 	m.Forget("a")
-	if len(m.Lanes()) != 0 {
+	if len(m.Routes()) != 0 {
 		t.Error("forgotten and still known")
 	}
 }
@@ -126,7 +126,7 @@ func (p *pair) fetch(bytes uint64, took time.Duration) {
 
 // takes returns the duration that the machine expects of a fetch.
 func (p *pair) takes(bytes uint64) time.Duration {
-	l := p.Lanes()[0]
+	l := p.Routes()[0]
 	if bytes <= 128<<10 {
 		return l.Latency
 	}
@@ -232,7 +232,7 @@ func TestAProbeIsNotTakenForTheLatency(t *testing.T) {
 	}
 	p.now = p.now.Add(time.Minute)
 	p.fetch(1, 20*time.Millisecond)
-	if l := p.Lanes()[0]; l.State != flow.Open || l.Latency != usual {
+	if l := p.Routes()[0]; l.State != flow.Open || l.Latency != usual {
 		t.Errorf("%+v", l)
 	}
 }
@@ -265,14 +265,14 @@ func TestAProofSaysNothingOfAPathThatIsKnown(t *testing.T) {
 		p.fetch(1, 40*time.Microsecond)
 	}
 	p.Proved(p.now, "a", 0, time.Microsecond, 0)
-	if l := p.Lanes()[0]; l.Latency != 40*time.Microsecond || l.Rate != 0 {
+	if l := p.Routes()[0]; l.Latency != 40*time.Microsecond || l.Rate != 0 {
 		t.Errorf("%+v", l)
 	}
 	for range 2 {
 		p.Ended(p.now, "a", 1, flow.End{Kind: flow.Failed, Message: "silent"})
 	}
 	p.Proved(p.now, "a", 1, time.Microsecond, 1e9)
-	if l := p.Lanes()[1]; l.State != flow.Shut || l.Latency != 0 || l.Rate != 0 {
+	if l := p.Routes()[1]; l.State != flow.Shut || l.Latency != 0 || l.Rate != 0 {
 		t.Errorf("%+v", l)
 	}
 }

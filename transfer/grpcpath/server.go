@@ -55,8 +55,8 @@ type Server struct {
 	// Notify, if set, serves a connection of DialNotify until it ends (completion notifications).
 	// Drain and Close close these connections.
 	Notify func(net.Conn)
-	// Lane, if set, is the serving side of the set-up of one-sided reads (package ucx).
-	Lane func(context.Context, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
+	// OneSided, if set, is the serving side of the set-up of one-sided reads (package ucx).
+	OneSided func(context.Context, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 	// Logs returns the output of a task, and whether its beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
 	// Memory describes the memory, with at most limit of the largest holders, and the history of a
@@ -326,10 +326,10 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 
 // Connect is part of DataServiceServer.
 func (s *Server) Connect(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
-	if s.Lane == nil {
+	if s.OneSided == nil {
 		return nil, status.Error(codes.Unimplemented, "this worker has no library for one-sided reads")
 	}
-	return s.Lane(ctx, request)
+	return s.OneSided(ctx, request)
 }
 
 // DescribeMemory is part of DataServiceServer.

@@ -67,7 +67,7 @@ func TestGPUSourceKilledAfterLending(t *testing.T) {
 	case <-time.After(transfertest.Patience):
 		t.Fatal("its memory was not unmapped")
 	}
-	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, sink); !errors.Is(err, transfer.ErrPeerLost) || !errors.Is(err, transfer.ErrNoWay) {
+	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, sink); !errors.Is(err, transfer.ErrPeerLost) || !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("again: %v", err)
 	}
 }

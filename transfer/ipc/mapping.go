@@ -80,7 +80,7 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 	}
 	if p.config.Suspect != nil && file == nil {
 		if why := p.config.Suspect(export.Device); why != nil {
-			return nil, fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrNoWay, why)
+			return nil, fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrUnreachable, why)
 		}
 	}
 	m := &mapping{path: p, export: export, identity: export.Identity, chunk: chunkBytes, uses: 1}
@@ -117,7 +117,7 @@ func (p *Path) trusted(at transfer.Peer) error {
 	m := p.lanes[at.Address]
 	p.mu.Unlock()
 	if why := m.suspect(); why != nil {
-		return fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrNoWay, why)
+		return fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrUnreachable, why)
 	}
 	return nil
 }

@@ -27,10 +27,10 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 	defer g.End()
 	m := g.Memory.(*mapping)
 	if why := m.suspect(); why != nil {
-		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, why)
+		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrUnreachable, why)
 	}
 	if err := m.verify(); err != nil {
-		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, err)
+		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrUnreachable, err)
 	}
 	kept := &copied{Sink: sink}
 	f := p.newFetch(kept, g.Memory)

@@ -35,7 +35,7 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 		return r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room))
 	}
 	suspect.Store(true)
-	if err := fetch(); !errors.Is(err, transfer.ErrNoWay) {
+	if err := fetch(); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("mapped anew: %v", err)
 	}
 	suspect.Store(false)
@@ -47,10 +47,10 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 		t.Fatal("it lends nothing")
 	}
 	suspect.Store(true)
-	if err := fetch(); !errors.Is(err, transfer.ErrNoWay) || !strings.Contains(err.Error(), "Xid 94") {
+	if err := fetch(); !errors.Is(err, transfer.ErrUnreachable) || !strings.Contains(err.Error(), "Xid 94") {
 		t.Errorf("fetched: %v", err)
 	}
-	if err := r.path.Follow(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrNoWay) {
+	if err := r.path.Follow(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("followed: %v", err)
 	}
 	if r.path.Lend(peer, ref(0), &loan) {
@@ -60,7 +60,7 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	rescue := func() error {
 		return r.path.Rescue(t.Context(), peer, c.export.Identity.Incarnation, []transfer.Ref{ref(1)}, transfertest.NewSinkIn(r.room))
 	}
-	if err := rescue(); !errors.Is(err, transfer.ErrNoWay) {
+	if err := rescue(); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("rescued: %v", err)
 	}
 	suspect.Store(false)
@@ -85,17 +85,17 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 		sink := transfertest.NewSinkIn(r.room)
 		return sink, r.path.Rescue(t.Context(), peer, incarnation, refs, sink)
 	}
-	if _, err := rescue(life, ref(0)); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue(life, ref(0)); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("from a source that was never read: %v", err)
 	}
 	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rescue(life, ref(1)); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue(life, ref(1)); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("from a source that lives: %v", err)
 	}
 	c.kill()
-	if _, err := rescue([16]byte{9}, ref(1)); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue([16]byte{9}, ref(1)); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("from another life: %v", err)
 	}
 	var refs []transfer.Ref
@@ -138,7 +138,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	case <-time.After(transfertest.Patience):
 		t.Fatal("its memory was not unmapped")
 	}
-	if _, err := rescue(life, ref(1)); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := rescue(life, ref(1)); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("after it was forgotten: %v", err)
 	}
 	size := cuda.Size{Fraction: 0.7}

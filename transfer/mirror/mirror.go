@@ -73,7 +73,7 @@ func (m *Mirror) take(sizes []uint64) (regions []transfer.Region, taken []uint64
 			for _, off := range taken {
 				m.space.Free(off)
 			}
-			return nil, nil, fmt.Errorf("mirror: %w for %d bytes: of %d in host memory %d are taken", transfer.ErrNoWay, n, m.space.Size(), m.space.Used())
+			return nil, nil, fmt.Errorf("mirror: %w for %d bytes: of %d in host memory %d are taken", transfer.ErrUnreachable, n, m.space.Size(), m.space.Used())
 		}
 		taken = append(taken, off)
 		regions[i].Frame.Offset = m.base + m.first + off

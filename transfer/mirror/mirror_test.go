@@ -73,7 +73,7 @@ func TestObjectsOfADeviceAreReadInHostMemory(t *testing.T) {
 			t.Errorf("frame %d: other bytes", i)
 		}
 	}
-	if !errors.Is(leased[1].Err, transfer.ErrNoWay) || leased[1].Lease != 0 {
+	if !errors.Is(leased[1].Err, transfer.ErrUnreachable) || leased[1].Lease != 0 {
 		t.Errorf("an object without room: %+v", leased[1])
 	}
 	if !errors.Is(leased[2].Err, transfer.ErrNotHere) {
@@ -129,7 +129,7 @@ func TestWhatIsWrittenGoesToTheDevice(t *testing.T) {
 		t.Errorf("%v, %d bytes are taken", err, m.UsedBytes())
 	}
 	head.FrameBytes[0] = 2 << 20
-	if _, err := receiver.Create(t.Context(), head); !errors.Is(err, transfer.ErrNoWay) {
+	if _, err := receiver.Create(t.Context(), head); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("larger than the mirror: %v", err)
 	}
 }

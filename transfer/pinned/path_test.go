@@ -225,7 +225,7 @@ func TestOthersHaveNoPinnedMemory(t *testing.T) {
 	defer closing(t, s)
 	r := newReader(t, 16<<20, transfertest.Patience)
 	err = r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room))
-	if !errors.Is(err, transfer.ErrNoWay) || !strings.Contains(err.Error(), "no pinned host memory") {
+	if !errors.Is(err, transfer.ErrUnreachable) || !strings.Contains(err.Error(), "no pinned host memory") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -240,7 +240,7 @@ func TestWhatLiesElsewhereIsLeftToOthers(t *testing.T) {
 	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(5)}, sink); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNoWay) {
+	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("what lies elsewhere: done %v, %v", done, err)
 	}
 	if _, _, done, err := sink.Result(1); !done || !errors.Is(err, transfer.ErrNotHere) {

@@ -216,7 +216,7 @@ func (a *attempt) withdraw() {
 // path.
 func (a *attempt) Done(index int, err error) {
 	i := a.index[index]
-	if err != nil && (errors.Is(err, transfer.ErrNoWay) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {
+	if err != nil && (errors.Is(err, transfer.ErrUnreachable) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {
 		a.later = err
 		return
 	}

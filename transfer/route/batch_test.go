@@ -55,7 +55,7 @@ func TestBatchesThroughTheLadder(t *testing.T) {
 				}
 				return nil
 			}
-			p := route.New(route.Config{Rungs: []route.Rung{
+			p := route.New(route.Config{Candidates: []route.Candidate{
 				{Path: &odd{Path: f.network.Path(2), name: "first", fetch: fetch}}, {Path: &odd{Path: f.network.Path(2), name: "second", fetch: fetch}},
 			}, Flow: flow.Config{}})
 			places := 0
@@ -79,9 +79,9 @@ func TestBatchesThroughTheLadder(t *testing.T) {
 			if places != len(refs) || try != 2 {
 				t.Errorf("%d places for %d objects in %d tries: both should write to the same", places, len(refs), try)
 			}
-			lanes := p.Lanes()
-			if n := lanes[1].Bytes; n == 0 || lanes[0].Failed != 1 {
-				t.Errorf("%+v", lanes)
+			routes := p.Routes()
+			if n := routes[1].Bytes; n == 0 || routes[0].Failed != 1 {
+				t.Errorf("%+v", routes)
 			}
 		})
 	}
@@ -101,18 +101,18 @@ func (r ready) Prepare(context.Context, transfer.Peer) (transfer.Measured, error
 
 func TestAPreparedPathIsOpen(t *testing.T) {
 	f := newFixture()
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: f.network.Path(2)}, {Path: ready{f.network.Path(2), nil}}}})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: f.network.Path(2)}, {Path: ready{f.network.Path(2), nil}}}})
 	if _, err := p.Prepare(t.Context(), f.peer); err != nil {
 		t.Fatal(err)
 	}
-	if l := p.Lanes(); l[0].State != flow.Untried || l[1].State != flow.Open || l[1].Latency != 5 || l[1].Rate != 7 || l[1].Succeeded != 0 {
+	if l := p.Routes(); l[0].State != flow.Untried || l[1].State != flow.Open || l[1].Latency != 5 || l[1].Rate != 7 || l[1].Succeeded != 0 {
 		t.Errorf("%+v", l)
 	}
-	p = route.New(route.Config{Rungs: []route.Rung{{Path: ready{f.network.Path(2), transfer.ErrPeerLost}}}})
+	p = route.New(route.Config{Candidates: []route.Candidate{{Path: ready{f.network.Path(2), transfer.ErrPeerLost}}}})
 	if _, err := p.Prepare(t.Context(), f.peer); err == nil {
 		t.Error("no error")
 	}
-	for _, l := range p.Lanes() {
+	for _, l := range p.Routes() {
 		if l.State != flow.Untried {
 			t.Errorf("%+v", l)
 		}

@@ -25,7 +25,7 @@ func (g *generous) Read(_ transfer.Peer, bytes uint64)                    { g.re
 func TestLendsByThePathThatCan(t *testing.T) {
 	f := newFixture()
 	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd"}}
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: f.network.Path(3)}, {Path: lender}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: f.network.Path(3)}, {Path: lender}, {Path: f.network.Path(2)}}})
 	defer func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -37,10 +37,10 @@ func TestLendsByThePathThatCan(t *testing.T) {
 	}
 	p.Read(f.peer, 100)
 	p.Read(f.peer, 11)
-	if lanes := p.Lanes(); lender.read != 111 || lanes[1].Bytes != 111 || lanes[0].Bytes != 0 {
-		t.Errorf("%d bytes were read; lanes are %+v", lender.read, lanes)
+	if routes := p.Routes(); lender.read != 111 || routes[1].Bytes != 111 || routes[0].Bytes != 0 {
+		t.Errorf("%d bytes were read; routes are %+v", lender.read, routes)
 	}
-	without := route.New(route.Config{Rungs: []route.Rung{{Path: transfertest.NewNetwork().Path(3)}}})
+	without := route.New(route.Config{Candidates: []route.Candidate{{Path: transfertest.NewNetwork().Path(3)}}})
 	if without.Shows(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
 		t.Error("it lends without a path that does")
 	}
@@ -52,7 +52,7 @@ func TestNothingIsLentByAPathThatFails(t *testing.T) {
 	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
 		return transfer.ErrStalled
 	}}}
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
 	f.fetched(t, p)
 	if p.Shows(f.peer, refs[0]) {
 		t.Error("it is said to lend")

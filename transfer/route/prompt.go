@@ -8,29 +8,29 @@ import (
 )
 
 var (
-	_ transfer.Prompt = (*Path)(nil)
+	_ transfer.Prompt = (*Selector)(nil)
 	_ transfer.Waiter = (*attempt)(nil)
 )
 
 // prompt returns the path of the best candidate if that can begin at once, nil otherwise.
-func (p *Path) prompt() transfer.Prompt {
-	if p.config.Rungs[0].Suits != nil {
+func (s *Selector) prompt() transfer.Prompt {
+	if s.config.Candidates[0].Eligible != nil {
 		return nil // the check may block
 	}
-	path, _ := p.config.Rungs[0].Path.(transfer.Prompt)
+	path, _ := s.config.Candidates[0].Path.(transfer.Prompt)
 	return path
 }
 
 // Prompt is part of transfer.Prompt: the best path can begin at once and works. If Fetch falls back
 // to another path, which may wait, it notifies the sink before.
-func (p *Path) Prompt(peer transfer.Peer) bool {
-	path := p.prompt()
+func (s *Selector) Prompt(peer transfer.Peer) bool {
+	path := s.prompt()
 	if path == nil {
 		return false
 	}
-	p.mu.Lock()
-	state := p.machine.State(peer.Address, 0)
-	p.mu.Unlock()
+	s.mu.Lock()
+	state := s.machine.State(peer.Address, 0)
+	s.mu.Unlock()
 	return state == flow.Open && path.Prompt(peer)
 }
 

@@ -15,21 +15,21 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 )
 
-// Rung is one candidate path.
-type Rung struct {
+// Candidate is one path to choose from.
+type Candidate struct {
 	Path transfer.Path
-	// Suits, if set, returns the reason why another path should be used for a peer although this
+	// Eligible, if set, returns the reason why another path should be used for a peer although this
 	// one could reach it; nil if there is none. It may block.
-	Suits func(ctx context.Context, peer transfer.Peer) error
-	// NoWay reports whether an error means that this path cannot reach the peer. nil: errors that
-	// match transfer.ErrNoWay do.
-	NoWay func(error) bool
+	Eligible func(ctx context.Context, peer transfer.Peer) error
+	// Unreachable reports whether an error means that this path cannot reach the peer. nil: errors
+	// that match transfer.ErrUnreachable do.
+	Unreachable func(error) bool
 }
 
-// Config is fixed for the life of a ladder.
+// Config is fixed for the life of a Selector.
 type Config struct {
-	// Rungs are the candidates, best first.
-	Rungs []Rung
+	// Candidates are the paths, best first.
+	Candidates []Candidate
 	// Unused are paths that are only closed together with the others.
 	Unused []transfer.Path
 	// Flow has the limits of the flow machine. New fills in its paths.
@@ -37,8 +37,8 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Path is the route selector.
-type Path struct {
+// Selector is the route selector.
+type Selector struct {
 	config Config
 	// lender is the candidate that can lend on request, atOnce the one that lends at once; -1 if
 	// there is none.
@@ -49,18 +49,18 @@ type Path struct {
 }
 
 var (
-	_ transfer.Path     = (*Path)(nil)
-	_ transfer.Borrower = (*Path)(nil)
-	_ transfer.Lender   = (*Path)(nil)
-	_ transfer.Rescuer  = (*Path)(nil)
-	_ transfer.Follower = (*Path)(nil)
-	_ transfer.Preparer = (*Path)(nil)
+	_ transfer.Path     = (*Selector)(nil)
+	_ transfer.Borrower = (*Selector)(nil)
+	_ transfer.Lender   = (*Selector)(nil)
+	_ transfer.Rescuer  = (*Selector)(nil)
+	_ transfer.Follower = (*Selector)(nil)
+	_ transfer.Preparer = (*Selector)(nil)
 )
 
 // New returns a route selector, which closes its paths in the end.
-func New(c Config) *Path {
-	p := &Path{config: c, lender: -1, atOnce: -1}
-	for i, r := range c.Rungs {
+func New(c Config) *Selector {
+	p := &Selector{config: c, lender: -1, atOnce: -1}
+	for i, r := range c.Candidates {
 		c.Flow.Paths = append(c.Flow.Paths, r.Path.Name())
 		if _, ok := r.Path.(transfer.Borrower); ok && p.lender < 0 {
 			p.lender = i
@@ -77,45 +77,45 @@ func New(c Config) *Path {
 }
 
 // Name is part of transfer.Path.
-func (p *Path) Name() string { return "auto" }
+func (s *Selector) Name() string { return "auto" }
 
 // Close is part of transfer.Path.
-func (p *Path) Close() error {
+func (s *Selector) Close() error {
 	var errs []error
-	for _, r := range p.config.Rungs {
+	for _, r := range s.config.Candidates {
 		errs = append(errs, r.Path.Close())
 	}
-	for _, path := range p.config.Unused {
+	for _, path := range s.config.Unused {
 		errs = append(errs, path.Close())
 	}
 	return errors.Join(errs...)
 }
 
 // Forget drops the connections to a peer that is gone, and what was learned about it.
-func (p *Path) Forget(address string) {
-	p.mu.Lock()
-	p.machine.Forget(address)
-	p.mu.Unlock()
-	for _, r := range p.config.Rungs {
+func (s *Selector) Forget(address string) {
+	s.mu.Lock()
+	s.machine.Forget(address)
+	s.mu.Unlock()
+	for _, r := range s.config.Candidates {
 		if f, ok := r.Path.(interface{ Forget(string) }); ok {
 			f.Forget(address)
 		}
 	}
 }
 
-// Lanes returns the state of each path to each peer. Peers are identified by their address.
-func (p *Path) Lanes() []flow.Lane {
-	p.mu.Lock()
-	lanes := p.machine.Lanes()
-	p.mu.Unlock()
-	for i, l := range lanes {
-		for _, r := range p.config.Rungs {
+// Routes returns the state of each path to each peer. Peers are identified by their address.
+func (s *Selector) Routes() []flow.Route {
+	s.mu.Lock()
+	routes := s.machine.Routes()
+	s.mu.Unlock()
+	for i, l := range routes {
+		for _, r := range s.config.Candidates {
 			if c, ok := r.Path.(carried); ok && r.Path.Name() == l.Path {
-				lanes[i].Transport = c.Transport(l.Peer)
+				routes[i].Transport = c.Transport(l.Peer)
 			}
 		}
 	}
-	return lanes
+	return routes
 }
 
 // carried is a path with several transports.
@@ -124,74 +124,74 @@ type carried interface {
 	Transport(address string) string
 }
 
-func (p *Path) choose(peer transfer.Peer, tried []bool) (int, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.machine.Choose(time.Now(), peer.Address, tried)
+func (s *Selector) choose(peer transfer.Peer, tried []bool) (int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.Choose(time.Now(), peer.Address, tried)
 }
 
-func (p *Path) ended(peer transfer.Peer, path int, e flow.End) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.machine.Ended(time.Now(), peer.Address, path, e)
+func (s *Selector) ended(peer transfer.Peer, path int, e flow.End) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.machine.Ended(time.Now(), peer.Address, path, e)
 }
 
-func (p *Path) story(peer transfer.Peer) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.machine.Story(peer.Address)
+func (s *Selector) describe(peer transfer.Peer) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.Describe(peer.Address)
 }
 
-func (r *Rung) noWay(err error) bool {
-	if r.NoWay != nil {
-		return r.NoWay(err)
+func (c *Candidate) unreachable(err error) bool {
+	if c.Unreachable != nil {
+		return c.Unreachable(err)
 	}
-	return errors.Is(err, transfer.ErrNoWay)
+	return errors.Is(err, transfer.ErrUnreachable)
 }
 
 // Lends is part of transfer.Borrower.
-func (p *Path) Lends(peer transfer.Peer) bool {
-	if p.lender < 0 {
+func (s *Selector) Lends(peer transfer.Peer) bool {
+	if s.lender < 0 {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.machine.Promising(time.Now(), peer.Address, p.lender)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.Promising(time.Now(), peer.Address, s.lender)
 }
 
 // Borrow is part of transfer.Borrower.
-func (p *Path) Borrow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
-	if p.lender < 0 {
-		return nil, fmt.Errorf("%s: %w: no path lends", peer, transfer.ErrNoWay)
+func (s *Selector) Borrow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+	if s.lender < 0 {
+		return nil, fmt.Errorf("%s: %w: no path lends", peer, transfer.ErrUnreachable)
 	}
-	tried := make([]bool, len(p.config.Rungs))
+	tried := make([]bool, len(s.config.Candidates))
 	for i := range tried {
-		tried[i] = i != p.lender
+		tried[i] = i != s.lender
 	}
-	at, ok := p.choose(peer, tried)
+	at, ok := s.choose(peer, tried)
 	if !ok {
-		return nil, fmt.Errorf("%s: %w: %s", peer, transfer.ErrNoWay, p.story(peer))
+		return nil, fmt.Errorf("%s: %w: %s", peer, transfer.ErrUnreachable, s.describe(peer))
 	}
-	rung := &p.config.Rungs[at]
+	candidate := &s.config.Candidates[at]
 	began := time.Now()
-	loans, err := rung.Path.(transfer.Borrower).Borrow(ctx, peer, refs)
+	loans, err := candidate.Path.(transfer.Borrower).Borrow(ctx, peer, refs)
 	end := flow.End{Took: time.Since(began)}
 	for i := range loans {
 		if loans[i].Err == nil {
 			end.Bytes += loans[i].Head.Bytes()
 		}
 	}
-	p.judge(ctx, rung, &end, err)
-	p.ended(peer, at, end)
+	s.judge(ctx, candidate, &end, err)
+	s.ended(peer, at, end)
 	return loans, err
 }
 
-func (p *Path) judge(ctx context.Context, rung *Rung, end *flow.End, err error) {
+func (s *Selector) judge(ctx context.Context, candidate *Candidate, end *flow.End, err error) {
 	switch {
 	case err == nil:
 		return
-	case rung.noWay(err):
-		end.Kind = flow.LeadsNowhere
+	case candidate.unreachable(err):
+		end.Kind = flow.CannotReach
 	case ctx.Err() != nil:
 		end.Kind = flow.GivenUp
 	default:
@@ -201,11 +201,11 @@ func (p *Path) judge(ctx context.Context, rung *Rung, end *flow.End, err error) 
 }
 
 // Rescue is part of transfer.Rescuer. It uses the first path that has the memory mapped.
-func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
-	err := fmt.Errorf("rescue from %s: %w: no path maps memory", peer, transfer.ErrNoWay)
-	for _, r := range p.config.Rungs {
+func (s *Selector) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
+	err := fmt.Errorf("rescue from %s: %w: no path maps memory", peer, transfer.ErrUnreachable)
+	for _, r := range s.config.Candidates {
 		if path, ok := r.Path.(transfer.Rescuer); ok {
-			if err = path.Rescue(ctx, peer, incarnation, refs, sink); !errors.Is(err, transfer.ErrNoWay) {
+			if err = path.Rescue(ctx, peer, incarnation, refs, sink); !errors.Is(err, transfer.ErrUnreachable) {
 				return err
 			}
 		}
@@ -213,77 +213,78 @@ func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]b
 	return err
 }
 
-// Follow is part of transfer.Follower. It uses the first suitable path; its error matches ErrNoWay
-// if there is none. The duration is not used as a measurement: it depends on the upstream worker.
-func (p *Path) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-	tried := make([]bool, len(p.config.Rungs))
-	for i, r := range p.config.Rungs {
+// Follow is part of transfer.Follower. It uses the first suitable path; its error matches
+// ErrUnreachable if there is none. The duration is not used as a measurement: it depends on the
+// upstream worker.
+func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	tried := make([]bool, len(s.config.Candidates))
+	for i, r := range s.config.Candidates {
 		if _, able := r.Path.(transfer.Follower); !able {
 			tried[i] = true
 		}
 	}
-	at, ok := p.choose(peer, tried)
+	at, ok := s.choose(peer, tried)
 	if !ok {
-		return fmt.Errorf("behind %s: %w: no path follows: %s", peer, transfer.ErrNoWay, p.story(peer))
+		return fmt.Errorf("behind %s: %w: no path follows: %s", peer, transfer.ErrUnreachable, s.describe(peer))
 	}
-	rung := &p.config.Rungs[at]
+	candidate := &s.config.Candidates[at]
 	end, err := flow.End{Kind: flow.GivenUp}, error(nil)
-	if rung.Suits != nil {
-		err = rung.Suits(ctx, peer)
+	if candidate.Eligible != nil {
+		err = candidate.Eligible(ctx, peer)
 	}
 	if err == nil {
-		err = rung.Path.(transfer.Follower).Follow(ctx, peer, refs, sink)
+		err = candidate.Path.(transfer.Follower).Follow(ctx, peer, refs, sink)
 	}
 	if err != nil {
-		p.judge(ctx, rung, &end, err)
+		s.judge(ctx, candidate, &end, err)
 	}
-	p.ended(peer, at, end)
+	s.ended(peer, at, end)
 	return err
 }
 
-// Prepare is part of transfer.Preparer. It uses the first suitable path; its error matches ErrNoWay
-// if there is none.
-func (p *Path) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measured, error) {
-	for i := range p.config.Rungs {
-		rung := &p.config.Rungs[i]
-		path, able := rung.Path.(transfer.Preparer)
+// Prepare is part of transfer.Preparer. It uses the first suitable path; its error matches
+// ErrUnreachable if there is none.
+func (s *Selector) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measured, error) {
+	for i := range s.config.Candidates {
+		candidate := &s.config.Candidates[i]
+		path, able := candidate.Path.(transfer.Preparer)
 		if !able {
 			continue
 		}
-		if rung.Suits != nil {
-			if err := rung.Suits(ctx, peer); err != nil {
+		if candidate.Eligible != nil {
+			if err := candidate.Eligible(ctx, peer); err != nil {
 				continue
 			}
 		}
 		m, err := path.Prepare(ctx, peer)
 		if err == nil {
-			p.mu.Lock()
-			p.machine.Proved(time.Now(), peer.Address, i, m.Latency, m.BytesPerSecond)
-			p.mu.Unlock()
+			s.mu.Lock()
+			s.machine.Proved(time.Now(), peer.Address, i, m.Latency, m.BytesPerSecond)
+			s.mu.Unlock()
 		}
 		return m, err
 	}
-	return transfer.Measured{}, fmt.Errorf("%s: %w: no path prepares anything", peer, transfer.ErrNoWay)
+	return transfer.Measured{}, fmt.Errorf("%s: %w: no path prepares anything", peer, transfer.ErrUnreachable)
 }
 
 // Fetch is part of transfer.Path.
-func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+func (s *Selector) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	f := &fetch{sink: sink, done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
-	tried := make([]bool, len(p.config.Rungs))
+	tried := make([]bool, len(s.config.Candidates))
 	var errs []error
 	for f.left > 0 {
-		at, ok := p.choose(peer, tried)
+		at, ok := s.choose(peer, tried)
 		if !ok {
 			if len(errs) == 0 {
-				errs = append(errs, fmt.Errorf("%w: %s", transfer.ErrPeerLost, p.story(peer)))
+				errs = append(errs, fmt.Errorf("%w: %s", transfer.ErrPeerLost, s.describe(peer)))
 			}
 			return errors.Join(errs...)
 		}
 		tried[at] = true
-		if at > 0 || p.prompt() == nil {
+		if at > 0 || s.prompt() == nil {
 			transfer.Waits(sink)
 		}
-		err := p.try(ctx, at, peer, refs, f)
+		err := s.try(ctx, at, peer, refs, f)
 		if ctx.Err() != nil {
 			if err == nil {
 				err = context.Cause(ctx)
@@ -292,8 +293,8 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 		}
 		if err != nil {
 			errs = append(errs, err)
-			if !p.config.Rungs[at].noWay(err) {
-				p.config.Log.Warn("a path failed", "path", p.config.Rungs[at].Path.Name(), "peer", peer.String(), "error", err)
+			if !s.config.Candidates[at].unreachable(err) {
+				s.config.Log.Warn("a path failed", "path", s.config.Candidates[at].Path.Name(), "peer", peer.String(), "error", err)
 			}
 		}
 	}
@@ -301,20 +302,20 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 }
 
 // try fetches the missing objects on one path.
-func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []transfer.Ref, f *fetch) error {
-	rung := &p.config.Rungs[at]
+func (s *Selector) try(ctx context.Context, at int, peer transfer.Peer, refs []transfer.Ref, f *fetch) error {
+	candidate := &s.config.Candidates[at]
 	var end flow.End
 	verdict := error(nil)
 	defer func() {
-		p.judge(ctx, rung, &end, verdict)
-		p.ended(peer, at, end)
+		s.judge(ctx, candidate, &end, verdict)
+		s.ended(peer, at, end)
 	}()
-	if rung.Suits != nil {
-		if err := rung.Suits(ctx, peer); err != nil {
+	if candidate.Eligible != nil {
+		if err := candidate.Eligible(ctx, peer); err != nil {
 			// A peer that does not answer or is gone may be back soon. Any other reason lasts
 			// longer, like a missing route.
 			if verdict = err; !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
-				verdict = fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+				verdict = fmt.Errorf("%w: %w", transfer.ErrUnreachable, err)
 			}
 			return verdict
 		}
@@ -323,9 +324,9 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	defer cancel(nil)
 	a := &attempt{fetch: f, began: time.Now(), cancel: cancel}
 	a.allow = func(bytes uint64) (time.Duration, bool) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.machine.Allowed(peer.Address, at, bytes)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.machine.Allowed(peer.Address, at, bytes)
 	}
 	var some []transfer.Ref
 	for i, r := range refs {
@@ -333,12 +334,12 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 			some, a.index = append(some, r), append(a.index, i)
 		}
 	}
-	err := rung.Path.Fetch(limited, peer, some, a)
+	err := candidate.Path.Fetch(limited, peer, some, a)
 	a.stop()
 	a.withdraw()
 	end.Bytes, end.Took = a.bytes, time.Since(a.began)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		err = fmt.Errorf("%s from %s: %w: %d bytes did not come within %v", rung.Path.Name(), peer, transfer.ErrStalled, a.placed, end.Took.Round(time.Millisecond))
+		err = fmt.Errorf("%s from %s: %w: %d bytes did not come within %v", candidate.Path.Name(), peer, transfer.ErrStalled, a.placed, end.Took.Round(time.Millisecond))
 	}
 	if verdict = err; err != nil {
 		return err
@@ -346,7 +347,7 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	// An object that this path cannot deliver is not evidence against the path for other objects.
 	switch {
 	case a.later == nil:
-	case !rung.noWay(a.later):
+	case !candidate.unreachable(a.later):
 		verdict = a.later
 	case a.came == 0:
 		end.Kind = flow.GivenUp // the time of a refusal is not a measurement of the path, either

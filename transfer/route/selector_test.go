@@ -51,10 +51,10 @@ func newFixture() *fixture {
 	return f
 }
 
-func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error) (*route.Path, *odd) {
+func (f *fixture) selector(tb testing.TB, c flow.Config, first func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error) (*route.Selector, *odd) {
 	tb.Helper()
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: first}
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: o}, {Path: f.network.Path(2)}}, Flow: c})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: o}, {Path: f.network.Path(2)}}, Flow: c})
 	tb.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			tb.Error(err)
@@ -66,7 +66,7 @@ func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Co
 var refs = []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}}
 
 // fetched fetches both objects and compares them. It returns the number of Place calls.
-func (f *fixture) fetched(t *testing.T, p *route.Path) (places int) {
+func (f *fixture) fetched(t *testing.T, p *route.Selector) (places int) {
 	t.Helper()
 	sink := transfertest.NewSink()
 	sink.PlaceHook = func(context.Context, int, transfer.Head) error { places++; return nil }
@@ -94,10 +94,10 @@ func TestConformance(t *testing.T) {
 		},
 		Path: func(t *testing.T, _ time.Duration) transfer.Path {
 			t.Helper()
-			nowhere := &odd{name: "nowhere", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
-				return transfer.ErrNoWay
+			unreachable := &odd{name: "nowhere", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
+				return transfer.ErrUnreachable
 			}}
-			p := route.New(route.Config{Rungs: []route.Rung{{Path: nowhere}, {Path: network.Path(2)}}})
+			p := route.New(route.Config{Candidates: []route.Candidate{{Path: unreachable}, {Path: network.Path(2)}}})
 			t.Cleanup(func() {
 				if err := p.Close(); err != nil {
 					t.Error(err)
@@ -110,7 +110,7 @@ func TestConformance(t *testing.T) {
 
 func TestWhatOnePathBeganTheNextOneEndsInTheSamePlace(t *testing.T) {
 	f := newFixture()
-	p, o := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	p, o := f.selector(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		// The second object arrives; the first one breaks off halfway.
 		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
 			return err
@@ -129,8 +129,8 @@ func TestWhatOnePathBeganTheNextOneEndsInTheSamePlace(t *testing.T) {
 	if o.calls != 2 {
 		t.Errorf("%d calls of a path that fails", o.calls)
 	}
-	if lanes := p.Lanes(); lanes[0].State != flow.Shut || lanes[1].State != flow.Open || lanes[0].Why == "" {
-		t.Errorf("%+v", lanes)
+	if routes := p.Routes(); routes[0].State != flow.Shut || routes[1].State != flow.Open || routes[0].Why == "" {
+		t.Errorf("%+v", routes)
 	}
 }
 
@@ -143,7 +143,7 @@ func (s shifted) Done(index int, err error) { s.Sink.Done(index+1, err) }
 
 func TestSlowPathIsGivenUp(t *testing.T) {
 	f := newFixture()
-	p, _ := f.ladder(t, flow.Config{Grace: 20 * time.Millisecond}, func(ctx context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	p, _ := f.selector(t, flow.Config{Grace: 20 * time.Millisecond}, func(ctx context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		if _, err := sink.Place(ctx, 0, transfer.Head{Ref: refs[0], Header: []byte("x"), FrameBytes: []uint64{1000}}); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func TestSlowPathIsGivenUp(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	f.fetched(t, p)
-	if why := p.Lanes()[0].Why; !strings.Contains(why, transfer.ErrStalled.Error()) {
+	if why := p.Routes()[0].Why; !strings.Contains(why, transfer.ErrStalled.Error()) {
 		t.Error(why)
 	}
 }
@@ -159,13 +159,13 @@ func TestSlowPathIsGivenUp(t *testing.T) {
 func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 	f := newFixture()
 	o := &odd{Path: f.network.Path(2), name: "odd"}
-	p := route.New(route.Config{Rungs: []route.Rung{
-		{Path: o, Suits: func(context.Context, transfer.Peer) error { return errors.New("version differs") }},
+	p := route.New(route.Config{Candidates: []route.Candidate{
+		{Path: o, Eligible: func(context.Context, transfer.Peer) error { return errors.New("version differs") }},
 		{Path: f.network.Path(2)},
 	}})
 	f.fetched(t, p)
-	if o.calls != 0 || !strings.Contains(p.Lanes()[0].Why, "version differs") || p.Lanes()[0].State != flow.NoWay {
-		t.Errorf("%d calls, %+v", o.calls, p.Lanes()[0])
+	if o.calls != 0 || !strings.Contains(p.Routes()[0].Why, "version differs") || p.Routes()[0].State != flow.Unreachable {
+		t.Errorf("%d calls, %+v", o.calls, p.Routes()[0])
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -178,13 +178,13 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 	f := newFixture()
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(_ context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		for i, r := range refs {
-			sink.Done(i, fmt.Errorf("%s: %w: it lies elsewhere", r, transfer.ErrNoWay))
+			sink.Done(i, fmt.Errorf("%s: %w: it lies elsewhere", r, transfer.ErrUnreachable))
 		}
 		return nil
 	}}
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: o}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: o}, {Path: f.network.Path(2)}}})
 	f.fetched(t, p)
-	if l := p.Lanes()[0]; o.calls != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
+	if l := p.Routes()[0]; o.calls != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
 		t.Errorf("%d calls, %+v", o.calls, l)
 	}
 	if err := p.Close(); err != nil {
@@ -195,21 +195,21 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 // A peer whose check was slow once is checked again at the next fetch, not only after a minute.
 func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
 	f := newFixture()
-	suits := fmt.Errorf("%w: it is not connected", transfer.ErrStalled)
+	ineligible := fmt.Errorf("%w: it is not connected", transfer.ErrStalled)
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		return below.Fetch(ctx, peer, refs, sink)
 	}}
-	p := route.New(route.Config{Rungs: []route.Rung{
-		{Path: o, Suits: func(context.Context, transfer.Peer) error { return suits }},
+	p := route.New(route.Config{Candidates: []route.Candidate{
+		{Path: o, Eligible: func(context.Context, transfer.Peer) error { return ineligible }},
 		{Path: f.network.Path(2)},
 	}})
 	f.fetched(t, p)
-	if l := p.Lanes()[0]; o.calls != 0 || !strings.Contains(l.Why, "it is not connected") || l.State == flow.NoWay || l.Failed != 1 {
+	if l := p.Routes()[0]; o.calls != 0 || !strings.Contains(l.Why, "it is not connected") || l.State == flow.Unreachable || l.Failed != 1 {
 		t.Errorf("%d calls, %+v", o.calls, l)
 	}
-	suits = nil
+	ineligible = nil
 	f.fetched(t, p)
-	if l := p.Lanes()[0]; o.calls != 1 || l.State != flow.Open {
+	if l := p.Routes()[0]; o.calls != 1 || l.State != flow.Open {
 		t.Errorf("%d calls, %+v", o.calls, l)
 	}
 	if err := p.Close(); err != nil {
@@ -229,12 +229,12 @@ func (c *chained) Follow(_ context.Context, _ transfer.Peer, _ []transfer.Ref, s
 
 func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 	f := newFixture()
-	p, o := f.ladder(t, flow.Config{}, nil)
-	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrNoWay) || o.calls > 0 {
+	p, o := f.selector(t, flow.Config{}, nil)
+	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrUnreachable) || o.calls > 0 {
 		t.Errorf("no path follows: %v, %d fetches", err, o.calls)
 	}
 	c := &chained{odd: odd{Path: f.network.Path(2), name: "chained"}}
-	p = route.New(route.Config{Rungs: []route.Rung{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
+	p = route.New(route.Config{Candidates: []route.Candidate{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
 	c.follow = func(sink transfer.Sink) error {
 		sink.Done(0, transfer.ErrNotHere)
 		return nil
@@ -252,7 +252,7 @@ func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	for _, l := range p.Lanes() {
+	for _, l := range p.Routes() {
 		if l.Path == "chained" && (l.Succeeded != 0 || l.Failed != 1) {
 			t.Errorf("%+v: how long it takes says nothing, how it fails does", l)
 		}
@@ -278,7 +278,7 @@ func (s *told) Withdraw(index int) { s.withdrawn = append(s.withdrawn, index) }
 // The progress that one path reported is withdrawn before the next path writes to the same place.
 func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
 	f := newFixture()
-	p, _ := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	p, _ := f.selector(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
 			return err
 		}
@@ -337,7 +337,7 @@ func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 		}
 		return below.Fetch(ctx, peer, refs, sink)
 	}
-	p := route.New(route.Config{Rungs: []route.Rung{{Path: first}, {Path: f.network.Path(2)}}})
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: first}, {Path: f.network.Path(2)}}})
 	defer func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -360,9 +360,9 @@ func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 	}
 	first.prompt = false
 	if p.Prompt(f.peer) {
-		t.Error("the path has to wait, and the ladder does not say so")
+		t.Error("the path has to wait, and the selector does not say so")
 	}
-	first.prompt, failure = true, transfer.ErrNoWay
+	first.prompt, failure = true, transfer.ErrUnreachable
 	fetch()
 	if len(seen) != 2 || seen[1] != transfer.Long {
 		t.Errorf("before the next path the sink heard %v", seen)

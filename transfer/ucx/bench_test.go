@@ -38,8 +38,8 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// TestFiguresBesideRaw compares a fetch with a raw read of the same lane, in one run. It asserts no
-// times, because the machines of tests are busy.
+// TestFiguresBesideRaw compares a fetch with a raw read of the same connection, in one run. It
+// asserts no times, because the machines of tests are busy.
 func TestFiguresBesideRaw(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -49,12 +49,12 @@ func TestFiguresBesideRaw(t *testing.T) {
 			}
 			c := startChild(t, childOrder{TLS: tls, Sizes: sizes, Inline: *inline}, newObjects(t))
 			r := newReader(t, tls, transfertest.Patience)
-			lane, err := r.path.Connect(t.Context(), c.peer)
+			connection, err := r.path.Connect(t.Context(), c.peer)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if *figures {
-				fmt.Println(lane, lane.Transports)
+				fmt.Println(connection, connection.Transports)
 			}
 			local, err := r.room.Take(uint64(sizes[len(sizes)-1]))
 			if err != nil {

@@ -70,7 +70,7 @@ func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between
 		tb.Fatal(err)
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	(&grpcpath.Server{Lane: c.Accept}).Register(server)
+	(&grpcpath.Server{OneSided: c.Accept}).Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})

@@ -347,7 +347,7 @@ func serveAsChild(text string) error {
 		return err
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	(&grpcpath.Server{Lane: func(ctx context.Context, r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
+	(&grpcpath.Server{OneSided: func(ctx context.Context, r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 		response, err := c.Accept(ctx, r)
 		if err == nil && response.GetSource() != nil {
 			lie(response.GetSource(), order.Lie)

@@ -19,14 +19,14 @@ import (
 var (
 	// ErrUnavailable: UCX cannot be used in this process.
 	ErrUnavailable = errors.New("ucx is not available")
-	// ErrNoLane: this path cannot reach that peer as both are now; other paths may. It is a
-	// transfer.ErrNoWay.
-	ErrNoLane = fmt.Errorf("%w: no ucx lane", transfer.ErrNoWay)
-	// ErrVersion: the peer has an incompatible version of UCX. It is an ErrNoLane.
-	ErrVersion = fmt.Errorf("%w: versions differ", ErrNoLane)
-	// ErrProof: the bytes read through the lane are not from the memory that the peer described. It
-	// is an ErrNoLane.
-	ErrProof = fmt.Errorf("%w: not the memory that the peer described", ErrNoLane)
+	// ErrNoConnection: this path cannot reach that peer as both are now; other paths may. It is a
+	// transfer.ErrUnreachable.
+	ErrNoConnection = fmt.Errorf("%w: no ucx connection", transfer.ErrUnreachable)
+	// ErrVersion: the peer has an incompatible version of UCX. It is an ErrNoConnection.
+	ErrVersion = fmt.Errorf("%w: versions differ", ErrNoConnection)
+	// ErrProof: the bytes read through the connection are not from the memory that the peer
+	// described. It is an ErrNoConnection.
+	ErrProof = fmt.Errorf("%w: not the memory that the peer described", ErrNoConnection)
 )
 
 // Config does not change during the life of a Context.
@@ -50,7 +50,7 @@ type Config struct {
 	// Space is the slab that peers read from and that fetches must place objects in. It must stay
 	// mapped until Close has returned.
 	Space memory.Space
-	// Source is the store that peers read from; nil: Accept refuses all lanes.
+	// Source is the store that peers read from; nil: Accept refuses all connections.
 	Source transfer.Source
 	// SourceIsQuick says that Lease and Release of the source wait for nothing but short locks, so
 	// they may be called on the progress thread. That saves two thread switches per object.
@@ -58,7 +58,7 @@ type Config struct {
 	// InlineBytes is the size up to which an object travels inside the answer to the lease request.
 	// 0: 64 KiB; negative: no object does. It is always negative for a slab on a GPU.
 	InlineBytes int
-	// Log, if set, receives records about lanes that open, fail and close.
+	// Log, if set, receives records about connections that open, fail and close.
 	Log *slog.Logger
 }
 
@@ -160,8 +160,8 @@ func (c PathConfig) withDefaults() PathConfig {
 	return c
 }
 
-// Lane describes a connection to a peer that was proved.
-type Lane struct {
+// Connection describes a connection to a peer that was proved.
+type Connection struct {
 	// Transport is the transport that reads, such as "cma" or "tcp".
 	Transport string
 	// Transports are all transports that the connection uses, with their devices.
@@ -173,18 +173,19 @@ type Lane struct {
 	// Emulated says that no transport of the pair can read remote memory by itself, so the peer is
 	// asked to send the bytes in messages.
 	Emulated bool
-	// Why is the reason why the lane is not a better one; empty if it is the best for host memory.
+	// Why is the reason why the connection is not a better one; empty if it is the best for host
+	// memory.
 	Why string
 }
 
-// String describes the lane in one line.
-func (l Lane) String() string {
-	s := fmt.Sprintf("%s, %.2f GB/s, %v", l.Transport, l.BytesPerSecond/1e9, l.Latency)
-	if l.Emulated {
+// String describes the connection in one line.
+func (x Connection) String() string {
+	s := fmt.Sprintf("%s, %.2f GB/s, %v", x.Transport, x.BytesPerSecond/1e9, x.Latency)
+	if x.Emulated {
 		s += ", emulated"
 	}
-	if l.Why != "" {
-		s += ": " + l.Why
+	if x.Why != "" {
+		s += ": " + x.Why
 	}
 	return s
 }

@@ -12,7 +12,7 @@ import (
 // conn is a connection. The progress thread owns all of it except the fields that do not change.
 type conn struct {
 	// token is ours: messages to us begin with it, and it is the tag of the endpoint. Messages to
-	// the peer begin with theirs. The fields from here to lane do not change.
+	// the peer begin with theirs. The fields from here to description do not change.
 	token, theirs uint64
 	peer          string
 	// reader is the peer that reads from us through this connection.
@@ -28,8 +28,8 @@ type conn struct {
 	// reply. Both must not block.
 	onFailure func()
 	onSilence func()
-	// lane is set by the goroutine that connects, before others get the conn.
-	lane Lane
+	// description is set by the goroutine that connects, before others get the conn.
+	description Connection
 	// gone is closed when UCX holds nothing of the connection any more.
 	gone chan struct{}
 

@@ -204,9 +204,9 @@ func newToken() uint64 {
 func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if token := request.GetGiveUpToken(); token != 0 {
 		c.do(func(l *loop) {
-			// Only a lane on which we serve. The other side ends its own lanes itself.
+			// Only a connection on which we serve. The other side ends its own connections itself.
 			if n := l.conns[token]; n != nil && n.bytes == 0 {
-				l.fail(n, fmt.Errorf("%w: the reader gave the lane up", transfer.ErrPeerLost))
+				l.fail(n, fmt.Errorf("%w: the reader gave the connection up", transfer.ErrPeerLost))
 			}
 		})
 		return new(workerv1.ConnectResponse), nil

@@ -101,7 +101,7 @@ func (c *Context) mapOurselves(n *conn, source *workerv1.Endpoint) error {
 		return fmt.Errorf("%w: %w", ErrProof, err)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoLane, err)
+		return fmt.Errorf("%w: %w", ErrNoConnection, err)
 	}
 	unmap := func(dead bool) {
 		if !dead {
@@ -122,7 +122,7 @@ func (c *Context) mapOurselves(n *conn, source *workerv1.Endpoint) error {
 	})
 	if closed != nil || !set {
 		unmap(false)
-		return errors.Join(closed, ErrNoLane)
+		return errors.Join(closed, ErrNoConnection)
 	}
 	return nil
 }

@@ -11,20 +11,20 @@
 // fails with ErrUnavailable and the reason. A Context is this process's UCX worker. Only one
 // goroutine, locked to its thread (the progress thread), calls UCX. It does so through a shim whose
 // orders and completions are rings in C memory. Context.Accept is the serving side
-// (PeerService.Connect), NewPath the reading side. "Lane" in names means a UCX connection to a
-// peer.
+// (PeerService.Connect), NewPath the reading side.
 //
 // # Wiring
 //
 //	context, err := ucx.Open(ucx.Config{
 //		Space: slab, Source: store.Source(), SourceIsQuick: true, ...})
-//	server := &grpcpath.Server{Lane: context.Accept, ...}
+//	server := &grpcpath.Server{OneSided: context.Accept, ...}
 //	path := ucx.NewPath(context, ucx.PathConfig{Connect: grpc.Connect, ...})
 //	... path.Close(); context.Close()  // while the slab is still mapped
 //
-// Fetch fails with ErrNoLane if this path cannot reach that peer as both are now (another version,
-// no library, a failed proof), and with the errors of transfer otherwise. Path.Connect returns the
-// proved Lane. A lane with Emulated set is correct but slow; other paths should be preferred.
+// Fetch fails with ErrNoConnection if this path cannot reach that peer as both are now (another
+// version, no library, a failed proof), and with the errors of transfer otherwise. Path.Connect
+// returns the proved Connection. A connection with Emulated set is correct but slow; other paths
+// should be preferred.
 //
 // # Guarantees
 //
@@ -38,9 +38,10 @@
 // under the lease.
 //
 // UCX may fail the endpoint of one side and not that of the other. So each side reports over the
-// gRPC control connection the failures that the other side cannot see: a reader reports the lanes
-// that it has given up, so that their leases end. If a source owes an answer for a quarter of a
-// second, the reader asks it whether it still serves the lane, and ends the lane if not.
+// gRPC control connection the failures that the other side cannot see: a reader reports the
+// connections that it has given up, so that their leases end. If a source owes an answer for a
+// quarter of a second, the reader asks it whether it still serves the connection, and ends the
+// connection if not.
 //
 // A fetch ends only after UCX has called back for each of its reads: until then they may still
 // write to memory.

@@ -65,7 +65,7 @@ func seal(kind contentKind, v version, content []byte) []byte {
 // unseal returns the content of a valid envelope, and the version of UCX that made it.
 func unseal(kind contentKind, envelope []byte) (content []byte, v version, err error) {
 	if len(envelope) < envelopeBytes || string(envelope[:len(envelopeMagic)]) != envelopeMagic {
-		return nil, v, fmt.Errorf("%w: %d bytes that are not %s as a worker of this version sends it", ErrNoLane, len(envelope), kind)
+		return nil, v, fmt.Errorf("%w: %d bytes that are not %s as a worker of this version sends it", ErrNoConnection, len(envelope), kind)
 	}
 	fields, sum := envelope[len(envelopeMagic):envelopeBytes-4], envelope[envelopeBytes-4:envelopeBytes]
 	content = envelope[envelopeBytes:]
@@ -74,11 +74,11 @@ func unseal(kind contentKind, envelope []byte) (content []byte, v version, err e
 	crc := crc32.Update(crc32.Checksum(envelope[:envelopeBytes-4], castagnoli), castagnoli, content)
 	switch {
 	case contentKind(fields[0]) != kind:
-		return nil, v, fmt.Errorf("%w: %s in place of %s", ErrNoLane, contentKind(fields[0]), kind)
+		return nil, v, fmt.Errorf("%w: %s in place of %s", ErrNoConnection, contentKind(fields[0]), kind)
 	case length == 0 || length > maxContentBytes || uint64(length) != uint64(len(content)):
-		return nil, v, fmt.Errorf("%w: %s that should have %d bytes has %d", ErrNoLane, kind, length, len(content))
+		return nil, v, fmt.Errorf("%w: %s that should have %d bytes has %d", ErrNoConnection, kind, length, len(content))
 	case binary.LittleEndian.Uint32(sum) != crc:
-		return nil, v, fmt.Errorf("%w: %s whose checksum is wrong", ErrNoLane, kind)
+		return nil, v, fmt.Errorf("%w: %s whose checksum is wrong", ErrNoConnection, kind)
 	}
 	return content, v, nil
 }
@@ -95,20 +95,20 @@ func (v version) unsealed(kind contentKind, envelope []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return content, v.suits(theirs)
+	return content, v.compatible(theirs)
 }
 
-// suits compares major and minor: all releases of one minor version work together.
-func (v version) suits(theirs version) error {
+// compatible compares major and minor: all releases of one minor version work together.
+func (v version) compatible(theirs version) error {
 	if theirs.major != v.major || theirs.minor != v.minor {
 		return fmt.Errorf("%w: %s here, %s there; give both the same libucp.so.0", ErrVersion, v, theirs)
 	}
 	return nil
 }
 
-// Acceptable makes all checks of a request for a new lane that need no open context. So malformed
-// requests and peers with another version are refused before UCX listens. The error is a gRPC
-// status.
+// Acceptable makes all checks of a request for a new connection that need no open context. So
+// malformed requests and peers with another version are refused before UCX listens. The error is a
+// gRPC status.
 func (c Config) Acceptable(reader *workerv1.Endpoint) error {
 	if err := c.wellFormed(reader); err != nil {
 		return err
@@ -158,5 +158,5 @@ func (v version) check(theirs string) error {
 	if _, err := fmt.Sscanf(theirs, "%d.%d.%d", &other.major, &other.minor, &other.release); err != nil {
 		return fmt.Errorf("%w: the peer says %.40q", ErrVersion, theirs)
 	}
-	return v.suits(other)
+	return v.compatible(other)
 }

@@ -25,15 +25,15 @@ func TestOnlyTheContentOfAGoodEnvelopeReachesUCX(t *testing.T) {
 		envelope []byte
 		want     error
 	}{
-		"nothing":          {contentAddress, nil, ErrNoLane},
-		"500 bytes of 255": {contentAddress, bytes.Repeat([]byte{0xff}, 500), ErrNoLane},
-		"a bare address":   {contentAddress, []byte("what UCX made"), ErrNoLane},
-		"cut":              {contentAddress, good[:len(good)-1], ErrNoLane},
-		"longer":           {contentAddress, append(bytes.Clone(good), 0), ErrNoLane},
-		"changed":          {contentAddress, changed, ErrNoLane},
-		"empty":            {contentAddress, seal(contentAddress, v, nil), ErrNoLane},
-		"a key":            {contentAddress, seal(contentKey, v, []byte("key")), ErrNoLane},
-		"an address":       {contentKey, good, ErrNoLane},
+		"nothing":          {contentAddress, nil, ErrNoConnection},
+		"500 bytes of 255": {contentAddress, bytes.Repeat([]byte{0xff}, 500), ErrNoConnection},
+		"a bare address":   {contentAddress, []byte("what UCX made"), ErrNoConnection},
+		"cut":              {contentAddress, good[:len(good)-1], ErrNoConnection},
+		"longer":           {contentAddress, append(bytes.Clone(good), 0), ErrNoConnection},
+		"changed":          {contentAddress, changed, ErrNoConnection},
+		"empty":            {contentAddress, seal(contentAddress, v, nil), ErrNoConnection},
+		"a key":            {contentAddress, seal(contentKey, v, []byte("key")), ErrNoConnection},
+		"an address":       {contentKey, good, ErrNoConnection},
 		"another version":  {contentAddress, seal(contentAddress, version{1, 15, 0}, []byte("what UCX made")), ErrVersion},
 	} {
 		if content, err := v.unsealed(c.kind, c.envelope); !errors.Is(err, c.want) || content != nil && !errors.Is(err, ErrVersion) {

@@ -35,8 +35,8 @@ func stamped(task, n int) []byte {
 	return bytes.Repeat([]byte{byte(task), 0xa5, byte(task >> 8)}, n/3+1)[:n]
 }
 
-// eachLane runs a test over both kinds of lanes.
-func eachLane(t *testing.T, f func(t *testing.T, tls string)) {
+// eachTransport runs a test over both kinds of connections.
+func eachTransport(t *testing.T, f func(t *testing.T, tls string)) {
 	t.Helper()
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) { f(t, tls) })
@@ -84,7 +84,7 @@ func looped(t *testing.T, r *reader, peer transfer.Peer, ref transfer.Ref, want 
 }
 
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		want := stamped(1, 200<<20)
 		objects := newObjects(t)
@@ -105,12 +105,12 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 // sometimes crashes its process if the other process dies during a wire-up over TCP (ADR 12), so
 // workers do not connect over TCP if that has no advantage.
 func TestSourceIsKilledAtConnect(t *testing.T) {
-	lanes := maps.Clone(transports)
-	delete(lanes, "tcp")
+	conns := maps.Clone(transports)
+	delete(conns, "tcp")
 	if elsewhere == nil {
-		lanes["what there is"] = ""
+		conns["what there is"] = ""
 	}
-	for name, tls := range lanes {
+	for name, tls := range conns {
 		t.Run(name, func(t *testing.T) { killedAtConnect(t, tls) })
 	}
 }
@@ -127,7 +127,7 @@ func killedAtConnect(t *testing.T, tls string) {
 		time.AfterFunc(delay, c.kill)
 		within(t, transfertest.Patience, fmt.Sprint("a fetch from who dies after ", delay), func() {
 			err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink)
-			if err != nil && !errors.Is(err, transfer.ErrPeerLost) && !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, ucx.ErrNoLane) {
+			if err != nil && !errors.Is(err, transfer.ErrPeerLost) && !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, ucx.ErrNoConnection) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -139,7 +139,7 @@ func killedAtConnect(t *testing.T, tls string) {
 }
 
 func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		c := startChild(t, childOrder{TLS: tls}, newObjects(t))
 		r := newReader(t, tls, transfertest.Patience)
@@ -148,7 +148,7 @@ func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 		}
 		c.kill()
 		within(t, transfertest.Patience, "the notice", func() {
-			for len(r.path.Lanes()) > 0 {
+			for len(r.path.Connections()) > 0 {
 				select {
 				case <-time.After(5 * time.Millisecond):
 				case <-t.Context().Done():
@@ -160,7 +160,7 @@ func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 }
 
 func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		want := stamped(1, 32<<20)
 		objects := newObjects(t)
@@ -239,7 +239,7 @@ func reserved(t *testing.T) string {
 }
 
 func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		r := newReader(t, tls, 10*time.Second) // a fetch that stalls is tried again
 		address := ""
@@ -273,7 +273,7 @@ func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 }
 
 func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 4<<20))
@@ -308,7 +308,7 @@ func TestRegionsOutsideOfTheSlabAreRefused(t *testing.T) {
 	if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, ucx.ErrNoLane) {
+	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, ucx.ErrNoConnection) {
 		t.Errorf("%v, %v", done, err)
 	}
 	within(t, transfertest.Patience, "giving the lease back", func() {
@@ -344,7 +344,7 @@ func readAsChild(order childOrder) error {
 }
 
 func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 100<<20))
@@ -357,7 +357,7 @@ func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := grpc.NewServer(rawframe.ServerOptions()...)
-		(&grpcpath.Server{Lane: c.Accept}).Register(server)
+		(&grpcpath.Server{OneSided: c.Accept}).Register(server)
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
 		t.Cleanup(func() {

@@ -241,7 +241,7 @@ func (f *fetch) place(ctx context.Context, i int) {
 		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrPeerLost, g.text))
 		return
 	case grantElsewhere:
-		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrNoWay, g.text))
+		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrUnreachable, g.text))
 		return
 	case grantLease, grantInline, grantLater:
 	}
@@ -282,7 +282,7 @@ func (f *fetch) check(regions []transfer.Region, g *grant) error {
 			return fmt.Errorf("%w: region %d has %d bytes for a frame of %d", transfer.ErrProtocol, k, r.Frame.Bytes, g.head.FrameBytes[k])
 		}
 		if g.kind == grantLease && r.Frame.Bytes > 0 && (r.Space != f.path.c.config.Space || !r.Frame.Within(r.Space.Size())) {
-			return fmt.Errorf("%w: region %d does not lie in our registered slab", ErrNoLane, k)
+			return fmt.Errorf("%w: region %d does not lie in our registered slab", ErrNoConnection, k)
 		}
 	}
 	return nil
@@ -338,7 +338,7 @@ func (f *fetch) read(i int, held bool, err error) {
 func (f *fetch) forget(i int) {
 	if id := f.objects[i].grant.lease; id != 0 {
 		f.objects[i].grant.lease = 0
-		// If the thread has ended, the lane and its leases have ended as well.
+		// If the thread has ended, the connection and its leases have ended as well.
 		f.path.c.do(func(l *loop) { l.giveBack(f.conn, []transfer.LeaseID{id}) })
 	}
 }

@@ -159,7 +159,7 @@ func serveOnGPU(text string) error {
 		return err
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
-	(&grpcpath.Server{Lane: c.Accept}).Register(server)
+	(&grpcpath.Server{OneSided: c.Accept}).Register(server)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -384,9 +384,9 @@ func TestGPUConformance(t *testing.T) {
 }
 
 // Without cuda_ipc, UCX would read from the other GPU by messages, or by copies through host
-// memory, at a thousandth of the rate. Such a lane is refused, and the error names the settings to
-// check.
-func TestGPUWithoutCUDAIPCThereIsNoLane(t *testing.T) {
+// memory, at a thousandth of the rate. Such a connection is refused, and the error names the
+// settings to check.
+func TestGPUWithoutCUDAIPCThereIsNoConnection(t *testing.T) {
 	driver := gpus(t)
 	if driver == nil {
 		return
@@ -395,11 +395,11 @@ func TestGPUWithoutCUDAIPCThereIsNoLane(t *testing.T) {
 	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
 	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 64 << 20, Identity: id, Sizes: []int{1 << 20}, TLS: tls}, new(Source))
 	path, room := gpuReaderOver(t, driver, 64<<20, transfertest.Patience, tls)
-	if lane, err := path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrNoLane) || !strings.Contains(err.Error(), "is cuda_ipc among --ucx-tls ("+tls+")") {
-		t.Errorf("lane %v, %v", lane, err)
+	if connection, err := path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrNoConnection) || !strings.Contains(err.Error(), "is cuda_ipc among --ucx-tls ("+tls+")") {
+		t.Errorf("connection %v, %v", connection, err)
 	}
 	sink := transfertest.NewSinkIn(room)
-	if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(1), Generation: 1}}, sink); !errors.Is(err, ucx.ErrNoLane) {
+	if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(1), Generation: 1}}, sink); !errors.Is(err, ucx.ErrNoConnection) {
 		t.Errorf("a fetch: %v", err)
 	}
 }
@@ -421,13 +421,13 @@ func TestGPUFetchFigures(t *testing.T) {
 	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
 	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 4 << 30, Identity: id, Sizes: sizes}, new(Source))
 	path, room := gpuReader(t, driver, 4<<30, transfertest.Patience)
-	lane, err := path.Connect(t.Context(), c.peer)
+	connection, err := path.Connect(t.Context(), c.peer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s, of %v", lane, lane.Transports)
-	if lane.Transport != "cuda_ipc" {
-		t.Errorf("the lane is %s", lane.Transport)
+	t.Logf("%s, of %v", connection, connection.Transports)
+	if connection.Transport != "cuda_ipc" {
+		t.Errorf("the connection is %s", connection.Transport)
 	}
 	place, err := room.Take(1 << 30)
 	if err != nil {

@@ -102,11 +102,11 @@ func TestHostMemoryNeedsNoLockedMemory(t *testing.T) {
 	}
 }
 
-func TestWithoutSharedMemoryThereIsAnotherLaneOrNone(t *testing.T) {
+func TestWithoutSharedMemoryThereIsAnotherTransportOrNone(t *testing.T) {
 	t.Setenv("UCX_POSIX_DIR", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("UCX_LOG_LEVEL", "fatal")
 	alone := startChild(t, childOrder{TLS: "posix,cma"}, newObjects(t))
-	if _, err := newReader(t, "posix,cma", transfertest.Patience).path.Connect(t.Context(), alone.peer); !errors.Is(err, ucx.ErrNoLane) {
+	if _, err := newReader(t, "posix,cma", transfertest.Patience).path.Connect(t.Context(), alone.peer); !errors.Is(err, ucx.ErrNoConnection) {
 		t.Errorf("got %v", err)
 	}
 	other := startChild(t, childOrder{TLS: "posix,cma,tcp"}, newObjects(t))
@@ -246,12 +246,12 @@ func TestAnotherVersionIsRefusedByBothSides(t *testing.T) {
 	c := startChild(t, childOrder{TLS: transports["cma"], Lie: "version"}, objects)
 	r := newReader(t, transports["cma"], transfertest.Patience)
 	err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: 1}}, transfertest.NewSinkIn(r.room))
-	if !errors.Is(err, ucx.ErrVersion) || !errors.Is(err, ucx.ErrNoLane) || !strings.Contains(err.Error(), "1.18.0 there") {
+	if !errors.Is(err, ucx.ErrVersion) || !errors.Is(err, ucx.ErrNoConnection) || !strings.Contains(err.Error(), "1.18.0 there") {
 		t.Errorf("reader: %v", err)
 	}
 	honest := startChild(t, childOrder{TLS: transports["cma"]}, newObjects(t))
 	r.lie = func(e *endpoint) { e.Version = "1.20.0" }
-	if _, err := r.path.Connect(t.Context(), honest.peer); !errors.Is(err, ucx.ErrNoLane) || !strings.Contains(err.Error(), "1.20.0 there") {
+	if _, err := r.path.Connect(t.Context(), honest.peer); !errors.Is(err, ucx.ErrNoConnection) || !strings.Contains(err.Error(), "1.20.0 there") {
 		t.Errorf("source: %v", err)
 	}
 }
@@ -261,11 +261,11 @@ func TestMemoryThatIsNotAsDescribedIsRefused(t *testing.T) {
 		t.Run(lie, func(t *testing.T) {
 			c := startChild(t, childOrder{TLS: transports["cma"], Lie: lie}, newObjects(t))
 			r := newReader(t, transports["cma"], transfertest.Patience)
-			if _, err := r.path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrProof) || !errors.Is(err, ucx.ErrNoLane) {
+			if _, err := r.path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrProof) || !errors.Is(err, ucx.ErrNoConnection) {
 				t.Errorf("%v", err)
 			}
-			if n := len(r.path.Lanes()); n != 0 {
-				t.Errorf("%d lanes", n)
+			if n := len(r.path.Connections()); n != 0 {
+				t.Errorf("%d connections", n)
 			}
 		})
 	}

@@ -14,13 +14,13 @@ import (
 const (
 	// chunkBytes bounds one read. Reads queued behind it wait that long.
 	chunkBytes = 64 << 20
-	// copiedChunkBytes is the bound on lanes where our own thread copies. The thread answers nobody
-	// during a copy, and larger copies are not faster.
+	// copiedChunkBytes is the bound on connections where our own thread copies. The thread answers
+	// nobody during a copy, and larger copies are not faster.
 	copiedChunkBytes = 4 << 20
-	// messageChunkBytes is the bound on lanes where reads are answered by messages: both sides keep
-	// that much in memory.
+	// messageChunkBytes is the bound on connections where reads are answered by messages: both
+	// sides keep that much in memory.
 	messageChunkBytes = 2 << 20
-	// largePosted is how many large reads are posted per peer. One would leave the lane idle
+	// largePosted is how many large reads are posted per peer. One would leave the connection idle
 	// between reads; more only delay later reads.
 	largePosted = 2
 	// smallBytes is the size up to which a read is posted before the large ones. smallPosted is how
@@ -31,8 +31,8 @@ const (
 	busyWait = 5 * time.Millisecond
 	idleWait = 50 * time.Millisecond
 	// askAfter is how long a peer may owe an answer before it is asked, over the control
-	// connection, whether it still serves the lane. It is longer than answers usually take, and
-	// short compared with StallTimeout.
+	// connection, whether it still serves the connection. It is longer than answers usually take,
+	// and short compared with StallTimeout.
 	askAfter = 250 * time.Millisecond
 )
 
@@ -203,24 +203,24 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 		l.conns[n.token] = n
 	}
 	if err != nil {
-		err = fmt.Errorf("ucx: %s: %w: %w", n.peer, ErrNoLane, err)
+		err = fmt.Errorf("ucx: %s: %w: %w", n.peer, ErrNoConnection, err)
 		if endpoint >= 0 {
 			l.fail(n, err)
 		}
 		return nil, err
 	}
-	n.lane.describe(l.c.version, l.engine.transports(endpoint))
-	if l.c.slab != nil && n.bytes > 0 && n.lane.Transport != transportCUDA {
-		err := fmt.Errorf("ucx: %s: %w: the lane is %s, which cannot read from one GPU to another: is cuda_ipc among --ucx-tls (%s), and can the GPUs reach each other (millrace topo)?",
-			n.peer, ErrNoLane, n.lane.Transport, cmp.Or(l.c.config.TLS, os.Getenv("UCX_TLS")))
+	n.description.describe(l.c.version, l.engine.transports(endpoint))
+	if l.c.slab != nil && n.bytes > 0 && n.description.Transport != transportCUDA {
+		err := fmt.Errorf("ucx: %s: %w: the connection is %s, which cannot read from one GPU to another: is cuda_ipc among --ucx-tls (%s), and can the GPUs reach each other (millrace topo)?",
+			n.peer, ErrNoConnection, n.description.Transport, cmp.Or(l.c.config.TLS, os.Getenv("UCX_TLS")))
 		l.fail(n, err)
 		return nil, err
 	}
-	n.chunk, n.byMessage = chunkBytes, n.lane.Emulated
+	n.chunk, n.byMessage = chunkBytes, n.description.Emulated
 	switch {
 	case n.byMessage:
 		n.chunk = messageChunkBytes
-	case slices.Contains(copying, n.lane.Transport):
+	case slices.Contains(copying, n.description.Transport):
 		n.chunk = copiedChunkBytes
 	}
 	return n, nil
@@ -248,7 +248,7 @@ func (l *loop) fail(n *conn, err error) {
 	if n.onFailure != nil {
 		n.onFailure()
 	}
-	l.c.config.Log.Debug("ucx lane ended", "peer", n.peer, "error", err)
+	l.c.config.Log.Debug("ucx connection ended", "peer", n.peer, "error", err)
 	l.orders = append(l.orders, op{kind: opClose, endpoint: n.endpoint, tag: n.token})
 	for _, q := range [][]*read{n.small, n.large} {
 		for _, r := range q {

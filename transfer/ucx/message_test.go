@@ -35,7 +35,7 @@ func (q *quiet) fill(_ uint64, b []byte) {
 }
 
 // laneOf returns a loop with two connections: token 1 belongs to a reader, token 2 to a source.
-func laneOf(t *testing.T, c *Context) (*loop, *quiet) {
+func loopOf(t *testing.T, c *Context) (*loop, *quiet) {
 	t.Helper()
 	q := &quiet{t: t, asked: 10}
 	c.engine = q
@@ -62,7 +62,7 @@ func (l *loop) came(q *quiet, p preamble, payload []byte) {
 func TestMemoryOfAGPUIsNotSentInMessages(t *testing.T) {
 	data := flat(make([]byte, 1000))
 	for _, slab := range []*cuda.Slab{nil, new(cuda.Slab)} {
-		l, q := laneOf(t, &Context{config: Config{Space: &data, Source: lender{}, SourceIsQuick: true}.withDefaults(), slab: slab})
+		l, q := loopOf(t, &Context{config: Config{Space: &data, Source: lender{}, SourceIsQuick: true}.withDefaults(), slab: slab})
 		l.came(q, preamble{token: 1, request: 9, kind: messageRead}, append(make([]byte, 8), 100, 0, 0, 0, 0, 0, 0, 0))
 		sends := 0
 		for _, o := range l.orders {
@@ -88,9 +88,9 @@ func (lender) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []t
 }
 func (lender) Release(leases []transfer.LeaseID) []bool { return make([]bool, len(leases)) }
 
-// FuzzLaneMessages: for any message on a lane, the progress thread answers or ends the connection.
-// It reads nothing outside of the slab, and writes only the bytes that were asked for.
-func FuzzLaneMessages(f *testing.F) {
+// FuzzHandledMessages: for any message on a connection, the progress thread answers or ends the
+// connection. It reads nothing outside of the slab, and writes only the bytes that were asked for.
+func FuzzHandledMessages(f *testing.F) {
 	data := flat(make([]byte, 1000))
 	f.Add(uint64(1), uint64(9), byte(messageLease), uint32(1), append([]byte{100, 0, 0, 0}, make([]byte, 12)...))
 	f.Add(uint64(1), uint64(9), byte(messageRelease), uint32(1), []byte{7, 0, 0, 0, 0, 0, 0, 0})
@@ -100,7 +100,7 @@ func FuzzLaneMessages(f *testing.F) {
 	f.Add(uint64(2), uint64(5), byte(messageReleased), uint32(1), []byte{1})
 	f.Add(uint64(2), uint64(0), byte(messageBye), uint32(0), []byte{})
 	f.Fuzz(func(t *testing.T, token, request uint64, kind byte, count uint32, payload []byte) {
-		l, q := laneOf(t, &Context{config: Config{Space: &data, Source: lender{}, SourceIsQuick: true, InlineBytes: 100}.withDefaults()})
+		l, q := loopOf(t, &Context{config: Config{Space: &data, Source: lender{}, SourceIsQuick: true, InlineBytes: 100}.withDefaults()})
 		l.came(q, preamble{token: token, request: request, kind: messageKind(kind), count: count}, payload)
 		for _, o := range l.orders {
 			if o.kind == opSend && o.remote == 0 && o.length > 0 && (o.local > 1000 || o.length > 1000-o.local) {

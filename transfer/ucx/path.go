@@ -27,8 +27,8 @@ type Path struct {
 	stop context.CancelFunc
 
 	mu sync.Mutex
-	// lanes are the connections by address, open or being opened. Guarded by mu.
-	lanes  map[string]*lane
+	// conns are the connections by address, open or being opened. Guarded by mu.
+	conns  map[string]*pending
 	closed bool
 	// wait counts the fetches and the goroutines that connect or use the control connection.
 	wait sync.WaitGroup
@@ -36,9 +36,9 @@ type Path struct {
 
 var _ transfer.Path = (*Path)(nil)
 
-// lane is a connection that is open or being opened. conn and err do not change once ready is
+// pending is a connection that is open or being opened. conn and err do not change once ready is
 // closed.
-type lane struct {
+type pending struct {
 	ready chan struct{}
 	conn  *conn
 	err   error
@@ -50,7 +50,7 @@ const wireUpSteps = 4
 // NewPath returns a path without connections. The context must outlive it.
 func NewPath(c *Context, config PathConfig) *Path {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Path{c: c, config: config.withDefaults(), ctx: ctx, stop: stop, lanes: make(map[string]*lane)}
+	return &Path{c: c, config: config.withDefaults(), ctx: ctx, stop: stop, conns: make(map[string]*pending)}
 }
 
 // Name is part of transfer.Path.
@@ -70,15 +70,15 @@ func (p *Path) enter() bool {
 // Close is part of transfer.Path. It returns when all fetches have returned.
 func (p *Path) Close() error {
 	p.mu.Lock()
-	lanes := p.lanes
-	p.lanes, p.closed = nil, true
+	conns := p.conns
+	p.conns, p.closed = nil, true
 	p.mu.Unlock()
 	p.stop()
 	p.wait.Wait()
-	for _, l := range lanes {
-		if l.conn != nil {
-			p.hangUp(l.conn, fmt.Errorf("ucx: %w: the path was closed", transfer.ErrPeerLost))
-			<-l.conn.gone
+	for _, entry := range conns {
+		if entry.conn != nil {
+			p.hangUp(entry.conn, fmt.Errorf("ucx: %w: the path was closed", transfer.ErrPeerLost))
+			<-entry.conn.gone
 		}
 	}
 	return nil
@@ -87,14 +87,14 @@ func (p *Path) Close() error {
 // Forget closes the connection to a peer that has left.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
-	l := p.lanes[address]
-	delete(p.lanes, address)
+	entry := p.conns[address]
+	delete(p.conns, address)
 	p.mu.Unlock()
-	if l == nil {
+	if entry == nil {
 		return
 	}
-	<-l.ready
-	if n := l.conn; n != nil {
+	<-entry.ready
+	if n := entry.conn; n != nil {
 		p.c.do(func(l *loop) {
 			n.lost = true
 			l.hangUp(n, fmt.Errorf("ucx: %w: forgotten", transfer.ErrPeerLost))
@@ -108,24 +108,24 @@ func (p *Path) hangUp(n *conn, why error) {
 }
 
 // Connect opens a connection if there is none, and returns its proved properties.
-func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
+func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Connection, error) {
 	n, err := p.conn(ctx, peer)
 	if err != nil {
-		return Lane{}, err
+		return Connection{}, err
 	}
-	return n.lane, nil
+	return n.description, nil
 }
 
-// Lanes returns the open connections, by address.
-func (p *Path) Lanes() map[string]Lane {
+// Connections returns the open connections, by address.
+func (p *Path) Connections() map[string]Connection {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[string]Lane)
-	for address, l := range p.lanes {
+	out := make(map[string]Connection)
+	for address, entry := range p.conns {
 		select {
-		case <-l.ready:
-			if l.err == nil {
-				out[address] = l.conn.lane
+		case <-entry.ready:
+			if entry.err == nil {
+				out[address] = entry.conn.description
 			}
 		default:
 		}
@@ -141,29 +141,29 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 		p.mu.Unlock()
 		return nil, fmt.Errorf("ucx path: %w: closed", transfer.ErrPeerLost)
 	}
-	l := p.lanes[peer.Address]
-	if l == nil {
-		l = &lane{ready: make(chan struct{})}
-		p.lanes[peer.Address] = l
+	entry := p.conns[peer.Address]
+	if entry == nil {
+		entry = &pending{ready: make(chan struct{})}
+		p.conns[peer.Address] = entry
 		p.wait.Go(func() {
-			l.conn, l.err = p.dial(peer)
-			if l.err != nil {
-				p.drop(peer.Address, l)
+			entry.conn, entry.err = p.dial(peer)
+			if entry.err != nil {
+				p.drop(peer.Address, entry)
 			}
-			close(l.ready)
+			close(entry.ready)
 		})
 	}
 	p.mu.Unlock()
 	select {
-	case <-l.ready:
-		return l.conn, l.err
+	case <-entry.ready:
+		return entry.conn, entry.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// giveUp reports to the source, over the control connection, that a lane has ended, so that the
-// source releases its leases. UCX does not always report that: we cannot know which of two
+// giveUp reports to the source, over the control connection, that a connection has ended, so that
+// the source releases its leases. UCX does not always report that: we cannot know which of two
 // endpoints between two workers fails together with which. A source that has gone needs no report,
 // nor does one when the path is closing.
 func (p *Path) giveUp(peer transfer.Peer, n *conn) {
@@ -172,12 +172,12 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 }
 
 // askServed asks a source that has been silent for a while, over the control connection, whether it
-// still serves the lane, and ends the lane if not. The source's endpoint may have failed because a
-// connection in the other direction was closed, while our endpoint works. UCX reports nothing then,
-// and our messages get no answer.
+// still serves the connection, and ends the connection if not. The source's endpoint may have
+// failed because a connection in the other direction was closed, while our endpoint works. UCX
+// reports nothing then, and our messages get no answer.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
 	p.tell(peer, &workerv1.ConnectRequest{ServedToken: n.theirs}, func(response *workerv1.ConnectResponse, err error) {
-		if errors.Is(err, ErrNoLane) {
+		if errors.Is(err, ErrNoConnection) {
 			// The source does not know this request, so it is not asked again. A fetch whose
 			// messages are lost there stalls.
 			return
@@ -185,14 +185,14 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 		p.c.do(func(l *loop) {
 			n.asking = false
 			if response.GetEnded() {
-				l.fail(n, fmt.Errorf("%w: it does not serve this lane any more, whose endpoint failed or was closed there", transfer.ErrPeerLost))
+				l.fail(n, fmt.Errorf("%w: it does not serve this connection any more, whose endpoint failed or was closed there", transfer.ErrPeerLost))
 			}
 		})
 	})
 }
 
-// tell sends a request about a lane over the control connection. It returns at once, and passes the
-// answer to answered. It sends nothing when the path is closing.
+// tell sends a request about a connection over the control connection. It returns at once, and
+// passes the answer to answered. It sends nothing when the path is closing.
 func (p *Path) tell(peer transfer.Peer, request *workerv1.ConnectRequest, answered func(*workerv1.ConnectResponse, error)) {
 	if !p.enter() {
 		return
@@ -209,24 +209,24 @@ func (p *Path) tell(peer transfer.Peer, request *workerv1.ConnectRequest, answer
 	}()
 }
 
-// drop removes a lane that can no longer be used.
-func (p *Path) drop(address string, l *lane) {
+// drop removes a connection that can no longer be used.
+func (p *Path) drop(address string, entry *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lanes[address] == l {
-		delete(p.lanes, address)
+	if p.conns[address] == entry {
+		delete(p.conns, address)
 	}
 }
 
-// dropConn is drop for the lane of a connection.
+// dropConn is drop for a connection.
 func (p *Path) dropConn(address string, n *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l := p.lanes[address]; l != nil {
+	if entry := p.conns[address]; entry != nil {
 		select {
-		case <-l.ready:
-			if l.conn == n {
-				delete(p.lanes, address)
+		case <-entry.ready:
+			if entry.conn == n {
+				delete(p.conns, address)
 			}
 		default:
 		}
@@ -257,7 +257,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
 	if (source.GetDevice() != nil) != (p.c.slab != nil) {
-		return nil, fmt.Errorf("ucx path: %s: %w: one of the two slabs lies on a GPU, the other does not: UCX would emulate reads", peer, ErrNoLane)
+		return nil, fmt.Errorf("ucx path: %s: %w: one of the two slabs lies on a GPU, the other does not: UCX would emulate reads", peer, ErrNoConnection)
 	}
 	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
 	n.onFailure = func() {
@@ -280,7 +280,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 		p.hangUp(n, err)
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
 	}
-	p.c.config.Log.Info("ucx lane", "peer", peer.Name, "lane", n.lane.String(), "transports", n.lane.Transports)
+	p.c.config.Log.Info("ucx connection", "peer", peer.Name, "connection", n.description.String(), "transports", n.description.Transports)
 	return n, nil
 }
 
@@ -292,7 +292,7 @@ func dialError(ctx context.Context, err error) error {
 	}
 	switch s.Code() {
 	case codes.Unimplemented, codes.FailedPrecondition:
-		return fmt.Errorf("%w: %s", ErrNoLane, s.Message())
+		return fmt.Errorf("%w: %s", ErrNoConnection, s.Message())
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())
 	case codes.Canceled, codes.DeadlineExceeded:
@@ -378,11 +378,11 @@ func (p *Path) prove(n *conn, source *workerv1.Endpoint) error {
 			return err
 		// The first read of 4 MiB is not counted: it also causes page faults, or maps memory.
 		case i >= 1 && i < 4:
-			n.lane.BytesPerSecond = max(n.lane.BytesPerSecond, float64(length)/took.Seconds())
+			n.description.BytesPerSecond = max(n.description.BytesPerSecond, float64(length)/took.Seconds())
 		case i >= 4 && (best == 0 || took < best):
 			best = took
 		}
 	}
-	n.lane.Latency = best
+	n.description.Latency = best
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 
 // Raw reads remote, any range of the peer's slab, into a region of ours. It repeats that as often
 // as times says, one read after the other, and returns the duration of each read. This is the speed
-// of a lane without leases and objects, to compare fetches with. The bytes read have no meaning.
+// of a connection without leases and objects, to compare fetches with. The bytes read have no
+// meaning.
 func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame, into transfer.Region, times int) ([]time.Duration, error) {
 	if !p.enter() {
 		return nil, fmt.Errorf("ucx path: %w: closed", transfer.ErrPeerLost)

@@ -34,7 +34,7 @@ func readerOf(r *workerv1.ConnectRequest) transfer.Reader {
 // refusal converts an error into a gRPC status.
 func refusal(err error) error {
 	code := codes.Unavailable
-	if errors.Is(err, ErrNoLane) {
+	if errors.Is(err, ErrNoConnection) {
 		code = codes.FailedPrecondition
 	}
 	return status.Error(code, err.Error())
@@ -101,7 +101,7 @@ func (l *loop) message(e *event) {
 		l.answered(n, p, r, answer{r.b, e.tag, &kept})
 		return
 	case messageBye:
-		l.fail(n, fmt.Errorf("%w: the peer closed the lane", transfer.ErrPeerLost))
+		l.fail(n, fmt.Errorf("%w: the peer closed the connection", transfer.ErrPeerLost))
 		return
 	}
 	l.fail(n, fmt.Errorf("%w: a message of kind %d with %d parts that makes no sense", transfer.ErrProtocol, p.kind, p.count))

@@ -36,8 +36,8 @@ func (w *worker) fetchOne(t *testing.T, source *worker, want []byte, placed func
 	return errors.Join(err, objectErr)
 }
 
-func TestReaderOfALaneThatIsNotServedGoesOnAtOnce(t *testing.T) {
-	eachLane(t, func(t *testing.T, tls string) {
+func TestReaderOfAConnectionThatIsNotServedGoesOnAtOnce(t *testing.T) {
+	eachTransport(t, func(t *testing.T, tls string) {
 		t.Helper()
 		source, reader := newWorker(t, tls), newWorkerThatWaits(t, tls, time.Hour)
 		want := stamped(1, 5<<20)
@@ -107,7 +107,7 @@ func (s slow) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Durati
 	return s.Source.Lease(reader, refs, ttl)
 }
 
-func TestASourceThatIsSlowKeepsItsLane(t *testing.T) {
+func TestASourceThatIsSlowKeepsItsConnection(t *testing.T) {
 	until := make(chan struct{})
 	source := newWorkerThatServes(t, transports["tcp"], transfertest.Patience, func(s transfer.Source) transfer.Source { return slow{s, until} })
 	answer := sync.OnceFunc(func() { close(until) })

@@ -60,8 +60,8 @@ func newObjects(tb testing.TB) *transfertest.Objects {
 	return transfertest.NewObjectsIn(transfertest.NewRoom(newSlab(tb, slabBytes)))
 }
 
-// transports are the lanes of host memory: the one of a pair on one host, and the one between hosts
-// without RDMA.
+// transports are the connections of host memory: the one of a pair on one host, and the one between
+// hosts without RDMA.
 var transports = map[string]string{"cma": "posix,cma,self", "tcp": "tcp,self"}
 
 func TestConformance(t *testing.T) {
@@ -89,18 +89,18 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func TestLaneIsProvedAndDescribed(t *testing.T) {
+func TestConnectionIsProvedAndDescribed(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
 			c := startChild(t, childOrder{TLS: tls}, newObjects(t))
 			r := newReader(t, tls, transfertest.Patience)
-			lane, err := r.path.Connect(t.Context(), c.peer)
+			connection, err := r.path.Connect(t.Context(), c.peer)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lane.Transport != name || lane.Emulated != (name == "tcp") || (lane.Why == "") == lane.Emulated ||
-				lane.BytesPerSecond <= 0 || lane.Latency <= 0 || r.path.Lanes()[c.peer.Address].Transport != name {
-				t.Errorf("%s, of %v", lane, lane.Transports)
+			if connection.Transport != name || connection.Emulated != (name == "tcp") || (connection.Why == "") == connection.Emulated ||
+				connection.BytesPerSecond <= 0 || connection.Latency <= 0 || r.path.Connections()[c.peer.Address].Transport != name {
+				t.Errorf("%s, of %v", connection, connection.Transports)
 			}
 		})
 	}

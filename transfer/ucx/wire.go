@@ -27,8 +27,8 @@ const (
 	messageReleased
 	// messageBye announces that the sender closes the connection.
 	messageBye
-	// messageRead asks for a range of the slab, on lanes that cannot read by themselves: offset
-	// (uint64) and length (uint64).
+	// messageRead asks for a range of the slab, on connections that cannot read by themselves:
+	// offset (uint64) and length (uint64).
 	messageRead
 	// messageData answers messageRead with the bytes.
 	messageData

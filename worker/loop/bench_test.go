@@ -167,7 +167,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		ended(slots.Close)
 	}
 	mapped := borrow.New(borrow.Config{})
-	way := route.New(route.Config{Rungs: []route.Rung{{Path: &atOnce{mapped}}}})
+	way := route.New(route.Config{Candidates: []route.Candidate{{Path: &atOnce{mapped}}}})
 	ended(way.Close)
 	var w *Worker
 	completions := notify.New(notify.Config{

@@ -164,7 +164,7 @@ func (f *fetching) run(ctx context.Context) (err error) {
 	} else if able {
 		err = behind.Follow(ctx, f.peer, f.refs, f)
 	} else {
-		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrNoWay)
+		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrUnreachable)
 	}
 	for _, id := range f.forwarded {
 		f.worker.config.Store.Unpublish(id)

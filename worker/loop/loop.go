@@ -178,9 +178,9 @@ type Worker struct {
 	// ending is the native run whose end the machine is handling, nil if there is none.
 	ending *nativeRun
 	peers  map[ids.WorkerID]transfer.Peer
-	// told are the routes as they were last reported to the scheduler.
-	told         []flow.Lane
-	reservations map[lifecycle.ReservationID]ledger.ReservationID
+	// reportedRoutes are the routes as they were last reported to the scheduler.
+	reportedRoutes []flow.Route
+	reservations   map[lifecycle.ReservationID]ledger.ReservationID
 	// borrowing are the attempts that wait for leases. borrowedTimes counts the leases of each
 	// object.
 	borrowing     map[lifecycle.Ref]*attempt
@@ -545,7 +545,7 @@ func (w *Worker) open() *opened {
 	w.session++
 	w.settleEnded() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
-	w.told = nil
+	w.reportedRoutes = nil
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	for _, o := range w.config.Store.Inventory() {
 		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})

@@ -27,7 +27,7 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 			s.SpillFailure = t.Failed.Error()
 		}
 	}
-	s.Routes = w.lanes()
+	s.Routes = w.routes()
 	if w.config.GPUHealth != nil {
 		s.GpuHealth = w.config.GPUHealth()
 	}

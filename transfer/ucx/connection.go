@@ -18,12 +18,12 @@ var reading = []string{transportCUDA, "xpmem", "knem", "cma", "rc", "dc", "self"
 var copying = []string{"xpmem", "knem", "cma", "self"}
 
 // describe fills in the transport that reads, or says that reads are emulated.
-func (l *Lane) describe(v version, transports []string) {
-	l.Transports = transports
+func (x *Connection) describe(v version, transports []string) {
+	x.Transports = transports
 	defer func() {
-		if v.major == 1 && v.minor < 19 && !l.Emulated {
-			l.Emulated = true
-			l.Why = "UCX " + v.String() + " emulates reads wherever it must notice dead peers; 1.19 does not"
+		if v.major == 1 && v.minor < 19 && !x.Emulated {
+			x.Emulated = true
+			x.Why = "UCX " + v.String() + " emulates reads wherever it must notice dead peers; 1.19 does not"
 		}
 	}()
 	var names []string
@@ -34,21 +34,21 @@ func (l *Lane) describe(v version, transports []string) {
 	for _, want := range reading {
 		for _, name := range names {
 			if name == want || strings.HasPrefix(name, want+"_") {
-				l.Transport = name
+				x.Transport = name
 				return
 			}
 		}
 	}
-	l.Emulated = true
+	x.Emulated = true
 	switch {
 	case len(names) == 0:
-		l.Transport, l.Emulated = "unknown", false
-		l.Why = "this libucp cannot tell which transports it uses"
+		x.Transport, x.Emulated = "unknown", false
+		x.Why = "this libucp cannot tell which transports it uses"
 	case slices.Contains(names, "tcp"):
-		l.Transport = "tcp"
-		l.Why = "tcp cannot read remote memory; on one host cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
+		x.Transport = "tcp"
+		x.Why = "tcp cannot read remote memory; on one host cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
 	default:
-		l.Transport = names[0]
-		l.Why = names[0] + " cannot read memory that it did not allocate; cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
+		x.Transport = names[0]
+		x.Why = names[0] + " cannot read memory that it did not allocate; cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestLaneSaysWhichTransportReads(t *testing.T) {
+func TestConnectionSaysWhichTransportReads(t *testing.T) {
 	wheel := version{1, 19, 0}
 	for transports, want := range map[string]string{
 		"posix/memory cma/memory":                           "cma",
@@ -17,7 +17,7 @@ func TestLaneSaysWhichTransportReads(t *testing.T) {
 		"posix/memory":                                      "posix, emulated",
 		"":                                                  "unknown",
 	} {
-		var l Lane
+		var l Connection
 		l.describe(wheel, strings.Fields(transports))
 		got := l.Transport
 		if l.Emulated {
@@ -27,7 +27,7 @@ func TestLaneSaysWhichTransportReads(t *testing.T) {
 			t.Errorf("%q: %s, why %q", transports, got, l.Why)
 		}
 	}
-	var old Lane
+	var old Connection
 	old.describe(version{1, 13, 1}, []string{"cma/memory"})
 	if !old.Emulated || !strings.Contains(old.Why, "1.13.1") {
 		t.Errorf("an old library: %+v", old)

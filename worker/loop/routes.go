@@ -14,24 +14,24 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 )
 
-// laned is a path that reports its routes to peers. A peer is identified by its address.
-type laned interface {
-	Lanes() []flow.Lane
+// routed is a path that reports its routes to peers. A peer is identified by its address.
+type routed interface {
+	Routes() []flow.Route
 	Forget(address string)
 }
 
-// lanes returns the routes to all peers if they have changed since the last call, and nil
+// routes returns the routes to all peers if they have changed since the last call, and nil
 // otherwise.
-func (w *Worker) lanes() []*millracev1.Route {
-	path, ok := w.config.Path.(laned)
+func (w *Worker) routes() []*millracev1.Route {
+	path, ok := w.config.Path.(routed)
 	if !ok {
 		return nil
 	}
-	now := path.Lanes()
-	if slices.Equal(now, w.told) {
+	now := path.Routes()
+	if slices.Equal(now, w.reportedRoutes) {
 		return nil
 	}
-	w.told = now
+	w.reportedRoutes = now
 	peers := make(map[string]transfer.Peer, len(w.peers))
 	for _, p := range w.peers {
 		peers[p.Address] = p
@@ -69,7 +69,7 @@ func (w *Worker) setPeer(pb *workerv1.Peer) {
 	} else {
 		w.peers[id] = transfer.Peer{Worker: id, Name: pb.GetName(), Address: pb.GetDataAddress()}
 	}
-	path, ok := w.config.Path.(laned)
+	path, ok := w.config.Path.(routed)
 	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
 		w.fetching.Go(func() { path.Forget(old.Address) })
 	}
@@ -88,7 +88,7 @@ func (w *Worker) prepare(peer transfer.Peer) {
 	ctx := w.fetchCtx
 	w.fetching.Go(func() {
 		_, err := path.Prepare(ctx, peer)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, transfer.ErrNoWay) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, transfer.ErrUnreachable) {
 			w.log.Info("a worker near this one is not prepared for", "peer", peer.String(), "error", err)
 		}
 	})
