@@ -26,23 +26,23 @@ type client struct {
 	held   map[ids.TaskID]*spec
 	latest map[ids.TaskID]sched.Update
 	graphs []ids.GraphID
-	// pending counts calls and scatters under way. Calls that change something are made one at a
-	// time: line has the waiting ones, busy means that one is under way.
+	// pending counts calls and scatters in progress. Calls that change something are made one at a
+	// time: queue has the waiting ones, busy means that one is in progress.
 	pending int
-	line    []func()
+	queue   []func()
 	busy    bool
-	// proved are the generations whose bytes were read and found right.
-	proved map[ids.TaskID]ids.Attempt
-	// proving has the tasks whose result is being read.
-	proving  map[ids.TaskID]bool
-	datasets []uint64
+	// verified are the generations whose bytes were read and compared with the right value.
+	verified map[ids.TaskID]ids.Attempt
+	// verifying has the tasks whose result is being read.
+	verifying map[ids.TaskID]bool
+	datasets  []uint64
 }
 
 func newClient(w *world, index int) *client {
 	c := &client{
 		w: w, index: index, namespace: "shared",
 		held: map[ids.TaskID]*spec{}, latest: map[ids.TaskID]sched.Update{},
-		proved: map[ids.TaskID]ids.Attempt{}, proving: map[ids.TaskID]bool{},
+		verified: map[ids.TaskID]ids.Attempt{}, verifying: map[ids.TaskID]bool{},
 	}
 	if index == 2 {
 		c.namespace = "own"
@@ -50,19 +50,19 @@ func newClient(w *world, index int) *client {
 	return c
 }
 
-// stage describes the client's outstanding work, for failure reports.
-func (c *client) stage() string {
+// outstanding describes the client's outstanding work, for failure reports.
+func (c *client) outstanding() string {
 	if c.gone {
 		return "gone"
 	}
 	n := 0
 	for _, id := range sortedKeys(c.held) {
-		if _, ok := c.proved[id]; !ok {
+		if _, ok := c.verified[id]; !ok {
 			n++
 		}
 	}
-	return fmt.Sprintf("has %d calls under way (%d in line, busy %v, proving %d), holds %d tasks, of which %d are not proved",
-		c.pending, len(c.line), c.busy, len(c.proving), len(c.held), n)
+	return fmt.Sprintf("has %d calls in progress (%d queued, busy %v, verifying %d), holds %d tasks, of which %d are not verified",
+		c.pending, len(c.queue), c.busy, len(c.verifying), len(c.held), n)
 }
 
 // after runs do after a delay, unless the client has gone by then.
@@ -78,7 +78,7 @@ func (c *client) after(d time.Duration, do func()) {
 // that a release does not overtake a hold. serve runs in the scheduler, done in the client.
 func (c *client) call(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	c.pending++
-	c.line = append(c.line, func() {
+	c.queue = append(c.queue, func() {
 		c.try(what, serve, func(err *sched.Error) {
 			c.pending--
 			c.busy = false
@@ -90,17 +90,17 @@ func (c *client) call(what string, serve func() *sched.Error, done func(*sched.E
 }
 
 func (c *client) nextCall() {
-	if c.busy || c.gone || len(c.line) == 0 {
+	if c.busy || c.gone || len(c.queue) == 0 {
 		return
 	}
 	c.busy = true
-	next := c.line[0]
-	c.line = c.line[1:]
+	next := c.queue[0]
+	c.queue = c.queue[1:]
 	next()
 }
 
-// ask makes a unary RPC that changes nothing. It does not wait for other calls.
-func (c *client) ask(what string, serve func() *sched.Error, done func(*sched.Error)) {
+// query makes a unary RPC that changes nothing. It does not wait for other calls.
+func (c *client) query(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	c.pending++
 	c.try(what, serve, func(err *sched.Error) {
 		c.pending--
@@ -111,9 +111,9 @@ func (c *client) ask(what string, serve func() *sched.Error, done func(*sched.Er
 // try repeats a call until it is answered.
 func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Error)) {
 	w := c.w
-	lost, unanswered := w.trouble(2*w.plan.drop), w.trouble(2*w.plan.drop)
+	lost, unanswered := w.fault(2*w.plan.drop), w.fault(2*w.plan.drop)
 	delay := func() time.Duration {
-		if w.trouble(w.plan.slow) {
+		if w.fault(w.plan.slow) {
 			return w.between(time.Millisecond, 300*time.Millisecond)
 		}
 		return w.between(50*time.Microsecond, time.Millisecond)
@@ -140,19 +140,20 @@ func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Er
 	})
 }
 
-// onBehalf makes serve renew the client's lease first.
-func (c *client) onBehalf(serve func() *sched.Error) func() *sched.Error {
+// withRenewal makes serve renew the client's lease first.
+func (c *client) withRenewal(serve func() *sched.Error) func() *sched.Error {
 	return func() *sched.Error {
-		if err := c.w.server.heardFrom(c.id); err != nil {
+		if err := c.w.server.renewLease(c.id); err != nil {
 			return err
 		}
 		return serve()
 	}
 }
 
-// refused handles the errors that a call may have. Any other error fails the run.
-func (c *client) refused(what string, err *sched.Error, fine ...sched.ErrorKind) {
-	if err == nil || slices.Contains(fine, err.Kind) {
+// checkError handles the error of a call. It ignores the allowed kinds. After the end of the lease
+// the client crashes. Any other error fails the run.
+func (c *client) checkError(what string, err *sched.Error, allowed ...sched.ErrorKind) {
+	if err == nil || slices.Contains(allowed, err.Kind) {
 		return
 	}
 	if err.Kind == sched.ErrUnknownClient {
@@ -171,7 +172,7 @@ func (c *client) open() {
 		return nil
 	}, func(*sched.Error) {
 		c.id = opened
-		c.renew()
+		c.renewLoop()
 		c.reconnect()
 		left := c.w.plan.chaos - c.w.elapsed()
 		for range c.w.plan.actions {
@@ -180,10 +181,10 @@ func (c *client) open() {
 	})
 }
 
-func (c *client) renew() {
-	c.ask("renew", c.onBehalf(func() *sched.Error { return nil }), func(err *sched.Error) {
-		c.refused("renew", err)
-		c.after(clientRenew, c.renew)
+func (c *client) renewLoop() {
+	c.query("renew", c.withRenewal(func() *sched.Error { return nil }), func(err *sched.Error) {
+		c.checkError("renew", err)
+		c.after(clientRenew, c.renewLoop)
 	})
 }
 
@@ -201,8 +202,8 @@ func (c *client) reconnect() {
 	l.send(true, func() { c.w.server.openWatch(c, l) }, nil)
 }
 
-// told handles updates from the watch.
-func (c *client) told(l *link, updates []sched.Update) {
+// receiveUpdates handles updates from the watch.
+func (c *client) receiveUpdates(l *link, updates []sched.Update) {
 	if c.gone || c.watch != l {
 		return
 	}
@@ -210,7 +211,7 @@ func (c *client) told(l *link, updates []sched.Update) {
 	for _, u := range updates {
 		w.log("client %s hears that %s is in state %d", c.id, u.Task, u.State)
 		c.latest[u.Task] = u
-		s := w.book.byTask[u.Task]
+		s := w.oracle.byTask[u.Task]
 		if s == nil {
 			w.fail([]ids.TaskID{u.Task}, "client %s hears of %s, which nobody submitted", c.id, u.Task)
 		}
@@ -234,7 +235,7 @@ func (c *client) crash() {
 	if c.watch != nil {
 		c.watch.broken = true
 	}
-	if w.calm {
+	if w.faultsOver {
 		return
 	}
 	next := newClient(w, c.index)
@@ -299,8 +300,8 @@ func (c *client) prefix() string {
 	return fmt.Sprintf("c%d.%d.%d", c.index, c.life, c.requests)
 }
 
-// some picks up to n of the tasks that the client holds and want accepts.
-func (c *client) some(n int, want func(ids.TaskID) bool) []ids.TaskID {
+// pickHeld picks up to n of the held tasks that want accepts; a nil want accepts all.
+func (c *client) pickHeld(n int, want func(ids.TaskID) bool) []ids.TaskID {
 	var from []ids.TaskID
 	for _, id := range sortedKeys(c.held) {
 		if want == nil || want(id) {
@@ -366,8 +367,8 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 		}
 		return err
 	}
-	c.call(fmt.Sprintf("submit %d tasks %s...", len(specs), specs[0].key), c.onBehalf(serve), func(err *sched.Error) {
-		c.refused("submit", err, sched.ErrUnknownGraph, sched.ErrUnknownInput)
+	c.call(fmt.Sprintf("submit %d tasks %s...", len(specs), specs[0].key), c.withRenewal(serve), func(err *sched.Error) {
+		c.checkError("submit", err, sched.ErrUnknownGraph, sched.ErrUnknownInput)
 		if err != nil || c.gone {
 			return
 		}
@@ -381,7 +382,7 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 			}
 		}
 	})
-	if w.trouble(w.plan.duplicate * 3) {
+	if w.fault(w.plan.duplicate * 3) {
 		w.after(w.between(0, 10*time.Second), func() {
 			w.counts.duplicates++
 			if graph == 0 && c.gone {
@@ -421,13 +422,13 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 		return result, err
 	}
 	for i, id := range result.Tasks {
-		if was := s.w.book.byTask[id]; was != nil && was != specs[i] {
+		if was := s.w.oracle.byTask[id]; was != nil && was != specs[i] {
 			s.w.fail([]ids.TaskID{id}, "%s is the number of %s and was that of %s", id, specs[i].key, was.key)
 		}
-		s.w.book.byTask[id] = specs[i]
+		s.w.oracle.byTask[id] = specs[i]
 	}
 	if _, known := s.answered[ev.RequestID]; !known {
-		s.w.book.graphs[result.Graph] = append(s.w.book.graphs[result.Graph], specs...)
+		s.w.oracle.graphs[result.Graph] = append(s.w.oracle.graphs[result.Graph], specs...)
 		s.answered[ev.RequestID] = result.Graph
 	}
 	s.carryOut()
@@ -441,7 +442,7 @@ func (c *client) extend() {
 		return
 	}
 	var known []*spec
-	for _, id := range c.some(5, nil) {
+	for _, id := range c.pickHeld(5, nil) {
 		known = append(known, c.held[id])
 	}
 	c.submit(w.graph(c.namespace, c.prefix(), 1+w.rng.IntN(w.plan.tasks), known), pick(w, c.graphs))
@@ -451,15 +452,15 @@ func (c *client) extend() {
 func (c *client) join() {
 	w := c.w
 	var from []ids.GraphID
-	for _, g := range sortedKeys(w.book.graphs) {
-		if specs := w.book.graphs[g]; specs[0].namespace == c.namespace && c.closed(specs) {
+	for _, g := range sortedKeys(w.oracle.graphs) {
+		if specs := w.oracle.graphs[g]; specs[0].namespace == c.namespace && c.closed(specs) {
 			from = append(from, g)
 		}
 	}
 	if len(from) == 0 {
 		return
 	}
-	specs := w.book.graphs[pick(w, from)]
+	specs := w.oracle.graphs[pick(w, from)]
 	c.submit(slices.Clone(specs[:1+w.rng.IntN(len(specs))]), 0)
 }
 
@@ -487,21 +488,21 @@ func (c *client) cancel() {
 	if len(c.graphs) > 0 && w.chance(0.2) {
 		ev.Graphs = append(ev.Graphs, pick(w, c.graphs))
 	} else {
-		ev.Tasks = c.some(1+w.rng.IntN(4), nil)
+		ev.Tasks = c.pickHeld(1+w.rng.IntN(4), nil)
 	}
 	if len(ev.Tasks)+len(ev.Graphs) == 0 {
 		return
 	}
-	c.call(fmt.Sprintf("cancel %v %v force %v", ev.Tasks, ev.Graphs, ev.Force), c.onBehalf(func() *sched.Error {
+	c.call(fmt.Sprintf("cancel %v %v force %v", ev.Tasks, ev.Graphs, ev.Force), c.withRenewal(func() *sched.Error {
 		named := []*spec{}
 		for _, id := range ev.Tasks {
-			named = append(named, w.book.byTask[id])
+			named = append(named, w.oracle.byTask[id])
 		}
 		for _, g := range ev.Graphs {
-			named = append(named, w.book.graphs[g]...)
+			named = append(named, w.oracle.graphs[g]...)
 		}
 		for _, s := range named {
-			s.cancelledAt, s.letGo = w.events, true
+			s.cancelledAt, s.mayBeLost = w.events, true
 			s.cancelledBy[c.id] = true
 		}
 		again := ev
@@ -510,46 +511,46 @@ func (c *client) cancel() {
 		w.server.effects = effects
 		w.server.carryOut()
 		return err
-	}), func(err *sched.Error) { c.refused("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
+	}), func(err *sched.Error) { c.checkError("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
 }
 
 // retry runs failed or cancelled tasks again.
 func (c *client) retry() {
 	w := c.w
-	tasks := c.some(5, func(id ids.TaskID) bool {
+	tasks := c.pickHeld(5, func(id ids.TaskID) bool {
 		state := c.latest[id].State
 		return state == sched.TaskFailed || state == sched.TaskCancelled
 	})
 	if len(tasks) == 0 {
 		return
 	}
-	c.call(fmt.Sprintf("retry %v", tasks), c.onBehalf(func() *sched.Error {
+	c.call(fmt.Sprintf("retry %v", tasks), c.withRenewal(func() *sched.Error {
 		_, effects, err := w.server.m.Retry(w.now, sched.TasksRetried{Tasks: slices.Clone(tasks)}, w.server.effects[:0])
 		w.server.effects = effects
 		w.server.carryOut()
 		if err == nil {
 			for _, id := range tasks {
-				w.book.byTask[id].retriedAt = w.events
+				w.oracle.byTask[id].retriedAt = w.events
 			}
 		}
 		return err
-	}), func(err *sched.Error) { c.refused("retry", err, sched.ErrUnknownTask) })
+	}), func(err *sched.Error) { c.checkError("retry", err, sched.ErrUnknownTask) })
 }
 
 // release ends the holds on some tasks.
 func (c *client) release() {
 	w := c.w
-	tasks := c.some(1+w.rng.IntN(10), nil)
+	tasks := c.pickHeld(1+w.rng.IntN(10), nil)
 	for _, id := range tasks {
-		c.held[id].letGo = true
+		c.held[id].mayBeLost = true
 		delete(c.held, id)
 		delete(c.latest, id)
-		delete(c.proved, id)
+		delete(c.verified, id)
 	}
-	c.call(fmt.Sprintf("release %v", tasks), c.onBehalf(func() *sched.Error {
+	c.call(fmt.Sprintf("release %v", tasks), c.withRenewal(func() *sched.Error {
 		w.server.step(sched.TasksReleased{Client: c.id, Tasks: slices.Clone(tasks)})
 		return nil
-	}), func(err *sched.Error) { c.refused("release", err) })
+	}), func(err *sched.Error) { c.checkError("release", err) })
 }
 
 // holdByKey holds tasks of its namespace by their keys.
@@ -558,10 +559,10 @@ func (c *client) holdByKey() {
 	var keys []string
 	var specs []*spec
 	for range 1 + w.rng.IntN(3) {
-		if len(w.book.specs) == 0 {
+		if len(w.oracle.specs) == 0 {
 			return
 		}
-		if s := pick(w, w.book.specs); s.namespace == c.namespace && !slices.Contains(keys, s.key) {
+		if s := pick(w, w.oracle.specs); s.namespace == c.namespace && !slices.Contains(keys, s.key) {
 			keys, specs = append(keys, s.key), append(specs, s)
 		}
 	}
@@ -569,13 +570,13 @@ func (c *client) holdByKey() {
 		return
 	}
 	var tasks []ids.TaskID
-	c.call(fmt.Sprintf("hold %v", keys), c.onBehalf(func() *sched.Error {
+	c.call(fmt.Sprintf("hold %v", keys), c.withRenewal(func() *sched.Error {
 		held, effects, err := w.server.m.Hold(w.now, sched.TasksHeld{Client: c.id, Keys: slices.Clone(keys)}, w.server.effects[:0])
 		tasks, w.server.effects = held, effects
 		w.server.carryOut()
 		return err
 	}), func(err *sched.Error) {
-		c.refused("hold", err, sched.ErrUnknownTask, sched.ErrUnknownInput)
+		c.checkError("hold", err, sched.ErrUnknownTask, sched.ErrUnknownInput)
 		if err != nil {
 			return
 		}
@@ -606,7 +607,7 @@ func (c *client) detach() {
 		graph = result.Graph
 		return err
 	}, func(err *sched.Error) {
-		c.refused("submit detached", err)
+		c.checkError("submit detached", err)
 		if err == nil && w.chance(0.3) {
 			c.after(w.between(0, 3*time.Second), func() { c.releaseGraph(graph, w.chance(0.5)) })
 		}
@@ -617,7 +618,7 @@ func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
 	w := c.w
 	c.call(fmt.Sprintf("release %s cancel %v", graph, cancel), func() *sched.Error {
 		if cancel {
-			for _, s := range w.book.graphs[graph] {
+			for _, s := range w.oracle.graphs[graph] {
 				s.cancelledAt = w.events
 			}
 		}
@@ -626,7 +627,7 @@ func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
 		w.server.carryOut()
 		return err
 	}, func(err *sched.Error) {
-		c.refused("release graph", err, sched.ErrGraphRunning, sched.ErrUnknownGraph)
+		c.checkError("release graph", err, sched.ErrGraphRunning, sched.ErrUnknownGraph)
 	})
 }
 
@@ -634,14 +635,14 @@ func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
 func (c *client) publish() {
 	w := c.w
 	var keys []string
-	for _, id := range c.some(3, nil) {
+	for _, id := range c.pickHeld(3, nil) {
 		keys = append(keys, c.held[id].key)
 	}
 	if len(keys) == 0 {
 		return
 	}
 	done := uint64(0)
-	c.call(fmt.Sprintf("publish %v", keys), c.onBehalf(func() *sched.Error {
+	c.call(fmt.Sprintf("publish %v", keys), c.withRenewal(func() *sched.Error {
 		if done != 0 {
 			return nil
 		}
@@ -659,7 +660,7 @@ func (c *client) publish() {
 			})
 		}
 		return err
-	}), func(err *sched.Error) { c.refused("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
+	}), func(err *sched.Error) { c.checkError("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
 }
 
 // scatter writes the bytes of a data task to some worker, until the scheduler knows a worker that
@@ -692,7 +693,7 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 			ok := false
 			p.run(func() {
 				w.log("client %s scatters %s/%s to %s", c.id, task, dataGeneration, p.host.name)
-				ok = p.scattered(task, s, answered(p))
+				ok = p.storeWritten(task, s, answered(p))
 			})
 			if !ok {
 				again()
@@ -704,7 +705,7 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 				second := pick(w, w.hosts).proc
 				c.after(w.between(0, 5*time.Millisecond), func() {
 					if second != nil && !second.dead && !second.stopped {
-						second.run(func() { second.scattered(task, s, answered(second)) })
+						second.run(func() { second.storeWritten(task, s, answered(second)) })
 					}
 				})
 			}
@@ -723,9 +724,9 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 	try()
 }
 
-// satisfied reports whether all tasks that the client holds have the right outcome, and their
+// complete reports whether all tasks that the client holds have the right outcome, and their
 // results could be read.
-func (c *client) satisfied() bool {
+func (c *client) complete() bool {
 	w := c.w
 	if c.gone {
 		return true
@@ -741,7 +742,7 @@ func (c *client) satisfied() bool {
 		s := c.held[id]
 		if !still[id] {
 			mine := false
-			w.book.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] })
+			w.oracle.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] })
 			if !mine {
 				w.fail([]ids.TaskID{id}, "client %s does not hold %s (%s) any more", c.id, id, s.key)
 			}
@@ -762,37 +763,37 @@ func (c *client) satisfied() bool {
 			done = false // the update is on its way
 			continue
 		}
-		if err := w.book.judge(s, u.State, u.Err); err != nil {
+		if err := w.oracle.check(s, u.State, u.Err); err != nil {
 			w.fail([]ids.TaskID{id}, "client %s: %v", c.id, err)
 		}
-		if u.State == sched.TaskSucceeded && u.Inline == nil && c.proved[id] != u.Generation {
+		if u.State == sched.TaskSucceeded && u.Inline == nil && c.verified[id] != u.Generation {
 			done = false
-			c.prove(id, s)
+			c.verify(id, s)
 			continue
 		}
-		c.proved[id] = u.Generation
+		c.verified[id] = u.Generation
 	}
 	return done
 }
 
-// prove reads a result from a worker that the scheduler names.
-func (c *client) prove(id ids.TaskID, s *spec) {
+// verify reads a result from a worker that the scheduler names.
+func (c *client) verify(id ids.TaskID, s *spec) {
 	w := c.w
-	if c.proving[id] {
+	if c.verifying[id] {
 		return
 	}
-	c.proving[id] = true
-	c.ask(fmt.Sprintf("locate %s", id), c.onBehalf(func() *sched.Error { return nil }), func(err *sched.Error) {
-		c.refused("locate", err)
+	c.verifying[id] = true
+	c.query(fmt.Sprintf("locate %s", id), c.withRenewal(func() *sched.Error { return nil }), func(err *sched.Error) {
+		c.checkError("locate", err)
 		info, ok := w.server.m.Task(id)
 		if !ok || len(info.Replicas) == 0 {
-			delete(c.proving, id)
+			delete(c.verifying, id)
 			return
 		}
 		u := c.latest[id]
 		p := w.server.process(pick(w, info.Replicas))
 		c.after(w.between(100*time.Microsecond, time.Millisecond), func() {
-			delete(c.proving, id)
+			delete(c.verifying, id)
 			if p == nil || p.dead || p.stopped {
 				return
 			}
@@ -804,7 +805,7 @@ func (c *client) prove(id ids.TaskID, s *spec) {
 			if v != s.value {
 				w.fail([]ids.TaskID{id}, "client %s read a wrong value of %s", c.id, id)
 			}
-			c.proved[id] = u.Generation
+			c.verified[id] = u.Generation
 		})
 	})
 }

@@ -12,8 +12,8 @@ type link struct {
 	broken bool
 	// upAt and downAt are the arrival times of the last message in each direction.
 	upAt, downAt time.Time
-	// upBroken and downBroken notify the two ends of a break: upBroken the scheduler, which the up
-	// direction leads to, downBroken the worker or client.
+	// upBroken and downBroken are called when the two ends notice a break: upBroken at the
+	// scheduler, downBroken at the worker or client. nil: that end does not notice.
 	upBroken, downBroken func()
 }
 
@@ -30,12 +30,12 @@ func (l *link) send(up bool, deliver, again func()) {
 	if l.broken {
 		return
 	}
-	if w.trouble(w.plan.drop) {
-		l.breaks()
+	if w.fault(w.plan.drop) {
+		l.cut()
 		return
 	}
 	delay := w.between(50*time.Microsecond, 2*time.Millisecond)
-	if w.trouble(w.plan.slow) {
+	if w.fault(w.plan.slow) {
 		delay = w.between(2*time.Millisecond, time.Second)
 	}
 	last := &l.downAt
@@ -52,7 +52,7 @@ func (l *link) send(up bool, deliver, again func()) {
 			deliver()
 		}
 	})
-	if again != nil && w.trouble(w.plan.duplicate) {
+	if again != nil && w.fault(w.plan.duplicate) {
 		w.counts.duplicates++
 		late := w.between(0, 50*time.Millisecond)
 		if w.chance(0.3) {
@@ -62,8 +62,8 @@ func (l *link) send(up bool, deliver, again func()) {
 	}
 }
 
-// breaks cuts the stream. Both ends notice after a delay.
-func (l *link) breaks() {
+// cut cuts the stream. Both ends notice after a delay.
+func (l *link) cut() {
 	if l.broken {
 		return
 	}

@@ -41,7 +41,8 @@ type plan struct {
 	lateRegister float64
 	// These are mean times between faults in the whole cluster; 0: never.
 	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery time.Duration
-	// executorDies and noRoom are probabilities for each run.
+	// executorDies is the probability that a run ends by the death of its executor, noRoom that it
+	// finds no memory for its result.
 	executorDies, noRoom float64
 	// duplicateAssign allows duplicates of assignments too.
 	duplicateAssign bool

@@ -34,7 +34,7 @@ type host struct {
 	proc      *process
 }
 
-// start begins a new life of the worker.
+// start begins a new life of the worker, with an empty slab.
 func (h *host) start() {
 	w := h.w
 	w.lastIncarnation++
@@ -48,9 +48,9 @@ func (h *host) start() {
 			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
 			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
 		}),
-		books: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
-		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, maps: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
-		reserved: map[lifecycle.ReservationID]ledger.ReservationID{}, waits: map[ledger.ReservationID]lifecycle.ReservationID{},
+		ledger: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
+		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, mappings: map[ids.WorkerID]*process{}, slots: map[slotKey]*slot{},
+		reservations: map[lifecycle.ReservationID]ledger.ReservationID{}, queuedReservations: map[ledger.ReservationID]lifecycle.ReservationID{},
 	}
 	h.proc = p
 	w.log("%s starts as %s", h.name, p.incarnation)
@@ -67,7 +67,7 @@ func (h *host) crash(cause string) {
 	h.end()
 	if p.link != nil {
 		if w.chance(0.7) {
-			p.link.breaks()
+			p.link.cut()
 		} else {
 			p.link.broken = true
 		}
@@ -77,7 +77,8 @@ func (h *host) crash(cause string) {
 	}
 }
 
-// leave ends the process in an orderly way, with a last message to the scheduler.
+// leave ends the process with a last message to the scheduler. A stopped process leaves when it
+// continues.
 func (h *host) leave() {
 	p := h.proc
 	if p.stopped {
@@ -90,8 +91,8 @@ func (h *host) leave() {
 	}
 	h.w.counts.leaves++
 	h.w.log("%s leaves", h.name)
-	p.said.leaving = true
-	p.speak()
+	p.outgoing.leaving = true
+	p.sendOutgoing()
 	h.end()
 }
 
@@ -101,8 +102,8 @@ func (h *host) askToLeave() {
 	p := h.proc
 	h.w.log("%s is told to leave", h.name)
 	p.run(func() {
-		p.asked = true
-		p.said.draining = true
+		p.leaveRequested = true
+		p.outgoing.draining = true
 	})
 	h.w.after(h.w.between(100*time.Millisecond, 4*time.Second), func() {
 		if h.proc == p {
@@ -111,9 +112,10 @@ func (h *host) askToLeave() {
 	})
 }
 
-// mayLeave leaves if the scheduler has allowed it and no attempt is left here.
+// mayLeave makes the process leave if it was asked to, the scheduler has allowed it, and no attempt
+// is left here.
 func (p *process) mayLeave() {
-	if p.asked && p.drained && !p.dead && len(p.life.Attempts()) == 0 {
+	if p.leaveRequested && p.leaveAllowed && !p.dead && len(p.life.Attempts()) == 0 {
 		p.w.log("%s is drained", p.host.name)
 		p.host.leave()
 	}
@@ -129,8 +131,8 @@ type written struct {
 func (h *host) end() {
 	w := h.w
 	h.proc.dead = true
-	h.proc.silenced()
-	h.buried()
+	h.proc.endSubscriptions()
+	h.unmapLater()
 	h.proc = nil
 	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
 }
@@ -141,13 +143,13 @@ type process struct {
 	w           *world
 	host        *host
 	incarnation string
-	// dead means that the process has ended. stopped means that it is suspended; parked are the
-	// actions for when it continues.
+	// dead means that the process has ended, stopped that it is suspended. parked are the actions
+	// that it performs when it continues.
 	dead, stopped bool
 	parked        []func()
 
-	life  *lifecycle.Machine
-	books *ledger.Ledger
+	life   *lifecycle.Machine
+	ledger *ledger.Ledger
 	// small are results that are not in the slab.
 	small map[object]uint64
 	// values are the values of the objects in the ledger.
@@ -155,33 +157,35 @@ type process struct {
 	// written are objects that clients wrote and that the scheduler has not accepted yet. Readers
 	// do not find them.
 	written map[object]*written
-	// asked means that the process wants to leave, drained that it may.
-	asked, drained bool
+	// leaveRequested means that the process wants to leave, leaveAllowed that the scheduler has
+	// allowed it.
+	leaveRequested, leaveAllowed bool
 
 	self ids.WorkerID
 	link *link
-	// said collects the next message to the scheduler.
-	said  inbound
+	// outgoing collects the next message to the scheduler.
+	outgoing workerMessage
+	// peers are the addresses of workers that the scheduler has sent.
 	peers map[ids.WorkerID]*process
-	// maps are the processes, living or dead, whose memory is mapped here.
-	maps map[ids.WorkerID]*process
+	// mappings are the processes, living or dead, whose memory is mapped here.
+	mappings map[ids.WorkerID]*process
 
-	// readers wait for objects of this process.
-	readers []reader
+	// subscribers wait for completion notifications of this process.
+	subscribers []subscriber
 
 	jobs  map[lifecycle.Ref]*job
-	lanes map[laneKey]*lane
+	slots map[slotKey]*slot
 	// events wait for a step of the lifecycle machine, in order.
-	events  []lifecycle.Event
-	pumping bool
-	ticking bool
+	events   []lifecycle.Event
+	stepping bool
+	ticking  bool
 
 	lastReservation ledger.ReservationID
-	reserved        map[lifecycle.ReservationID]ledger.ReservationID
-	// waits are the reservations in the ledger's queue.
-	waits map[ledger.ReservationID]lifecycle.ReservationID
+	reservations    map[lifecycle.ReservationID]ledger.ReservationID
+	// queuedReservations are the reservations in the ledger's queue.
+	queuedReservations map[ledger.ReservationID]lifecycle.ReservationID
 
-	sinceCheck int
+	stepsSinceCheck int
 }
 
 // job is one attempt that was assigned to the process.
@@ -190,22 +194,22 @@ type job struct {
 	spec       *spec
 	assignment *assignment
 	inputs     []jobInput
-	// memory is the lifecycle machine's reservation for the run; own is a reservation of the run
-	// itself.
-	memory lifecycle.ReservationID
-	own    ledger.ReservationID
-	lane   *lane
-	// begun means that its lane is running it. runs changes whenever the job enters or leaves a
-	// lane, so that a late timer can detect that its run is over.
+	// memory is the reservation that the lifecycle machine made for the run, ownReservation that of
+	// the run itself; 0: none.
+	memory         lifecycle.ReservationID
+	ownReservation ledger.ReservationID
+	slot           *slot
+	// begun means that its slot is running it. runs changes whenever the job enters or leaves a
+	// slot, so that a late timer can detect that its run is over.
 	begun   bool
 	runs    int
 	began   time.Time
 	timeout time.Duration
 	bytes   uint64
 	ended   *sched.TaskError
-	// double means that the attempt was assigned again after its end, and that its result is still
-	// here.
-	double bool
+	// reassigned means that the attempt was assigned again after its end, and that its result is
+	// still here.
+	reassigned bool
 }
 
 // jobInput is one input, in the order of the arguments. known means that value is set and the slab
@@ -225,7 +229,7 @@ func (p *process) run(do func()) {
 		p.parked = append(p.parked, do)
 	default:
 		do()
-		p.speak()
+		p.sendOutgoing()
 	}
 }
 
@@ -273,26 +277,26 @@ func (p *process) connect() {
 		ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 	}
 	if !w.plan.keepReports {
-		p.said = inbound{}
+		p.outgoing = workerMessage{}
 	}
 	// Attempts that have ended count as running until their end is reported.
-	for _, r := range p.said.reports {
+	for _, r := range p.outgoing.reports {
 		if r.Outcome != sched.OutcomeStarted && r.Outcome != sched.OutcomeRetractRefused {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 		}
 	}
 	// Objects that were not accepted yet are not in the inventory. The worker reports each of them
 	// again, once.
-	p.said.gained = slices.DeleteFunc(p.said.gained, func(g sched.Stored) bool { return g.Written })
+	p.outgoing.gained = slices.DeleteFunc(p.outgoing.gained, func(g sched.Stored) bool { return g.Written })
 	for _, o := range sortedObjects(p.written) {
-		p.said.gained = append(p.said.gained, p.written[o].report)
+		p.outgoing.gained = append(p.outgoing.gained, p.written[o].report)
 	}
-	if p.asked {
-		p.drained, p.said.draining = false, true
+	if p.leaveRequested {
+		p.leaveAllowed, p.outgoing.draining = false, true
 	}
 	register := func() { w.server.register(l, p, ev) }
 	l.send(true, register, nil)
-	if l.broken && w.trouble(w.plan.lateRegister) {
+	if l.broken && w.fault(w.plan.lateRegister) {
 		w.after(w.between(0, 3*time.Second), register)
 	}
 }
@@ -320,23 +324,23 @@ func (s *server) sessionOn(p *process, l *link) *session {
 	return nil
 }
 
-// speak sends the collected message, if there is one.
-func (p *process) speak() {
-	if p.said.empty() || p.dead {
+// sendOutgoing sends the collected message, if there is one.
+func (p *process) sendOutgoing() {
+	if p.outgoing.empty() || p.dead {
 		return
 	}
 	if p.link == nil {
 		if !p.w.plan.keepReports {
-			p.said = inbound{}
+			p.outgoing = workerMessage{}
 		}
 		return
 	}
-	said := p.said
-	p.said = inbound{}
+	said := p.outgoing
+	p.outgoing = workerMessage{}
 	p.send(said, 0)
 }
 
-func (p *process) send(said inbound, stats uint64) {
+func (p *process) send(said workerMessage, stats uint64) {
 	w, l := p.w, p.link
 	if !said.empty() {
 		w.log("stream %d from %s: %s", l.number, p.host.name, &said)
@@ -344,7 +348,7 @@ func (p *process) send(said inbound, stats uint64) {
 	var x *session
 	l.send(true, func() {
 		if x = w.server.sessionOn(p, l); x != nil {
-			w.server.heard(x, said.clone(), stats)
+			w.server.receive(x, said.clone(), stats)
 		}
 	}, func() {
 		if x == nil {
@@ -359,20 +363,20 @@ func (p *process) send(said inbound, stats uint64) {
 				// last. Real streams do not repeat messages within a session, so leave these out.
 				again.gained, again.lost = nil, nil
 			}
-			w.server.heard(x, again, 0)
+			w.server.receive(x, again, 0)
 		}
 	})
 }
 
 // beat sends a heartbeat once a second.
 func (p *process) beat() {
-	if at, ok := p.books.NextDeadline(); ok && !p.w.now.Before(at) {
-		p.ledgerDid(p.books.Expire(p.w.now))
+	if at, ok := p.ledger.NextDeadline(); ok && !p.w.now.Before(at) {
+		p.carryOutLedger(p.ledger.Expire(p.w.now))
 	}
 	if p.link != nil {
-		p.send(inbound{}, 1+p.books.Stats().HeldBytes)
+		p.send(workerMessage{}, 1+p.ledger.Stats().HeldBytes)
 	}
-	p.pump()
+	p.stepAll()
 	p.mayLeave()
 	p.after(beatEvery, p.beat)
 }
@@ -384,21 +388,21 @@ func (p *process) loseObject() {
 		return
 	}
 	o := pick(p.w, all)
-	if v, ok := p.books.Lookup(o); ok && len(v.Pins)+v.Leases > 0 {
+	if v, ok := p.ledger.Lookup(o); ok && len(v.Pins)+v.Leases > 0 {
 		return
 	}
 	p.run(func() {
 		lost := sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)}
 		p.w.log("%s loses %s", p.host.name, o)
-		p.w.book.byTask[o.Task].letGo = true
+		p.w.oracle.byTask[o.Task].mayBeLost = true
 		p.drop(o)
-		p.said.lost = append(p.said.lost, lost)
-		p.pump()
+		p.outgoing.lost = append(p.outgoing.lost, lost)
+		p.stepAll()
 	})
 }
 
-// heard handles a message from the scheduler.
-func (p *process) heard(l *link, said *outbound) {
+// receive handles a message from the scheduler.
+func (p *process) receive(l *link, said *schedulerMessage) {
 	w := p.w
 	if p.link != l {
 		return
@@ -421,11 +425,11 @@ func (p *process) heard(l *link, said *outbound) {
 	for _, e := range said.peers {
 		p.peers[e.worker] = e.at
 		if e.at == nil {
-			delete(p.maps, e.worker)
+			delete(p.mappings, e.worker)
 		}
 	}
 	for _, r := range said.accepted {
-		p.judged(object{Task: r.Task, Generation: r.Generation}, true)
+		p.decided(object{Task: r.Task, Generation: r.Generation}, true)
 	}
 	for i := range said.assignments {
 		p.assigned(&said.assignments[i])
@@ -437,19 +441,19 @@ func (p *process) heard(l *link, said *outbound) {
 		p.push(lifecycle.Cancelled{Ref: lifecycle.Ref(r)})
 	}
 	for _, r := range said.releases {
-		p.judged(object{Task: r.Task, Generation: r.Generation}, false)
+		p.decided(object{Task: r.Task, Generation: r.Generation}, false)
 		p.push(lifecycle.Released{Object: lifecycle.Object{Task: r.Task, Generation: r.Generation}})
 	}
 	for _, r := range said.rescues {
 		p.rescue(r)
 	}
-	p.drained = p.drained || said.drained
-	p.pump()
+	p.leaveAllowed = p.leaveAllowed || said.drained
+	p.stepAll()
 	p.mayLeave()
 }
 
-// judged handles the scheduler's decision about an object that a client wrote.
-func (p *process) judged(o object, accepted bool) {
+// decided handles the scheduler's decision about an object that a client wrote.
+func (p *process) decided(o object, accepted bool) {
 	if x := p.written[o]; x != nil {
 		delete(p.written, o)
 		x.answer(accepted)
@@ -469,23 +473,23 @@ func sortedObjects[V any](m map[object]V) []object {
 
 func (p *process) push(e lifecycle.Event) { p.events = append(p.events, e) }
 
-// pump steps the lifecycle machine until no event is left.
-func (p *process) pump() {
-	if p.pumping {
+// stepAll steps the lifecycle machine until no event is left.
+func (p *process) stepAll() {
+	if p.stepping {
 		return
 	}
-	p.pumping = true
+	p.stepping = true
 	for len(p.events) > 0 {
 		e := p.events[0]
 		p.events = p.events[1:]
 		for _, effect := range slices.Clone(p.life.Step(p.w.now, e)) {
 			p.carryOut(effect)
 		}
-		if p.sinceCheck++; p.sinceCheck >= p.w.server.checkEvery {
+		if p.stepsSinceCheck++; p.stepsSinceCheck >= p.w.server.checkEvery {
 			p.deepCheck()
 		}
 	}
-	p.pumping = false
+	p.stepping = false
 	if !p.ticking && len(p.jobs) > 0 {
 		p.ticking = true
 		p.after(20*time.Millisecond, p.tick)
@@ -493,11 +497,11 @@ func (p *process) pump() {
 }
 
 func (p *process) deepCheck() {
-	p.sinceCheck = 0
+	p.stepsSinceCheck = 0
 	if err := p.life.Check(); err != nil {
 		p.w.fail(nil, "worker %s: an invariant is broken: %v", p.host.name, err)
 	}
-	if err := p.books.Check(); err != nil {
+	if err := p.ledger.Check(); err != nil {
 		p.w.fail(nil, "worker %s: an invariant is broken: %v", p.host.name, err)
 	}
 }
@@ -506,7 +510,7 @@ func (p *process) tick() {
 	p.ticking = false
 	if len(p.jobs) > 0 {
 		p.push(lifecycle.Ticked{})
-		p.pump()
+		p.stepAll()
 	}
 }
 
@@ -518,7 +522,7 @@ func (p *process) find(o object) (uint64, bool) {
 	if v, ok := p.small[o]; ok {
 		return v, true
 	}
-	if v, ok := p.books.Lookup(o); ok && v.State == ledger.Sealed {
+	if v, ok := p.ledger.Lookup(o); ok && v.State == ledger.Sealed {
 		return p.values[o], true
 	}
 	return 0, false
@@ -530,7 +534,7 @@ func (p *process) isSmall(o object) bool {
 }
 
 func (p *process) size(o object) uint64 {
-	if v, ok := p.books.Lookup(o); ok {
+	if v, ok := p.ledger.Lookup(o); ok {
 		return v.Bytes()
 	}
 	return smallBytes
@@ -539,7 +543,7 @@ func (p *process) size(o object) uint64 {
 // inventory lists the readable objects, by task.
 func (p *process) inventory() []object {
 	var out []object
-	for _, v := range p.books.Objects() {
+	for _, v := range p.ledger.Objects() {
 		if v.State == ledger.Sealed && p.written[v.ID] == nil {
 			out = append(out, v.ID)
 		}
@@ -560,8 +564,8 @@ func (p *process) drop(o object) {
 		delete(p.small, o)
 		return
 	}
-	if effects, err := p.books.Drop(o); err == nil {
-		p.ledgerDid(effects)
+	if effects, err := p.ledger.Drop(o); err == nil {
+		p.carryOutLedger(effects)
 	}
 }
 
@@ -573,19 +577,19 @@ func inputPin(r lifecycle.Ref) ledger.Pin {
 	return ledger.Pin{Reason: ledger.PinInput, Holder: taskHolder(r.Task), Attempt: r.Attempt}
 }
 
-// ledgerDid carries out the ledger's effects.
-func (p *process) ledgerDid(effects []ledger.Effect) {
+// carryOutLedger carries out the ledger's effects.
+func (p *process) carryOutLedger(effects []ledger.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case ledger.Granted:
-			if id, ok := p.waits[e.Reservation]; ok {
-				delete(p.waits, e.Reservation)
+			if id, ok := p.queuedReservations[e.Reservation]; ok {
+				delete(p.queuedReservations, e.Reservation)
 				p.push(lifecycle.Reserved{Reservation: id})
 			}
 		case ledger.Refused:
-			if id, ok := p.waits[e.Reservation]; ok {
-				delete(p.waits, e.Reservation)
-				delete(p.reserved, id)
+			if id, ok := p.queuedReservations[e.Reservation]; ok {
+				delete(p.queuedReservations, e.Reservation)
+				delete(p.reservations, id)
 				p.push(lifecycle.ReserveFailed{Reservation: id, Message: e.Err.Error()})
 			}
 		case ledger.Freed:
@@ -599,11 +603,11 @@ func (p *process) ledgerDid(effects []ledger.Effect) {
 
 // release ends a reservation in the ledger.
 func (p *process) release(id ledger.ReservationID) {
-	effects, err := p.books.Release(id)
+	effects, err := p.ledger.Release(id)
 	if err != nil && !errors.Is(err, ledger.ErrUnknown) {
 		p.w.fail(nil, "worker %s: %v", p.host.name, err)
 	}
-	p.ledgerDid(effects)
+	p.carryOutLedger(effects)
 }
 
 func runnerOf(op sched.OpSpec) string {
@@ -623,24 +627,24 @@ func (p *process) assigned(a *assignment) {
 	ref := lifecycle.Ref{Task: a.Task, Attempt: a.Attempt}
 	if p.jobs[ref] != nil {
 		p.push(&lifecycle.Assigned{Ref: ref})
-		p.pump()
+		p.stepAll()
 		return
 	}
 	if _, done := p.find(objectOf(ref)); done {
 		return // It ran before. Its result was reported or is in the inventory.
 	}
-	s := w.book.ofArguments(a.Arguments)
+	s := w.oracle.specOf(a.Arguments)
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
 		w.fail([]ids.TaskID{a.Task}, "%s came to %s with the wrong arguments: %q", ref, p.host.name, a.Arguments)
 	}
 	j := &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
 	p.jobs[ref] = j
-	if makers, awaited := p.early(a); len(makers)+len(awaited) > 0 {
+	if makers, awaited := p.missingInputs(a); len(makers)+len(awaited) > 0 {
 		p.push(&lifecycle.AssignedAhead{Ref: ref, Makers: makers, Awaited: awaited})
 	} else {
 		p.push(p.admit(j))
 	}
-	p.pump()
+	p.stepAll()
 }
 
 // admit looks up the inputs of an attempt, and pins those that are here.
@@ -672,7 +676,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 				continue
 			}
 			li.Pinned = true
-			if err := p.books.Pin(o, inputPin(ref)); err != nil {
+			if err := p.ledger.Pin(o, inputPin(ref)); err != nil {
 				w.fail([]ids.TaskID{a.Task}, "worker %s: %v", p.host.name, err)
 			}
 		}
@@ -693,9 +697,9 @@ func (p *process) carryOut(e lifecycle.Effect) {
 	case lifecycle.Reserve:
 		p.reserve(e)
 	case lifecycle.Unreserve:
-		if id, ok := p.reserved[e.Reservation]; ok {
-			delete(p.reserved, e.Reservation)
-			delete(p.waits, id)
+		if id, ok := p.reservations[e.Reservation]; ok {
+			delete(p.reservations, e.Reservation)
+			delete(p.queuedReservations, id)
 			p.release(id)
 		}
 	case lifecycle.StartFetch:
@@ -707,7 +711,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 			w.fail([]ids.TaskID{e.Ref.Task, o.Task}, "worker %s: %s is to be pinned for %s and is not here", p.host.name, o, e.Ref)
 		}
 		if !p.isSmall(o) {
-			if err := p.books.Pin(o, inputPin(e.Ref)); err != nil {
+			if err := p.ledger.Pin(o, inputPin(e.Ref)); err != nil {
 				w.fail([]ids.TaskID{e.Ref.Task}, "worker %s: %v", p.host.name, err)
 			}
 			return
@@ -719,16 +723,16 @@ func (p *process) carryOut(e lifecycle.Effect) {
 		}
 	case lifecycle.Loosen: // nothing moves without a tier below the slab
 	case lifecycle.Unpin:
-		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref)); err == nil {
-			p.ledgerDid(effects)
+		if effects, err := p.ledger.Unpin(object(e.Object), inputPin(e.Ref)); err == nil {
+			p.carryOutLedger(effects)
 		}
 	case lifecycle.StartRun:
-		p.enter(e)
+		p.startRun(e)
 	case lifecycle.StopRun:
 		p.stopRun(e.Ref)
 	case lifecycle.TakeBack:
-		if j := p.jobs[e.Ref]; j != nil && j.lane != nil && !j.begun {
-			p.leaveLane(j)
+		if j := p.jobs[e.Ref]; j != nil && j.slot != nil && !j.begun {
+			p.leaveSlot(j)
 			p.push(lifecycle.RunReturned{Ref: e.Ref})
 		}
 	case lifecycle.Publish:
@@ -738,20 +742,20 @@ func (p *process) carryOut(e lifecycle.Effect) {
 		if j.bytes <= inlineBytes {
 			r.Inline = encode(j.spec.value)
 		}
-		p.said.reports = append(p.said.reports, r)
-		p.tell(objectOf(e.Ref))
+		p.outgoing.reports = append(p.outgoing.reports, r)
+		p.notify(objectOf(e.Ref))
 	case lifecycle.Await:
-		p.await(object(e.Object), e.Peer)
+		p.subscribe(object(e.Object), e.Peer)
 	case lifecycle.Unawait:
 		if peer := p.peers[e.Peer]; peer != nil {
-			w.after(w.wordDelay(), func() { peer.unlist(object(e.Object), p) })
+			w.after(w.notificationDelay(), func() { peer.unsubscribe(object(e.Object), p) })
 		}
 	case lifecycle.Discard:
 		p.drop(objectOf(e.Ref))
 	case lifecycle.Report:
 		p.report(e)
 	case lifecycle.Gained:
-		p.said.gained = append(p.said.gained, sched.Stored{Replica: sched.Replica{
+		p.outgoing.gained = append(p.outgoing.gained, sched.Stored{Replica: sched.Replica{
 			Task: e.Object.Task, Generation: e.Object.Generation, Bytes: e.Bytes}})
 	case lifecycle.Drop:
 		p.drop(object(e.Object))
@@ -779,29 +783,29 @@ func (p *process) report(e lifecycle.Report) {
 	if e.Outcome != lifecycle.Started && e.Outcome != lifecycle.RetractRefused {
 		delete(p.jobs, e.Ref)
 	}
-	p.said.reports = append(p.said.reports, r)
+	p.outgoing.reports = append(p.outgoing.reports, r)
 }
 
 func (p *process) reserve(e lifecycle.Reserve) {
 	p.lastReservation++
 	id := p.lastReservation
-	standing, effects, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
-	p.ledgerDid(effects)
+	standing, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
+	p.carryOutLedger(effects)
 	if err != nil {
 		p.push(lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()})
 		return
 	}
-	p.reserved[e.Reservation] = id
+	p.reservations[e.Reservation] = id
 	if standing == ledger.Ready {
 		p.push(lifecycle.Reserved{Reservation: e.Reservation})
 		return
 	}
-	p.waits[id] = e.Reservation
+	p.queuedReservations[id] = e.Reservation
 }
 
-// scattered stores an object that a client wrote; answer later tells the client whether the
+// storeWritten stores an object that a client wrote; answer later tells the client whether the
 // scheduler accepts it. It returns false if there is no room.
-func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)) bool {
+func (p *process) storeWritten(task ids.TaskID, s *spec, answer func(accepted bool)) bool {
 	o := object{Task: task, Generation: dataGeneration}
 	if x := p.written[o]; x != nil {
 		// An object is written once. A client that writes it again only asks whether the worker has
@@ -819,8 +823,8 @@ func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)
 		stored.Inline = encode(s.value)
 	}
 	p.written[o] = &written{stored, answer}
-	p.said.gained = append(p.said.gained, stored)
-	p.pump()
+	p.outgoing.gained = append(p.outgoing.gained, stored)
+	p.stepAll()
 	return true
 }
 
@@ -835,17 +839,17 @@ func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 	if from == 0 {
 		p.lastReservation++
 		id = p.lastReservation
-		_, effects, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}})
-		p.ledgerDid(effects)
+		_, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}})
+		p.carryOutLedger(effects)
 		if err != nil {
 			return false
 		}
 		defer p.release(id)
 	}
-	if _, err := p.books.Allocate(id, o, s.bytes); err != nil {
+	if _, err := p.ledger.Allocate(id, o, s.bytes); err != nil {
 		return false
 	}
-	if err := p.books.Seal(o, nil); err != nil {
+	if err := p.ledger.Seal(o, nil); err != nil {
 		p.w.fail([]ids.TaskID{o.Task}, "worker %s: %v", p.host.name, err)
 	}
 	p.values[o] = s.value
@@ -872,9 +876,9 @@ func (p *process) leftovers() string {
 	if p == nil {
 		return "not running"
 	}
-	s := p.books.Stats()
-	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.written)+len(p.jobs)+len(p.values)+len(p.reserved) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
+	s := p.ledger.Stats()
+	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.written)+len(p.jobs)+len(p.values)+len(p.reservations) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reserved))
+	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reservations))
 }

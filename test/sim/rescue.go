@@ -18,7 +18,7 @@ func (h *host) machine() int { return h.index / (workerCount / machines) }
 
 // survivors lists the workers that the scheduler believes to have the memory of a lost worker
 // mapped. Some of them have not, and some workers that have are missing.
-func (s *server) survivors(lost *remote, cause string) (out []ids.WorkerID) {
+func (s *server) survivors(lost *registeredWorker, cause string) (out []ids.WorkerID) {
 	if !s.w.plan.mapped || cause == "left the cluster" {
 		return nil
 	}
@@ -26,28 +26,28 @@ func (s *server) survivors(lost *remote, cause string) (out []ids.WorkerID) {
 		if r == nil || r.session == nil || r.proc.host.machine() != lost.proc.host.machine() {
 			continue
 		}
-		if _, maps := r.proc.maps[lost.id]; maps && s.w.chance(0.95) || s.w.chance(0.05) {
+		if _, maps := r.proc.mappings[lost.id]; maps && s.w.chance(0.95) || s.w.chance(0.05) {
 			out = append(out, r.id)
 		}
 	}
 	return out
 }
 
-// mapped notes that this process now has the memory of a peer mapped.
-func (p *process) mapped(id ids.WorkerID, peer *process) {
+// addMapping notes that this process now has the memory of a peer mapped.
+func (p *process) addMapping(id ids.WorkerID, peer *process) {
 	if p.w.plan.mapped && peer != nil && peer.host.machine() == p.host.machine() {
-		p.maps[id] = peer
+		p.mappings[id] = peer
 	}
 }
 
-// buried makes all processes unmap the memory of a dead process after some time, even without an
-// order.
-func (h *host) buried() {
+// unmapLater makes all processes unmap the memory of the dead process after some time, even without
+// an order of the scheduler.
+func (h *host) unmapLater() {
 	dead := h.proc
 	h.w.after(h.w.between(time.Second, 5*time.Second), func() {
 		for _, o := range h.w.hosts {
-			if o.proc != nil && o.proc.maps[dead.self] == dead {
-				delete(o.proc.maps, dead.self)
+			if o.proc != nil && o.proc.mappings[dead.self] == dead {
+				delete(o.proc.mappings, dead.self)
 			}
 		}
 	})
@@ -57,18 +57,18 @@ func (h *host) buried() {
 func (p *process) rescue(r rescue) {
 	w := p.w
 	p.after(w.between(20*time.Microsecond, 3*time.Millisecond)+time.Duration(p.size(r.object)), func() {
-		o, dead := r.object, p.maps[r.dead]
+		o, dead := r.object, p.mappings[r.dead]
 		gained := func() {
-			p.said.gained = append(p.said.gained, sched.Stored{Replica: sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)}})
+			p.outgoing.gained = append(p.outgoing.gained, sched.Stored{Replica: sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)}})
 		}
 		if _, here := p.find(o); here {
 			gained()
 			return
 		}
 		failed := sched.RescueFailed{Dead: r.dead, Objects: []sched.Replica{{Task: o.Task, Generation: o.Generation}}}
-		s := w.book.byTask[o.Task]
+		s := w.oracle.byTask[o.Task]
 		switch {
-		case dead == nil, !dead.dead, dead.incarnation != r.incarnation, w.trouble(w.plan.rescueFails), dead.isSmall(o):
+		case dead == nil, !dead.dead, dead.incarnation != r.incarnation, w.fault(w.plan.rescueFails), dead.isSmall(o):
 		case s == nil:
 			w.fail([]ids.TaskID{o.Task}, "worker %s is to rescue %s, which nobody submitted", p.host.name, o)
 		default:
@@ -79,10 +79,10 @@ func (p *process) rescue(r rescue) {
 			if sealed && p.store(o, s, 0) {
 				w.counts.rescued++
 				gained()
-				p.pump()
+				p.stepAll()
 				return
 			}
 		}
-		p.said.failed = append(p.said.failed, failed)
+		p.outgoing.failed = append(p.outgoing.failed, failed)
 	})
 }

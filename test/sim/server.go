@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// server simulates the scheduler's loop around the real machine: sessions, leases, reconnects,
+// server simulates the scheduler's loop around the real machine: sessions, leases, reconnections,
 // deaths, watches.
 type server struct {
 	w          *world
@@ -18,14 +18,14 @@ type server struct {
 	assignment sched.Assignment
 
 	// byID is indexed by worker id; nil for a lost worker.
-	byID   []*remote
-	byName map[string]*remote
+	byID   []*registeredWorker
+	byName map[string]*registeredWorker
 	// dead are the incarnations whose death was reported.
 	dead map[string]bool
-	// lost are all workers that were ever lost.
-	lost     map[ids.WorkerID]*remote
-	touched  []*session
-	lastLink uint64
+	// lostWorkers are all workers that were ever lost.
+	lostWorkers   map[ids.WorkerID]*registeredWorker
+	dirtySessions []*session
+	lastLink      uint64
 
 	leases     map[ids.ClientID]*lease
 	lastClient ids.ClientID
@@ -37,14 +37,14 @@ type server struct {
 
 	// timer is the time of the next TimePassed; zero: not set.
 	timer time.Time
-	// assigned are all attempts that were ever sent.
+	// assigned has every attempt that was ever sent, with its worker.
 	assigned map[sched.TaskRef]ids.WorkerID
 
-	checkEvery, sinceCheck int
+	checkEvery, stepsSinceCheck int
 }
 
-// remote is one worker incarnation, known until it is lost.
-type remote struct {
+// registeredWorker is one worker incarnation, known until it is lost.
+type registeredWorker struct {
 	id             ids.WorkerID
 	name           string
 	incarnation    string
@@ -56,17 +56,17 @@ type remote struct {
 // session is one stream of a worker, as the scheduler sees it.
 type session struct {
 	link     *link
-	remote   *remote
+	worker   *registeredWorker
 	ended    bool
 	lastSeen time.Time
-	out      outbound
+	outgoing schedulerMessage
 	dirty    bool
 	peers    map[ids.WorkerID]bool
 }
 
-// outbound is one message to a worker. The worker handles stop and reregister first, then the
-// registration, peers and accepted objects, then the other orders in the order of the fields.
-type outbound struct {
+// schedulerMessage is one message to a worker. The worker handles stop and reregister first, then
+// the registration, peers and accepted objects, then the other orders in the order of the fields.
+type schedulerMessage struct {
 	registered    ids.WorkerID
 	peers         []peer
 	assignments   []assignment
@@ -91,8 +91,8 @@ type assignment struct {
 	op sched.OpSpec
 }
 
-// inbound is one message from a worker.
-type inbound struct {
+// workerMessage is one message from a worker.
+type workerMessage struct {
 	reports []sched.Report
 	gained  []sched.Stored
 	lost    []sched.Replica
@@ -101,19 +101,19 @@ type inbound struct {
 	draining, leaving bool
 }
 
-func (m *inbound) empty() bool {
+func (m *workerMessage) empty() bool {
 	return len(m.reports)+len(m.gained)+len(m.lost)+len(m.failed) == 0 && !m.draining && !m.leaving
 }
 
 // clone copies the message, because the machine may keep its slices.
-func (m inbound) clone() inbound {
-	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.draining, m.leaving}
+func (m workerMessage) clone() workerMessage {
+	return workerMessage{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.draining, m.leaving}
 }
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
 		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10, NoCopies: true}),
-		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, lost: map[ids.WorkerID]*remote{},
+		byID: make([]*registeredWorker, 1), byName: map[string]*registeredWorker{}, dead: map[string]bool{}, lostWorkers: map[ids.WorkerID]*registeredWorker{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
@@ -127,7 +127,7 @@ func (s *server) process(id ids.WorkerID) *process {
 	return nil
 }
 
-func (s *server) get(id ids.WorkerID) *remote {
+func (s *server) get(id ids.WorkerID) *registeredWorker {
 	if int(id) >= len(s.byID) {
 		return nil
 	}
@@ -141,13 +141,13 @@ func (s *server) step(ev sched.Event) {
 
 // check tests the machine's invariants once in checkEvery steps.
 func (s *server) check() {
-	if s.sinceCheck++; s.sinceCheck >= s.checkEvery {
+	if s.stepsSinceCheck++; s.stepsSinceCheck >= s.checkEvery {
 		s.deepCheck()
 	}
 }
 
 func (s *server) deepCheck() {
-	s.sinceCheck = 0
+	s.stepsSinceCheck = 0
 	if err := s.m.Check(); err != nil {
 		s.w.fail(nil, "the scheduler's invariant is broken: %v", err)
 	}
@@ -165,15 +165,15 @@ func (s *server) carryOut() {
 		case sched.EffectAssign:
 			s.assign(e)
 		case sched.EffectRetract:
-			if o := s.outOf(e.Worker); o != nil {
+			if o := s.messageTo(e.Worker); o != nil {
 				o.retractions = append(o.retractions, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
 			}
 		case sched.EffectCancel:
-			if o := s.outOf(e.Worker); o != nil {
+			if o := s.messageTo(e.Worker); o != nil {
 				o.cancellations = append(o.cancellations, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
 			}
 		case sched.EffectRelease:
-			if o := s.outOf(e.Worker); o != nil {
+			if o := s.messageTo(e.Worker); o != nil {
 				o.releases = append(o.releases, sched.Replica{Task: e.Task, Generation: e.Attempt})
 			}
 		case sched.EffectNotify:
@@ -187,19 +187,19 @@ func (s *server) carryOut() {
 		case sched.EffectFunctionUnused:
 			delete(s.functions, e.Function)
 		case sched.EffectRescue:
-			o := s.outOf(e.Worker)
-			o.rescues = append(o.rescues, rescue{e.Dead, s.lost[e.Dead].incarnation, object{Task: e.Task, Generation: e.Attempt}})
+			o := s.messageTo(e.Worker)
+			o.rescues = append(o.rescues, rescue{e.Dead, s.lostWorkers[e.Dead].incarnation, object{Task: e.Task, Generation: e.Attempt}})
 		case sched.EffectUnmap:
-			o := s.outOf(e.Worker)
+			o := s.messageTo(e.Worker)
 			o.peers = append(o.peers, peer{e.Dead, nil})
 		case sched.EffectDrained:
-			s.outOf(e.Worker).drained = true
+			s.messageTo(e.Worker).drained = true
 		case sched.EffectAccept:
-			o := s.outOf(e.Worker)
+			o := s.messageTo(e.Worker)
 			o.accepted = append(o.accepted, sched.Replica{Task: e.Task, Generation: e.Attempt})
 		case sched.EffectTaskForgotten:
 			if _, ok := s.m.Task(e.Task); ok {
-				w.fail([]ids.TaskID{e.Task}, "%s is forgotten and still there", e.Task)
+				w.fail([]ids.TaskID{e.Task}, "%s is forgotten but still exists", e.Task)
 			}
 		default:
 			w.fail(nil, "unknown effect %+v", e)
@@ -219,27 +219,27 @@ func (s *server) carryOut() {
 	}
 }
 
-// outOf returns the next message to a worker. It fails the run if the worker has no session.
-func (s *server) outOf(id ids.WorkerID) *outbound {
+// messageTo returns the next message to a worker. It fails the run if the worker has no session.
+func (s *server) messageTo(id ids.WorkerID) *schedulerMessage {
 	r := s.get(id)
 	if r == nil || r.session == nil {
 		s.w.fail(nil, "an order for %s, which has no session", id)
 		return nil
 	}
-	return r.session.building(s)
+	return r.session.message(s)
 }
 
-func (x *session) building(s *server) *outbound {
+func (x *session) message(s *server) *schedulerMessage {
 	if !x.dirty {
 		x.dirty = true
-		s.touched = append(s.touched, x)
+		s.dirtySessions = append(s.dirtySessions, x)
 	}
-	return &x.out
+	return &x.outgoing
 }
 
 func (s *server) assign(e *sched.Effect) {
 	w := s.w
-	o := s.outOf(e.Worker)
+	o := s.messageTo(e.Worker)
 	a := &s.assignment
 	if !s.m.AssignmentOf(e.Task, a) || a.Attempt != e.Attempt {
 		w.log("  (withdrawn in the same step)")
@@ -247,7 +247,7 @@ func (s *server) assign(e *sched.Effect) {
 	}
 	ref := sched.TaskRef{Task: e.Task, Attempt: e.Attempt}
 	if was, twice := s.assigned[ref]; twice {
-		w.fail([]ids.TaskID{e.Task}, "%s/%s is assigned to %s and was to %s", e.Task, e.Attempt, e.Worker, was)
+		w.fail([]ids.TaskID{e.Task}, "%s/%s is assigned to %s, and was assigned to %s before", e.Task, e.Attempt, e.Worker, was)
 	}
 	s.assigned[ref] = e.Worker
 	x := s.get(e.Worker).session
@@ -280,7 +280,7 @@ func (s *server) assign(e *sched.Effect) {
 
 // flush sends the collected messages: now, or sometimes a little later together with the next ones.
 func (s *server) flush() {
-	if len(s.touched) > 0 && s.w.chance(0.2) {
+	if len(s.dirtySessions) > 0 && s.w.chance(0.2) {
 		s.w.after(s.w.between(0, 500*time.Microsecond), s.flushNow)
 		return
 	}
@@ -288,37 +288,37 @@ func (s *server) flush() {
 }
 
 func (s *server) flushNow() {
-	for _, x := range s.touched {
+	for _, x := range s.dirtySessions {
 		x.dirty = false
 		if !x.ended {
 			s.send(x)
 		}
 	}
-	s.touched = s.touched[:0]
+	s.dirtySessions = s.dirtySessions[:0]
 	s.flushWatches()
 }
 
 func (s *server) send(x *session) {
-	said := x.out
-	x.out = outbound{}
-	p, l := x.remote.proc, x.link
+	said := x.outgoing
+	x.outgoing = schedulerMessage{}
+	p, l := x.worker.proc, x.link
 	w := s.w
-	w.log("stream %d to %s: %s", l.number, x.remote.name, &said)
+	w.log("stream %d to %s: %s", l.number, x.worker.name, &said)
 	again := said
 	again.registered = 0
 	if !w.plan.duplicateAssign {
 		again.assignments = nil
 	}
-	l.send(false, func() { p.run(func() { p.heard(l, &said) }) }, func() {
+	l.send(false, func() { p.run(func() { p.receive(l, &said) }) }, func() {
 		p.run(func() {
 			w.log("again, stream %d to %s", l.number, p.host.name)
-			p.heard(l, &again)
+			p.receive(l, &again)
 		})
 	})
 }
 
 // String lists the content of a message.
-func (o *outbound) String() string {
+func (o *schedulerMessage) String() string {
 	b := []byte{}
 	if o.registered != 0 {
 		b = fmt.Appendf(b, "registered %s ", o.registered)
@@ -351,7 +351,7 @@ func (o *outbound) String() string {
 }
 
 // String lists the content of a message.
-func (m *inbound) String() string {
+func (m *workerMessage) String() string {
 	b := []byte{}
 	for i := range m.reports {
 		r := &m.reports[i]
@@ -382,30 +382,30 @@ func (m *inbound) String() string {
 func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 	w := s.w
 	if s.dead[ev.Incarnation] {
-		l.send(false, func() { p.run(func() { p.heard(l, &outbound{stop: "declared dead"}) }) }, nil)
+		l.send(false, func() { p.run(func() { p.receive(l, &schedulerMessage{stop: "declared dead"}) }) }, nil)
 		return
 	}
 	r := s.byName[ev.Name]
 	if r != nil && r.incarnation != ev.Incarnation {
 		if r.session != nil {
-			l.breaks() // The name is in use; the process tries again.
+			l.cut() // The name is in use, so the process tries again.
 			return
 		}
 		s.lose(r, "a new incarnation registered under its name", "another incarnation registered")
 		r = nil
 	}
 	if r == nil {
-		r = &remote{id: ids.WorkerID(len(s.byID)), name: ev.Name, incarnation: ev.Incarnation, proc: p}
+		r = &registeredWorker{id: ids.WorkerID(len(s.byID)), name: ev.Name, incarnation: ev.Incarnation, proc: p}
 		s.byID = append(s.byID, r)
 		s.byName[ev.Name] = r
 	} else if r.session != nil {
 		// The worker will see the end of its old stream.
 		r.session.ended = true
-		r.session.link.breaks()
+		r.session.link.cut()
 	}
-	x := &session{link: l, remote: r, lastSeen: w.now, peers: map[ids.WorkerID]bool{}}
+	x := &session{link: l, worker: r, lastSeen: w.now, peers: map[ids.WorkerID]bool{}}
 	r.session = x
-	x.building(s).registered = r.id
+	x.message(s).registered = r.id
 	ev.Worker = r.id
 	w.log("%s registers as %s: holds %d, runs %v", ev.Name, r.id, len(ev.Inventory), ev.Running)
 	s.step(ev)
@@ -419,20 +419,20 @@ func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 
 func (s *server) watchLease(x *session, at time.Time) {
 	s.w.at(at, func() {
-		if x.ended || x.remote.session != x {
+		if x.ended || x.worker.session != x {
 			return
 		}
 		if end := x.lastSeen.Add(workerLease); end.After(s.w.now) {
 			s.watchLease(x, end)
 			return
 		}
-		s.lose(x.remote, "no message for 5s", "")
+		s.lose(x.worker, "no message for 5s", "")
 		s.flush()
 	})
 }
 
 func (s *server) disconnected(x *session) {
-	r := x.remote
+	r := x.worker
 	if x.ended || r.session != x {
 		return
 	}
@@ -461,33 +461,34 @@ func (s *server) died(name, incarnation string) {
 	s.flush()
 }
 
-func (s *server) lose(r *remote, cause, stop string) {
+func (s *server) lose(r *registeredWorker, cause, stop string) {
 	s.w.log("%s (%s) is lost: %s", r.name, r.id, cause)
-	s.w.book.lostWorkers++
+	s.w.oracle.lostWorkers++
 	s.byID[r.id] = nil
 	if s.byName[r.name] == r {
 		delete(s.byName, r.name)
 	}
 	if x := r.session; x != nil {
 		r.session = nil
-		x.out.reregister, x.out.stop = stop == "", stop
+		x.outgoing.reregister, x.outgoing.stop = stop == "", stop
 		x.ended = true
 		s.send(x)
 	}
-	s.lost[r.id] = r
+	s.lostWorkers[r.id] = r
 	survivors := s.survivors(r, cause)
 	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
 	for _, o := range s.byID {
 		if o != nil && o.session != nil && o.session.peers[r.id] && !slices.Contains(survivors, o.id) {
-			out := o.session.building(s)
+			out := o.session.message(s)
 			out.peers = append(out.peers, peer{r.id, nil})
 		}
 	}
 }
 
-// heard hands a worker's message to the machine.
-func (s *server) heard(x *session, said inbound, stats uint64) {
-	r := x.remote
+// receive passes a worker's message to the machine. stats is the number of used bytes in a
+// heartbeat; 0: the message is none.
+func (s *server) receive(x *session, said workerMessage, stats uint64) {
+	r := x.worker
 	if x.ended || r.session != x {
 		s.w.log("stream %d is stale", x.link.number)
 		return
@@ -535,12 +536,12 @@ func (s *server) drain(name string) {
 func (s *server) graphChanged(id ids.GraphID) {
 	info, ok := s.m.Graph(id)
 	if !ok {
-		s.w.fail(nil, "graph %s changed and is not there", id)
+		s.w.fail(nil, "graph %s changed but does not exist", id)
 	}
 	if info.Client != 0 || info.EndedAt.IsZero() || !info.EndedAt.Equal(s.w.now) {
 		return
 	}
-	for _, spec := range s.w.book.graphs[id] {
+	for _, spec := range s.w.oracle.graphs[id] {
 		task, ok := s.m.Lookup(spec.namespace, spec.key)
 		if !ok {
 			continue
@@ -549,7 +550,7 @@ func (s *server) graphChanged(id ids.GraphID) {
 		if t.State == sched.TaskReleased || t.Graph != id {
 			continue
 		}
-		if err := s.w.book.judge(spec, t.State, t.Err); err != nil {
+		if err := s.w.oracle.check(spec, t.State, t.Err); err != nil {
 			s.w.fail([]ids.TaskID{task}, "detached graph %s: %v", id, err)
 		}
 	}
@@ -578,8 +579,8 @@ func (s *server) openClient(ns string) ids.ClientID {
 	return s.lastClient
 }
 
-// heardFrom renews a client's lease. It returns an error if the lease has ended.
-func (s *server) heardFrom(id ids.ClientID) *sched.Error {
+// renewLease renews a client's lease. It returns an error if the lease has ended.
+func (s *server) renewLease(id ids.ClientID) *sched.Error {
 	if s.leases[id] == nil {
 		return &sched.Error{Kind: sched.ErrUnknownClient, Object: id.String(), Message: "the lease ended"}
 	}
@@ -592,7 +593,7 @@ func (s *server) forgetClient(id ids.ClientID) { delete(s.leases, id) }
 func (s *server) notify(e *sched.Effect) {
 	l := s.leases[e.Client]
 	if l == nil {
-		s.w.fail([]ids.TaskID{e.Task}, "news of %s for client %s, which is not there", e.Task, e.Client)
+		s.w.fail([]ids.TaskID{e.Task}, "a notification about %s is for client %s, which does not exist", e.Task, e.Client)
 		return
 	}
 	if l.watch != nil {
@@ -638,7 +639,7 @@ func (s *server) flushWatches() {
 		v.changed = v.changed[:0]
 		clear(v.listed)
 		c := v.client
-		v.link.send(false, func() { c.told(v.link, updates) }, nil)
+		v.link.send(false, func() { c.receiveUpdates(v.link, updates) }, nil)
 	}
 	s.notified = s.notified[:0]
 }

@@ -32,10 +32,10 @@ type world struct {
 	server  *server
 	hosts   []*host
 	clients []*client
-	book    *book
-	// calm means that the faults are over.
-	calm bool
-	// suspect is a host whose trace lines belong in a failure report.
+	oracle  *oracle
+	// faultsOver means that no more faults are made.
+	faultsOver bool
+	// suspect is the name of a host; a failure report has its trace lines. "": none.
 	suspect string
 	// done ends the run.
 	done bool
@@ -44,11 +44,12 @@ type world struct {
 	counts          counts
 }
 
-// counts are numbers for the summary.
+// counts are numbers for the summary. pipelined counts fetches of objects that were arriving at
+// their upstream, notArrived those of them whose object did not arrive in time.
 type counts struct {
-	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, awaits, words int
-	writes, refused                                                                                             int
-	runs, tasks, followed, missed                                                                               int
+	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, subscriptions, notifications int
+	writes, refused                                                                                                            int
+	runs, tasks, pipelined, notArrived                                                                                         int
 }
 
 // Result is the result of a successful run.
@@ -72,7 +73,7 @@ type failure struct {
 func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace(whole)}
 	w.plan = newPlan(w.rng)
-	w.book = newBook(w)
+	w.oracle = newOracle(w)
 	w.server = newServer(w, checkEvery)
 	defer func() {
 		if r := recover(); r != nil {
@@ -82,20 +83,20 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	w.begin()
 	for !w.done {
 		if len(w.queue) == 0 {
-			w.fail(nil, "nothing is left to happen")
+			w.fail(nil, "no event is left although the run is not over")
 		}
 		e := heap.Pop(&w.queue).(entry)
 		w.now = e.at
 		if w.events++; w.events > maxEvents {
-			w.fail(nil, "%d events: this does not end", w.events)
+			w.fail(nil, "%d events: the run does not end", w.events)
 		}
 		e.run()
 	}
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, awaits %d, words %d, writes %d, refused %d, followed %d, not there %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.awaits, c.words, c.writes, c.refused, c.followed, c.missed),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived),
 	}, nil
 }
 
@@ -107,7 +108,7 @@ func (w *world) fail(tasks []ids.TaskID, format string, args ...any) {
 	panic(failure{fmt.Sprintf(format, args...), tasks})
 }
 
-// explain makes the error report of a failed run.
+// explain makes the report of a failed run from the value of its panic.
 func (w *world) explain(r any) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d at %v: ", w.seed, w.elapsed())
@@ -197,10 +198,10 @@ func (w *world) at(when time.Time, run func()) {
 
 func (w *world) after(d time.Duration, run func()) { w.at(w.now.Add(d), run) }
 
-// chance is true with probability p. trouble is the same for a fault, so it is false once calm is
-// set.
-func (w *world) chance(p float64) bool  { return p > 0 && w.rng.Float64() < p }
-func (w *world) trouble(p float64) bool { return !w.calm && w.chance(p) }
+// chance is true with probability p. fault is the same for a fault: after the end of the faults it
+// is always false.
+func (w *world) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
+func (w *world) fault(p float64) bool  { return !w.faultsOver && w.chance(p) }
 
 func (w *world) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(w.rng.Float64()*float64(high-low))
@@ -227,15 +228,15 @@ func (w *world) begin() {
 	w.regularly(w.plan.stopEvery, func() {
 		w.anyHost(func(h *host) { h.proc.stop(w.between(50*time.Millisecond, 8*time.Second)) })
 	})
-	w.regularly(w.plan.leaveEvery, func() { w.anyHost(w.retire) })
+	w.regularly(w.plan.leaveEvery, func() { w.anyHost(w.makeLeave) })
 	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
-		w.calm = true
+		w.faultsOver = true
 		w.log("calm")
-		w.after(w.plan.chaos/4, w.watchEnd)
+		w.after(w.plan.chaos/4, w.checkResults)
 	})
-	w.after(w.plan.chaos+hangAfter, func() { w.fail(w.unfinished(), "hang: the cluster has not come to an end: %s", w.stage()) })
+	w.after(w.plan.chaos+hangAfter, func() { w.fail(w.unfinished(), "hang: the cluster has unfinished work: %s", w.outstanding()) })
 }
 
 // regularly runs an action at random times with the given mean interval, until the faults end. 0:
@@ -245,7 +246,7 @@ func (w *world) regularly(mean time.Duration, run func()) {
 		return
 	}
 	w.after(time.Duration(w.rng.ExpFloat64()*float64(mean)), func() {
-		if w.calm {
+		if w.faultsOver {
 			return
 		}
 		run()
@@ -253,8 +254,8 @@ func (w *world) regularly(mean time.Duration, run func()) {
 	})
 }
 
-// retire makes a worker leave: at once, by SIGTERM, or after an operator has drained it.
-func (w *world) retire(h *host) {
+// makeLeave makes a worker leave: at once, by SIGTERM, or after an operator has drained it.
+func (w *world) makeLeave(h *host) {
 	switch {
 	case w.chance(0.3):
 		h.leave()
@@ -278,10 +279,10 @@ func (w *world) anyHost(run func(*host)) {
 	}
 }
 
-func (w *world) stage() string {
+func (w *world) outstanding() string {
 	var waiting []string
 	for _, c := range w.clients {
-		waiting = append(waiting, fmt.Sprintf("client %s %s", c.id, c.stage()))
+		waiting = append(waiting, fmt.Sprintf("client %s %s", c.id, c.outstanding()))
 	}
 	return fmt.Sprintf("%s; totals %+v", strings.Join(waiting, "; "), w.server.m.Totals())
 }
@@ -299,35 +300,35 @@ func (w *world) unfinished() []ids.TaskID {
 	return out
 }
 
-// watchEnd checks, after the faults have ended, that everything comes to its end. First every
+// checkResults checks, after the faults have ended, that all work comes to its end. First every
 // client has its results. Then the scheduler and the workers agree. Then all clients leave, and
 // nothing may be left.
-func (w *world) watchEnd() {
+func (w *world) checkResults() {
 	for _, c := range w.clients {
-		if !c.satisfied() {
-			w.after(100*time.Millisecond, w.watchEnd)
+		if !c.complete() {
+			w.after(100*time.Millisecond, w.checkResults)
 			return
 		}
 	}
 	w.log("every client has its results")
 	w.after(workerLease+reconnectGrace+5*time.Second, func() {
-		w.agree()
+		w.compareViews()
 		for _, c := range w.clients {
-			if !c.satisfied() {
-				// A worker that was lost last had results; these are being made again.
-				w.after(100*time.Millisecond, w.watchEnd)
+			if !c.complete() {
+				// Workers that were lost late had results, which are being computed again.
+				w.after(100*time.Millisecond, w.checkResults)
 				return
 			}
 		}
 		for _, c := range w.clients {
 			c.close(w.chance(0.3))
 		}
-		w.watchEmpty()
+		w.checkEmpty()
 	})
 }
 
-// agree compares the scheduler's view of all objects with the workers' inventories.
-func (w *world) agree() {
+// compareViews compares the scheduler's view of all objects with the workers' inventories.
+func (w *world) compareViews() {
 	m := w.server.m
 	type place struct {
 		task ids.TaskID
@@ -359,7 +360,7 @@ func (w *world) agree() {
 			// watchEmpty checks them later.
 			if _, known := m.Task(o.Task); known && !believed[place{o.Task, h.index}] {
 				w.suspect = h.name
-				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s and the scheduler does not know", h.name, o.Task, o.Generation)
+				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s, which the scheduler does not know", h.name, o.Task, o.Generation)
 			}
 		}
 	}
@@ -376,8 +377,8 @@ func (w *world) agree() {
 	w.log("both sides agree")
 }
 
-// watchEmpty waits until nothing is left, and then ends the run.
-func (w *world) watchEmpty() {
+// checkEmpty waits until nothing is left, and then ends the run.
+func (w *world) checkEmpty() {
 	left := w.leftovers()
 	if len(left) == 0 {
 		w.server.deepCheck()
@@ -388,7 +389,7 @@ func (w *world) watchEmpty() {
 	if w.elapsed() > w.plan.chaos+hangAfter-time.Second {
 		w.fail(w.unfinished(), "left behind: %s", strings.Join(left[:min(len(left), 10)], "; "))
 	}
-	w.after(500*time.Millisecond, w.watchEmpty)
+	w.after(500*time.Millisecond, w.checkEmpty)
 }
 
 func (w *world) leftovers() (left []string) {

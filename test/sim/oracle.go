@@ -38,7 +38,8 @@ type spec struct {
 	op        sched.OpSpec
 	options   sched.Options
 	inputs    []*spec
-	run       time.Duration
+	// run is the duration of the function.
+	run time.Duration
 	// bytes is the size of the result in the slab; 0: it is small.
 	bytes uint64
 	// failures is the number of runs of a flaky function that fail; failed counts those so far.
@@ -49,39 +50,40 @@ type spec struct {
 	// never. cancelledBy has the clients that cancelled it.
 	cancelledAt, retriedAt uint64
 	cancelledBy            map[ids.ClientID]bool
-	// letGo means that the task's object may be gone: a client cancelled or released the task, or a
-	// worker lost the object.
-	letGo bool
-	// mark is the number of the last walk that visited the task.
-	mark uint64
+	// mayBeLost means that the object of the task may be gone: a client cancelled or released the
+	// task, or a worker lost the object.
+	mayBeLost bool
+	// walked is the number of the last walk that visited the task; see oracle.lastWalk.
+	walked uint64
 }
 
-// book has every task that any client ever submitted.
-type book struct {
-	w      *world
-	specs  []*spec
-	byTask map[ids.TaskID]*spec
-	graphs map[ids.GraphID][]*spec
-	mark   uint64
+// oracle has every task that any client ever submitted, with the result that it must have. It
+// decides whether an outcome is right.
+type oracle struct {
+	w        *world
+	specs    []*spec
+	byTask   map[ids.TaskID]*spec
+	graphs   map[ids.GraphID][]*spec
+	lastWalk uint64
 	// lostWorkers counts the workers that were declared lost. Scattered data may be lost with them.
 	lostWorkers int
 }
 
-func newBook(w *world) *book {
-	return &book{w: w, byTask: map[ids.TaskID]*spec{}, graphs: map[ids.GraphID][]*spec{}}
+func newOracle(w *world) *oracle {
+	return &oracle{w: w, byTask: map[ids.TaskID]*spec{}, graphs: map[ids.GraphID][]*spec{}}
 }
 
 // add adds a new task and computes its result.
-func (b *book) add(s *spec) *spec {
-	s.index = len(b.specs)
-	b.specs = append(b.specs, s)
+func (o *oracle) add(s *spec) *spec {
+	s.index = len(o.specs)
+	o.specs = append(o.specs, s)
 	values := make([]uint64, len(s.inputs))
 	for i, in := range s.inputs {
 		values[i] = in.value
 	}
 	s.value = result(s.arguments(), values)
 	s.cancelledBy = map[ids.ClientID]bool{}
-	b.w.counts.tasks++
+	o.w.counts.tasks++
 	return s
 }
 
@@ -90,16 +92,16 @@ func (s *spec) arguments() []byte {
 	return binary.LittleEndian.AppendUint64([]byte(s.key+"\x00"), uint64(s.index))
 }
 
-// ofArguments finds the task from the arguments that a worker got; nil if they are wrong.
-func (b *book) ofArguments(arguments []byte) *spec {
+// specOf returns the task with the arguments that a worker got; nil if they are wrong.
+func (o *oracle) specOf(arguments []byte) *spec {
 	if len(arguments) < 8 {
 		return nil
 	}
 	i := binary.LittleEndian.Uint64(arguments[len(arguments)-8:])
-	if i >= uint64(len(b.specs)) {
+	if i >= uint64(len(o.specs)) {
 		return nil
 	}
-	return b.specs[i]
+	return o.specs[i]
 }
 
 // result computes the value of any function from its arguments and inputs.
@@ -113,23 +115,23 @@ func result(arguments []byte, inputs []uint64) uint64 {
 }
 
 // walk visits a task and all tasks that it needs.
-func (b *book) walk(s *spec, visit func(*spec)) {
-	b.mark++
+func (o *oracle) walk(s *spec, visit func(*spec)) {
+	o.lastWalk++
 	stack := []*spec{s}
 	for len(stack) > 0 {
 		top := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		if top.mark == b.mark {
+		if top.walked == o.lastWalk {
 			continue
 		}
-		top.mark = b.mark
+		top.walked = o.lastWalk
 		visit(top)
 		stack = append(stack, top.inputs...)
 	}
 }
 
-// reasonOf is the error reason of a task that fails by itself; empty if it does not.
-func (s *spec) reasonOf() string {
+// expectedReason is the error reason of a task that fails by itself; empty if it can succeed.
+func (s *spec) expectedReason() string {
 	switch s.kind {
 	case fails:
 		return "FUNCTION_RAISED"
@@ -144,11 +146,11 @@ func (s *spec) reasonOf() string {
 	return ""
 }
 
-// judge returns an error if a task's outcome is wrong.
-func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error {
+// check returns an error if the outcome of a task is wrong.
+func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) error {
 	origins := map[string]*spec{}
 	doomed, cancelled := false, false
-	b.walk(s, func(a *spec) {
+	o.walk(s, func(a *spec) {
 		switch a.kind {
 		case fails, hangs, kills:
 			doomed = true
@@ -170,7 +172,7 @@ func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error
 		if err == nil {
 			return fmt.Errorf("%s failed without an error", s.key)
 		}
-		if b.w.plan.tight && (err.Reason == "OUT_OF_MEMORY" || err.Reason == "INPUT_FAILED") {
+		if o.w.plan.tight && (err.Reason == "OUT_OF_MEMORY" || err.Reason == "INPUT_FAILED") {
 			return nil
 		}
 		origin := origins[err.OriginKey]
@@ -179,12 +181,12 @@ func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error
 		}
 		want := "INPUT_FAILED"
 		if origin == s {
-			want = s.reasonOf()
+			want = s.expectedReason()
 		}
 		if err.Reason != want {
 			return fmt.Errorf("%s failed with %s, not %s: %s", s.key, err.Reason, want, err.Message)
 		}
-		if origin.kind == data && b.lostWorkers+b.w.counts.clientCrashes == 0 && !origin.letGo {
+		if origin.kind == data && o.lostWorkers+o.w.counts.clientCrashes == 0 && !origin.mayBeLost {
 			return fmt.Errorf("%s failed for lost data though no worker was lost and nobody gave it up: %s", s.key, err.Message)
 		}
 	case sched.TaskCancelled:
@@ -267,7 +269,7 @@ func (w *world) task(namespace, key string, inputs []*spec) *spec {
 			s.options.Priority = int32(w.rng.IntN(5)) - 2
 		}
 	}
-	return w.book.add(s)
+	return w.oracle.add(s)
 }
 
 // graph makes a graph of a random shape, inputs before their users. Some of its roots may use
