@@ -50,13 +50,13 @@ func TestLongErrorsReachTheClient(t *testing.T) {
 	}
 	other := noop(emoji(7))
 	other.Call = &pb.TaskSpec_PackedArguments{PackedArguments: []byte("other")}
-	_, namespace := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{Namespace: strings.Repeat("n", 1<<20), Keys: []string{"k"}})
+	_, namespace := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{Tasks: &pb.TaskSet{Namespace: strings.Repeat("n", 1<<20), Keys: []string{"k"}}})
 	_, worker := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Worker: workerNamed(strings.Repeat("w", 128))})
-	_, key := c.client.GetTask(ctx, &pb.GetTaskRequest{Key: emoji(1)})
+	_, key := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: emoji(1)}}})
 	unknownOp := noop("o")
 	unknownOp.What = &pb.TaskSpec_Op{Op: strings.Repeat("\n", 512)}
 	c.final(c.watch(ctx, &pb.WatchRequest{ClientId: id}), failing.GetTaskIds())
-	_, failed := c.client.GetResult(ctx, &pb.GetResultRequest{Key: emoji(7), Namespace: "default"})
+	_, failed := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: emoji(7)}, Namespace: "default"}})
 	for _, test := range []struct {
 		name   string
 		err    error

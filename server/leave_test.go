@@ -54,7 +54,7 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 			t.Fatalf("the last message to the worker that leaves: %v", leaver.last)
 		}
 		say(leaver, &workerv1.SessionRequest{Leaving: true})
-		task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: data.GetTaskId()})
+		task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: data.GetTaskId()}}})
 		if err != nil || task.GetTask().GetState() != pb.TaskState_TASK_STATE_SUCCEEDED {
 			t.Errorf("after the worker has left: %v, %v", task, err)
 		}

@@ -39,7 +39,7 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 			t.Fatalf("the cluster's life is %x, the worker was told %x", life, first.registered.GetLife())
 		}
 		replicas := func() int {
-			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: task})
+			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: task}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -68,12 +68,12 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	if found != tasks {
 		t.Errorf("%d of %d tasks were listed", found, tasks)
 	}
-	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: wide[0], Story: true})
+	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: wide[0]}}, History: true})
 	if err != nil || task.GetTask().GetInputCount() != inputs || task.GetTask().GetMissingInputs() != inputs {
 		t.Fatalf("%d inputs, %d of them missing, %v", task.GetTask().GetInputCount(), task.GetTask().GetMissingInputs(), err)
 	}
 	small(t, task)
-	explained, err := c.client.ExplainTask(ctx, &pb.ExplainTaskRequest{TaskId: wide[0]})
+	explained, err := c.client.ExplainTask(ctx, &pb.ExplainTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: wide[0]}}})
 	if err != nil || len(explained.GetMissing()) == 0 {
 		t.Fatalf("%v, %v", explained, err)
 	}

@@ -51,7 +51,7 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 			t.Fatalf("the survivor was told %v", survivor.last)
 		}
 		state := func(task uint64) *pb.Task {
-			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: task})
+			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: task}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -88,7 +88,7 @@ func TestSubmittedTasksRunAndTheirClientHearsOfIt(t *testing.T) {
 	if err != nil || len(clients.GetClients()) != 1 || clients.GetClients()[0].GetHeldTasks() != 1000 {
 		t.Errorf("clients: %v, %v", clients, err)
 	}
-	if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, TaskIds: submitted.GetTaskIds()}); err != nil {
+	if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Ids: submitted.GetTaskIds()}}); err != nil {
 		t.Fatal(err)
 	}
 	cluster, err := c.client.GetClusterInfo(ctx, &pb.GetClusterInfoRequest{})
@@ -293,7 +293,7 @@ func TestFunctionsTravelOnce(t *testing.T) {
 	// When no task refers to the function any more, the worker is ordered to forget it, and the
 	// scheduler has forgotten it as well.
 	release := func(tasks []uint64) {
-		if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, TaskIds: tasks}); err != nil {
+		if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Ids: tasks}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -484,17 +484,17 @@ func TestResultsAreReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "good"})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "good"}}})
 	wantReason(t, err, "RESULT_NOT_READY", "good")
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "nothing"})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "nothing"}}})
 	wantReason(t, err, "UNKNOWN_TASK", "nothing")
-	explained, err := c.client.ExplainTask(ctx, &pb.ExplainTaskRequest{Key: "good"})
-	if err != nil || explained.GetReason() != "NO_WORKERS" {
+	explained, err := c.client.ExplainTask(ctx, &pb.ExplainTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "good"}}})
+	if err != nil || explained.GetStatus() != pb.TaskStatus_TASK_STATUS_NO_WORKERS {
 		t.Errorf("explanation: %v, %v", explained, err)
 	}
 	waited := make(chan error, 1)
 	go func() {
-		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Key: "good", Wait: durationpb.New(patience)})
+		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "good"}}, Wait: durationpb.New(patience)})
 		if got := fmt.Sprint(response.GetJson().AsInterface()); err == nil && got != "[[1 2] [3 -1]]" {
 			err = fmt.Errorf("result %s", got)
 		}
@@ -516,12 +516,12 @@ func TestResultsAreReadable(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("waiting: %v", err)
 	}
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "bad", Wait: durationpb.New(patience)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "bad"}}, Wait: durationpb.New(patience)})
 	wantReason(t, err, "TASK_FAILED", "no such luck")
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "large", Wait: durationpb.New(patience)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "large"}}, Wait: durationpb.New(patience)})
 	wantReason(t, err, "RESULT_NOT_INLINE", "LocateObjects")
-	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Key: "bad", Story: true})
-	if err != nil || task.GetTask().GetError().GetTraceback() != "line 1" || len(task.GetTask().GetStory()) == 0 {
+	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "bad"}}, History: true})
+	if err != nil || task.GetTask().GetError().GetTraceback() != "line 1" || len(task.GetTask().GetHistory()) == 0 {
 		t.Errorf("failed task: %v, %v", task, err)
 	}
 	located, err := c.client.LocateObjects(ctx, &pb.LocateObjectsRequest{TaskIds: append(submitted.GetTaskIds(), 4711)})
@@ -624,9 +624,9 @@ func TestCancelAndRetry(t *testing.T) {
 	}
 	for len((<-w.seen).GetAssignments()) == 0 {
 	}
-	_, err = c.client.CancelTasks(ctx, &pb.CancelTasksRequest{ClientId: id, Keys: []string{"nothing"}})
+	_, err = c.client.CancelTasks(ctx, &pb.CancelTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Keys: []string{"nothing"}}})
 	wantReason(t, err, "UNKNOWN_TASK", "nothing")
-	cancelled, err := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{ClientId: id, Keys: []string{"a-0"}, TaskIds: submitted.GetTaskIds()[1:], Reason: "enough"})
+	cancelled, err := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{ClientId: id, Reason: "enough", Tasks: &pb.TaskSet{Ids: submitted.GetTaskIds()[1:], Keys: []string{"a-0"}}})
 	if err != nil || cancelled.GetCancelledTasks() != 2 {
 		t.Fatalf("cancelled: %v, %v", cancelled, err)
 	}
@@ -637,7 +637,7 @@ func TestCancelAndRetry(t *testing.T) {
 	}
 	for len((<-w.seen).GetCancellations()) == 0 {
 	}
-	retried, err := c.client.RetryTasks(ctx, &pb.RetryTasksRequest{ClientId: id, TaskIds: submitted.GetTaskIds()})
+	retried, err := c.client.RetryTasks(ctx, &pb.RetryTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Ids: submitted.GetTaskIds()}})
 	if err != nil || retried.GetRetriedTasks() != 2 {
 		t.Errorf("retried: %v, %v", retried, err)
 	}

@@ -204,7 +204,7 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 	u := &millracev1.TaskUpdate{TaskId: id, State: Succeeded, Generation: 1}
 	switch op {
 	case "bench.noop":
-		u.InlineResult = []byte{8, 0}
+		u.Outcome = &millracev1.TaskUpdate_InlineResult{InlineResult: []byte{8, 0}}
 	case "echo":
 		var args millracev1.Arguments
 		if err := proto.Unmarshal(spec.GetPackedArguments(), &args); err != nil {
@@ -214,10 +214,12 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 		if err != nil {
 			panic(err)
 		}
-		u.InlineResult = b
+		u.Outcome = &millracev1.TaskUpdate_InlineResult{InlineResult: b}
 	case "fail":
 		u.State = Failed
-		u.Error = &millracev1.TaskError{Reason: "PYTHON_EXCEPTION", Message: "ValueError: no", OriginKey: spec.GetKey(), Worker: "host-0", Traceback: "Traceback\n  here\n"}
+		u.Outcome = &millracev1.TaskUpdate_Error{Error: &millracev1.TaskError{
+			Reason: "PYTHON_EXCEPTION", Message: "ValueError: no", OriginKey: spec.GetKey(), Worker: "host-0", Traceback: "Traceback\n  here\n",
+		}}
 	case "never", "data":
 		return nil
 	case "far":
@@ -232,7 +234,7 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 			panic(err)
 		}
 		f.objects[id] = &fakeObject{head: &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: id}, Header: header, FrameBytes: []uint64{24}}, frames: [][]byte{a.Data}}
-		u.OutputBytes, u.WorkerId = 24, 1
+		u.OutputBytes, u.Outcome = 24, &millracev1.TaskUpdate_WorkerId{WorkerId: 1}
 	}
 	return u
 }
@@ -312,7 +314,7 @@ func (f *fakeCluster) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStream
 func (f *fakeCluster) ReleaseTasks(_ context.Context, in *millracev1.ReleaseTasksRequest) (*millracev1.ReleaseTasksResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.released = append(f.released, in.GetTaskIds()...)
+	f.released = append(f.released, in.GetTasks().GetIds()...)
 	return &millracev1.ReleaseTasksResponse{}, nil
 }
 
@@ -349,7 +351,7 @@ func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObje
 func (f *fakeCluster) HoldTasks(_ context.Context, in *millracev1.HoldTasksRequest) (*millracev1.HoldTasksResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return &millracev1.HoldTasksResponse{TaskIds: make([]uint64, len(in.GetKeys())+f.answers)}, nil
+	return &millracev1.HoldTasksResponse{TaskIds: make([]uint64, len(in.GetTasks().GetKeys())+f.answers)}, nil
 }
 
 func (f *fakeCluster) ReadObjects(in *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
@@ -419,7 +421,7 @@ func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.W
 		return stream.SendAndClose(&millracev1.WriteObjectResponse{})
 	}
 	f.objects[o.head.GetObject().GetTaskId()] = &o
-	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, WorkerId: 1})
+	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, Outcome: &millracev1.TaskUpdate_WorkerId{WorkerId: 1}})
 	f.mu.Unlock()
 	f.ring()
 	return stream.SendAndClose(&millracev1.WriteObjectResponse{})

@@ -44,7 +44,7 @@ func TestCancelOfUnknownTasksSaysSo(t *testing.T) {
 	}
 	// The task is released without the client's knowledge, as by another connection with the same
 	// lease.
-	if _, err := c.service.ReleaseTasks(ctx, &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: []uint64{lost.TaskID()}}); err != nil {
+	if _, err := c.service.ReleaseTasks(ctx, &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Ids: []uint64{lost.TaskID()}}}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := c.Cancel(ctx, lost, kept); n != 1 || !errors.Is(err, ErrUnknownTask) || !strings.Contains(err.Error(), "lost") {
@@ -163,7 +163,7 @@ func TestAHoldThatExistsIsHeardOfAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The answer to this call is lost: the client holds the task without knowing it.
-	in := &millracev1.HoldTasksRequest{ClientId: c.ID(), Keys: []string{"held"}}
+	in := &millracev1.HoldTasksRequest{ClientId: c.ID(), Tasks: &millracev1.TaskSet{Keys: []string{"held"}}}
 	if _, err := c.Scheduler().HoldTasks(soon(t), in); err != nil {
 		t.Fatal(err)
 	}

@@ -91,15 +91,20 @@ func (c *Client) WaitForWorkers(ctx context.Context, n int) error {
 	return fmt.Errorf("millrace: %d of %d workers are active: the scheduler ended the stream", len(active), n)
 }
 
+// ref names a task of the client's namespace.
+func (c *Client) ref(key string) *millracev1.TaskRef {
+	return &millracev1.TaskRef{Task: &millracev1.TaskRef_Key{Key: key}, Namespace: c.config.namespace}
+}
+
 // Explain returns why a task is not running, or how it ran.
 func (c *Client) Explain(ctx context.Context, key string) (*millracev1.ExplainTaskResponse, error) {
-	out, err := c.service.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: key, Namespace: c.config.namespace})
+	out, err := c.service.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Task: c.ref(key)})
 	return out, callError(ctx, "ExplainTask", err)
 }
 
 // Task returns the scheduler's record of a task, with its history.
 func (c *Client) Task(ctx context.Context, key string) (*millracev1.Task, error) {
-	out, err := c.service.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: c.config.namespace, Story: true})
+	out, err := c.service.GetTask(ctx, &millracev1.GetTaskRequest{Task: c.ref(key), History: true})
 	return out.GetTask(), callError(ctx, "GetTask", err)
 }
 
@@ -140,7 +145,7 @@ func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
+	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Ids: ids}})
 	if err != nil {
 		if active = slices.DeleteFunc(active, ended); len(active) == 0 {
 			return 0, nil // they ended, or were released, in the meantime
@@ -255,7 +260,7 @@ func (c *Client) Retry(ctx context.Context, futures ...*Future) (uint64, error) 
 	for i, f := range futures {
 		before[i] = f.end.Load()
 	}
-	out, err := c.service.RetryTasks(ctx, &millracev1.RetryTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
+	out, err := c.service.RetryTasks(ctx, &millracev1.RetryTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Ids: ids}})
 	if err != nil {
 		return 0, callError(ctx, "RetryTasks", err)
 	}
@@ -279,7 +284,7 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	defer done()
 	c.futures.begin()
 	defer c.futures.end()
-	out, err := c.service.HoldTasks(ctx, &millracev1.HoldTasksRequest{ClientId: c.lease.Load(), Keys: keys})
+	out, err := c.service.HoldTasks(ctx, &millracev1.HoldTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Keys: keys}})
 	if err != nil {
 		return nil, callError(ctx, "HoldTasks", err)
 	}

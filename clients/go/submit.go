@@ -496,7 +496,7 @@ func (c *Client) sendReleases(ctx context.Context) {
 		if ids = c.futures.unheld(ids); len(ids) == 0 {
 			continue
 		}
-		in := &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: ids}
+		in := &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Ids: ids}}
 		err := c.retry(ctx, "ReleaseTasks", func(ctx context.Context) error {
 			_, err := c.service.ReleaseTasks(ctx, in)
 			return err

@@ -95,7 +95,7 @@ func TestEveryAcknowledgedCallIsInTheNextSnapshot(t *testing.T) {
 		seen("a new dataset", err, func(s schedapi.Snapshot) bool { return s.Dataset("n", "d") != nil })
 		err = l.Unpublish(ctx, "n", "d")
 		seen("the end of a dataset", err, func(s schedapi.Snapshot) bool { return s.Dataset("n", "d") == nil })
-		_, err = l.Cancel(ctx, sched.TasksCancelled{Tasks: accepted.Tasks}, "n", nil)
+		_, err = l.Cancel(ctx, sched.TasksCancelled{}, schedapi.TaskSet{Tasks: accepted.Tasks})
 		seen("a cancellation", err, func(s schedapi.Snapshot) bool { return s.Graph(accepted.Graph).State == schedapi.GraphCancelled })
 		err = l.ReleaseGraph(ctx, sched.GraphReleased{Graph: accepted.Graph})
 		seen("the end of a graph", err, func(s schedapi.Snapshot) bool { return s.Graph(accepted.Graph) == nil })

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -78,15 +79,18 @@ func (l *Loop) takeFunctions(s *schedapi.Submission) (added, missing []ids.Funct
 	return added, nil
 }
 
-// Hold makes a client hold tasks by key.
-func (l *Loop) Hold(ctx context.Context, event sched.TasksHeld) ([]ids.TaskID, error) {
+// Hold makes a client hold tasks.
+func (l *Loop) Hold(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) ([]ids.TaskID, error) {
 	var tasks []ids.TaskID
 	err := l.do(ctx, func() error {
-		if _, err := l.heardFrom(event.Client); err != nil {
+		if _, err := l.heardFrom(id); err != nil {
+			return err
+		}
+		if _, err := l.namespaceOf(id, set); err != nil {
 			return err
 		}
 		var err error
-		tasks, err = l.hold(event)
+		tasks, err = l.hold(sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys})
 		return err
 	})
 	return tasks, err
@@ -103,10 +107,20 @@ func (l *Loop) hold(event sched.TasksHeld) ([]ids.TaskID, error) {
 }
 
 // Release ends holds of a client.
-func (l *Loop) Release(ctx context.Context, event sched.TasksReleased) error {
+func (l *Loop) Release(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) error {
 	return l.do(ctx, func() error {
-		if _, err := l.heardFrom(event.Client); err != nil {
+		if _, err := l.heardFrom(id); err != nil {
 			return err
+		}
+		namespace, err := l.namespaceOf(id, set)
+		if err != nil {
+			return err
+		}
+		event := sched.TasksReleased{Client: id, Tasks: set.Tasks}
+		for _, key := range set.Keys {
+			if task, ok := l.machine.Lookup(namespace, key); ok {
+				event.Tasks = append(event.Tasks, task)
+			}
 		}
 		l.step(event)
 		return nil
@@ -114,9 +128,9 @@ func (l *Loop) Release(ctx context.Context, event sched.TasksReleased) error {
 }
 
 // Cancel cancels tasks.
-func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, namespace string, keys []string) (done sched.Cancelled, err error) {
+func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, set schedapi.TaskSet) (done sched.Cancelled, err error) {
 	err = l.do(ctx, func() error {
-		tasks, err := l.named(event.Client, event.Tasks, namespace, keys)
+		tasks, err := l.named(event.Client, set)
 		if err != nil {
 			return err
 		}
@@ -134,11 +148,21 @@ func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, namespace
 }
 
 // Retry runs failed or cancelled tasks again.
-func (l *Loop) Retry(ctx context.Context, id ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) (retried uint64, err error) {
+func (l *Loop) Retry(ctx context.Context, id ids.ClientID, set schedapi.TaskSet, graphs []ids.GraphID) (retried uint64, err error) {
 	err = l.do(ctx, func() error {
-		tasks, err := l.named(id, tasks, namespace, keys)
+		tasks, err := l.named(id, set)
 		if err != nil {
 			return err
+		}
+		for _, graph := range graphs {
+			ended, err := l.endedBadly(graph)
+			if err != nil {
+				return err
+			}
+			tasks = append(tasks, ended...)
+		}
+		if len(tasks) == 0 {
+			return nil
 		}
 		count, effects, refused := l.machine.Retry(l.now, sched.TasksRetried{Tasks: tasks}, l.effects[:0])
 		l.effects = effects
@@ -152,16 +176,42 @@ func (l *Loop) Retry(ctx context.Context, id ids.ClientID, tasks []ids.TaskID, n
 	return retried, err
 }
 
-// named appends the numbers of the tasks that are given by key to those given by number.
-func (l *Loop) named(id ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) ([]ids.TaskID, error) {
+// endedBadly lists the failed and the cancelled tasks of a graph.
+func (l *Loop) endedBadly(graph ids.GraphID) ([]ids.TaskID, error) {
+	if _, ok := l.machine.Graph(graph); !ok {
+		return nil, &sched.Error{Kind: sched.ErrUnknownGraph, Object: graph.String(), Message: fmt.Sprintf(
+			"there is no graph %d: it was released, or is of another scheduler's life; see ListGraphs", uint64(graph))}
+	}
+	var tasks []ids.TaskID
+	for _, state := range []sched.TaskState{sched.TaskFailed, sched.TaskCancelled} {
+		filter := sched.TaskFilter{Graph: graph, State: state}
+		for after, more := ids.TaskID(0), true; more; more = after != 0 {
+			var some []sched.TaskInfo
+			some, after = l.machine.Tasks(filter, after, retriedAtOnce)
+			for i := range some {
+				tasks = append(tasks, some[i].Task)
+			}
+		}
+	}
+	return tasks, nil
+}
+
+// retriedAtOnce bounds the tasks that endedBadly describes at once.
+const retriedAtOnce = 1000
+
+// named returns the numbers of the tasks of a set.
+func (l *Loop) named(id ids.ClientID, set schedapi.TaskSet) ([]ids.TaskID, error) {
 	if id != 0 {
-		c, err := l.heardFrom(id)
-		if err != nil {
+		if _, err := l.heardFrom(id); err != nil {
 			return nil, err
 		}
-		namespace = c.spec.Namespace
 	}
-	for _, key := range keys {
+	namespace, err := l.namespaceOf(id, set)
+	if err != nil {
+		return nil, err
+	}
+	tasks := set.Tasks
+	for _, key := range set.Keys {
 		task, ok := l.machine.Lookup(namespace, key)
 		if !ok {
 			return nil, &sched.Error{Kind: sched.ErrUnknownTask, Object: key, Message: fmt.Sprintf(
@@ -170,6 +220,19 @@ func (l *Loop) named(id ids.ClientID, tasks []ids.TaskID, namespace string, keys
 		tasks = append(tasks, task)
 	}
 	return tasks, nil
+}
+
+// namespaceOf returns the namespace of the keys of a set. A client can name its own only.
+func (l *Loop) namespaceOf(id ids.ClientID, set schedapi.TaskSet) (string, error) {
+	if id == 0 {
+		return cmp.Or(set.Namespace, "default"), nil
+	}
+	own := l.clients.get(id).spec.Namespace
+	if set.Namespace != "" && set.Namespace != own {
+		return "", &schedapi.Error{Kind: schedapi.ErrInvalidField, Object: "tasks.namespace", Message: fmt.Sprintf(
+			"tasks.namespace: the client is in namespace %q and cannot name tasks of %q: leave it empty, or open a client there", own, set.Namespace)}
+	}
+	return own, nil
 }
 
 // ReleaseGraph releases all tasks of a graph.

@@ -282,7 +282,7 @@ func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs, InputCount: t.InputCount,
 		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
 		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
-		SubmitTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths,
+		CreateTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths,
 	}
 }
 
@@ -290,9 +290,14 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 	into.TaskId = uint64(u.Task)
 	into.State = pb.TaskState(u.State)
 	into.OutputBytes = u.OutputBytes
-	into.InlineResult = u.Inline
-	into.Error = taskErrorTo(u.Err)
-	into.WorkerId = uint32(u.Worker)
+	switch {
+	case u.Err != nil:
+		into.Outcome = &pb.TaskUpdate_Error{Error: taskErrorTo(u.Err)}
+	case u.Inline != nil:
+		into.Outcome = &pb.TaskUpdate_InlineResult{InlineResult: u.Inline}
+	case u.Worker != 0:
+		into.Outcome = &pb.TaskUpdate_WorkerId{WorkerId: uint32(u.Worker)}
+	}
 	into.Generation = uint32(u.Generation)
 }
 

@@ -103,11 +103,11 @@ func TestConversionsSetEveryField(t *testing.T) {
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
 			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
 			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1,
-		}, names), "story log_tail"}, // GetTask sets these
+		}, names), "history log_tail"}, // GetTask sets these
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
 		{optionsTo(&someOptions), ""},
 		{taskErrorTo(someError), ""},
-		{update, ""},
+		{update, "inline_result worker_id"}, // of the oneof outcome, the error is set
 		{session, "registered"}, // sent in a message of its own
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
@@ -402,5 +402,17 @@ func TestNamesNearAnUnknownOpAreOffered(t *testing.T) {
 		if want == "" && len(near) > 0 || want != "" && (len(near) == 0 || near[0] != want) {
 			t.Errorf("%s: %v, want %q first", name, near, want)
 		}
+	}
+}
+
+// The machine's words for the status of a task and those of the API are the same.
+func TestStatusesAreThoseOfTheAPI(t *testing.T) {
+	for _, word := range sched.Statuses {
+		if statusTo(word) == pb.TaskStatus_TASK_STATUS_UNSPECIFIED {
+			t.Errorf("the API has no status %s", word)
+		}
+	}
+	if n := len(pb.TaskStatus_name) - 1; n != len(sched.Statuses) {
+		t.Errorf("the API has %d statuses, the machine %d", n, len(sched.Statuses))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -196,19 +197,18 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 }
 
 // find looks up a task by number or by key.
-func find(reader schedapi.Reader, id uint64, key, namespace string) (sched.TaskInfo, error) {
-	task, object := ids.TaskID(id), ids.TaskID(id).String()
-	if id == 0 {
-		namespace, object = namespaceOf(namespace), key
-		if key == "" {
-			return sched.TaskInfo{}, invalid("task_id", "neither task_id nor key is set: name the task by one of them")
-		}
-		task, _ = reader.Lookup(namespace, key)
+func find(reader schedapi.Reader, ref *pb.TaskRef) (sched.TaskInfo, error) {
+	task := ids.TaskID(ref.GetId())
+	object, namespace := task.String(), namespaceOf(ref.GetNamespace())
+	_, byKey := ref.GetTask().(*pb.TaskRef_Key)
+	if byKey {
+		object = ref.GetKey()
+		task, _ = reader.Lookup(namespace, object)
 	}
 	info, ok := reader.Task(task)
 	if !ok {
 		where := ""
-		if id == 0 {
+		if byKey {
 			where = fmt.Sprintf(" with that key in namespace %q", namespace)
 		}
 		return sched.TaskInfo{}, &sched.Error{Kind: sched.ErrUnknownTask, Object: object,
@@ -235,8 +235,8 @@ func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*
 	var info sched.TaskInfo
 	var history []string
 	err := s.read(ctx, func(reader schedapi.Reader) (err error) {
-		info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
-		if err == nil && r.GetStory() {
+		info, err = find(reader, r.GetTask())
+		if err == nil && r.GetHistory() {
 			history = reader.History(info.Task)
 		}
 		return err
@@ -245,7 +245,7 @@ func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*
 		return nil, err
 	}
 	task := taskTo(&info, workerNames(s.scheduler.LastSnapshot()))
-	task.Story, task.LogTail = history, info.LogTail
+	task.History, task.LogTail = history, info.LogTail
 	return &pb.GetTaskResponse{Task: task}, nil
 }
 
@@ -314,7 +314,7 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskRequest) (*pb.ExplainTaskResponse, error) {
 	var explanation sched.Explanation
 	err := s.read(ctx, func(reader schedapi.Reader) error {
-		info, err := find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
+		info, err := find(reader, r.GetTask())
 		if err == nil {
 			explanation, _ = reader.Explain(time.Now(), info.Task)
 		}
@@ -326,20 +326,30 @@ func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskReq
 	snapshot := s.scheduler.LastSnapshot()
 	names := workerNames(snapshot)
 	return &pb.ExplainTaskResponse{
-		Task: taskTo(&explanation.Task, names), Reason: explanation.Reason, Explanation: explanation.Text,
+		Task: taskTo(&explanation.Task, names), Status: statusTo(explanation.Status), Explanation: explanation.Text,
 		Missing: convertAll(explanation.Missing, func(t sched.TaskInfo) *pb.Task { return listedTask(taskTo(&t, names)) }),
 		Workers: convertAll(explanation.Workers, func(v sched.Verdict) *pb.WorkerVerdict {
 			return &pb.WorkerVerdict{
-				Worker: v.Name, Feasible: v.Feasible, Reason: v.Reason, QueueSeconds: v.QueueSeconds,
-				MissingBytes: v.MissingBytes, TransferSeconds: v.TransferSeconds, FinishSeconds: v.FinishSeconds, FetchBy: fetchBy(snapshot, &v),
+				Worker: v.Name, Feasible: v.Feasible, Reason: v.Reason, QueueTime: secondsTo(v.QueueSeconds),
+				MissingBytes: v.MissingBytes, TransferTime: secondsTo(v.TransferSeconds), CompletionTime: secondsTo(v.FinishSeconds), Sources: sourcesOf(snapshot, &v),
 			}
 		}),
 	}, nil
 }
 
-// fetchBy describes from which workers a worker would fetch its missing inputs, and by which path
+// statusTo converts the machine's word for where a task is.
+func statusTo(word string) pb.TaskStatus {
+	return pb.TaskStatus(pb.TaskStatus_value["TASK_STATUS_"+word])
+}
+
+// secondsTo converts an estimate.
+func secondsTo(seconds float64) *durationpb.Duration {
+	return durationpb.New(time.Duration(seconds * float64(time.Second)))
+}
+
+// sourcesOf describes from which workers a worker would fetch its missing inputs, and by which path
 // if it has reported one.
-func fetchBy(snapshot schedapi.Snapshot, v *sched.Verdict) string {
+func sourcesOf(snapshot schedapi.Snapshot, v *sched.Verdict) string {
 	var parts []string
 	reader := snapshot.Worker(v.Worker)
 	for _, source := range v.Sources {

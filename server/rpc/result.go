@@ -17,7 +17,7 @@ func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest
 	var info sched.TaskInfo
 	var update sched.Update
 	err := s.read(ctx, func(reader schedapi.Reader) (err error) {
-		if info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace()); err == nil {
+		if info, err = find(reader, r.GetTask()); err == nil {
 			update, _ = reader.UpdateOf(info.Task)
 		}
 		return err

@@ -147,8 +147,12 @@ func hashesTo(hashes []ids.FunctionHash) [][]byte {
 	return converted
 }
 
+func taskSetFrom(s *pb.TaskSet) schedapi.TaskSet {
+	return schedapi.TaskSet{Tasks: convertAll(s.GetIds(), number[ids.TaskID, uint64]), Keys: s.GetKeys(), Namespace: s.GetNamespace()}
+}
+
 func (s *schedulerService) HoldTasks(ctx context.Context, r *pb.HoldTasksRequest) (*pb.HoldTasksResponse, error) {
-	tasks, err := s.scheduler.Hold(ctx, sched.TasksHeld{Client: ids.ClientID(r.GetClientId()), Keys: r.GetKeys()})
+	tasks, err := s.scheduler.Hold(ctx, ids.ClientID(r.GetClientId()), taskSetFrom(r.GetTasks()))
 	if err != nil {
 		return nil, err
 	}
@@ -156,16 +160,14 @@ func (s *schedulerService) HoldTasks(ctx context.Context, r *pb.HoldTasksRequest
 }
 
 func (s *schedulerService) ReleaseTasks(ctx context.Context, r *pb.ReleaseTasksRequest) (*pb.ReleaseTasksResponse, error) {
-	return &pb.ReleaseTasksResponse{}, s.scheduler.Release(ctx, sched.TasksReleased{
-		Client: ids.ClientID(r.GetClientId()), Tasks: convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]),
-	})
+	return &pb.ReleaseTasksResponse{}, s.scheduler.Release(ctx, ids.ClientID(r.GetClientId()), taskSetFrom(r.GetTasks()))
 }
 
 func (s *schedulerService) CancelTasks(ctx context.Context, r *pb.CancelTasksRequest) (*pb.CancelTasksResponse, error) {
 	cancelled, err := s.scheduler.Cancel(ctx, sched.TasksCancelled{
-		Client: ids.ClientID(r.GetClientId()), Tasks: convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]),
-		Graphs: convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]), Reason: r.GetReason(), Force: r.GetForce(),
-	}, namespaceOf(r.GetNamespace()), r.GetKeys())
+		Client: ids.ClientID(r.GetClientId()), Graphs: convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]),
+		Reason: r.GetReason(), Force: r.GetForce(),
+	}, taskSetFrom(r.GetTasks()))
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +175,8 @@ func (s *schedulerService) CancelTasks(ctx context.Context, r *pb.CancelTasksReq
 }
 
 func (s *schedulerService) RetryTasks(ctx context.Context, r *pb.RetryTasksRequest) (*pb.RetryTasksResponse, error) {
-	retried, err := s.scheduler.Retry(ctx, ids.ClientID(r.GetClientId()),
-		convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]), namespaceOf(r.GetNamespace()), r.GetKeys())
+	retried, err := s.scheduler.Retry(ctx, ids.ClientID(r.GetClientId()), taskSetFrom(r.GetTasks()),
+		convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]))
 	if err != nil {
 		return nil, err
 	}

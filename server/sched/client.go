@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -75,16 +76,23 @@ func (m *Machine) clientClosed(id ids.ClientID) {
 	m.unrefNamespace(c.ns)
 }
 
-// tasksHeld makes a client hold tasks by key.
+// tasksHeld makes a client hold tasks by number and by key.
 func (m *Machine) tasksHeld(ev TasksHeld) ([]ids.TaskID, *Error) {
 	c := m.clients[ev.Client]
 	if c == nil {
 		return nil, unknownClient(ev.Client)
 	}
+	for _, id := range ev.Tasks {
+		if _, t := m.lookup(id); t == nil {
+			return nil, &Error{Kind: ErrUnknownTask, Object: id.String(),
+				Message: fmt.Sprintf("there is no task %s: it was never submitted, or everybody released it", id)}
+		}
+	}
 	tasks, err := m.lookupAll(c.ns, ev.Keys)
 	if err != nil {
 		return nil, err
 	}
+	tasks = append(slices.Clip(ev.Tasks), tasks...)
 	m.holdAll(c.holder, tasks)
 	return tasks, nil
 }

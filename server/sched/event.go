@@ -54,6 +54,7 @@ type GraphSubmitted struct {
 // key.
 type TasksHeld struct {
 	Client ids.ClientID
+	Tasks  []ids.TaskID
 	Keys   []string
 }
 

@@ -39,24 +39,24 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	switch t.state {
 	case TaskWaiting:
 		if info.Op.Kind == OpData {
-			e.Reason, e.Text = "WAITING_FOR_DATA", "a client scatters this object; no worker has reported its bytes yet"
+			e.Status, e.Text = "WAITING_FOR_DATA", "a client scatters this object; no worker has reported its bytes yet"
 			if s := m.lostData[id]; m.dataAwaited(id) {
 				e.Text = fmt.Sprintf("worker %s, which alone had the bytes that a client scattered, is lost (%s); it may come back with them for another %s",
 					s.name, s.cause, s.until.Sub(now).Round(time.Millisecond))
 			}
 			break
 		}
-		e.Reason = "INPUTS_MISSING"
+		e.Status = "INPUTS_MISSING"
 		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, inputList(e.Missing))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)
 		e.Text += m.explainNesting(b, t)
 	case TaskAssigned:
 		w := m.workers[t.worker-1]
-		e.Reason = "ASSIGNED"
+		e.Status = "ASSIGNED"
 		e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s), which fetches its inputs or has it behind %d other tasks", t.attempt, w.name, w.id, w.assigned-1)
 		if t.missing > 0 {
-			e.Reason = "ASSIGNED_AHEAD"
+			e.Status = "PREASSIGNED"
 			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) before its inputs exist, and waits there for %s", t.attempt, w.name, w.id, inputList(e.Missing))
 		}
 		e.Text += m.explainNesting(b, t)
@@ -65,15 +65,15 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		}
 	case TaskRunning:
 		w := m.workers[t.worker-1]
-		e.Reason, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
+		e.Status, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
 		if since := m.history.since(id, t.attempt, TaskRunning); !since.IsZero() {
 			e.Text += fmt.Sprintf(" for %s", now.Sub(since).Round(time.Millisecond))
 		}
 		e.Text += m.explainNested(w)
 	case TaskRescuing:
-		e.Reason, e.Text = "RESCUING", m.explainRescue(id, now)
+		e.Status, e.Text = "RESCUING", m.explainRescue(id, now)
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
-		e.Reason = "ENDED"
+		e.Status = "ENDED"
 		e.Text = "state " + stateName(t.state)
 		if info.Err != nil {
 			e.Text += ": " + info.Err.Reason + ": " + info.Err.Message
@@ -91,7 +91,7 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 	}
 	switch {
 	case t.flags&flagBackoff != 0:
-		e.Reason = "RETRY_BACKOFF"
+		e.Status = "RETRY_BACKOFF"
 		e.Text = fmt.Sprintf("attempt %d failed; the next one waits for its back-off", t.attempt)
 		for i := range m.timers {
 			if d := &m.timers[i]; d.kind == timerRetry && d.id == uint64(e.Task.Task) && d.attempt == t.attempt {
@@ -99,14 +99,14 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 			}
 		}
 	case len(m.order) == 0:
-		e.Reason, e.Text = "NO_WORKERS", "no worker is registered; start one"
+		e.Status, e.Text = "NO_WORKERS", "no worker is registered; start one"
 	case fits == 0:
-		e.Reason = "NO_WORKER_FITS"
+		e.Status = "NO_WORKER_FITS"
 		if e.Text = m.whyUnfit(c); len(m.feasible(c)) > 0 {
 			e.Text = "inputs and result fit into no worker's memory; use smaller chunks, or add a worker with more memory"
 		}
 	default:
-		e.Reason = "ALL_WORKERS_BUSY"
+		e.Status = "ALL_WORKERS_BUSY"
 		e.Text = fmt.Sprintf("%d workers could run it, and all have full queues; %d tasks wait for a worker", fits, m.ready)
 	}
 }

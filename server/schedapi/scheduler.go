@@ -10,6 +10,14 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
+// TaskSet names tasks by number, and by key in a namespace. Without a namespace, the keys are in that
+// of the client who asks, or in "default".
+type TaskSet struct {
+	Tasks     []ids.TaskID
+	Keys      []string
+	Namespace string
+}
+
 // Scheduler lists all calls to the scheduler. Any goroutine may call the methods. Errors are
 // *sched.Error, *Error, or the error of the context.
 type Scheduler interface {
@@ -22,12 +30,14 @@ type Scheduler interface {
 	WatchTasks(ctx context.Context, client ids.ClientID, after uint64) (TaskWatch, error)
 
 	Submit(context.Context, Submission) (Accepted, error)
-	Hold(context.Context, sched.TasksHeld) ([]ids.TaskID, error)
-	Release(context.Context, sched.TasksReleased) error
-	// Cancel and Retry take tasks by number, and by key in a namespace. If a client is given, its
-	// namespace is used.
-	Cancel(ctx context.Context, what sched.TasksCancelled, namespace string, keys []string) (sched.Cancelled, error)
-	Retry(ctx context.Context, client ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) (uint64, error)
+	// Hold returns the numbers of the tasks: those of TaskSet.Tasks, then those of its keys.
+	Hold(context.Context, ids.ClientID, TaskSet) ([]ids.TaskID, error)
+	// Release ignores tasks that are unknown or not held.
+	Release(context.Context, ids.ClientID, TaskSet) error
+	// Cancel adds the tasks of the set to those that what names. Retry takes the failed and
+	// cancelled tasks of the graphs as well. Both are for a client or, with client 0, an operator.
+	Cancel(ctx context.Context, what sched.TasksCancelled, tasks TaskSet) (sched.Cancelled, error)
+	Retry(ctx context.Context, client ids.ClientID, tasks TaskSet, graphs []ids.GraphID) (uint64, error)
 	ReleaseGraph(context.Context, sched.GraphReleased) error
 	Publish(context.Context, DatasetSpec) (*Dataset, error)
 	Unpublish(ctx context.Context, namespace, name string) error

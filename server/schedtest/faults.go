@@ -376,7 +376,7 @@ func (w *World) checkOutcome(info *sched.TaskInfo) {
 		w.fail("%s hangs in %s: %v", info.Key, info.State, w.M.History(info.Task))
 	case sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskRescuing:
 		e, _ := w.M.Explain(w.now, info.Task)
-		w.fail("%s hangs in %s: %s %s", info.Key, info.State, e.Reason, e.Text)
+		w.fail("%s hangs in %s: %s %s", info.Key, info.State, e.Status, e.Text)
 	}
 }
 

@@ -56,7 +56,7 @@ func (s *Script) show(a args) string {
 		if !ok {
 			return "unknown\n"
 		}
-		fmt.Fprintf(&b, "%s: %s\n", e.Reason, e.Text)
+		fmt.Fprintf(&b, "%s: %s\n", e.Status, e.Text)
 		for _, v := range e.Workers {
 			fmt.Fprintf(&b, "  %s feasible %v %s queue %.4fs missing %d transfer %.4fs finish %.4fs\n", v.Name, v.Feasible, v.Reason, v.QueueSeconds, v.MissingBytes, v.TransferSeconds, v.FinishSeconds)
 			for _, from := range v.Sources {

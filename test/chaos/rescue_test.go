@@ -104,7 +104,7 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 		}
 		// An object that was not copied in time is rightly computed again.
 		if task.GetAttempt() != 1 && took < rescueTimeout || task.GetState() != millracev1.TaskState_TASK_STATE_SUCCEEDED {
-			t.Errorf("%s: state %s after attempt %d\n%v", key, task.GetState(), task.GetAttempt(), task.GetStory())
+			t.Errorf("%s: state %s after attempt %d\n%v", key, task.GetState(), task.GetAttempt(), task.GetHistory())
 		}
 	}
 }

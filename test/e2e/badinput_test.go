@@ -127,7 +127,7 @@ func TestConstraintThatNobodyMeets(t *testing.T) {
 		t.Fatal(err)
 	}
 	why, err := c.Explain(ctx, "stuck")
-	if err != nil || why.GetReason() != "NO_WORKER_FITS" || !strings.Contains(why.GetExplanation(), "unobtainium") {
+	if err != nil || why.GetStatus() != millracev1.TaskStatus_TASK_STATUS_NO_WORKER_FITS || !strings.Contains(why.GetExplanation(), "unobtainium") {
 		t.Errorf("explain: %v, %v", why, err)
 	}
 	if n, err := c.Cancel(ctx, f); err != nil || n != 1 {
@@ -255,7 +255,7 @@ func TestHalfASubmission(t *testing.T) {
 	if err := stream.RecvMsg(new(millracev1.SubmitResponse)); status.Code(err) != codes.Canceled {
 		t.Errorf("broken: %v", err)
 	}
-	if _, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Key: "one", Namespace: namespace(t)}); status.Code(err) != codes.NotFound {
+	if _, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Task: &millracev1.TaskRef{Task: &millracev1.TaskRef_Key{Key: "one"}, Namespace: namespace(t)}}); status.Code(err) != codes.NotFound {
 		t.Errorf("a task of half a submission: %v", err)
 	}
 	var first *millracev1.SubmitResponse

@@ -102,7 +102,7 @@ func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
 	for i, f := range futures {
 		// An object that was not copied within 2 s is rightly computed again.
 		if x := task(f); x.GetAttempt() != 1 && rescued < 2*time.Second {
-			t.Errorf("object %d was made again: attempt %d\n%v", i, x.GetAttempt(), x.GetStory())
+			t.Errorf("object %d was made again: attempt %d\n%v", i, x.GetAttempt(), x.GetHistory())
 		}
 	}
 	for i := range want {

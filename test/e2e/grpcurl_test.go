@@ -77,11 +77,11 @@ func TestGrpcurl(t *testing.T) {
 	if ids, _ := submitted["taskIds"].([]any); len(ids) != 3 || graph == "" {
 		t.Fatalf("SubmitBatch: %v", submitted)
 	}
-	result := rpc(t, "GetResult", `{"key": "s", "namespace": "TestGrpcurl", "wait": "300s"}`)
+	result := rpc(t, "GetResult", `{"task": {"key": "s", "namespace": "TestGrpcurl"}, "wait": "300s"}`)
 	if got := result["json"]; got != 55.0 {
 		t.Errorf("sum of squares: %v", result)
 	}
-	result = rpc(t, "GetResult", `{"key": "m", "namespace": "TestGrpcurl", "wait": "300s"}`)
+	result = rpc(t, "GetResult", `{"task": {"key": "m", "namespace": "TestGrpcurl"}, "wait": "300s"}`)
 	if got, _ := result["json"].([]any); !slices.Equal(got, []any{0.0, 1.0, 4.0, 9.0, 16.0, 25.0}) {
 		t.Errorf("squares: %v", result)
 	}
@@ -106,15 +106,15 @@ func TestGrpcurl(t *testing.T) {
 
 	rpc(t, "SubmitBatch", `{"header": {"namespace": "TestGrpcurl"}, "options": [{"resources": {"license": 1}}],
 		"tasks": [{"key": "blocked", "op": "bench.noop", "optionsIndex": 1}]}`)
-	why := rpc(t, "ExplainTask", `{"key": "blocked", "namespace": "TestGrpcurl"}`)
+	why := rpc(t, "ExplainTask", `{"task": {"key": "blocked", "namespace": "TestGrpcurl"}}`)
 	text, _ := why["explanation"].(string)
-	if why["reason"] != "NO_WORKER_FITS" || !strings.Contains(text, "license") {
+	if why["status"] != "TASK_STATUS_NO_WORKER_FITS" || !strings.Contains(text, "license") {
 		t.Errorf("explain: %v", why)
 	}
 	if reason, _ := dig(why, "workers", 0, "reason").(string); !strings.Contains(reason, "license") {
 		t.Errorf("verdicts: %v", why["workers"])
 	}
-	rpc(t, "CancelTasks", `{"keys": ["blocked"], "namespace": "TestGrpcurl"}`)
+	rpc(t, "CancelTasks", `{"tasks": {"keys": ["blocked"], "namespace": "TestGrpcurl"}}`)
 
 	first := rpc(t, "ListWorkers", `{"pageSize": 1}`)
 	token, _ := first["nextPageToken"].(string)

@@ -129,7 +129,7 @@ func (w *world) explain(r any) error {
 			fmt.Fprintf(&b, " %s: state %d attempt %d worker %s replicas %v inputs %v missing %d holders %d err %+v", info.Key, info.State,
 				info.Attempt, info.Worker, info.Replicas, info.InputTasks, info.MissingInputs, info.Holders, info.Err)
 			if why, ok := w.server.m.Explain(w.now, id); ok {
-				fmt.Fprintf(&b, "\n  %s: %s", why.Reason, why.Text)
+				fmt.Fprintf(&b, "\n  %s: %s", why.Status, why.Text)
 			}
 		}
 		b.WriteString("\n")

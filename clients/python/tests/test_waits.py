@@ -18,7 +18,7 @@ import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _handed, _waits, as_completed, errors, get_client, wait
-from millrace._pb.millrace.v1 import task_calls_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 
 
 def inc(x: int) -> int:
@@ -126,7 +126,9 @@ def test_cancel_of_an_unknown_task(client: Client, gate: Gate) -> None:
     kept = client.submit(pass_through, gate, pure=False)
     client.session.flush()
     # Without the client's knowledge, as another connection with this lease could do.
-    request = task_calls_pb2.ReleaseTasksRequest(client_id=client.session.client_id, task_ids=[lost._state.id])
+    request = task_calls_pb2.ReleaseTasksRequest(
+        client_id=client.session.client_id, tasks=task_pb2.TaskSet(ids=[lost._state.id])
+    )
     client.session.call("ReleaseTasks", request)
     with pytest.raises(errors.NotFoundError, match="lost"):
         client.cancel([lost, kept])

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -195,7 +196,7 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			}
 		})
 	case "result":
-		request := &millracev1.GetResultRequest{Key: args[1], Namespace: namespace}
+		request := &millracev1.GetResultRequest{Task: byKey(args[1], namespace)}
 		if d := a.settings.Duration("wait"); d > 0 {
 			request.Wait = durationOf(d)
 		}
@@ -226,10 +227,10 @@ func (a *app) describe() *cobra.Command {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				switch args[0] {
 				case "task":
-					request := &millracev1.GetTaskRequest{Key: args[1], Namespace: a.settings.String("namespace"), Story: true}
+					request := &millracev1.GetTaskRequest{Task: byKey(args[1], a.settings.String("namespace")), History: true}
 					out, err := s.GetTask(ctx, request)
 					if n, ok := number(args[1], 't'); err != nil && ok {
-						out, err = s.GetTask(ctx, &millracev1.GetTaskRequest{TaskId: n, Story: true})
+						out, err = s.GetTask(ctx, &millracev1.GetTaskRequest{Task: byNumber(n), History: true})
 					}
 					if err != nil {
 						return err
@@ -291,7 +292,7 @@ func taskText(w io.Writer, t *millracev1.Task) {
 			row(w, "", line)
 		}
 	}
-	for i, line := range t.GetStory() {
+	for i, line := range t.GetHistory() {
 		title := ""
 		if i == 0 {
 			title = "story"
@@ -343,22 +344,22 @@ func (a *app) explain() *cobra.Command {
 		Use: "explain TASK", Short: "Say why a task is not running, or what became of it", Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
-				out, err := s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: args[0], Namespace: a.settings.String("namespace")})
+				out, err := s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Task: byKey(args[0], a.settings.String("namespace"))})
 				if n, ok := number(args[0], 't'); err != nil && ok {
-					out, err = s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{TaskId: n})
+					out, err = s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Task: byNumber(n)})
 				}
 				if err != nil {
 					return err
 				}
 				out.Explanation += explainMemory(ctx, c, out.GetTask())
 				return a.print(out, func(w io.Writer, _ bool) {
-					row(w, out.GetReason()+": "+out.GetExplanation())
+					row(w, statusWord(out.GetStatus())+": "+out.GetExplanation())
 					if len(out.GetWorkers()) > 0 {
 						row(w)
 						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
 					}
 					for _, v := range out.GetWorkers() {
-						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetFetchBy(), v.GetReason())
+						row(w, v.GetWorker(), v.GetFeasible(), estimate(v.GetQueueTime()), size(v.GetMissingBytes()), estimate(v.GetTransferTime()), estimate(v.GetCompletionTime()), v.GetSources(), v.GetReason())
 					}
 				})
 			})
@@ -374,14 +375,15 @@ func (a *app) cancel() *cobra.Command {
 		Use: "cancel KEY|t5|g3...", Short: "Stop tasks, or whole graphs", Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
-				request := &millracev1.CancelTasksRequest{Namespace: a.settings.String("namespace"), Reason: a.settings.String("reason"), Force: true}
+				tasks := &millracev1.TaskSet{Namespace: a.settings.String("namespace")}
+				request := &millracev1.CancelTasksRequest{Tasks: tasks, Reason: a.settings.String("reason"), Force: true}
 				for _, name := range args {
 					if n, ok := number(name, 'g'); ok && name[0] == 'g' {
 						request.GraphIds = append(request.GraphIds, n)
-					} else if n, ok := number(name, 't'); ok && name[0] == 't' && !known(ctx, s, request.GetNamespace(), name) {
-						request.TaskIds = append(request.TaskIds, n)
+					} else if n, ok := number(name, 't'); ok && name[0] == 't' && !known(ctx, s, tasks.GetNamespace(), name) {
+						tasks.Ids = append(tasks.Ids, n)
 					} else {
-						request.Keys = append(request.Keys, name)
+						tasks.Keys = append(tasks.Keys, name)
 					}
 				}
 				out, err := s.CancelTasks(ctx, request)
@@ -405,9 +407,24 @@ func (a *app) cancel() *cobra.Command {
 	return cmd
 }
 
+func byKey(key, namespace string) *millracev1.TaskRef {
+	return &millracev1.TaskRef{Task: &millracev1.TaskRef_Key{Key: key}, Namespace: namespace}
+}
+
+func byNumber(n uint64) *millracev1.TaskRef {
+	return &millracev1.TaskRef{Task: &millracev1.TaskRef_Id{Id: n}}
+}
+
+// statusWord returns the name of a status without its prefix.
+func statusWord(s millracev1.TaskStatus) string {
+	return strings.TrimPrefix(s.String(), "TASK_STATUS_")
+}
+
+func estimate(d *durationpb.Duration) string { return fmt.Sprintf("%.3f s", d.AsDuration().Seconds()) }
+
 // known reports whether a task has the key.
 func known(ctx context.Context, s millracev1.SchedulerServiceClient, namespace, key string) bool {
-	_, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: namespace})
+	_, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Task: byKey(key, namespace)})
 	return status.Code(err) != codes.NotFound
 }
 

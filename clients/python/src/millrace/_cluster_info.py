@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace import _keys, errors
+from millrace._explainer import status_word
 from millrace._keys import UserKey
 from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session import Session
@@ -71,10 +72,10 @@ def explain(session: Session, future: Future[Any] | UserKey) -> str:
     """Explains why a task is not running, or how it ended."""
     session.flush()
     key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
-    request = task_calls_pb2.ExplainTaskRequest(key=key, namespace=session.namespace)
+    request = task_calls_pb2.ExplainTaskRequest(task=task_pb2.TaskRef(key=key, namespace=session.namespace))
     found = session.call("ExplainTask", request)
     keys = {key, found.task.error.origin_key, *found.task.inputs, *(m.key for m in found.missing)}
-    return f"{found.reason}: {_keys.named(found.explanation, keys)}"
+    return f"{status_word(found.status)}: {_keys.named(found.explanation, keys)}"
 
 
 def summary(session: Session) -> str:

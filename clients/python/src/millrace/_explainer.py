@@ -10,8 +10,13 @@ import grpc
 
 from millrace import _check, _keys
 from millrace._connection import Connection
-from millrace._pb.millrace.v1 import task_calls_pb2
+from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 from millrace._state import State
+
+
+def status_word(status: int) -> str:
+    """Returns the name of a TaskStatus without its prefix: "RUNNING"."""
+    return task_pb2.TaskStatus.Name(status).removeprefix("TASK_STATUS_")  # pyright: ignore[reportArgumentType]
 
 
 class Explainer:
@@ -50,18 +55,18 @@ class Explainer:
         for _ in range(8):
             if not task:
                 break
-            request = task_calls_pb2.ExplainTaskRequest(task_id=task)
+            request = task_calls_pb2.ExplainTaskRequest(task=task_pb2.TaskRef(id=task))
             try:
                 found = self._connection.explain(request, timeout)
             except (grpc.RpcError, ValueError):
                 return state.why
-            if found.reason == "INPUTS_MISSING" and found.missing:
+            if found.status == task_pb2.TASK_STATUS_INPUTS_MISSING and found.missing:
                 task = found.missing[0].task_id
                 continue
-            blocked = found.reason in ("NO_WORKER_FITS", "NO_WORKERS")
+            blocked = found.status in (task_pb2.TASK_STATUS_NO_WORKER_FITS, task_pb2.TASK_STATUS_NO_WORKERS)
             input_ = "" if task == state.id else f"its input {_keys.from_wire(found.task.key)!r}: "
             said = _keys.named(found.explanation, (m.key for m in found.missing))
-            state.why = f"{input_}{found.reason}: {said}" if blocked else ""
+            state.why = f"{input_}{status_word(found.status)}: {said}" if blocked else ""
             return state.why
         state.why = ""
         return ""

@@ -23,7 +23,7 @@ from millrace import errors
 from millrace._connection import Connection
 from millrace._lease import Lease
 from millrace._messages import BATCH_TASKS, carrying, submission
-from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2
+from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2, task_pb2
 from millrace._state import Spec, State, Unit
 from millrace._task_table import TaskTable
 
@@ -326,7 +326,7 @@ class Sender:
 
     def _give_up(self, ids: Sequence[int]) -> bool:
         """Releases tasks. Returns True if the release has arrived or is not needed any more."""
-        request = task_calls_pb2.ReleaseTasksRequest(client_id=self._lease.client_id, task_ids=ids)
+        request = task_calls_pb2.ReleaseTasksRequest(client_id=self._lease.client_id, tasks=task_pb2.TaskSet(ids=ids))
         try:
             self._connection.release(request)
         except grpc.RpcError as e:

@@ -298,7 +298,7 @@ class Session:
         with self._holding:
             self._sender.settle_releases({key})
             client_id = self.client_id
-            request = task_calls_pb2.HoldTasksRequest(client_id=client_id, keys=[key])
+            request = task_calls_pb2.HoldTasksRequest(client_id=client_id, tasks=task_pb2.TaskSet(keys=[key]))
             try:
                 with self._tasks.flight():
                     answer = self.call("HoldTasks", request)

@@ -236,7 +236,7 @@ def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
             continue
         ids, keys = _refs(active)
         request = task_calls_pb2.CancelTasksRequest(
-            client_id=session.client_id, task_ids=ids, keys=keys, force=force, reason=reason
+            client_id=session.client_id, tasks=task_pb2.TaskSet(ids=ids, keys=keys), force=force, reason=reason
         )
         unknown: set[int] = set()
         try:
@@ -265,7 +265,9 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
             if state.state in (task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED):
                 state.state, state.error = task_pb2.TASK_STATE_WAITING, None
     try:
-        request = task_calls_pb2.RetryTasksRequest(client_id=session.client_id, task_ids=ids, keys=keys)
+        request = task_calls_pb2.RetryTasksRequest(
+            client_id=session.client_id, tasks=task_pb2.TaskSet(ids=ids, keys=keys)
+        )
         return session.call("RetryTasks", request).retried_tasks
     except BaseException:
         with session.changed:

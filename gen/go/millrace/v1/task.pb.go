@@ -174,6 +174,95 @@ func (OpKind) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_task_proto_rawDescGZIP(), []int{1}
 }
 
+// TaskStatus says in one word why a task is where it is.
+type TaskStatus int32
+
+const (
+	// Not set.
+	TaskStatus_TASK_STATUS_UNSPECIFIED TaskStatus = 0
+	// Some input does not exist yet.
+	TaskStatus_TASK_STATUS_INPUTS_MISSING TaskStatus = 1
+	// A client scatters this object; no worker has reported its bytes yet.
+	TaskStatus_TASK_STATUS_WAITING_FOR_DATA TaskStatus = 2
+	// No worker is registered.
+	TaskStatus_TASK_STATUS_NO_WORKERS TaskStatus = 3
+	// None of the workers could ever run it.
+	TaskStatus_TASK_STATUS_NO_WORKER_FITS TaskStatus = 4
+	// All workers that could run it are full.
+	TaskStatus_TASK_STATUS_ALL_WORKERS_BUSY TaskStatus = 5
+	// Its last attempt failed; the next one waits for its time.
+	TaskStatus_TASK_STATUS_RETRY_BACKOFF TaskStatus = 6
+	// A worker has it, and fetches inputs or has it queued.
+	TaskStatus_TASK_STATUS_ASSIGNED TaskStatus = 7
+	// A worker has it before all of its inputs exist.
+	TaskStatus_TASK_STATUS_PREASSIGNED TaskStatus = 8
+	// A worker runs it.
+	TaskStatus_TASK_STATUS_RUNNING TaskStatus = 9
+	// Its object is being copied out of the memory of a dead worker.
+	TaskStatus_TASK_STATUS_RESCUING TaskStatus = 10
+	// It ended: succeeded, failed, was cancelled or released.
+	TaskStatus_TASK_STATUS_ENDED TaskStatus = 11
+)
+
+// Enum value maps for TaskStatus.
+var (
+	TaskStatus_name = map[int32]string{
+		0:  "TASK_STATUS_UNSPECIFIED",
+		1:  "TASK_STATUS_INPUTS_MISSING",
+		2:  "TASK_STATUS_WAITING_FOR_DATA",
+		3:  "TASK_STATUS_NO_WORKERS",
+		4:  "TASK_STATUS_NO_WORKER_FITS",
+		5:  "TASK_STATUS_ALL_WORKERS_BUSY",
+		6:  "TASK_STATUS_RETRY_BACKOFF",
+		7:  "TASK_STATUS_ASSIGNED",
+		8:  "TASK_STATUS_PREASSIGNED",
+		9:  "TASK_STATUS_RUNNING",
+		10: "TASK_STATUS_RESCUING",
+		11: "TASK_STATUS_ENDED",
+	}
+	TaskStatus_value = map[string]int32{
+		"TASK_STATUS_UNSPECIFIED":      0,
+		"TASK_STATUS_INPUTS_MISSING":   1,
+		"TASK_STATUS_WAITING_FOR_DATA": 2,
+		"TASK_STATUS_NO_WORKERS":       3,
+		"TASK_STATUS_NO_WORKER_FITS":   4,
+		"TASK_STATUS_ALL_WORKERS_BUSY": 5,
+		"TASK_STATUS_RETRY_BACKOFF":    6,
+		"TASK_STATUS_ASSIGNED":         7,
+		"TASK_STATUS_PREASSIGNED":      8,
+		"TASK_STATUS_RUNNING":          9,
+		"TASK_STATUS_RESCUING":         10,
+		"TASK_STATUS_ENDED":            11,
+	}
+)
+
+func (x TaskStatus) Enum() *TaskStatus {
+	p := new(TaskStatus)
+	*p = x
+	return p
+}
+
+func (x TaskStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_task_proto_enumTypes[2].Descriptor()
+}
+
+func (TaskStatus) Type() protoreflect.EnumType {
+	return &file_millrace_v1_task_proto_enumTypes[2]
+}
+
+func (x TaskStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskStatus.Descriptor instead.
+func (TaskStatus) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{2}
+}
+
 // Op says what to run. Interned: a submission carries each distinct op once.
 type Op struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -713,6 +802,167 @@ func (*TaskSpec_Arguments) isTaskSpec_Call() {}
 
 func (*TaskSpec_PackedArguments) isTaskSpec_Call() {}
 
+// TaskRef names one task.
+type TaskRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one. Required.
+	//
+	// Types that are valid to be assigned to Task:
+	//
+	//	*TaskRef_Id
+	//	*TaskRef_Key
+	Task isTaskRef_Task `protobuf_oneof:"task"`
+	// Namespace of the key. Empty means "default".
+	Namespace     string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRef) Reset() {
+	*x = TaskRef{}
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRef) ProtoMessage() {}
+
+func (x *TaskRef) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRef.ProtoReflect.Descriptor instead.
+func (*TaskRef) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TaskRef) GetTask() isTaskRef_Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskRef) GetId() uint64 {
+	if x != nil {
+		if x, ok := x.Task.(*TaskRef_Id); ok {
+			return x.Id
+		}
+	}
+	return 0
+}
+
+func (x *TaskRef) GetKey() string {
+	if x != nil {
+		if x, ok := x.Task.(*TaskRef_Key); ok {
+			return x.Key
+		}
+	}
+	return ""
+}
+
+func (x *TaskRef) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+type isTaskRef_Task interface {
+	isTaskRef_Task()
+}
+
+type TaskRef_Id struct {
+	// By number.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3,oneof"`
+}
+
+type TaskRef_Key struct {
+	// By key, in `namespace`.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
+}
+
+func (*TaskRef_Id) isTaskRef_Task() {}
+
+func (*TaskRef_Key) isTaskRef_Task() {}
+
+// TaskSet names any number of tasks.
+type TaskSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By number.
+	Ids []uint64 `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	// By key, in `namespace`.
+	Keys []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Namespace of the keys. Empty means that of the client in the same request, or "default" where there is none. A
+	// client's requests cannot name another namespace than its own.
+	Namespace     string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskSet) Reset() {
+	*x = TaskSet{}
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskSet) ProtoMessage() {}
+
+func (x *TaskSet) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskSet.ProtoReflect.Descriptor instead.
+func (*TaskSet) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TaskSet) GetIds() []uint64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *TaskSet) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *TaskSet) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 // TaskError says why a task failed.
 type TaskError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -744,7 +994,7 @@ type TaskError struct {
 
 func (x *TaskError) Reset() {
 	*x = TaskError{}
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +1006,7 @@ func (x *TaskError) String() string {
 func (*TaskError) ProtoMessage() {}
 
 func (x *TaskError) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +1019,7 @@ func (x *TaskError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskError.ProtoReflect.Descriptor instead.
 func (*TaskError) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskError) GetReason() string {
@@ -880,9 +1130,9 @@ type Task struct {
 	// Run time of the last finished attempt. Absent if unknown.
 	RunTime *durationpb.Duration `protobuf:"bytes,17,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
 	// When it was submitted.
-	SubmitTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=submit_time,json=submitTime,proto3" json:"submit_time,omitempty"`
-	// Last transitions, oldest first, for people. Only set by GetTask with `story`.
-	Story []string `protobuf:"bytes,19,rep,name=story,proto3" json:"story,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Last transitions, oldest first, for people. Only set by GetTask with `history`.
+	History []string `protobuf:"bytes,19,rep,name=history,proto3" json:"history,omitempty"`
 	// Retries used so far.
 	RetriesUsed uint32 `protobuf:"varint,20,opt,name=retries_used,json=retriesUsed,proto3" json:"retries_used,omitempty"`
 	// Deaths of workers that it was running on.
@@ -897,7 +1147,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1159,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1172,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Task) GetTaskId() uint64 {
@@ -1044,16 +1294,16 @@ func (x *Task) GetRunTime() *durationpb.Duration {
 	return nil
 }
 
-func (x *Task) GetSubmitTime() *timestamppb.Timestamp {
+func (x *Task) GetCreateTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.SubmitTime
+		return x.CreateTime
 	}
 	return nil
 }
 
-func (x *Task) GetStory() []string {
+func (x *Task) GetHistory() []string {
 	if x != nil {
-		return x.Story
+		return x.History
 	}
 	return nil
 }
@@ -1095,13 +1345,14 @@ type TaskUpdate struct {
 	State TaskState `protobuf:"varint,2,opt,name=state,proto3,enum=millrace.v1.TaskState" json:"state,omitempty"`
 	// Size of the object in bytes, if SUCCEEDED.
 	OutputBytes uint64 `protobuf:"varint,3,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// The result itself, a serialised Value without frames, if it is small (see ClusterInfo.inline_result_bytes). Absent: fetch it from
-	// a worker (LocateObjects, then DataService).
-	InlineResult []byte `protobuf:"bytes,4,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
-	// Why, if FAILED or CANCELLED.
-	Error *TaskError `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// Id of a worker that holds the object, if SUCCEEDED and not inline; 0 otherwise.
-	WorkerId uint32 `protobuf:"varint,6,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// What became of it. Absent while the task has not ended.
+	//
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*TaskUpdate_InlineResult
+	//	*TaskUpdate_Error
+	//	*TaskUpdate_WorkerId
+	Outcome isTaskUpdate_Outcome `protobuf_oneof:"outcome"`
 	// Attempt that made the object: its generation.
 	Generation    uint32 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1110,7 +1361,7 @@ type TaskUpdate struct {
 
 func (x *TaskUpdate) Reset() {
 	*x = TaskUpdate{}
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
+	mi := &file_millrace_v1_task_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1373,7 @@ func (x *TaskUpdate) String() string {
 func (*TaskUpdate) ProtoMessage() {}
 
 func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
+	mi := &file_millrace_v1_task_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1386,7 @@ func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskUpdate.ProtoReflect.Descriptor instead.
 func (*TaskUpdate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskUpdate) GetTaskId() uint64 {
@@ -1159,23 +1410,36 @@ func (x *TaskUpdate) GetOutputBytes() uint64 {
 	return 0
 }
 
+func (x *TaskUpdate) GetOutcome() isTaskUpdate_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
 func (x *TaskUpdate) GetInlineResult() []byte {
 	if x != nil {
-		return x.InlineResult
+		if x, ok := x.Outcome.(*TaskUpdate_InlineResult); ok {
+			return x.InlineResult
+		}
 	}
 	return nil
 }
 
 func (x *TaskUpdate) GetError() *TaskError {
 	if x != nil {
-		return x.Error
+		if x, ok := x.Outcome.(*TaskUpdate_Error); ok {
+			return x.Error
+		}
 	}
 	return nil
 }
 
 func (x *TaskUpdate) GetWorkerId() uint32 {
 	if x != nil {
-		return x.WorkerId
+		if x, ok := x.Outcome.(*TaskUpdate_WorkerId); ok {
+			return x.WorkerId
+		}
 	}
 	return 0
 }
@@ -1186,6 +1450,32 @@ func (x *TaskUpdate) GetGeneration() uint32 {
 	}
 	return 0
 }
+
+type isTaskUpdate_Outcome interface {
+	isTaskUpdate_Outcome()
+}
+
+type TaskUpdate_InlineResult struct {
+	// SUCCEEDED, and the result is small (see ClusterInfo.inline_result_bytes): a serialised Value without frames.
+	InlineResult []byte `protobuf:"bytes,4,opt,name=inline_result,json=inlineResult,proto3,oneof"`
+}
+
+type TaskUpdate_Error struct {
+	// FAILED or CANCELLED: why.
+	Error *TaskError `protobuf:"bytes,5,opt,name=error,proto3,oneof"`
+}
+
+type TaskUpdate_WorkerId struct {
+	// SUCCEEDED, and the result is not inline: the number of a worker that holds the object. Read it there with DataService;
+	// LocateObjects has its address, and names the other holders.
+	WorkerId uint32 `protobuf:"varint,6,opt,name=worker_id,json=workerId,proto3,oneof"`
+}
+
+func (*TaskUpdate_InlineResult) isTaskUpdate_Outcome() {}
+
+func (*TaskUpdate_Error) isTaskUpdate_Outcome() {}
+
+func (*TaskUpdate_WorkerId) isTaskUpdate_Outcome() {}
 
 var File_millrace_v1_task_proto protoreflect.FileDescriptor
 
@@ -1237,7 +1527,17 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\roptions_index\x18\a \x01(\rR\foptionsIndex\x12\x12\n" +
 	"\x04hold\x18\b \x01(\bR\x04holdB\r\n" +
 	"\x04what\x12\x05\xbaH\x02\b\x01B\x06\n" +
-	"\x04call\"\x95\x03\n" +
+	"\x04call\"\x8d\x01\n" +
+	"\aTaskRef\x12\x19\n" +
+	"\x02id\x18\x01 \x01(\x04B\a\xbaH\x042\x02 \x00H\x00R\x02id\x12\x1e\n" +
+	"\x03key\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x00R\x03key\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespaceB\r\n" +
+	"\x04task\x12\x05\xbaH\x02\b\x01\"~\n" +
+	"\aTaskSet\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12'\n" +
+	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x95\x03\n" +
 	"\tTaskError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1d\n" +
@@ -1253,7 +1553,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa5\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1273,25 +1573,26 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x05error\x18\x0f \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x122\n" +
 	"\aoptions\x18\x10 \x01(\v2\x18.millrace.v1.TaskOptionsR\aoptions\x124\n" +
 	"\brun_time\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\arunTime\x12;\n" +
-	"\vsubmit_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"submitTime\x12\x14\n" +
-	"\x05story\x18\x13 \x03(\tR\x05story\x12!\n" +
+	"\vcreate_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12\x18\n" +
+	"\ahistory\x18\x13 \x03(\tR\ahistory\x12!\n" +
 	"\fretries_used\x18\x14 \x01(\rR\vretriesUsed\x12#\n" +
 	"\rworker_deaths\x18\x15 \x01(\rR\fworkerDeaths\x12\x19\n" +
 	"\blog_tail\x18\x16 \x01(\tR\alogTail\x12\x1f\n" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
-	"inputCount\"\x86\x02\n" +
+	"inputCount\"\x97\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x16.millrace.v1.TaskStateR\x05state\x12!\n" +
-	"\foutput_bytes\x18\x03 \x01(\x04R\voutputBytes\x12#\n" +
-	"\rinline_result\x18\x04 \x01(\fR\finlineResult\x12,\n" +
-	"\x05error\x18\x05 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x12\x1b\n" +
-	"\tworker_id\x18\x06 \x01(\rR\bworkerId\x12\x1e\n" +
+	"\foutput_bytes\x18\x03 \x01(\x04R\voutputBytes\x12%\n" +
+	"\rinline_result\x18\x04 \x01(\fH\x00R\finlineResult\x12.\n" +
+	"\x05error\x18\x05 \x01(\v2\x16.millrace.v1.TaskErrorH\x00R\x05error\x12\x1d\n" +
+	"\tworker_id\x18\x06 \x01(\rH\x00R\bworkerId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\a \x01(\rR\n" +
-	"generation*\x83\x02\n" +
+	"generationB\t\n" +
+	"\aoutcome*\x83\x02\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WAITING\x10\x01\x12\x14\n" +
@@ -1309,7 +1610,22 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x15OP_KIND_PYTHON_IMPORT\x10\x02\x12\x19\n" +
 	"\x15OP_KIND_PYTHON_PICKLE\x10\x03\x12\x10\n" +
 	"\fOP_KIND_EXEC\x10\x04\x12\x10\n" +
-	"\fOP_KIND_DATA\x10\x05B\xa5\x01\n" +
+	"\fOP_KIND_DATA\x10\x05*\xe9\x02\n" +
+	"\n" +
+	"TaskStatus\x12\x1b\n" +
+	"\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aTASK_STATUS_INPUTS_MISSING\x10\x01\x12 \n" +
+	"\x1cTASK_STATUS_WAITING_FOR_DATA\x10\x02\x12\x1a\n" +
+	"\x16TASK_STATUS_NO_WORKERS\x10\x03\x12\x1e\n" +
+	"\x1aTASK_STATUS_NO_WORKER_FITS\x10\x04\x12 \n" +
+	"\x1cTASK_STATUS_ALL_WORKERS_BUSY\x10\x05\x12\x1d\n" +
+	"\x19TASK_STATUS_RETRY_BACKOFF\x10\x06\x12\x18\n" +
+	"\x14TASK_STATUS_ASSIGNED\x10\a\x12\x1b\n" +
+	"\x17TASK_STATUS_PREASSIGNED\x10\b\x12\x17\n" +
+	"\x13TASK_STATUS_RUNNING\x10\t\x12\x18\n" +
+	"\x14TASK_STATUS_RESCUING\x10\n" +
+	"\x12\x15\n" +
+	"\x11TASK_STATUS_ENDED\x10\vB\xa5\x01\n" +
 	"\x0fcom.millrace.v1B\tTaskProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -1324,43 +1640,46 @@ func file_millrace_v1_task_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_task_proto_rawDescData
 }
 
-var file_millrace_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_task_proto_goTypes = []any{
 	(TaskState)(0),                // 0: millrace.v1.TaskState
 	(OpKind)(0),                   // 1: millrace.v1.OpKind
-	(*Op)(nil),                    // 2: millrace.v1.Op
-	(*Function)(nil),              // 3: millrace.v1.Function
-	(*TaskOptions)(nil),           // 4: millrace.v1.TaskOptions
-	(*WorkerSelector)(nil),        // 5: millrace.v1.WorkerSelector
-	(*TaskSpec)(nil),              // 6: millrace.v1.TaskSpec
-	(*TaskError)(nil),             // 7: millrace.v1.TaskError
-	(*Task)(nil),                  // 8: millrace.v1.Task
-	(*TaskUpdate)(nil),            // 9: millrace.v1.TaskUpdate
-	nil,                           // 10: millrace.v1.TaskOptions.ResourcesEntry
-	nil,                           // 11: millrace.v1.TaskError.MetadataEntry
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*Arguments)(nil),             // 13: millrace.v1.Arguments
-	(*Opaque)(nil),                // 14: millrace.v1.Opaque
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(TaskStatus)(0),               // 2: millrace.v1.TaskStatus
+	(*Op)(nil),                    // 3: millrace.v1.Op
+	(*Function)(nil),              // 4: millrace.v1.Function
+	(*TaskOptions)(nil),           // 5: millrace.v1.TaskOptions
+	(*WorkerSelector)(nil),        // 6: millrace.v1.WorkerSelector
+	(*TaskSpec)(nil),              // 7: millrace.v1.TaskSpec
+	(*TaskRef)(nil),               // 8: millrace.v1.TaskRef
+	(*TaskSet)(nil),               // 9: millrace.v1.TaskSet
+	(*TaskError)(nil),             // 10: millrace.v1.TaskError
+	(*Task)(nil),                  // 11: millrace.v1.Task
+	(*TaskUpdate)(nil),            // 12: millrace.v1.TaskUpdate
+	nil,                           // 13: millrace.v1.TaskOptions.ResourcesEntry
+	nil,                           // 14: millrace.v1.TaskError.MetadataEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*Arguments)(nil),             // 16: millrace.v1.Arguments
+	(*Opaque)(nil),                // 17: millrace.v1.Opaque
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_millrace_v1_task_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Op.kind:type_name -> millrace.v1.OpKind
-	12, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
-	12, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
-	10, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
-	5,  // 4: millrace.v1.TaskOptions.workers:type_name -> millrace.v1.WorkerSelector
-	13, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
-	14, // 6: millrace.v1.TaskError.exception:type_name -> millrace.v1.Opaque
-	11, // 7: millrace.v1.TaskError.metadata:type_name -> millrace.v1.TaskError.MetadataEntry
-	2,  // 8: millrace.v1.Task.op:type_name -> millrace.v1.Op
+	15, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
+	15, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
+	13, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
+	6,  // 4: millrace.v1.TaskOptions.workers:type_name -> millrace.v1.WorkerSelector
+	16, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
+	17, // 6: millrace.v1.TaskError.exception:type_name -> millrace.v1.Opaque
+	14, // 7: millrace.v1.TaskError.metadata:type_name -> millrace.v1.TaskError.MetadataEntry
+	3,  // 8: millrace.v1.Task.op:type_name -> millrace.v1.Op
 	0,  // 9: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
-	7,  // 10: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
-	4,  // 11: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
-	12, // 12: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
-	15, // 13: millrace.v1.Task.submit_time:type_name -> google.protobuf.Timestamp
+	10, // 10: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
+	5,  // 11: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
+	15, // 12: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
+	18, // 13: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 14: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	7,  // 15: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	10, // 15: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
 	16, // [16:16] is the sub-list for method output_type
 	16, // [16:16] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
@@ -1385,13 +1704,22 @@ func file_millrace_v1_task_proto_init() {
 		(*TaskSpec_Arguments)(nil),
 		(*TaskSpec_PackedArguments)(nil),
 	}
+	file_millrace_v1_task_proto_msgTypes[5].OneofWrappers = []any{
+		(*TaskRef_Id)(nil),
+		(*TaskRef_Key)(nil),
+	}
+	file_millrace_v1_task_proto_msgTypes[9].OneofWrappers = []any{
+		(*TaskUpdate_InlineResult)(nil),
+		(*TaskUpdate_Error)(nil),
+		(*TaskUpdate_WorkerId)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_task_proto_rawDesc), len(file_millrace_v1_task_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   10,
+			NumEnums:      3,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

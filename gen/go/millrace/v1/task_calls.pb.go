@@ -26,13 +26,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// HoldTasksRequest holds tasks by key.
+// HoldTasksRequest makes a client hold tasks.
 type HoldTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The client.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// Keys in the client's namespace. An unknown key is an error (UNKNOWN_TASK) and nothing is held.
-	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The tasks. An unknown one is an error (UNKNOWN_TASK), and nothing is held.
+	Tasks         *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,9 +74,9 @@ func (x *HoldTasksRequest) GetClientId() uint64 {
 	return 0
 }
 
-func (x *HoldTasksRequest) GetKeys() []string {
+func (x *HoldTasksRequest) GetTasks() *TaskSet {
 	if x != nil {
-		return x.Keys
+		return x.Tasks
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (x *HoldTasksRequest) GetKeys() []string {
 // HoldTasksResponse returns the numbers of the tasks.
 type HoldTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Task numbers, in the order of the keys.
+	// Task numbers: first `tasks.ids`, then those of `tasks.keys`, in the order of the request.
 	TaskIds       []uint64 `protobuf:"varint,1,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -132,8 +132,8 @@ type ReleaseTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The client.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// The tasks.
-	TaskIds       []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	// The tasks. Unknown ones, and those that the client does not hold, are ignored.
+	Tasks         *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,9 +175,9 @@ func (x *ReleaseTasksRequest) GetClientId() uint64 {
 	return 0
 }
 
-func (x *ReleaseTasksRequest) GetTaskIds() []uint64 {
+func (x *ReleaseTasksRequest) GetTasks() *TaskSet {
 	if x != nil {
-		return x.TaskIds
+		return x.Tasks
 	}
 	return nil
 }
@@ -224,18 +224,14 @@ type CancelTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Client on whose behalf; 0 for operators.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// Tasks by number.
-	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
-	// Tasks by key, in the client's namespace (or `namespace` for operators).
-	Keys []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
-	// All tasks of these graphs.
-	GraphIds []uint64 `protobuf:"varint,4,rep,packed,name=graph_ids,json=graphIds,proto3" json:"graph_ids,omitempty"`
+	// The tasks.
+	Tasks *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// All tasks of these graphs as well.
+	GraphIds []uint64 `protobuf:"varint,3,rep,packed,name=graph_ids,json=graphIds,proto3" json:"graph_ids,omitempty"`
 	// Why, for the error that others see.
-	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Cancel even what other clients hold as well. Otherwise only this client's hold ends where others hold it.
-	Force bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
-	// Namespace of `keys` if client_id is 0. Empty means "default".
-	Namespace     string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -277,16 +273,9 @@ func (x *CancelTasksRequest) GetClientId() uint64 {
 	return 0
 }
 
-func (x *CancelTasksRequest) GetTaskIds() []uint64 {
+func (x *CancelTasksRequest) GetTasks() *TaskSet {
 	if x != nil {
-		return x.TaskIds
-	}
-	return nil
-}
-
-func (x *CancelTasksRequest) GetKeys() []string {
-	if x != nil {
-		return x.Keys
+		return x.Tasks
 	}
 	return nil
 }
@@ -310,13 +299,6 @@ func (x *CancelTasksRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
-}
-
-func (x *CancelTasksRequest) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
 }
 
 // CancelTasksResponse tells what was done.
@@ -381,12 +363,10 @@ type RetryTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Client on whose behalf; 0 for operators.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// Tasks by number.
-	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
-	// Tasks by key, in the client's namespace (or `namespace` for operators).
-	Keys []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Namespace of `keys` if client_id is 0. Empty means "default".
-	Namespace     string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The tasks. Those that did not fail and were not cancelled stay as they are.
+	Tasks *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// All failed and cancelled tasks of these graphs as well.
+	GraphIds      []uint64 `protobuf:"varint,3,rep,packed,name=graph_ids,json=graphIds,proto3" json:"graph_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,25 +408,18 @@ func (x *RetryTasksRequest) GetClientId() uint64 {
 	return 0
 }
 
-func (x *RetryTasksRequest) GetTaskIds() []uint64 {
+func (x *RetryTasksRequest) GetTasks() *TaskSet {
 	if x != nil {
-		return x.TaskIds
+		return x.Tasks
 	}
 	return nil
 }
 
-func (x *RetryTasksRequest) GetKeys() []string {
+func (x *RetryTasksRequest) GetGraphIds() []uint64 {
 	if x != nil {
-		return x.Keys
+		return x.GraphIds
 	}
 	return nil
-}
-
-func (x *RetryTasksRequest) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
 }
 
 // RetryTasksResponse tells what was done.
@@ -498,14 +471,10 @@ func (x *RetryTasksResponse) GetRetriedTasks() uint64 {
 // GetTaskRequest names a task.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By number; 0: by key.
-	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// By key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Namespace of the key. Empty means "default".
-	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Include the story of the task.
-	Story         bool `protobuf:"varint,4,opt,name=story,proto3" json:"story,omitempty"`
+	// The task.
+	Task *TaskRef `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Include the history of the task.
+	History       bool `protobuf:"varint,2,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -540,30 +509,16 @@ func (*GetTaskRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *GetTaskRequest) GetTaskId() uint64 {
+func (x *GetTaskRequest) GetTask() *TaskRef {
 	if x != nil {
-		return x.TaskId
+		return x.Task
 	}
-	return 0
+	return nil
 }
 
-func (x *GetTaskRequest) GetKey() string {
+func (x *GetTaskRequest) GetHistory() bool {
 	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *GetTaskRequest) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
-}
-
-func (x *GetTaskRequest) GetStory() bool {
-	if x != nil {
-		return x.Story
+		return x.History
 	}
 	return false
 }
@@ -772,12 +727,8 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 // ExplainTaskRequest names a task.
 type ExplainTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By number; 0: by key.
-	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// By key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Namespace of the key. Empty means "default".
-	Namespace     string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The task.
+	Task          *TaskRef `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,25 +763,11 @@ func (*ExplainTaskRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *ExplainTaskRequest) GetTaskId() uint64 {
+func (x *ExplainTaskRequest) GetTask() *TaskRef {
 	if x != nil {
-		return x.TaskId
+		return x.Task
 	}
-	return 0
-}
-
-func (x *ExplainTaskRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *ExplainTaskRequest) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
+	return nil
 }
 
 // WorkerVerdict says what one worker means for one task.
@@ -842,17 +779,17 @@ type WorkerVerdict struct {
 	Feasible bool `protobuf:"varint,2,opt,name=feasible,proto3" json:"feasible,omitempty"`
 	// If not: why ("resource gpu_memory: needs 8, has 4"; "not in workers=[a b]"; "draining").
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Estimated time until its queue is done, in seconds.
-	QueueSeconds float64 `protobuf:"fixed64,4,opt,name=queue_seconds,json=queueSeconds,proto3" json:"queue_seconds,omitempty"`
+	// Estimated time until its queue is done.
+	QueueTime *durationpb.Duration `protobuf:"bytes,4,opt,name=queue_time,json=queueTime,proto3" json:"queue_time,omitempty"`
 	// Bytes of inputs that it lacks.
 	MissingBytes uint64 `protobuf:"varint,5,opt,name=missing_bytes,json=missingBytes,proto3" json:"missing_bytes,omitempty"`
-	// Estimated time to fetch them, in seconds.
-	TransferSeconds float64 `protobuf:"fixed64,6,opt,name=transfer_seconds,json=transferSeconds,proto3" json:"transfer_seconds,omitempty"`
-	// Estimated finish, in seconds from now.
-	FinishSeconds float64 `protobuf:"fixed64,7,opt,name=finish_seconds,json=finishSeconds,proto3" json:"finish_seconds,omitempty"`
-	// For people: where the missing bytes would come from, by which path, and what carries them there ("64 MiB from gpu-1 by ipc
-	// (copies 372 GB/s, gather 305 GB/s)"). Empty if nothing is missing.
-	FetchBy       string `protobuf:"bytes,8,opt,name=fetch_by,json=fetchBy,proto3" json:"fetch_by,omitempty"`
+	// Estimated time to fetch them.
+	TransferTime *durationpb.Duration `protobuf:"bytes,6,opt,name=transfer_time,json=transferTime,proto3" json:"transfer_time,omitempty"`
+	// Estimated time from now until the task has ended there.
+	CompletionTime *durationpb.Duration `protobuf:"bytes,7,opt,name=completion_time,json=completionTime,proto3" json:"completion_time,omitempty"`
+	// For people: from which workers the missing bytes would come, by which path, and what carries them there ("64 MiB from
+	// gpu-1 by ipc (copies 372 GB/s, gather 305 GB/s)"). Empty if nothing is missing.
+	Sources       string `protobuf:"bytes,8,opt,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -908,11 +845,11 @@ func (x *WorkerVerdict) GetReason() string {
 	return ""
 }
 
-func (x *WorkerVerdict) GetQueueSeconds() float64 {
+func (x *WorkerVerdict) GetQueueTime() *durationpb.Duration {
 	if x != nil {
-		return x.QueueSeconds
+		return x.QueueTime
 	}
-	return 0
+	return nil
 }
 
 func (x *WorkerVerdict) GetMissingBytes() uint64 {
@@ -922,23 +859,23 @@ func (x *WorkerVerdict) GetMissingBytes() uint64 {
 	return 0
 }
 
-func (x *WorkerVerdict) GetTransferSeconds() float64 {
+func (x *WorkerVerdict) GetTransferTime() *durationpb.Duration {
 	if x != nil {
-		return x.TransferSeconds
+		return x.TransferTime
 	}
-	return 0
+	return nil
 }
 
-func (x *WorkerVerdict) GetFinishSeconds() float64 {
+func (x *WorkerVerdict) GetCompletionTime() *durationpb.Duration {
 	if x != nil {
-		return x.FinishSeconds
+		return x.CompletionTime
 	}
-	return 0
+	return nil
 }
 
-func (x *WorkerVerdict) GetFetchBy() string {
+func (x *WorkerVerdict) GetSources() string {
 	if x != nil {
-		return x.FetchBy
+		return x.Sources
 	}
 	return ""
 }
@@ -948,12 +885,11 @@ type ExplainTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Stable reason: "INPUTS_MISSING", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF", "WAITING_FOR_DATA", "ASSIGNED", "ASSIGNED_AHEAD",
-	// "RUNNING", "ENDED".
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why it is where it is.
+	Status TaskStatus `protobuf:"varint,2,opt,name=status,proto3,enum=millrace.v1.TaskStatus" json:"status,omitempty"`
 	// The same in words: which inputs, which workers, what would help.
 	Explanation string `protobuf:"bytes,3,opt,name=explanation,proto3" json:"explanation,omitempty"`
-	// Keys of inputs that are missing, with their states; at most 20.
+	// Inputs that are missing; at most 20.
 	Missing []*Task `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
 	// What each worker means for it; at most 100.
 	Workers       []*WorkerVerdict `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
@@ -998,11 +934,11 @@ func (x *ExplainTaskResponse) GetTask() *Task {
 	return nil
 }
 
-func (x *ExplainTaskResponse) GetReason() string {
+func (x *ExplainTaskResponse) GetStatus() TaskStatus {
 	if x != nil {
-		return x.Reason
+		return x.Status
 	}
-	return ""
+	return TaskStatus_TASK_STATUS_UNSPECIFIED
 }
 
 func (x *ExplainTaskResponse) GetExplanation() string {
@@ -1029,14 +965,10 @@ func (x *ExplainTaskResponse) GetWorkers() []*WorkerVerdict {
 // GetResultRequest names a task.
 type GetResultRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By number; 0: by key.
-	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// By key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Namespace of the key. Empty means "default".
-	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The task.
+	Task *TaskRef `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// Wait this long for the result. Absent: do not wait. At most 10 minutes.
-	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	Wait          *durationpb.Duration `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1071,25 +1003,11 @@ func (*GetResultRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *GetResultRequest) GetTaskId() uint64 {
+func (x *GetResultRequest) GetTask() *TaskRef {
 	if x != nil {
-		return x.TaskId
+		return x.Task
 	}
-	return 0
-}
-
-func (x *GetResultRequest) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *GetResultRequest) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
+	return nil
 }
 
 func (x *GetResultRequest) GetWait() *durationpb.Duration {
@@ -1342,40 +1260,36 @@ var File_millrace_v1_task_calls_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"\n" +
-	"\x1cmillrace/v1/task_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"X\n" +
+	"\x1cmillrace/v1/task_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"c\n" +
 	"\x10HoldTasksRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12'\n" +
-	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\".\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x122\n" +
+	"\x05tasks\x18\x02 \x01(\v2\x14.millrace.v1.TaskSetB\x06\xbaH\x03\xc8\x01\x01R\x05tasks\".\n" +
 	"\x11HoldTasksResponse\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\x04R\ataskIds\"M\n" +
+	"\btask_ids\x18\x01 \x03(\x04R\ataskIds\"f\n" +
 	"\x13ReleaseTasksRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\"\x16\n" +
-	"\x14ReleaseTasksResponse\"\x90\x02\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x122\n" +
+	"\x05tasks\x18\x02 \x01(\v2\x14.millrace.v1.TaskSetB\x06\xbaH\x03\xc8\x01\x01R\x05tasks\"\x16\n" +
+	"\x14ReleaseTasksResponse\"\xbe\x01\n" +
 	"\x12CancelTasksRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12'\n" +
-	"\x04keys\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x12'\n" +
-	"\tgraph_ids\x18\x04 \x03(\x04B\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12*\n" +
+	"\x05tasks\x18\x02 \x01(\v2\x14.millrace.v1.TaskSetR\x05tasks\x12'\n" +
+	"\tgraph_ids\x18\x03 \x03(\x04B\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\bgraphIds\x12 \n" +
-	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x14\n" +
-	"\x05force\x18\x06 \x01(\bR\x05force\x128\n" +
-	"\tnamespace\x18\a \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"h\n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\"h\n" +
 	"\x13CancelTasksResponse\x12'\n" +
 	"\x0fcancelled_tasks\x18\x01 \x01(\x04R\x0ecancelledTasks\x12(\n" +
-	"\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"\xae\x01\n" +
+	"\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"\x85\x01\n" +
 	"\x11RetryTasksRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12'\n" +
-	"\x04keys\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
-	"\tnamespace\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"9\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12*\n" +
+	"\x05tasks\x18\x02 \x01(\v2\x14.millrace.v1.TaskSetR\x05tasks\x12'\n" +
+	"\tgraph_ids\x18\x03 \x03(\x04B\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\bgraphIds\"9\n" +
 	"\x12RetryTasksResponse\x12#\n" +
-	"\rretried_tasks\x18\x01 \x01(\x04R\fretriedTasks\"\x95\x01\n" +
-	"\x0eGetTaskRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
-	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12\x14\n" +
-	"\x05story\x18\x04 \x01(\bR\x05story\"8\n" +
+	"\rretried_tasks\x18\x01 \x01(\x04R\fretriedTasks\"\\\n" +
+	"\x0eGetTaskRequest\x120\n" +
+	"\x04task\x18\x01 \x01(\v2\x14.millrace.v1.TaskRefB\x06\xbaH\x03\xc8\x01\x01R\x04task\x12\x18\n" +
+	"\ahistory\x18\x02 \x01(\bR\ahistory\"8\n" +
 	"\x0fGetTaskResponse\x12%\n" +
 	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\"\xd5\x02\n" +
 	"\x10ListTasksRequest\x12'\n" +
@@ -1391,31 +1305,28 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"key_prefix\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\"d\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.millrace.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x83\x01\n" +
-	"\x12ExplainTaskRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
-	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x92\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"F\n" +
+	"\x12ExplainTaskRequest\x120\n" +
+	"\x04task\x18\x01 \x01(\v2\x14.millrace.v1.TaskRefB\x06\xbaH\x03\xc8\x01\x01R\x04task\"\xd8\x02\n" +
 	"\rWorkerVerdict\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n" +
 	"\bfeasible\x18\x02 \x01(\bR\bfeasible\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x12#\n" +
-	"\rqueue_seconds\x18\x04 \x01(\x01R\fqueueSeconds\x12#\n" +
-	"\rmissing_bytes\x18\x05 \x01(\x04R\fmissingBytes\x12)\n" +
-	"\x10transfer_seconds\x18\x06 \x01(\x01R\x0ftransferSeconds\x12%\n" +
-	"\x0efinish_seconds\x18\a \x01(\x01R\rfinishSeconds\x12\x19\n" +
-	"\bfetch_by\x18\b \x01(\tR\afetchBy\"\xd9\x01\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x128\n" +
+	"\n" +
+	"queue_time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tqueueTime\x12#\n" +
+	"\rmissing_bytes\x18\x05 \x01(\x04R\fmissingBytes\x12>\n" +
+	"\rtransfer_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\ftransferTime\x12B\n" +
+	"\x0fcompletion_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0ecompletionTime\x12\x18\n" +
+	"\asources\x18\b \x01(\tR\asources\"\xf2\x01\n" +
 	"\x13ExplainTaskResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12 \n" +
+	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\x12/\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x17.millrace.v1.TaskStatusR\x06status\x12 \n" +
 	"\vexplanation\x18\x03 \x01(\tR\vexplanation\x12+\n" +
 	"\amissing\x18\x04 \x03(\v2\x11.millrace.v1.TaskR\amissing\x124\n" +
-	"\aworkers\x18\x05 \x03(\v2\x1a.millrace.v1.WorkerVerdictR\aworkers\"\xbf\x01\n" +
-	"\x10GetResultRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
-	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12<\n" +
-	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\aworkers\x18\x05 \x03(\v2\x1a.millrace.v1.WorkerVerdictR\aworkers\"\x82\x01\n" +
+	"\x10GetResultRequest\x120\n" +
+	"\x04task\x18\x01 \x01(\v2\x14.millrace.v1.TaskRefB\x06\xbaH\x03\xc8\x01\x01R\x04task\x12<\n" +
+	"\x04wait\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\xd8\x04*\x00R\x04wait\"i\n" +
 	"\x11GetResultResponse\x12(\n" +
 	"\x05value\x18\x01 \x01(\v2\x12.millrace.v1.ValueR\x05value\x12*\n" +
@@ -1471,33 +1382,47 @@ var file_millrace_v1_task_calls_proto_goTypes = []any{
 	(*LocateObjectsRequest)(nil),  // 17: millrace.v1.LocateObjectsRequest
 	(*ObjectLocation)(nil),        // 18: millrace.v1.ObjectLocation
 	(*LocateObjectsResponse)(nil), // 19: millrace.v1.LocateObjectsResponse
-	(*Task)(nil),                  // 20: millrace.v1.Task
-	(TaskState)(0),                // 21: millrace.v1.TaskState
-	(*WorkerRef)(nil),             // 22: millrace.v1.WorkerRef
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*Value)(nil),                 // 24: millrace.v1.Value
-	(*structpb.Value)(nil),        // 25: google.protobuf.Value
-	(*WorkerAddress)(nil),         // 26: millrace.v1.WorkerAddress
+	(*TaskSet)(nil),               // 20: millrace.v1.TaskSet
+	(*TaskRef)(nil),               // 21: millrace.v1.TaskRef
+	(*Task)(nil),                  // 22: millrace.v1.Task
+	(TaskState)(0),                // 23: millrace.v1.TaskState
+	(*WorkerRef)(nil),             // 24: millrace.v1.WorkerRef
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(TaskStatus)(0),               // 26: millrace.v1.TaskStatus
+	(*Value)(nil),                 // 27: millrace.v1.Value
+	(*structpb.Value)(nil),        // 28: google.protobuf.Value
+	(*WorkerAddress)(nil),         // 29: millrace.v1.WorkerAddress
 }
 var file_millrace_v1_task_calls_proto_depIdxs = []int32{
-	20, // 0: millrace.v1.GetTaskResponse.task:type_name -> millrace.v1.Task
-	21, // 1: millrace.v1.ListTasksRequest.states:type_name -> millrace.v1.TaskState
-	22, // 2: millrace.v1.ListTasksRequest.worker:type_name -> millrace.v1.WorkerRef
-	20, // 3: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
-	20, // 4: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
-	20, // 5: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
-	13, // 6: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
-	23, // 7: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
-	24, // 8: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
-	25, // 9: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
-	21, // 10: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
-	18, // 11: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
-	26, // 12: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.WorkerAddress
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	20, // 0: millrace.v1.HoldTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	20, // 1: millrace.v1.ReleaseTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	20, // 2: millrace.v1.CancelTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	20, // 3: millrace.v1.RetryTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	21, // 4: millrace.v1.GetTaskRequest.task:type_name -> millrace.v1.TaskRef
+	22, // 5: millrace.v1.GetTaskResponse.task:type_name -> millrace.v1.Task
+	23, // 6: millrace.v1.ListTasksRequest.states:type_name -> millrace.v1.TaskState
+	24, // 7: millrace.v1.ListTasksRequest.worker:type_name -> millrace.v1.WorkerRef
+	22, // 8: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
+	21, // 9: millrace.v1.ExplainTaskRequest.task:type_name -> millrace.v1.TaskRef
+	25, // 10: millrace.v1.WorkerVerdict.queue_time:type_name -> google.protobuf.Duration
+	25, // 11: millrace.v1.WorkerVerdict.transfer_time:type_name -> google.protobuf.Duration
+	25, // 12: millrace.v1.WorkerVerdict.completion_time:type_name -> google.protobuf.Duration
+	22, // 13: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
+	26, // 14: millrace.v1.ExplainTaskResponse.status:type_name -> millrace.v1.TaskStatus
+	22, // 15: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
+	13, // 16: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
+	21, // 17: millrace.v1.GetResultRequest.task:type_name -> millrace.v1.TaskRef
+	25, // 18: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
+	27, // 19: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
+	28, // 20: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
+	23, // 21: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
+	18, // 22: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
+	29, // 23: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.WorkerAddress
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_calls_proto_init() }

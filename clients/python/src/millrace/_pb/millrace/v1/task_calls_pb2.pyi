@@ -14,12 +14,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HoldTasksRequest(_message.Message):
-    __slots__ = ("client_id", "keys")
+    __slots__ = ("client_id", "tasks")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     client_id: int
-    keys: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_id: _Optional[int] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+    tasks: _task_pb2.TaskSet
+    def __init__(self, client_id: _Optional[int] = ..., tasks: _Optional[_Union[_task_pb2.TaskSet, _Mapping]] = ...) -> None: ...
 
 class HoldTasksResponse(_message.Message):
     __slots__ = ("task_ids",)
@@ -28,34 +28,30 @@ class HoldTasksResponse(_message.Message):
     def __init__(self, task_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleaseTasksRequest(_message.Message):
-    __slots__ = ("client_id", "task_ids")
+    __slots__ = ("client_id", "tasks")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     client_id: int
-    task_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, client_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    tasks: _task_pb2.TaskSet
+    def __init__(self, client_id: _Optional[int] = ..., tasks: _Optional[_Union[_task_pb2.TaskSet, _Mapping]] = ...) -> None: ...
 
 class ReleaseTasksResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CancelTasksRequest(_message.Message):
-    __slots__ = ("client_id", "task_ids", "keys", "graph_ids", "reason", "force", "namespace")
+    __slots__ = ("client_id", "tasks", "graph_ids", "reason", "force")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_IDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     client_id: int
-    task_ids: _containers.RepeatedScalarFieldContainer[int]
-    keys: _containers.RepeatedScalarFieldContainer[str]
+    tasks: _task_pb2.TaskSet
     graph_ids: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     force: bool
-    namespace: str
-    def __init__(self, client_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., graph_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., force: bool = ..., namespace: _Optional[str] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[int] = ..., tasks: _Optional[_Union[_task_pb2.TaskSet, _Mapping]] = ..., graph_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class CancelTasksResponse(_message.Message):
     __slots__ = ("cancelled_tasks", "unknown_task_ids")
@@ -66,16 +62,14 @@ class CancelTasksResponse(_message.Message):
     def __init__(self, cancelled_tasks: _Optional[int] = ..., unknown_task_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RetryTasksRequest(_message.Message):
-    __slots__ = ("client_id", "task_ids", "keys", "namespace")
+    __slots__ = ("client_id", "tasks", "graph_ids")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_IDS_FIELD_NUMBER: _ClassVar[int]
     client_id: int
-    task_ids: _containers.RepeatedScalarFieldContainer[int]
-    keys: _containers.RepeatedScalarFieldContainer[str]
-    namespace: str
-    def __init__(self, client_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+    tasks: _task_pb2.TaskSet
+    graph_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, client_id: _Optional[int] = ..., tasks: _Optional[_Union[_task_pb2.TaskSet, _Mapping]] = ..., graph_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RetryTasksResponse(_message.Message):
     __slots__ = ("retried_tasks",)
@@ -84,16 +78,12 @@ class RetryTasksResponse(_message.Message):
     def __init__(self, retried_tasks: _Optional[int] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "story")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    STORY_FIELD_NUMBER: _ClassVar[int]
-    task_id: int
-    key: str
-    namespace: str
-    story: bool
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., story: bool = ...) -> None: ...
+    __slots__ = ("task", "history")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    task: _task_pb2.TaskRef
+    history: bool
+    def __init__(self, task: _Optional[_Union[_task_pb2.TaskRef, _Mapping]] = ..., history: bool = ...) -> None: ...
 
 class GetTaskResponse(_message.Message):
     __slots__ = ("task",)
@@ -128,60 +118,52 @@ class ListTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExplainTaskRequest(_message.Message):
-    __slots__ = ("task_id", "key", "namespace")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    task_id: int
-    key: str
-    namespace: str
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: _task_pb2.TaskRef
+    def __init__(self, task: _Optional[_Union[_task_pb2.TaskRef, _Mapping]] = ...) -> None: ...
 
 class WorkerVerdict(_message.Message):
-    __slots__ = ("worker", "feasible", "reason", "queue_seconds", "missing_bytes", "transfer_seconds", "finish_seconds", "fetch_by")
+    __slots__ = ("worker", "feasible", "reason", "queue_time", "missing_bytes", "transfer_time", "completion_time", "sources")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FEASIBLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIME_FIELD_NUMBER: _ClassVar[int]
     MISSING_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    FINISH_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    FETCH_BY_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_TIME_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TIME_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     feasible: bool
     reason: str
-    queue_seconds: float
+    queue_time: _duration_pb2.Duration
     missing_bytes: int
-    transfer_seconds: float
-    finish_seconds: float
-    fetch_by: str
-    def __init__(self, worker: _Optional[str] = ..., feasible: bool = ..., reason: _Optional[str] = ..., queue_seconds: _Optional[float] = ..., missing_bytes: _Optional[int] = ..., transfer_seconds: _Optional[float] = ..., finish_seconds: _Optional[float] = ..., fetch_by: _Optional[str] = ...) -> None: ...
+    transfer_time: _duration_pb2.Duration
+    completion_time: _duration_pb2.Duration
+    sources: str
+    def __init__(self, worker: _Optional[str] = ..., feasible: bool = ..., reason: _Optional[str] = ..., queue_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., missing_bytes: _Optional[int] = ..., transfer_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sources: _Optional[str] = ...) -> None: ...
 
 class ExplainTaskResponse(_message.Message):
-    __slots__ = ("task", "reason", "explanation", "missing", "workers")
+    __slots__ = ("task", "status", "explanation", "missing", "workers")
     TASK_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     task: _task_pb2.Task
-    reason: str
+    status: _task_pb2.TaskStatus
     explanation: str
     missing: _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerVerdict]
-    def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ..., reason: _Optional[str] = ..., explanation: _Optional[str] = ..., missing: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerVerdict, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ..., status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., explanation: _Optional[str] = ..., missing: _Optional[_Iterable[_Union[_task_pb2.Task, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerVerdict, _Mapping]]] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "wait")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("task", "wait")
+    TASK_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
-    task_id: int
-    key: str
-    namespace: str
+    task: _task_pb2.TaskRef
     wait: _duration_pb2.Duration
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, task: _Optional[_Union[_task_pb2.TaskRef, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GetResultResponse(_message.Message):
     __slots__ = ("value", "json")

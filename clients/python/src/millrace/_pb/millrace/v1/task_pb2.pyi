@@ -33,6 +33,21 @@ class OpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_KIND_PYTHON_PICKLE: _ClassVar[OpKind]
     OP_KIND_EXEC: _ClassVar[OpKind]
     OP_KIND_DATA: _ClassVar[OpKind]
+
+class TaskStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATUS_UNSPECIFIED: _ClassVar[TaskStatus]
+    TASK_STATUS_INPUTS_MISSING: _ClassVar[TaskStatus]
+    TASK_STATUS_WAITING_FOR_DATA: _ClassVar[TaskStatus]
+    TASK_STATUS_NO_WORKERS: _ClassVar[TaskStatus]
+    TASK_STATUS_NO_WORKER_FITS: _ClassVar[TaskStatus]
+    TASK_STATUS_ALL_WORKERS_BUSY: _ClassVar[TaskStatus]
+    TASK_STATUS_RETRY_BACKOFF: _ClassVar[TaskStatus]
+    TASK_STATUS_ASSIGNED: _ClassVar[TaskStatus]
+    TASK_STATUS_PREASSIGNED: _ClassVar[TaskStatus]
+    TASK_STATUS_RUNNING: _ClassVar[TaskStatus]
+    TASK_STATUS_RESCUING: _ClassVar[TaskStatus]
+    TASK_STATUS_ENDED: _ClassVar[TaskStatus]
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_WAITING: TaskState
 TASK_STATE_READY: TaskState
@@ -49,6 +64,18 @@ OP_KIND_PYTHON_IMPORT: OpKind
 OP_KIND_PYTHON_PICKLE: OpKind
 OP_KIND_EXEC: OpKind
 OP_KIND_DATA: OpKind
+TASK_STATUS_UNSPECIFIED: TaskStatus
+TASK_STATUS_INPUTS_MISSING: TaskStatus
+TASK_STATUS_WAITING_FOR_DATA: TaskStatus
+TASK_STATUS_NO_WORKERS: TaskStatus
+TASK_STATUS_NO_WORKER_FITS: TaskStatus
+TASK_STATUS_ALL_WORKERS_BUSY: TaskStatus
+TASK_STATUS_RETRY_BACKOFF: TaskStatus
+TASK_STATUS_ASSIGNED: TaskStatus
+TASK_STATUS_PREASSIGNED: TaskStatus
+TASK_STATUS_RUNNING: TaskStatus
+TASK_STATUS_RESCUING: TaskStatus
+TASK_STATUS_ENDED: TaskStatus
 
 class Op(_message.Message):
     __slots__ = ("kind", "name", "function")
@@ -131,6 +158,26 @@ class TaskSpec(_message.Message):
     hold: bool
     def __init__(self, key: _Optional[str] = ..., op: _Optional[str] = ..., op_index: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., packed_arguments: _Optional[bytes] = ..., options_index: _Optional[int] = ..., hold: bool = ...) -> None: ...
 
+class TaskRef(_message.Message):
+    __slots__ = ("id", "key", "namespace")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    key: str
+    namespace: str
+    def __init__(self, id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class TaskSet(_message.Message):
+    __slots__ = ("ids", "keys", "namespace")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    namespace: str
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+
 class TaskError(_message.Message):
     __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")
     class MetadataEntry(_message.Message):
@@ -163,7 +210,7 @@ class TaskError(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "submit_time", "story", "retries_used", "worker_deaths", "log_tail", "input_count")
+    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -181,8 +228,8 @@ class Task(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     RUN_TIME_FIELD_NUMBER: _ClassVar[int]
-    SUBMIT_TIME_FIELD_NUMBER: _ClassVar[int]
-    STORY_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     RETRIES_USED_FIELD_NUMBER: _ClassVar[int]
     WORKER_DEATHS_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
@@ -204,13 +251,13 @@ class Task(_message.Message):
     error: TaskError
     options: TaskOptions
     run_time: _duration_pb2.Duration
-    submit_time: _timestamp_pb2.Timestamp
-    story: _containers.RepeatedScalarFieldContainer[str]
+    create_time: _timestamp_pb2.Timestamp
+    history: _containers.RepeatedScalarFieldContainer[str]
     retries_used: int
     worker_deaths: int
     log_tail: str
     input_count: int
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., submit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., story: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
     __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")
