@@ -407,12 +407,12 @@ func TestNamesNearAnUnknownOpAreOffered(t *testing.T) {
 
 // The machine's words for the status of a task and those of the API are the same.
 func TestStatusesAreThoseOfTheAPI(t *testing.T) {
-	for _, word := range sched.Statuses {
+	for _, word := range sched.Statuses() {
 		if statusTo(word) == pb.TaskStatus_TASK_STATUS_UNSPECIFIED {
 			t.Errorf("the API has no status %s", word)
 		}
 	}
-	if n := len(pb.TaskStatus_name) - 1; n != len(sched.Statuses) {
-		t.Errorf("the API has %d statuses, the machine %d", n, len(sched.Statuses))
+	if n := len(pb.TaskStatus_name) - 1; n != len(sched.Statuses()) {
+		t.Errorf("the API has %d statuses, the machine %d", n, len(sched.Statuses()))
 	}
 }

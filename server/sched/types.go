@@ -206,16 +206,18 @@ type WorkerInfo struct {
 	MemoryUsedBytes uint64
 }
 
-// Statuses are the words of Explanation.Status. They equal those of the API's TaskStatus.
-var Statuses = []string{
-	"INPUTS_MISSING", "WAITING_FOR_DATA", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF",
-	"ASSIGNED", "PREASSIGNED", "RUNNING", "RESCUING", "ENDED",
+// Statuses returns the words of Explanation.Status. They equal those of the API's TaskStatus.
+func Statuses() []string {
+	return []string{
+		"INPUTS_MISSING", "WAITING_FOR_DATA", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF",
+		"ASSIGNED", "PREASSIGNED", "RUNNING", "RESCUING", "ENDED",
+	}
 }
 
 // Explanation says why a task is not running, or how it ended.
 type Explanation struct {
 	Task TaskInfo
-	// Status is one of Statuses.
+	// Status is one of Statuses().
 	Status string
 	// Text is a sentence with the same status and a remedy.
 	Text string

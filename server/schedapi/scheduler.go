@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// TaskSet names tasks by number, and by key in a namespace. Without a namespace, the keys are in that
-// of the client who asks, or in "default".
+// TaskSet names tasks by number, and by key in a namespace. Without a namespace, the keys are in
+// that of the client who asks, or in "default".
 type TaskSet struct {
 	Tasks     []ids.TaskID
 	Keys      []string
