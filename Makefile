@@ -14,23 +14,41 @@ export PIP_NO_INPUT := 1
 export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
 export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # Lazy binding: go-nvml needs the dynamic linker to look up each function of NVML at its first call.
 # If it looked up all of them at the start, as some compilers arrange by default, the program would
 # not start on a machine without a driver.
 LAZY    := -extldflags=-Wl,-z,lazy
-export GOFLAGS := $(strip $(GOFLAGS) -ldflags=$(LAZY))
-LDFLAGS := $(LAZY) -X github.com/millrace/millrace/internal/version.version=$(VERSION)
+# All builds have the same flags, so that they share the build cache.
+FLAGS   := -trimpath -buildvcs=false -ldflags=$(LAZY)
+export GOFLAGS := $(strip $(filter-out $(FLAGS),$(GOFLAGS)) $(FLAGS))
+# The version of a release. Other builds have none: a binary that contained its commit would differ
+# after each commit, and all tests that run it would run again.
+VERSION ?=
+STAMP   := -X github.com/millrace/millrace/internal/version.version=
+LDFLAGS := $(LAZY) $(if $(VERSION),$(STAMP)$(VERSION))
 BIN     := bin/millrace
 TOOLS   := .tools/bin
 GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'
 PY      := .venv/bin/python
 PYRIGHT := 1.1.407
+RUN_PYRIGHT := .tools/pyright/node_modules/.bin/pyright -p clients/python --pythonpath $(PY)
+# The tools that tools/gen runs.
+GENERATORS := $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep) \
+  .tools/venv-gen/.stamp
+# The libraries that Go tests load.
+LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp
+# The tests that run clusters of processes.
+PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
 
 # The command that `make run` runs after the build.
 RUN_MAIN ?= $(PY) examples/digits.py --progress
 
-# Parameters of the targets under "Testing".
+# Parameters of the targets under "Testing". With SHORT= tests run at full size, as in test-long.
+# PARALLEL is the number of Go packages, and of processes of pytest, that are tested at the same
+# time. It exceeds the number of processors, because many tests wait.
+SHORT    ?= -short
+PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
+export PYTEST := -q -n $(PARALLEL) --dist worksteal
 SEED     ?= 1
 SEEDS    ?= 200
 SECONDS  ?= 30
@@ -50,14 +68,22 @@ run: build ## Build, start a cluster on this machine, run the main job on real d
 	$(RUN_MAIN)
 
 .PHONY: build
-build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## Build bin/millrace and .venv with the Python client, and fetch UCX; on a GPU machine CuPy as well
+build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp
+build: ## Build bin/millrace, and .venv with the Python client; for a release: VERSION=v1.2.3
 
 .PHONY: check
-check: gen-check lint lint-proto vet unit py-quick ## Run the everyday subset of test; a few minutes
+check: ## Check before a commit, only what has changed: 3 minutes at most
+	@MAKE="$(MAKE)" tools/steps check gen-check lint-proto lint unit py-quick
 
 .PHONY: test
-test: bootstrap-cc gen-check lint lint-proto build build-nocgo race asan sim-seeds fuzz-corpus py e2e gpu ## Run everything that CI runs; on a GPU machine also the tests on its GPUs
-	@echo "make test: ok"
+test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
+	@MAKE="$(MAKE)" tools/steps test prepare gen-check lint-proto lint build-nocgo race \
+	  "sim-seeds SEEDS=50" py e2e gpu
+
+.PHONY: test-long
+test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
+	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
+	  fuzz-corpus fuzz py-all "e2e SHORT=" "chaos SECONDS=120" gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -67,16 +93,20 @@ fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and P
 	.venv/bin/ruff check -q --fix --select I clients/python examples tools
 
 .PHONY: clean
-clean: ## Remove the results of builds; tools and environments stay (git clean -xfd removes them too)
+clean: ## Remove the results of builds; git clean -xfd also removes tools and environments
 	rm -rf bin out .tools/gen
 
 ##@ Building
 
-# Always runs, because the go command itself finds out what is out of date. Without a C compiler the
-# program can neither use GPUs nor load UCX, and says so.
+# Always runs, because the go command itself finds out what is out of date. It also touches a binary
+# that is up to date, and then all tests that run the binary would run again. So it builds another
+# file, and the binary is replaced only if its content changes. Without a C compiler the program can
+# neither use GPUs nor load UCX, and says so.
 .PHONY: $(BIN)
 $(BIN): bootstrap
-	CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0) go build -trimpath -buildvcs=false -ldflags='$(LDFLAGS)' -o $@ ./cmd/millrace
+	CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0) \
+	  go build -ldflags='$(LDFLAGS)' -o $@.new ./cmd/millrace
+	@cmp -s $@.new $@ || { cp $@.new $@.copy && mv -f $@.copy $@; }
 
 .PHONY: build-nocgo
 build-nocgo: bootstrap ## Check that everything builds without cgo
@@ -84,15 +114,19 @@ build-nocgo: bootstrap ## Check that everything builds without cgo
 	cd tools && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
 
 .PHONY: gen
-gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Generate the Go and Python code and the public .proto files from proto/, and docs/ops.md
+gen: $(GENERATORS) ## Generate code and public .proto files from proto/, and docs/ops.md
 	tools/gen
 
+# tools/gen reads these files and writes them.
+GENERATED := proto buf.yaml buf.gen.yaml gen clients/python/src/millrace/_pb docs/ops.md tools/gen \
+  tools/protoprep tools/go.mod tools/go.sum tools/python-gen.lock go.mod go.sum \
+  worker/ops internal/spelling internal/text
 .PHONY: gen-check
-gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoprep .tools/venv-gen/.stamp ## Fail if the generated files are out of date
-	tools/gen --check
+gen-check: $(GENERATORS) ## Fail if the generated files are out of date
+	tools/unless-done gen-check $(GENERATED) -- tools/gen --check
 
 .PHONY: api-image
-api-image: gen ## Write proto/api.binpb, with which lint-proto compares: for a release, and before the first tag
+api-image: gen ## Write proto/api.binpb, with which lint-proto compares
 	tools/api-image
 
 ##@ Testing
@@ -104,7 +138,7 @@ lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
 	.venv/bin/ruff format -q --check clients/python examples tools
 
 .PHONY: lint-proto
-lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the public API with its image, proto/api.binpb
+lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the API with proto/api.binpb
 	tools/lint-proto
 
 .PHONY: vet
@@ -112,19 +146,22 @@ vet: bootstrap
 	go vet -tags invariants ./...
 
 .PHONY: unit
-unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Run the Go tests without the race detector: PKG=./...
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
+unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detector: PKG=./...
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) \
+	  $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
 
 .PHONY: race
-race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Run the Go tests with the race detector: PKG=./...
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
+race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
+	  -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile
 # kernels for minutes.
 .PHONY: asan
-asan: bootstrap-cc .tools/ucx/.stamp .tools/nvrtc/.stamp ## Test the packages with C code under the address sanitizer
-	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda
+asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the address sanitizer
+	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' \
+	  ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda
 
 .PHONY: sim
 sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n
@@ -135,12 +172,14 @@ sim-seeds: bootstrap ## Simulate many seeds: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp .tools/nvrtc/.stamp ## Test real processes: grpcurl, both clients on one cluster, one chaos graph, partitioned networks
+e2e: $(TOOLS)/grpcurl .tools/ucx-other/.stamp
+e2e: build bootstrap-net $(LIBRARIES) ## Test real processes: clients, chaos, partitions, faults
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
-	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 40m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
+	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 $(SHORT) -p $(PARALLEL) -timeout 40m \
+	  $(PROCESSES)
 
 .PHONY: rdma
-rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: the transfer suite, and a cluster with kills; about 5 minutes
+rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: about 5 minutes
 	test/rdma/prepare
 	CGO_ENABLED=0 go build -o .tools/rdma/agent ./test/rdma/agent
 	go test -c -tags invariants -o .tools/rdma/ucx.test ./transfer/ucx
@@ -153,7 +192,8 @@ fuzz: bootstrap ## Run each fuzz target for some time: FUZZTIME=5s
 
 .PHONY: fuzz-corpus
 fuzz-corpus: bootstrap ## Run each fuzz target on its corpus only
-	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' --exclude-dir='.*' '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
+	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' --exclude-dir='.*' \
+	  '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: chaos
 chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n
@@ -162,34 +202,42 @@ chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n
 
 .PHONY: soak
 soak: bootstrap ## Simulate seeds for some time: MINUTES=n
-	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
+	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim \
+	  -sim.minutes=$(MINUTES)
 
 .PHONY: gpu
 gpu: build bootstrap-cc ## Run the tests that need real GPUs, if this machine has any
 	tools/gpu-test
 
 .PHONY: gpu-bundle
-gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## Pack the GPU tests for another machine into build/gpu; there: bash build/gpu/run.sh
+gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## Pack the GPU tests into build/gpu, with a run.sh
 	tools/gpu-bundle
 
 .PHONY: cubins
-cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels, after a change of their source
+cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels after a change
 	tools/cubins
 
 .PHONY: torch-pool
-torch-pool: bootstrap ## Compile the C part of the Python executor, after a change of its source
+torch-pool: bootstrap ## Compile the C part of the Python executor after a change
 	tools/torch-pool
 
 ##@ Python
 
 .PHONY: py
-py: build $(BIN) .tools/pyright/.stamp ## Run pyright, and pytest on the oldest and the newest Python of this machine
-	PATH="$(CURDIR)/.venv/bin:$$PATH" .tools/pyright/node_modules/.bin/pyright -p clients/python --pythonpath $(PY)
+py: build .tools/pyright/.stamp ## Run pyright and pytest; some tests also on the oldest Python
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN_PYRIGHT)
+	tools/pytest-all --smoke
+
+.PHONY: py-all
+py-all: build ## Run pytest on the oldest and the newest Python of this machine
 	tools/pytest-all
 
 .PHONY: py-quick
-py-quick: build
-	MILLRACE_BIN=$(CURDIR)/$(BIN) $(PY) -m pytest -q -x clients/python
+py-quick: build .tools/pyright/.stamp
+	PATH="$(CURDIR)/.venv/bin:$$PATH" tools/unless-done pyright clients/python/src \
+	  clients/python/pyproject.toml tools/python-dev.lock Makefile -- $(RUN_PYRIGHT)
+	MILLRACE_BIN=$(CURDIR)/$(BIN) tools/unless-done pytest clients/python $(BIN) \
+	  tools/python-dev.lock -- $(PY) -m pytest $(PYTEST) -x clients/python
 
 ##@ Measuring
 
@@ -199,7 +247,8 @@ bench: build ## Measure the figures of docs/performance.md: tasks, graph shapes,
 
 .PHONY: bench-peers
 bench-peers: build .venv-peers/.stamp ## Measure Dask on this machine as well, and print ratios
-	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
+	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python \
+	  $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
 
 ##@ Tools
 
@@ -214,7 +263,17 @@ bootstrap-rdma:
 	@tools/bootstrap --rdma
 
 .PHONY: tools
-tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep golangci-lint grpcurl benchstat) ## Build all pinned tools
+tools: $(GENERATORS) $(addprefix $(TOOLS)/,golangci-lint grpcurl benchstat)
+tools: ## Build all pinned tools
+
+# System packages come first, because apt runs once at a time. Then downloads wait for the network
+# while the compiler works.
+.PHONY: prepare prepared
+prepare: bootstrap-cc ## Install and build everything that the tests need
+	@tools/bootstrap --net
+	@$(MAKE) -j3 prepared
+prepared: build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyright/.stamp \
+  $(LIBRARIES) .tools/ucx-other/.stamp
 
 $(TOOLS)/buf: tools/go.mod tools/go.sum | bootstrap
 	cd tools && $(GOTOOL) -o ../$@ github.com/bufbuild/buf/cmd/buf
@@ -273,7 +332,8 @@ python-cuda: .venv/.stamp
 # Uses the npm of python-dev.lock, so that Node need not be installed.
 .tools/pyright/.stamp: Makefile .venv/.stamp
 	mkdir -p .tools/pyright
-	PATH="$(CURDIR)/.venv/bin:$$PATH" npm install --silent --no-fund --no-audit --prefix .tools/pyright pyright@$(PYRIGHT)
+	PATH="$(CURDIR)/.venv/bin:$$PATH" npm install --silent --no-fund --no-audit \
+	  --prefix .tools/pyright pyright@$(PYRIGHT)
 	@touch $@
 
 .PHONY: lock
