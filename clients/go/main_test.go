@@ -43,8 +43,8 @@ func startCluster() (stop func() error, err error) {
 	remove := func() error { return os.RemoveAll(dir) }
 	binary := os.Getenv("MILLRACE_BIN")
 	if binary != "" {
-		// go test repeats tests if files changed that they looked at. It does not see which programs
-		// they run.
+		// go test repeats tests if files changed that they looked at. It does not see which
+		// programs they run.
 		if _, err := os.Stat(binary); err != nil {
 			return nil, errors.Join(fmt.Errorf("MILLRACE_BIN: %w", err), remove())
 		}
