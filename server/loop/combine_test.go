@@ -201,3 +201,33 @@ func TestAPanicOfAnInlineStepEndsTheProcess(t *testing.T) {
 		t.Errorf("the process went on: %v\n%s", err, output)
 	}
 }
+
+// TestACommitBetweenACallAndAReadHidesNoCounter: commits of the loop mostly leave counters for
+// later.
+func TestACommitBetweenACallAndAReadHidesNoCounter(t *testing.T) {
+	l := New(Config{})
+	client, err := l.OpenClient(t.Context(), schedapi.ClientSpec{Namespace: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func() uint64 {
+		snapshot, err := l.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot.Client(client.ID).HeldTasks
+	}
+	accepted, err := l.Submit(t.Context(), oneTask(client.ID, "k"))
+	if n := held(); err != nil || n != 1 {
+		t.Fatalf("%d tasks are held after the submission, %v", n, err)
+	}
+	if err := l.Release(t.Context(), sched.TasksReleased{Client: client.ID, Tasks: accepted.Tasks}); err != nil {
+		t.Fatal(err)
+	}
+	l.owning.Lock()
+	l.commit()
+	l.owning.Unlock()
+	if n := held(); n != 0 {
+		t.Errorf("%d tasks are held after their release", n)
+	}
+}

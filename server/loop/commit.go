@@ -197,7 +197,10 @@ func (l *Loop) commit() {
 	d.lost, d.datasets, d.unpublished = nil, nil, nil
 	d.workers, d.clients = d.workers[:0], d.clients[:0]
 	d.since, d.committed = time.Time{}, l.now
-	l.acknowledged.Store(false)
+	if !d.stale() {
+		// Else counters are missing that a caller may have been told of.
+		l.acknowledged.Store(false)
+	}
 }
 
 func graphRow(info *sched.GraphInfo) *schedapi.Graph {
