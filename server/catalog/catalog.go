@@ -120,7 +120,7 @@ func (b *Batch) put(table string, row any) {
 	must(b.txn.Insert(table, row))
 }
 
-func (b *Batch) remove(table string, key []byte, grave tombstone) {
+func (b *Batch) remove(table string, key []byte, stone tombstone) {
 	row, err := b.txn.First(table, indexID, key)
 	must(err)
 	if row == nil {
@@ -128,9 +128,9 @@ func (b *Batch) remove(table string, key []byte, grave tombstone) {
 	}
 	b.changed = true
 	must(b.txn.Delete(table, row))
-	grave.table, grave.revision, grave.order = table, b.revision, b.removed
+	stone.table, stone.revision, stone.order = table, b.revision, b.removed
 	b.removed++
-	must(b.txn.Insert(tableTombstone, &grave))
+	must(b.txn.Insert(tableTombstone, &stone))
 }
 
 // trim drops the oldest tombstones beyond tombstonesKept and returns the new floor. It drops all
@@ -141,17 +141,17 @@ func (b *Batch) trim(floor uint64) uint64 {
 	}
 	rows, err := b.txn.Get(tableTombstone, indexID)
 	must(err)
-	var graves []*tombstone
+	var tombstones []*tombstone
 	for row := rows.Next(); row != nil; row = rows.Next() {
-		graves = append(graves, row.(*tombstone))
+		tombstones = append(tombstones, row.(*tombstone))
 	}
-	excess := len(graves) - tombstonesKept
-	for i, grave := range graves {
-		if i >= excess && grave.revision != floor {
+	excess := len(tombstones) - tombstonesKept
+	for i, stone := range tombstones {
+		if i >= excess && stone.revision != floor {
 			break
 		}
-		floor = grave.revision
-		must(b.txn.Delete(tableTombstone, grave))
+		floor = stone.revision
+		must(b.txn.Delete(tableTombstone, stone))
 	}
 	return floor
 }

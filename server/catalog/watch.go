@@ -40,21 +40,21 @@ func (s Snapshot) Changes(selection schedapi.Selection, after uint64) schedapi.C
 
 // removals adds the rows that were removed after a revision and do not exist again.
 func (s Snapshot) removals(selection schedapi.Selection, after uint64, changes *schedapi.Changes) {
-	for _, grave := range since[*tombstone](s, tableTombstone, after) {
-		switch grave.table {
+	for _, stone := range since[*tombstone](s, tableTombstone, after) {
+		switch stone.table {
 		case tableGraph:
-			id := ids.GraphID(grave.number)
+			id := ids.GraphID(stone.number)
 			wanted := len(selection.GraphIDs) == 0 || slices.Contains(selection.GraphIDs, id)
 			if selection.Graphs && wanted && s.Graph(id) == nil {
 				changes.RemovedGraphs = append(changes.RemovedGraphs, id)
 			}
 		case tableWorker:
-			if id := ids.WorkerID(grave.number); selection.Workers && s.Worker(id) == nil {
+			if id := ids.WorkerID(stone.number); selection.Workers && s.Worker(id) == nil {
 				changes.RemovedWorkers = append(changes.RemovedWorkers, id)
 			}
 		case tableDataset:
-			if selection.Datasets && s.Dataset(grave.namespace, grave.name) == nil {
-				changes.RemovedDatasets = append(changes.RemovedDatasets, grave.name)
+			if selection.Datasets && s.Dataset(stone.namespace, stone.name) == nil {
+				changes.RemovedDatasets = append(changes.RemovedDatasets, stone.name)
 			}
 		}
 	}

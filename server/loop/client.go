@@ -84,8 +84,8 @@ func (l *Loop) openClient(spec schedapi.ClientSpec) *client {
 	return c
 }
 
-// heardFrom renews the lease in whose name a call is made, and returns its client.
-func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
+// renewLease renews the lease in whose name a call is made, and returns its client.
+func (l *Loop) renewLease(id ids.ClientID) (*client, error) {
 	c := l.clients.get(id)
 	if c == nil {
 		return nil, errUnknownClient(id)
@@ -99,7 +99,7 @@ func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
 // RenewClient extends a lease by its lifetime.
 func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
 	return l.do(ctx, func() error {
-		_, err := l.heardFrom(id)
+		_, err := l.renewLease(id)
 		return err
 	})
 }
@@ -140,7 +140,7 @@ func (l *Loop) notify(effect *sched.Effect) {
 		return
 	}
 	if c.await != nil {
-		l.tellAwaiting(c, effect.Task)
+		l.notifyAwaiting(c, effect.Task)
 		return
 	}
 	c.changes.add(effect.Task, effect.State)
@@ -185,7 +185,7 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 		if err != nil {
 			return err
 		}
-		l.tellAwaiting(c, tasks[0])
+		l.notifyAwaiting(c, tasks[0])
 		return nil
 	})
 	if c != nil {
@@ -204,7 +204,7 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 	}
 }
 
-func (l *Loop) tellAwaiting(c *client, task ids.TaskID) {
+func (l *Loop) notifyAwaiting(c *client, task ids.TaskID) {
 	update, ok := l.machine.UpdateOf(task)
 	if !ok || update.State < sched.TaskSucceeded || update.State == sched.TaskReleased || update.State == sched.TaskRescuing {
 		return

@@ -53,9 +53,9 @@ func crashOnPanic() {
 
 // handle handles one message of a worker: at once if it is short and the loop is idle, else through
 // the mailbox.
-func (s *session) handle(ctx context.Context, said schedapi.Inbound) error {
-	run := func() { s.loop.heard(s, said) }
-	if len(said.Reports) <= maxInlineReports && said.Stats == nil && s.loop.tryStepInline(run) {
+func (s *session) handle(ctx context.Context, message schedapi.Inbound) error {
+	run := func() { s.loop.received(s, message) }
+	if len(message.Reports) <= maxInlineReports && message.Stats == nil && s.loop.tryStepInline(run) {
 		return nil
 	}
 	return s.loop.post(ctx, run)

@@ -221,7 +221,7 @@ func TestACommitBetweenACallAndAReadHidesNoCounter(t *testing.T) {
 	if n := held(); err != nil || n != 1 {
 		t.Fatalf("%d tasks are held after the submission, %v", n, err)
 	}
-	if err := l.Release(t.Context(), sched.TasksReleased{Client: client.ID, Tasks: accepted.Tasks}); err != nil {
+	if err := l.Release(t.Context(), client.ID, schedapi.TaskSet{Tasks: accepted.Tasks}); err != nil {
 		t.Fatal(err)
 	}
 	l.owning.Lock()

@@ -26,7 +26,7 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 	var c *client
 	if id := s.Graph.Client; id != 0 {
 		var err error
-		if c, err = l.heardFrom(id); err != nil {
+		if c, err = l.renewLease(id); err != nil {
 			return schedapi.Accepted{}, err
 		}
 	}
@@ -83,7 +83,7 @@ func (l *Loop) takeFunctions(s *schedapi.Submission) (added, missing []ids.Funct
 func (l *Loop) Hold(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) ([]ids.TaskID, error) {
 	var tasks []ids.TaskID
 	err := l.do(ctx, func() error {
-		if _, err := l.heardFrom(id); err != nil {
+		if _, err := l.renewLease(id); err != nil {
 			return err
 		}
 		if _, err := l.namespaceOf(id, set); err != nil {
@@ -109,7 +109,7 @@ func (l *Loop) hold(event sched.TasksHeld) ([]ids.TaskID, error) {
 // Release ends holds of a client.
 func (l *Loop) Release(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) error {
 	return l.do(ctx, func() error {
-		if _, err := l.heardFrom(id); err != nil {
+		if _, err := l.renewLease(id); err != nil {
 			return err
 		}
 		namespace, err := l.namespaceOf(id, set)
@@ -202,7 +202,7 @@ const retriedAtOnce = 1000
 // named returns the numbers of the tasks of a set.
 func (l *Loop) named(id ids.ClientID, set schedapi.TaskSet) ([]ids.TaskID, error) {
 	if id != 0 {
-		if _, err := l.heardFrom(id); err != nil {
+		if _, err := l.renewLease(id); err != nil {
 			return nil, err
 		}
 	}
@@ -253,7 +253,7 @@ func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedap
 	var row *schedapi.Dataset
 	err := l.do(ctx, func() error {
 		if spec.Client != 0 {
-			c, err := l.heardFrom(spec.Client)
+			c, err := l.renewLease(spec.Client)
 			if err != nil {
 				return err
 			}

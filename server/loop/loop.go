@@ -63,13 +63,13 @@ type Loop struct {
 	// as start has, because the wall clock can jump.
 	start time.Time
 	now   time.Time
-	// alive is the time of the loop's last pass. beat is the time at which it must wake again, even
-	// without work, so that a long gap between passes proves that the process stood still (see
-	// forgive). idle is the time of the next wake-up without workers and clients.
-	alive, beat, idle time.Time
-	effects           []sched.Effect
-	assignment        sched.Assignment
-	timers            timers
+	// lastPass is the time of the loop's last pass. heartbeat is the time at which it must wake
+	// again, even without work, so that a long gap between passes proves that the process stood
+	// still (see renewLeases). idle is the time of the next wake-up without workers and clients.
+	lastPass, heartbeat, idle time.Time
+	effects                   []sched.Effect
+	assignment                sched.Assignment
+	timers                    timers
 
 	workers workers
 	clients clients
@@ -108,7 +108,7 @@ func New(config Config) *Loop {
 	}
 	start := time.Now()
 	l := &Loop{
-		start: start, now: start, alive: start, beat: start,
+		start: start, now: start, lastPass: start, heartbeat: start,
 		config:    config,
 		log:       config.Log,
 		catalog:   catalog.New(),
@@ -185,10 +185,10 @@ func (l *Loop) nextAlarm() time.Time {
 	}
 	next := l.idle
 	if len(l.workers.byName)+len(l.clients.byID) > 0 {
-		if !l.beat.After(l.now) {
-			l.beat = l.now.Add(l.config.Cluster.WorkerLease / 4)
+		if !l.heartbeat.After(l.now) {
+			l.heartbeat = l.now.Add(l.config.Cluster.WorkerLease / 4)
 		}
-		next = l.beat
+		next = l.heartbeat
 	}
 	if at, ok := l.timers.next(); ok && at.Before(next) {
 		next = at
@@ -205,13 +205,13 @@ func (l *Loop) nextAlarm() time.Time {
 // fire runs the timers that are due. The loop's own timers come first: they renew leases, which the
 // machine would find expired after a long step.
 func (l *Loop) fire() {
-	// The loop wakes every beat, a quarter of the lease, so a gap of two beats is late by only one.
-	// A gap of more than three means a standstill. A client's lease is not much shorter than a
-	// worker's, so one limit serves both.
-	if gap := l.now.Sub(l.alive); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
-		l.forgive(gap)
+	// The loop wakes every heartbeat, a quarter of the lease, so a gap of two of them is late by
+	// only one. A gap of more than three means a standstill. A client's lease is not much shorter
+	// than a worker's, so one limit serves both.
+	if gap := l.now.Sub(l.lastPass); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
+		l.renewLeases(gap)
 	}
-	l.alive = l.now
+	l.lastPass = l.now
 	for {
 		at, ok := l.timers.next()
 		if !ok || at.After(l.now) {
@@ -385,7 +385,7 @@ func (l *Loop) Shutdown(ctx context.Context, reason string) error {
 		}
 		l.log.Info("the cluster is shut down", "reason", reason)
 		for _, s := range l.workers.sessions() {
-			s.building.StopReason = "the cluster is shutting down: " + orUnsaid(reason)
+			s.building.StopReason = "the cluster is shutting down: " + orNoReason(reason)
 		}
 		l.beginDraining()
 		close(l.shutdown)
@@ -408,7 +408,7 @@ func (l *Loop) beginDraining() {
 	}
 }
 
-func orUnsaid(reason string) string {
+func orNoReason(reason string) string {
 	if reason == "" {
 		return "no reason given"
 	}

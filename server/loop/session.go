@@ -69,9 +69,9 @@ func (s *session) Take(into *schedapi.Outbound) bool {
 	return true
 }
 
-func (s *session) Report(ctx context.Context, said schedapi.Inbound) error {
+func (s *session) Report(ctx context.Context, message schedapi.Inbound) error {
 	s.saw(time.Now())
-	return s.handle(ctx, said)
+	return s.handle(ctx, message)
 }
 
 func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string) {
@@ -163,18 +163,18 @@ func (l *Loop) assign(effect *sched.Effect) {
 	}
 	for i := range a.Inputs {
 		for _, holder := range a.Inputs[i].Holders {
-			l.introduce(s, holder)
+			l.sendPeer(s, holder)
 		}
 		if upstream := a.Inputs[i].Upstream; upstream != 0 {
-			l.introduce(s, upstream)
+			l.sendPeer(s, upstream)
 		}
 	}
 	s.building.Assign(a)
 	l.dirty.counters(s.worker)
 }
 
-// introduce sends a worker the address of a peer, once per session.
-func (l *Loop) introduce(s *session, to ids.WorkerID) {
+// sendPeer sends a worker the address of a peer, once per session.
+func (l *Loop) sendPeer(s *session, to ids.WorkerID) {
 	if s.peers.has(uint64(to)) {
 		return
 	}
@@ -184,13 +184,13 @@ func (l *Loop) introduce(s *session, to ids.WorkerID) {
 	}
 }
 
-// introduceNear sends a newly registered worker the addresses of the near workers, and its own
-// address to them.
-func (l *Loop) introduceNear(w *worker) {
+// sendHostPeers sends a newly registered worker the addresses of the workers that share its host,
+// and its own address to them.
+func (l *Loop) sendHostPeers(w *worker) {
 	for _, s := range l.workers.sessions() {
-		if s.worker.near(w) {
-			l.introduce(l.touchSession(s), w.id)
-			l.introduce(l.touchSession(w.session), s.worker.id)
+		if s.worker.sharesHost(w) {
+			l.sendPeer(l.touchSession(s), w.id)
+			l.sendPeer(l.touchSession(w.session), s.worker.id)
 		}
 	}
 }
@@ -270,46 +270,46 @@ func (l *Loop) dropAgain(s *session) {
 	s.worker.dropped = nil
 }
 
-// heard handles one message of a worker: it gives its contents to the machine.
-func (l *Loop) heard(s *session, said schedapi.Inbound) {
+// received handles one message of a worker: it gives its contents to the machine.
+func (l *Loop) received(s *session, message schedapi.Inbound) {
 	w := s.worker
 	if s.ended || w.session != s {
 		return // A late message of an ended session: law 4.
 	}
-	if len(said.Reports) > 0 {
-		l.step(sched.TasksReported{Worker: w.id, Reports: said.Reports})
+	if len(message.Reports) > 0 {
+		l.step(sched.TasksReported{Worker: w.id, Reports: message.Reports})
 	}
-	if len(said.Gained)+len(said.Lost) > 0 {
-		l.step(sched.ObjectsReported{Worker: w.id, Gained: said.Gained, Lost: said.Lost})
+	if len(message.Gained)+len(message.Lost) > 0 {
+		l.step(sched.ObjectsReported{Worker: w.id, Gained: message.Gained, Lost: message.Lost})
 	}
-	for _, report := range said.Rescues {
+	for _, report := range message.Rescues {
 		l.rescueReported(w, report)
 	}
-	for _, hash := range said.MissingFunctions {
+	for _, hash := range message.MissingFunctions {
 		l.sendFunction(s, hash, true)
 	}
-	if said.Stats != nil {
+	if message.Stats != nil {
 		routes := w.stats.Routes
-		w.stats = *said.Stats
+		w.stats = *message.Stats
 		if w.stats.Routes == nil {
 			w.stats.Routes = routes
 		} else {
 			l.measured(w)
 		}
-		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: said.Stats.MemoryUsedBytes})
-		if said.Stats.MemoryPressure {
+		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: message.Stats.MemoryUsedBytes})
+		if message.Stats.MemoryPressure {
 			if s := l.sessionOf(w.id); s != nil {
 				s.building.NextUses = l.machine.NextUses(w.id, s.building.NextUses[:0])
 			}
 		}
 	}
 	l.dirty.counters(w)
-	if said.Draining {
+	if message.Draining {
 		l.log.Info("a worker is to leave", "worker", w.name, "id", w.id)
 		l.step(sched.WorkerDraining{Worker: w.id})
 		l.workerChanged(w)
 	}
-	if said.Leaving {
+	if message.Leaving {
 		l.loseWorker(w, "left the cluster", nil, "")
 	}
 }

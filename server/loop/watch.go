@@ -44,7 +44,7 @@ func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (s
 		if err := l.refuseIfDraining(); err != nil {
 			return err
 		}
-		c, err := l.heardFrom(id)
+		c, err := l.renewLease(id)
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (l *Loop) keepAlive(c *client) {
 			c.kept = false
 			return
 		}
-		if _, err := l.heardFrom(c.id); err == nil {
+		if _, err := l.renewLease(c.id); err == nil {
 			l.keepAlive(c)
 		}
 	})

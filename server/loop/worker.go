@@ -43,16 +43,16 @@ func (w *worker) peer() schedapi.Peer {
 	return schedapi.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
 }
 
-// peerOf is peer, with Near as seen from another worker.
+// peerOf is peer, with SameHost as seen from another worker.
 func (w *worker) peerOf(other *worker) schedapi.Peer {
 	p := w.peer()
-	p.Near = w.near(other)
+	p.SameHost = w.sharesHost(other)
 	return p
 }
 
-// near reports whether two different workers, both with GPUs and data addresses, are on the same
-// host.
-func (w *worker) near(other *worker) bool {
+// sharesHost reports whether two different workers, both with GPUs and data addresses, are on the
+// same host.
+func (w *worker) sharesHost(other *worker) bool {
 	a, b := &w.registration, &other.registration
 	return w != other && a.Worker.PipelinedReads && b.Worker.PipelinedReads && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
 }
@@ -66,11 +66,11 @@ type workers struct {
 	deaths        deaths
 	lost          []ids.WorkerID
 	dirtySessions []*session
-	graves        map[ids.WorkerID]*grave
+	tombstones    map[ids.WorkerID]*tombstone
 }
 
 func newWorkers() workers {
-	return workers{byName: map[string]*worker{}, deaths: newDeaths(), graves: map[ids.WorkerID]*grave{}}
+	return workers{byName: map[string]*worker{}, deaths: newDeaths(), tombstones: map[ids.WorkerID]*tombstone{}}
 }
 
 // add gives a worker the next number. remove takes it out of the table.
@@ -135,9 +135,9 @@ func (l *Loop) Register(ctx context.Context, r schedapi.Registration) (schedapi.
 func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	name, incarnation := r.Worker.Name, r.Worker.Incarnation
 	w := l.workers.byName[name]
-	met := w != nil && w.incarnation == incarnation
+	known := w != nil && w.incarnation == incarnation
 	for _, death := range l.workers.deaths.of(name) {
-		met = met || death.Incarnation == incarnation
+		known = known || death.Incarnation == incarnation
 		if death.Incarnation == incarnation && death.Reaped {
 			return nil, &schedapi.Error{Kind: schedapi.ErrDead, Object: name, Message: fmt.Sprintf(
 				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
@@ -164,11 +164,11 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	moved := w.registration.DataAddress != r.DataAddress && w.registration.DataAddress != ""
 	w.lastSeen = l.now
 	w.session = newSession(l, w)
-	if l.foreign(&r, met) {
+	if l.fromOtherLife(&r, known) {
 		l.log.Warn("a worker comes from another life of the scheduler: its objects and running tasks are given up", "worker", name, "id", w.id,
 			"objects", len(r.Worker.Inventory), "running", len(r.Worker.Running))
 		out := &l.touchSession(w.session).building
-		out.Releases, out.Cancellations = disown(&r)
+		out.Releases, out.Cancellations = dropOtherLife(&r)
 	}
 	l.dropAgain(w.session)
 	event := r.Worker
@@ -177,10 +177,10 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	w.registration = r
 	l.learnOps(r.NativeOps)
 	if moved {
-		l.tellPeers(w.peer(), nil)
+		l.broadcastPeer(w.peer(), nil)
 	}
 	l.step(event)
-	l.introduceNear(w)
+	l.sendHostPeers(w)
 	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))
 	l.dirty.worker(w, l.now)
 	return w.session, nil
@@ -243,10 +243,10 @@ func (l *Loop) awaitReturn(w *worker) {
 	})
 }
 
-// forgive renews all leases after a standstill: the loop did not run for so long (its process or
-// machine was stopped, or it got no processor) that messages of workers and clients may still be
+// renewLeases renews all leases after a standstill: the loop did not run for so long (its process
+// or machine was stopped, or it got no processor) that messages of workers and clients may still be
 // unread. Their silence is no evidence of a failure.
-func (l *Loop) forgive(gap time.Duration) {
+func (l *Loop) renewLeases(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
 	for _, w := range l.workers.all {
 		if w.session != nil {
@@ -312,11 +312,11 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 	// A worker that left in an orderly way lives a little longer. The memory of a failed device
 	// must not be read.
 	if !left && !fault {
-		survivors = l.bury(w)
+		survivors = l.retire(w)
 	}
 	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
 		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
-	l.tellPeers(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
+	l.broadcastPeer(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths.of(w.name)
 	l.dirty.lost = append(l.dirty.lost, last)
@@ -330,9 +330,9 @@ func fromOutside(d *schedapi.Death) bool {
 	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
 }
 
-// tellPeers sends a worker's current address to every session that knows the worker, except those
-// of the workers in except.
-func (l *Loop) tellPeers(peer schedapi.Peer, except []ids.WorkerID) {
+// broadcastPeer sends a worker's current address to every session that knows the worker, except
+// those of the workers in except.
+func (l *Loop) broadcastPeer(peer schedapi.Peer, except []ids.WorkerID) {
 	for _, s := range l.workers.sessions() {
 		if s.peers.has(uint64(peer.Worker)) && !slices.Contains(except, s.worker.id) {
 			l.touchSession(s)

@@ -331,10 +331,10 @@ func objectOf(o *workerv1.ObjectReport) objectKey {
 	return objectKey{o.GetReplica().GetTaskId(), o.GetReplica().GetGeneration()}
 }
 
-// lastWords returns the index of the last report of each object, if a message has both gains and
+// lastReports returns the index of the last report of each object, if a message has both gains and
 // losses: an object that was lost and then gained exists. nil: the reports are all gains or all
 // losses, so their order does not matter.
-func lastWords(objects []*workerv1.ObjectReport) map[objectKey]int {
+func lastReports(objects []*workerv1.ObjectReport) map[objectKey]int {
 	gained, lost := false, false
 	for _, o := range objects {
 		gained, lost = gained || !o.GetLost(), lost || o.GetLost()
@@ -349,16 +349,16 @@ func lastWords(objects []*workerv1.ObjectReport) map[objectKey]int {
 	return last
 }
 
-func inboundFrom(said *workerv1.SessionRequest) schedapi.Inbound {
-	inbound := schedapi.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
-	if tasks := said.GetTasks(); len(tasks) > 0 {
+func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
+	inbound := schedapi.Inbound{Leaving: message.GetLeaving(), Draining: message.GetDraining()}
+	if tasks := message.GetTasks(); len(tasks) > 0 {
 		inbound.Reports = make([]sched.Report, len(tasks))
 		for i, report := range tasks {
 			reportFrom(report, &inbound.Reports[i])
 		}
 	}
-	last := lastWords(said.GetObjects())
-	for i, object := range said.GetObjects() {
+	last := lastReports(message.GetObjects())
+	for i, object := range message.GetObjects() {
 		replica := replicaFrom(object.GetReplica())
 		if last != nil && last[objectOf(object)] != i {
 			continue // A later report about the same object follows.
@@ -369,7 +369,7 @@ func inboundFrom(said *workerv1.SessionRequest) schedapi.Inbound {
 			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult(), Written: object.GetWritten()})
 		}
 	}
-	if stats := said.GetStats(); stats != nil {
+	if stats := message.GetStats(); stats != nil {
 		inbound.Stats = &schedapi.WorkerStats{
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
 			ReceivedBytes: stats.GetReceivedBytes(), SentBytes: stats.GetSentBytes(),
@@ -382,12 +382,12 @@ func inboundFrom(said *workerv1.SessionRequest) schedapi.Inbound {
 			inbound.Stats.Routes = convertAll(routes, routeFrom)
 		}
 	}
-	for _, hash := range said.GetMissingFunctions() {
+	for _, hash := range message.GetMissingFunctions() {
 		if len(hash) == len(ids.FunctionHash{}) {
 			inbound.MissingFunctions = append(inbound.MissingFunctions, ids.FunctionHash(hash))
 		}
 	}
-	for _, r := range said.GetRescues() {
+	for _, r := range message.GetRescues() {
 		inbound.Rescues = append(inbound.Rescues, schedapi.RescueReport{
 			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: text.Cut(r.GetReason(), keptMessage), Unmapped: r.GetUnmapped(),
 		})

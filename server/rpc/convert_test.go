@@ -60,7 +60,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	var outbound schedapi.Outbound
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
 	outbound.Functions = []schedapi.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
-	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", Near: true}}
+	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
@@ -392,15 +392,15 @@ func FuzzValueJSON(f *testing.F) {
 	})
 }
 
-func TestNamesNearAnUnknownOpAreOffered(t *testing.T) {
+func TestNamesSimilarToAnUnknownOpAreOffered(t *testing.T) {
 	known := []string{"array.arange", "array.map", "array.matmul", "array.sum", "bench.noop"}
 	for name, want := range map[string]string{
 		"array.matmull": "array.matmul", "array.sun": "array.sum", "matmul": "array.matmul", "Array.Sum": "array.sum",
 		"sum": "array.sum", "something.else.entirely": "",
 	} {
-		near := nearest(name, known)
-		if want == "" && len(near) > 0 || want != "" && (len(near) == 0 || near[0] != want) {
-			t.Errorf("%s: %v, want %q first", name, near, want)
+		similar := similarNames(name, known)
+		if want == "" && len(similar) > 0 || want != "" && (len(similar) == 0 || similar[0] != want) {
+			t.Errorf("%s: %v, want %q first", name, similar, want)
 		}
 	}
 }

@@ -65,8 +65,8 @@ func TestMessagesAndDetailsReachTheClient(t *testing.T) {
 		status.Convert(err).Message() != "ops[1]: a needs itself" {
 		t.Errorf("%v with %v", err, detail)
 	}
-	_, detail = info(t, statusOf(&schedapi.Error{Kind: schedapi.ErrUnknownOp, Message: "m", Metadata: map[string]string{"near": "x"}}))
-	if detail.GetMetadata()["near"] != "x" {
+	_, detail = info(t, statusOf(&schedapi.Error{Kind: schedapi.ErrUnknownOp, Message: "m", Metadata: map[string]string{"similar": "x"}}))
+	if detail.GetMetadata()["similar"] != "x" {
 		t.Errorf("metadata: %v", detail)
 	}
 }

@@ -229,11 +229,11 @@ func (s *validatedStream) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err
 	}
-	if said, ok := message.(*workerv1.SessionRequest); ok {
-		if said.GetRegister() == nil {
+	if request, ok := message.(*workerv1.SessionRequest); ok {
+		if request.GetRegister() == nil {
 			return nil
 		}
-		return s.validation.check(said.GetRegister())
+		return s.validation.check(request.GetRegister())
 	}
 	return s.validation.check(message)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// nearNames bounds the names that an error suggests.
-const nearNames = 3
+// maxSuggestions bounds the names that an error suggests.
+const maxSuggestions = 3
 
 // checkNative refuses native ops that no worker has named. While no op is known at all it accepts
 // every name.
@@ -25,22 +25,22 @@ func (s *submission) checkNative(name string) error {
 		return nil
 	}
 	message := fmt.Sprintf("there is no native op %q", name)
-	near := nearest(name, s.native)
-	if len(near) > 0 {
-		message += "; near it are " + strings.Join(near, ", ")
+	similar := similarNames(name, s.native)
+	if len(similar) > 0 {
+		message += "; similar names are " + strings.Join(similar, ", ")
 	}
 	message += fmt.Sprintf(" (all %d: GetClusterInfo; a Python function is written as \"package.module:function\")", len(s.native))
 	return &schedapi.Error{Kind: schedapi.ErrUnknownOp, Object: name, Message: message,
-		Metadata: map[string]string{"near": strings.Join(near, ",")}}
+		Metadata: map[string]string{"similar": strings.Join(similar, ",")}}
 }
 
-// nearest returns up to nearNames names that the caller may have meant, best first.
-func nearest(name string, known []string) []string {
+// similarNames returns up to maxSuggestions names that the caller may have meant, best first.
+func similarNames(name string, known []string) []string {
 	type candidate struct {
 		name     string
 		distance int
 	}
-	var near []candidate
+	var similar []candidate
 	_, last, _ := strings.Cut(name, ".")
 	for _, other := range known {
 		distance := spelling.Distance(strings.ToLower(name), other)
@@ -48,12 +48,12 @@ func nearest(name string, known []string) []string {
 			distance = 1
 		}
 		if distance <= max(2, len(name)/3) {
-			near = append(near, candidate{other, distance})
+			similar = append(similar, candidate{other, distance})
 		}
 	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
+	slices.SortStableFunc(similar, func(a, b candidate) int { return a.distance - b.distance })
 	var names []string
-	for _, c := range near[:min(len(near), nearNames)] {
+	for _, c := range similar[:min(len(similar), maxSuggestions)] {
 		names = append(names, c.name)
 	}
 	return names

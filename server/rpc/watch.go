@@ -27,9 +27,9 @@ type watcher struct {
 	// has tasks and catalogue rows.
 	revision, catalogRevision uint64
 	mixed                     bool
-	// greeted: the first message, which carries the scheduler's life, was sent.
-	greeted bool
-	updates updateMessage
+	// lifeSent: the first message, which carries the scheduler's life, was sent.
+	lifeSent bool
+	updates  updateMessage
 	// workerView selects the fields of workers.
 	workerView pb.WorkerView
 }
@@ -76,7 +76,7 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 		if err != nil {
 			return err
 		}
-		s.streams.Go(func() { follow(ctx, w.scheduler, w.selection, start, after, changes) })
+		s.streams.Go(func() { streamChanges(ctx, w.scheduler, w.selection, start, after, changes) })
 	}
 	return w.run(ctx, tasks, ready, changes)
 }
@@ -95,9 +95,9 @@ func (w *watcher) start(ctx context.Context) (schedapi.Snapshot, error) {
 	return snapshot, nil
 }
 
-// follow sends changes of the catalogue until ctx ends. While the receiver is slow, changes
+// streamChanges sends changes of the catalogue until ctx ends. While the receiver is slow, changes
 // accumulate and are then sent together.
-func follow(ctx context.Context, scheduler schedapi.Scheduler, selection schedapi.Selection, snapshot schedapi.Snapshot, after uint64, to chan<- schedapi.Changes) {
+func streamChanges(ctx context.Context, scheduler schedapi.Scheduler, selection schedapi.Selection, snapshot schedapi.Snapshot, after uint64, to chan<- schedapi.Changes) {
 	// The first message is sent even if nothing changed: it says that the stream is complete up to
 	// its revision.
 	for first := true; ; first = false {
@@ -119,7 +119,7 @@ func follow(ctx context.Context, scheduler schedapi.Scheduler, selection schedap
 
 func (w *watcher) run(ctx context.Context, tasks schedapi.TaskWatch, ready <-chan *schedapi.TaskBatch, changes <-chan schedapi.Changes) error {
 	if w.mixed {
-		if err := w.both(ctx, tasks, ready, changes); err != nil {
+		if err := w.startMixed(ctx, tasks, ready, changes); err != nil {
 			return err
 		}
 	}
@@ -156,16 +156,16 @@ func (w *watcher) run(ctx context.Context, tasks schedapi.TaskWatch, ready <-cha
 // send sends a message, and adds the scheduler's life to the first one.
 func (w *watcher) send(message *pb.WatchResponse) error {
 	message.Life = 0
-	if !w.greeted {
-		w.greeted, message.Life = true, w.scheduler.Cluster().Life
+	if !w.lifeSent {
+		w.lifeSent, message.Life = true, w.scheduler.Cluster().Life
 	}
 	return w.stream.Send(message)
 }
 
-// both begins a stream of tasks and catalogue rows. The catalogue is sent as a whole. If the client
-// resumes its tasks and no batch is ready, the catalogue goes alone and the changes of the tasks
-// follow; else the first batch of tasks goes with it.
-func (w *watcher) both(ctx context.Context, tasks schedapi.TaskWatch, ready <-chan *schedapi.TaskBatch, changes <-chan schedapi.Changes) error {
+// startMixed begins a stream of tasks and catalogue rows. The catalogue is sent as a whole. If the
+// client resumes its tasks and no batch is ready, the catalogue goes alone and the changes of the
+// tasks follow; else the first batch of tasks goes with it.
+func (w *watcher) startMixed(ctx context.Context, tasks schedapi.TaskWatch, ready <-chan *schedapi.TaskBatch, changes <-chan schedapi.Changes) error {
 	var catalog schedapi.Changes
 	select {
 	case catalog = <-changes:
@@ -181,7 +181,7 @@ func (w *watcher) both(ctx context.Context, tasks schedapi.TaskWatch, ready <-ch
 		catalog.Snapshot = batch.Snapshot
 		last, err := w.catalogMessage(&catalog)
 		if err == nil {
-			w.updates.beside = last
+			w.updates.catalog = last
 			err = w.updates.send(batch, w.revision, w.catalogRevision, w.send)
 		}
 		w.revision = batch.Revision
@@ -285,14 +285,14 @@ func unknownGraph(id ids.GraphID) error {
 type updateMessage struct {
 	message pb.WatchResponse
 	updates slab[pb.TaskUpdate]
-	// beside holds changes of the catalogue that are sent with the next message.
-	beside *pb.WatchResponse
+	// catalog holds changes of the catalogue that are sent with the next message.
+	catalog *pb.WatchResponse
 }
 
 // send sends a batch, in several messages if it is large. All but the last message carry the
 // revision before, or none if they are parts of a snapshot.
 func (m *updateMessage) send(batch *schedapi.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
-	first, bytes := 0, proto.Size(m.beside)
+	first, bytes := 0, proto.Size(m.catalog)
 	for i := range batch.Updates {
 		if !batch.Snapshot && batch.Updates[i].Err == nil {
 			continue // The loop bounds the results of a batch.
@@ -336,8 +336,8 @@ func (m *updateMessage) build(batch *schedapi.TaskBatch, from, to int, catalogRe
 	}
 	m.message.Revision, m.message.CatalogRevision = batch.Revision, catalogRevision
 	m.message.Snapshot, m.message.More = batch.Snapshot, false
-	b := m.beside
-	m.beside = nil
+	b := m.catalog
+	m.catalog = nil
 	m.message.Graphs, m.message.Workers, m.message.Datasets = b.GetGraphs(), b.GetWorkers(), b.GetDatasets()
 	m.message.RemovedGraphIds, m.message.RemovedWorkerIds, m.message.RemovedDatasetNames = b.GetRemovedGraphIds(), b.GetRemovedWorkerIds(), b.GetRemovedDatasetNames()
 	return &m.message

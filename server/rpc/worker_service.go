@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// lastWord is the time that a session which the scheduler ended has to send its remaining messages.
-const lastWord = 2 * time.Second
+// flushTimeout is the time that a session which the scheduler ended has to send its remaining
+// messages.
+const flushTimeout = 2 * time.Second
 
 type workerService struct {
 	workerv1.UnimplementedWorkerServiceServer
@@ -71,11 +72,11 @@ func (s *workerService) Session(stream sessionStream) error {
 	case err = <-read:
 	case err = <-written:
 	case <-session.Done():
-		patience := time.NewTimer(lastWord)
-		defer patience.Stop()
+		timer := time.NewTimer(flushTimeout)
+		defer timer.Stop()
 		select {
 		case err = <-written:
-		case <-patience.C:
+		case <-timer.C:
 		}
 		return err
 	}
@@ -112,11 +113,11 @@ func wholeRegistration(whole *workerv1.Registration, recv func() (*workerv1.Sess
 // readSession returns when the worker ends the stream or the connection breaks.
 func readSession(stream sessionStream, session schedapi.Session) error {
 	for {
-		said, err := stream.Recv()
+		message, err := stream.Recv()
 		if err != nil {
 			return nil // However it ended, the worker may reconnect.
 		}
-		if err := session.Report(stream.Context(), inboundFrom(said)); err != nil {
+		if err := session.Report(stream.Context(), inboundFrom(message)); err != nil {
 			return err
 		}
 	}

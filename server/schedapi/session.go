@@ -180,8 +180,8 @@ type Peer struct {
 	Worker  ids.WorkerID
 	Address string
 	Name    string
-	// Near: the peer and the receiver of this message both have a GPU of the same host.
-	Near bool
+	// SameHost: the peer and the receiver of this message both have a GPU of the same host.
+	SameHost bool
 }
 
 // Rescue orders copies of objects out of the memory of a dead worker. Dead has its last address.

@@ -56,7 +56,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 }
 
 func (c *collector) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var totals sched.Totals
 	if err := c.scheduler.Read(ctx, func(r schedapi.Reader) { totals = r.Totals() }); err != nil {

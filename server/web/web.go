@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// patience is the longest time that a request waits for the scheduler.
-const patience = 2 * time.Second
+// readTimeout is the longest time that a request waits for the scheduler.
+const readTimeout = 2 * time.Second
 
 // Config sets up a handler.
 type Config struct {
@@ -62,7 +62,7 @@ func Handler(config Config) http.Handler {
 			plain(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\"")
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 		defer cancel()
 		status, err := statusOf(ctx, config)
 		if err != nil {

@@ -55,7 +55,7 @@ func TestBadSubmissionsAreRefusedWithTheCause(t *testing.T) {
 		}, millrace.ErrDuplicateKey, []string{"d1"}},
 		{"unknown op", func(g *millrace.GraphBuilder) {
 			g.Add("o1", millrace.Native("array.matmull"), millrace.Args(), hold)
-		}, millrace.ErrUnknownOp, []string{"array.matmull", "near it are array.matmul"}},
+		}, millrace.ErrUnknownOp, []string{"array.matmull", "similar names are array.matmul"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := c.NewGraph(tc.name)

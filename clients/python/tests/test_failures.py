@@ -224,7 +224,7 @@ def test_function_that_is_not_there(client: Client) -> None:
 
 
 def test_ops_that_are_wrong(client: Client) -> None:
-    with pytest.raises(errors.InvalidRequestError, match=r"near it are array\.matmul\b") as unknown:
+    with pytest.raises(errors.InvalidRequestError, match=r"similar names are array\.matmul\b") as unknown:
         client.op("array.matmull", 1, 2).result(PATIENCE)
     assert unknown.value.reason == "UNKNOWN_OP"
     a, b = client.scatter([np.ones((2, 3)), np.ones((4, 5))])
