@@ -40,8 +40,8 @@ const (
 	leaves     = 9_500
 	iterations = 4_000
 	fanIn      = 10
-	// patience is the longest time that a test waits for an event on a very busy machine.
-	patience = 5 * time.Minute
+	// eventTimeout is the longest time that a test waits for an event on a very busy machine.
+	eventTimeout = 5 * time.Minute
 )
 
 // cluster is a `millrace up` for one test.
@@ -109,8 +109,8 @@ func start(t *testing.T, flags ...string) *cluster {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(patience):
-		t.Fatalf("up was not ready in %v", patience)
+	case <-time.After(eventTimeout):
+		t.Fatalf("up was not ready in %v", eventTimeout)
 	}
 	client, err := millrace.Dial(t.Context(), millrace.WithSchedulerFile(file))
 	if err != nil {
@@ -153,25 +153,19 @@ func (c *cluster) active(ctx context.Context) ([]*millracev1.Worker, error) {
 	return c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 }
 
-// children lists the processes whose parent is pid.
-func children(pid int) []int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		// Children started by another thread of the process are listed there: walk all threads.
-		text = nil
-	}
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, task := range tasks {
-		if more, err := os.ReadFile(task); err == nil {
-			text = append(append(text, ' '), more...)
+// children lists the processes whose parent is pid. The kernel lists a child under the thread that
+// started it.
+func children(pid int) (pids []int) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // the thread has ended
 		}
-	}
-	seen := map[int]bool{}
-	var pids []int
-	for _, field := range strings.Fields(string(text)) {
-		if child, err := strconv.Atoi(field); err == nil && !seen[child] {
-			seen[child] = true
-			pids = append(pids, child)
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, child)
+			}
 		}
 	}
 	return pids
@@ -224,13 +218,13 @@ func expected(t *testing.T, round int) int64 {
 	return sum
 }
 
-// atWork reports whether all workers are active and each of them has finished a task.
-func atWork(list []*millracev1.Worker) bool {
+// allHaveFinishedTasks reports whether all workers are active and each of them has finished a task.
+func allHaveFinishedTasks(list []*millracev1.Worker) bool {
 	return len(list) == workers && !slices.ContainsFunc(list, func(w *millracev1.Worker) bool { return w.GetFinishedTasks() == 0 })
 }
 
-// TestKillEverySecond is the promise to a platform engineer: workers and executors die, results do
-// not change, and every death is explained.
+// TestKillEverySecond kills a worker and an executor every second. Results must not change, and
+// every death must be explained.
 func TestKillEverySecond(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -252,7 +246,7 @@ func TestKillEverySecond(t *testing.T) {
 			}
 			list, err := c.active(ctx)
 			// Kill no worker that has finished nothing: with slow starts no task would ever finish.
-			if err != nil || !atWork(list) {
+			if err != nil || !allHaveFinishedTasks(list) {
 				continue
 			}
 			pids := pidsOf(list)
@@ -281,7 +275,7 @@ func TestKillEverySecond(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		within, cancel := context.WithTimeout(ctx, 2*patience)
+		within, cancel := context.WithTimeout(ctx, 2*eventTimeout)
 		sums, err := millrace.Gather[int64](within, run.Futures()...)
 		cancel()
 		if err != nil {
@@ -295,14 +289,14 @@ func TestKillEverySecond(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	explained(t, c, killed)
+	checkDeathsExplained(t, c, killed)
 }
 
-// explained checks that every killed worker is listed as killed by SIGKILL, in the API and in the
-// command's output.
-func explained(t *testing.T, c *cluster, killed map[int]string) {
+// checkDeathsExplained checks that every killed worker is listed as killed by SIGKILL, in the API
+// and in the command's output.
+func checkDeathsExplained(t *testing.T, c *cluster, killed map[int]string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	dead := 0
 	for _, what := range killed {
@@ -313,7 +307,7 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 	if dead == 0 {
 		t.Error("no worker was killed: the graph was too short to test anything")
 	}
-	c.until(ctx, t, "every death of a worker to be explained", func() bool {
+	c.until(ctx, t, "the explanation of every death of a worker", func() bool {
 		list, err := c.client.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
 		if err != nil {
 			t.Fatal(err)
@@ -332,7 +326,7 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 				missing++
 			}
 		}
-		// Sixteen deaths are kept per name; a long run drops the oldest.
+		// The scheduler keeps sixteen deaths for each name. A long run has more.
 		return missing == 0 || dead > 16*workers
 	})
 	t.Logf("killed %d workers and %d executors", dead, len(killed)-dead)
@@ -346,8 +340,8 @@ func explained(t *testing.T, c *cluster, killed map[int]string) {
 	}
 }
 
-// TestStoppedWorker: a worker that is stopped for ten seconds delays nothing, and its late reports
-// are ignored.
+// TestStoppedWorker: a worker that is stopped for ten seconds does not delay the graph, and its
+// late reports are ignored.
 func TestStoppedWorker(t *testing.T) {
 	c := start(t)
 	ctx := t.Context()
@@ -363,8 +357,8 @@ func TestStoppedWorker(t *testing.T) {
 	}
 	victim := pids[0]
 	woken := make(chan struct{})
-	// Stop it once it has objects to lose.
-	if err := waitBusy(ctx, c, victim); err != nil {
+	// Stop it when it has objects.
+	if err := awaitFinishedTask(ctx, c, victim); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
@@ -375,7 +369,7 @@ func TestStoppedWorker(t *testing.T) {
 		close(woken)
 	})
 	defer func() { <-woken }()
-	within, cancel := context.WithTimeout(ctx, 2*patience)
+	within, cancel := context.WithTimeout(ctx, 2*eventTimeout)
 	defer cancel()
 	sums, err := millrace.Gather[int64](within, run.Futures()...)
 	if err != nil {
@@ -388,7 +382,7 @@ func TestStoppedWorker(t *testing.T) {
 	if err := c.client.WaitForWorkers(within, workers); err != nil {
 		t.Fatalf("the stopped worker did not come back: %v", err)
 	}
-	// The worker works again: each worker gets a pinned task.
+	// The worker works again: submit one task for each worker.
 	list, err := c.client.Workers(within, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		t.Fatal(err)
@@ -404,8 +398,8 @@ func TestStoppedWorker(t *testing.T) {
 	}
 }
 
-// waitBusy returns once the worker holds objects.
-func waitBusy(ctx context.Context, c *cluster, pid int) error {
+// awaitFinishedTask returns when the worker has finished a task.
+func awaitFinishedTask(ctx context.Context, c *cluster, pid int) error {
 	stream, err := c.client.Scheduler().Watch(ctx, &millracev1.WatchRequest{Workers: true})
 	if err != nil {
 		return err
@@ -423,7 +417,7 @@ func waitBusy(ctx context.Context, c *cluster, pid int) error {
 	}
 }
 
-// TestUpLeavesNothingBehind: when `up` ends, in whatever way, its processes end, too.
+// TestUpLeavesNothingBehind: when `up` ends by any signal, its processes end, too.
 func TestUpLeavesNothingBehind(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -445,13 +439,13 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = c.up.Wait()
-			deadline := time.Now().Add(patience)
+			deadline := time.Now().Add(eventTimeout)
 			for _, pid := range pids {
 				for alive(pid) {
 					if time.Now().After(deadline) {
-						t.Fatalf("process %d outlived up by %v", pid, patience)
+						t.Fatalf("process %d outlived up by %v", pid, eventTimeout)
 					}
-					// Another process is polled: there is no event to wait for.
+					// The test cannot wait for a process that is not its child.
 					time.Sleep(20 * time.Millisecond)
 				}
 			}
@@ -461,7 +455,7 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 				// may be after the first thread has become a zombie.
 				removed := localdir.Clean(c.disk)
 				for removed < workers && time.Now().Before(deadline) {
-					time.Sleep(20 * time.Millisecond) // as above
+					time.Sleep(20 * time.Millisecond) // no event tells that a lock is free
 					removed += localdir.Clean(c.disk)
 				}
 				if removed != workers {

@@ -21,7 +21,7 @@ const rescueTimeout = 2 * time.Second
 func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	list, err := c.active(ctx)
 	if err != nil || len(list) != workers {
@@ -62,7 +62,7 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.until(ctx, t, "the last task to run", func() bool {
+	c.until(ctx, t, "the sleeping task to run", func() bool {
 		task, err := c.client.Task(ctx, unsealed.Key())
 		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING && task.GetWorker() == victim.GetName()
 	})
@@ -71,7 +71,7 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// A task that reads all objects finds each at its present place.
+	// This task reads all objects, wherever they are now.
 	args := []any{3000, 32, numbers}
 	for _, key := range keys {
 		args = append(args, run.Future(key))
@@ -84,13 +84,13 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(killed)
-	t.Logf("all were read again %v after the kill", took.Round(time.Millisecond))
+	t.Logf("all objects were read again %v after the kill", took.Round(time.Millisecond))
 	c.until(ctx, t, "the worker to be back", func() bool {
 		now, err := c.active(ctx)
 		return err == nil && len(now) == workers
 	})
 	t.Logf("the worker was back %v after the kill", time.Since(killed).Round(time.Millisecond))
-	c.until(ctx, t, "what was not finished to run again", func() bool {
+	c.until(ctx, t, "the unfinished task to run again", func() bool {
 		task, err := c.client.Task(ctx, unsealed.Key())
 		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING && task.GetAttempt() > 1
 	})
@@ -102,14 +102,14 @@ func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// An object that was not copied in time is rightly computed again.
+		// An object that was not copied in time may be computed again.
 		if task.GetAttempt() != 1 && took < rescueTimeout || task.GetState() != millracev1.TaskState_TASK_STATE_SUCCEEDED {
 			t.Errorf("%s: state %s after attempt %d\n%v", key, task.GetState(), task.GetAttempt(), task.GetHistory())
 		}
 	}
 }
 
-// until waits until a condition holds.
+// until waits until a condition holds. what completes the sentence "waited in vain for".
 func (c *cluster) until(ctx context.Context, t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for !so() {

@@ -60,18 +60,19 @@ func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBu
 	return g
 }
 
-// trouble injects a fault into the cluster from time to time, until it is stopped.
-type trouble struct {
+// faultInjector injects a fault into the cluster at random times, until its context ends.
+type faultInjector struct {
 	t      *testing.T
 	c      *cluster
 	random *rand.Rand
 	mu     sync.Mutex
-	// did counts the faults by kind. back lists the times until killed workers were replaced.
-	did  map[string]int
-	back []time.Duration
+	// counts are the numbers of faults by kind. restartTimes are the times until killed workers
+	// were replaced.
+	counts       map[string]int
+	restartTimes []time.Duration
 }
 
-func (x *trouble) run(ctx context.Context) {
+func (x *faultInjector) run(ctx context.Context) {
 	for {
 		pause := time.NewTimer(time.Duration(200+x.random.IntN(1300)) * time.Millisecond)
 		select {
@@ -90,7 +91,7 @@ func (x *trouble) run(ctx context.Context) {
 		case k < 4:
 			if syscall.Kill(pid, syscall.SIGKILL) == nil {
 				x.count("workers killed")
-				x.await(ctx, victim.GetName(), victim.GetIncarnation())
+				x.awaitRestart(ctx, victim.GetName(), victim.GetIncarnation())
 			}
 		case k < 8:
 			if under := children(pid); len(under) > 0 && syscall.Kill(under[x.random.IntN(len(under))], syscall.SIGKILL) == nil {
@@ -101,23 +102,23 @@ func (x *trouble) run(ctx context.Context) {
 				x.count("workers stopped")
 				// The pause is the fault itself.
 				time.Sleep(time.Duration(x.random.IntN(3000)) * time.Millisecond)
-				// The supervisor may have killed it.
+				// The supervisor may have killed it already.
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
 		}
 	}
 }
 
-func (x *trouble) count(what string) {
+func (x *faultInjector) count(what string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.did[what]++
+	x.counts[what]++
 }
 
-// await records the time until a worker has a new incarnation.
-func (x *trouble) await(ctx context.Context, name, before string) {
+// awaitRestart records the time until a worker has a new incarnation.
+func (x *faultInjector) awaitRestart(ctx context.Context, name, before string) {
 	began := time.Now()
-	for time.Since(began) < patience && ctx.Err() == nil {
+	for time.Since(began) < eventTimeout && ctx.Err() == nil {
 		list, err := x.c.active(ctx)
 		if err != nil {
 			return
@@ -125,15 +126,15 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 		for _, w := range list {
 			if w.GetName() == name && w.GetIncarnation() != before {
 				x.mu.Lock()
-				x.back = append(x.back, time.Since(began))
+				x.restartTimes = append(x.restartTimes, time.Since(began))
 				x.mu.Unlock()
 				return
 			}
 		}
-		time.Sleep(2 * time.Millisecond) // it happens in other processes
+		time.Sleep(2 * time.Millisecond) // the event is in another process
 	}
 	if ctx.Err() == nil {
-		x.t.Errorf("worker %s did not come back within %v of its kill", name, patience)
+		x.t.Errorf("worker %s did not come back within %v of its kill", name, eventTimeout)
 	}
 }
 
@@ -145,7 +146,7 @@ func TestStampedStencil(t *testing.T) {
 	c := start(t, "--memory-limit", slab, "--spill-limit", "4GiB", "--protocol", *protocol)
 	random := rand.New(rand.NewPCG(*seed, 1))
 	ctx, cancel := context.WithCancel(t.Context())
-	x := &trouble{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), did: map[string]int{}}
+	x := &faultInjector{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), counts: map[string]int{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -163,7 +164,7 @@ func TestStampedStencil(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		within, stop := context.WithTimeout(t.Context(), 2*patience)
+		within, stop := context.WithTimeout(t.Context(), 2*eventTimeout)
 		for _, f := range run.Futures() {
 			if err := f.Wait(within); err != nil {
 				t.Fatalf("round %d: %s: %v", round, f.Key(), err)
@@ -175,18 +176,18 @@ func TestStampedStencil(t *testing.T) {
 	}
 	cancel()
 	<-done
-	slices.Sort(x.back)
-	if n := len(x.back); n > 0 {
-		t.Logf("%v; killed workers were back after %s (median), %s (longest)", x.did, x.back[n/2].Round(time.Millisecond), x.back[n-1].Round(time.Millisecond))
+	slices.Sort(x.restartTimes)
+	if n := len(x.restartTimes); n > 0 {
+		t.Logf("%v; killed workers were back after %s (median), %s (longest)", x.counts, x.restartTimes[n/2].Round(time.Millisecond), x.restartTimes[n-1].Round(time.Millisecond))
 	}
-	nothingLeft(t, c)
+	awaitEmpty(t, c)
 }
 
-// nothingLeft waits until no worker has a byte in its slab, or more than a little on its disk, and
+// awaitEmpty waits until no worker has a byte in its slab, or more than a little on its disk, and
 // the directories of killed workers are removed.
-func nothingLeft(t *testing.T, c *cluster) {
+func awaitEmpty(t *testing.T, c *cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	if err := c.client.WaitForWorkers(ctx, workers); err != nil {
 		t.Fatal(err)
@@ -218,7 +219,7 @@ func nothingLeft(t *testing.T, c *cluster) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("%v after everything was released slabs and files should be empty, and there should be a directory for each worker:%s %v, %d bytes in files",
-				patience, rows, directories, bytes)
+				eventTimeout, rows, directories, bytes)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

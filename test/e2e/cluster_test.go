@@ -23,8 +23,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// patience is the longest time that a test waits for an event on a very busy machine.
-const patience = 5 * time.Minute
+// eventTimeout is the longest time that a test waits for an event on a very busy machine.
+const eventTimeout = 5 * time.Minute
 
 // binary is the tested program: MILLRACE_BIN, else TestMain builds it.
 var binary string
@@ -163,8 +163,8 @@ func startUpOf(binary string, env []string, dir string, args ...string) (*cluste
 	}()
 	select {
 	case err = <-ready:
-	case <-time.After(patience):
-		err = fmt.Errorf("not ready within %v", patience)
+	case <-time.After(eventTimeout):
+		err = fmt.Errorf("not ready within %v", eventTimeout)
 	}
 	if err == nil {
 		c.SchedulerFile, err = millrace.ReadSchedulerFile(c.file)
@@ -207,9 +207,9 @@ func (c *cluster) stop(signal syscall.Signal) error {
 	select {
 	case <-c.ended:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(eventTimeout):
 		_ = c.cmd.Process.Kill()
-		return fmt.Errorf("millrace up did not end within %v of %s\n%s", patience, signal, c.log.String())
+		return fmt.Errorf("millrace up did not end within %v of %s\n%s", eventTimeout, signal, c.log.String())
 	}
 }
 
@@ -245,10 +245,10 @@ func commandLine(pid int) string {
 // within polls until the condition holds, because the event happens in another process.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(eventTimeout)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", eventTimeout, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -256,7 +256,7 @@ func within(t *testing.T, what string, holds func() bool) {
 
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -39,7 +39,7 @@ func grpcurl(t *testing.T, data string, args ...string) string {
 // grpcurlTo is grpcurl for any address of the cluster.
 func grpcurlTo(t *testing.T, address, data string, args ...string) string {
 	t.Helper()
-	all := []string{"-plaintext", "-max-time", fmt.Sprint(patience.Seconds()), "-H", "authorization: Bearer " + shared.Token}
+	all := []string{"-plaintext", "-max-time", fmt.Sprint(eventTimeout.Seconds()), "-H", "authorization: Bearer " + shared.Token}
 	if data != "" {
 		all = append(all, "-d", data)
 	}

@@ -88,7 +88,7 @@ func TestShutdownByAClientEndsUp(t *testing.T) {
 	}
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(eventTimeout):
 		t.Fatal("up goes on after Shutdown")
 	}
 }

@@ -43,7 +43,7 @@ func background(t *testing.T, env []string, args ...string) *started {
 		_ = s.cmd.Process.Signal(syscall.SIGINT)
 		select {
 		case <-s.ended:
-		case <-time.After(patience):
+		case <-time.After(eventTimeout):
 			_ = s.cmd.Process.Kill()
 			t.Errorf("millrace %s does not end", strings.Join(args, " "))
 		}
@@ -67,7 +67,7 @@ func (s *started) code(t *testing.T) int {
 	select {
 	case <-s.ended:
 		return s.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(eventTimeout):
 		t.Fatalf("it goes on:\n%s", s.log)
 		return -1
 	}

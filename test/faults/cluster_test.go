@@ -23,9 +23,9 @@ import (
 const (
 	token = "partition"
 	port  = "7000"
-	// patience is the longest time that a test waits for an event on a very busy machine. Every
+	// eventTimeout is the longest time that a test waits for an event on a very busy machine. Every
 	// request to a cluster must be complete by then.
-	patience = 5 * time.Minute
+	eventTimeout = 5 * time.Minute
 )
 
 // cluster is a scheduler on host 0 and the processes that were started with it.
@@ -37,6 +37,7 @@ type cluster struct {
 	log    syncBuffer
 }
 
+// syncBuffer collects the output of all processes.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -54,18 +55,18 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// start runs a scheduler on host 0 of a lab, and a client outside of the hosts.
+// start runs a scheduler on host 0 of a new lab, and a client outside of the hosts.
 func start(t *testing.T, hosts int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, binary: cmp.Or(os.Getenv("MILLRACE_BIN"), filepath.Join("..", "..", "bin", "millrace")), lab: netlab.New(t, hosts)}
 	t.Cleanup(func() {
-		if t.Failed() || *showLog {
+		if t.Failed() || *logFlag {
 			t.Logf("the processes wrote:\n%s", c.log.String())
 		}
 	})
 	address := c.lab.Host(0).Address() + ":" + port
 	c.process(0, "scheduler", "--listen", address, "--http", "", "--token", token)
-	client, err := millrace.Dial(c.soon(), millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutSharedMemory())
+	client, err := millrace.Dial(c.ctx(), millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutSharedMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,15 +80,16 @@ type spec struct {
 	host int
 	// name is the prefix of the worker's name; default: w and the number of the host.
 	name string
-	// by is the protocol that the worker reads with; default: auto.
-	by protocol
-	// limit is the size of the slab; default: 256MiB.
-	limit string
+	// protocol is the protocol that the worker reads with; default: auto.
+	protocol protocol
+	// slab is the size of the slab; default: 256MiB.
+	slab string
 	// listen is the port of its DataService; default: any.
 	listen string
-	// around is a command that runs the command line appended to it.
-	around []string
-	// child is the worker's name if the process is started like a supervisor's child; otherwise "".
+	// wrapper is a command that runs the command line appended to it.
+	wrapper []string
+	// child is the name of the worker if the test starts it like the child of a supervisor; "": the
+	// command `worker` starts it.
 	child string
 	env   []string
 	args  []string
@@ -103,17 +105,17 @@ func (c *cluster) worker(host int, args ...string) *exec.Cmd {
 func (c *cluster) run(s spec) *exec.Cmd {
 	c.t.Helper()
 	name := cmp.Or(s.name, fmt.Sprint("w", s.host))
-	line := append([]string(nil), s.around...)
+	line := append([]string(nil), s.wrapper...)
 	line = append(line, c.binary, "worker", "--address", c.lab.Host(0).Address()+":"+port, "--token", token,
 		"--listen", c.lab.Host(s.host).Address()+":"+cmp.Or(s.listen, "0"), "--name", name, "--workers", "1", "--slots", "1",
-		"--memory-limit", cmp.Or(s.limit, "256MiB"))
-	line = append(line, s.by.flags...)
+		"--memory-limit", cmp.Or(s.slab, "256MiB"))
+	line = append(line, s.protocol.flags...)
 	line = append(line, s.args...)
 	env := s.env
 	var files []*os.File
 	if s.child != "" {
 		env = append(slices.Clone(env), "MILLRACE_WORKER_CHILD="+s.child, "MILLRACE_WORKER_INCARNATION=")
-		files = supervised(c.t, token)
+		files = supervisorFiles(c.t, token)
 	}
 	cmd := c.processWith(s.host, env, files, line...)
 	c.until("worker "+name+" is registered", func() bool { return c.find(name+"-0") != nil })
@@ -139,9 +141,9 @@ func (c *cluster) processWith(host int, env []string, files []*os.File, line ...
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // in case the test stopped it
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Process.Signal(syscall.SIGINT) // stop at once: its objects are not needed any more
+		_ = cmd.Process.Signal(syscall.SIGINT) // a second signal: end at once, without saving objects
 		killer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-		_ = cmd.Wait() // the test caused its end
+		_ = cmd.Wait() // its exit status is not of interest
 		killer.Stop()
 	})
 	return cmd
@@ -162,21 +164,21 @@ func (c *cluster) find(name string) *millracev1.Worker {
 	return nil
 }
 
-// must returns the active worker of a name. It waits, because a worker that got no processor for
-// long may be lost for a moment.
-func (c *cluster) must(name string) *millracev1.Worker {
+// awaitWorker returns the active worker of a name. It waits for it, because on a busy machine a
+// worker may be lost for a moment.
+func (c *cluster) awaitWorker(name string) *millracev1.Worker {
 	c.t.Helper()
 	var w *millracev1.Worker
-	c.until("worker "+name+" is there", func() bool {
+	c.until("worker "+name+" is active", func() bool {
 		w = c.find(name)
 		return w != nil
 	})
 	return w
 }
 
-// says waits until a line of the processes' logs contains all the words, and returns all such
-// lines. The output of a process is read some time after the event that it reports.
-func (c *cluster) says(words ...string) (lines []string) {
+// awaitLogLine waits until a line of the processes' logs contains all the words, and returns all
+// such lines. A line arrives some time after the event that it reports.
+func (c *cluster) awaitLogLine(words ...string) (lines []string) {
 	c.t.Helper()
 	c.until(fmt.Sprintf("a line of a log has %q", words), func() bool {
 		for line := range strings.Lines(c.log.String()) {
@@ -189,8 +191,8 @@ func (c *cluster) says(words ...string) (lines []string) {
 	return lines
 }
 
-// back waits until a worker has another incarnation, and logs how long that took.
-func (c *cluster) back(before *millracev1.Worker) *millracev1.Worker {
+// awaitRestart waits until a worker has another incarnation than before, and logs the time.
+func (c *cluster) awaitRestart(before *millracev1.Worker) *millracev1.Worker {
 	c.t.Helper()
 	var w *millracev1.Worker
 	began := time.Now()
@@ -205,32 +207,34 @@ func (c *cluster) back(before *millracev1.Worker) *millracev1.Worker {
 func (c *cluster) signal(w *millracev1.Worker, s syscall.Signal) {
 	c.t.Helper()
 	if w.GetPid() < 100 {
-		c.t.Fatalf("%s is process %d, which is none of ours", w.GetName(), w.GetPid())
+		c.t.Fatalf("%s is process %d, which the test did not start", w.GetName(), w.GetPid())
 	}
 	if err := syscall.Kill(int(w.GetPid()), s); err != nil {
 		c.t.Fatalf("%v to %s: %v", s, w.GetName(), err)
 	}
 }
 
+// until waits until a condition holds. what is the condition in words.
 func (c *cluster) until(what string, holds func() bool) {
 	c.t.Helper()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(eventTimeout)
 	for !holds() {
 		if time.Now().After(end) {
-			c.t.Fatalf("not within %v: %s", patience, what)
+			c.t.Fatalf("not within %v: %s", eventTimeout, what)
 		}
-		time.Sleep(20 * time.Millisecond) // it happens in other processes
+		time.Sleep(20 * time.Millisecond) // the event is in another process
 	}
 }
 
-func (c *cluster) soon() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// ctx returns a context that ends after eventTimeout.
+func (c *cluster) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout)
 	c.t.Cleanup(cancel)
 	return ctx
 }
 
-// numbers submits a task that makes the numbers from 0 up to, but not including, n.
-func (c *cluster) numbers(n float64, options ...millrace.TaskOption) *millrace.Future {
+// arange submits a task that makes the numbers from 0 to n-1.
+func (c *cluster) arange(n float64, options ...millrace.TaskOption) *millrace.Future {
 	return c.submit("array.arange", millrace.Args(n), options...)
 }
 
@@ -240,18 +244,18 @@ func (c *cluster) sum(of *millrace.Future, options ...millrace.TaskOption) *mill
 
 func (c *cluster) submit(op string, args millrace.Arguments, options ...millrace.TaskOption) *millrace.Future {
 	c.t.Helper()
-	f, err := c.client.Submit(c.soon(), millrace.Native(op), args, options...)
+	f, err := c.client.Submit(c.ctx(), millrace.Native(op), args, options...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return f
 }
 
-// value waits for a number, and logs how long that took.
+// value waits for a result of one number, and logs the time.
 func (c *cluster) value(f *millrace.Future) float64 {
 	c.t.Helper()
 	began := time.Now()
-	a, err := f.Array(c.soon())
+	a, err := f.Array(c.ctx())
 	if err != nil {
 		c.t.Fatalf("%s: %v", f.Key(), err)
 	}

@@ -17,8 +17,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// TestDiskIsFull: spilling fails, and so do the objects that fit nowhere else. The worker goes on,
-// and uses the disk when it has room again.
+// TestDiskIsFull: spilling fails, and so do the tasks whose results fit nowhere else. The worker
+// continues, and uses the disk again when it has room.
 func TestDiskIsFull(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -27,13 +27,13 @@ func TestDiskIsFull(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	c := start(t, 2)
-	c.run(spec{host: 1, limit: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
-	before := c.must("w1-0")
+	c.run(spec{host: 1, slab: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
+	before := c.awaitWorker("w1-0")
 	var kept []object
 	var full error
 	for i := int64(1); full == nil; i++ {
 		o := c.stamp(i, 16<<20, nil)
-		if full = o.future.Wait(c.soon()); full == nil {
+		if full = o.future.Wait(c.ctx()); full == nil {
 			kept = append(kept, o)
 		}
 		if len(kept) > 6 {
@@ -41,21 +41,21 @@ func TestDiskIsFull(t *testing.T) {
 		}
 	}
 	if !errors.Is(full, millrace.ErrOutOfMemory) || !strings.Contains(full.Error(), "no space left") {
-		t.Errorf("it does not say that the disk is full: %v", full)
+		t.Errorf("the error does not say that the disk is full: %v", full)
 	}
 	if n := strings.Count(c.log.String(), "spilling failed"); n > 10 {
-		t.Errorf("%d writes were tried on a full disk meanwhile", n)
+		t.Errorf("%d writes were tried on the full disk", n)
 	}
 	t.Logf("%d objects, then: %v", len(kept), full)
 	release(kept[0])
 	kept = kept[1:]
 	release(append(readAll(c, 100, kept), kept...)...)
-	c.empty()
-	// The same number of bytes that fitted before.
+	c.awaitEmpty()
+	// As many bytes as before fit again.
 	again := []object{c.stamp(201, 16<<20, nil), c.stamp(202, 16<<20, nil), c.stamp(203, 16<<20, nil), c.stamp(204, 16<<20, nil)}
 	c.wait(again...)
-	if now := c.must("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
-		t.Error("it died of it")
+	if now := c.awaitWorker("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
+		t.Error("the worker died")
 	}
 }
 
@@ -63,7 +63,7 @@ func TestDiskIsFull(t *testing.T) {
 func spilled(t *testing.T, disk string) (*cluster, []object) {
 	t.Helper()
 	c := start(t, 2)
-	c.run(spec{host: 1, limit: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
+	c.run(spec{host: 1, slab: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
 	kept := c.stamps(100, 256<<20)
 	return c, kept
 }
@@ -73,7 +73,7 @@ func readAll(c *cluster, first int64, of []object) (reads []object) {
 	c.t.Helper()
 	for i, o := range of {
 		r := c.stamp(first+int64(i), 32, []object{o})
-		c.check(r)
+		c.checkStamp(r)
 		reads = append(reads, r)
 	}
 	return reads
@@ -84,35 +84,36 @@ func TestDiskCannotBeRead(t *testing.T) {
 	t.Parallel()
 	disk, broken := brokenDisk(t)
 	c, kept := spilled(t, disk)
-	before := c.must("w1-0")
+	before := c.awaitWorker("w1-0")
 	broken.reads.Store(true)
 	readAll(c, 1000, kept[:4])
 	broken.reads.Store(false)
 	readAll(c, 2000, kept)
-	if now := c.must("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
-		t.Error("it died of it")
+	if now := c.awaitWorker("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
+		t.Error("the worker died")
 	}
-	c.says("input/output error")
-	c.says("spilled object is lost")
+	c.awaitLogLine("input/output error")
+	c.awaitLogLine("spilled object is lost")
 }
 
-// TestDiskCannotBeWritten: objects without room fail with the reason; existing objects stay.
+// TestDiskCannotBeWritten: tasks without room for their results fail with the reason. Existing
+// objects stay.
 func TestDiskCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	disk, broken := brokenDisk(t)
 	broken.writes.Store(true)
 	c := start(t, 2)
-	c.run(spec{host: 1, limit: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
-	before := c.must("w1-0")
+	c.run(spec{host: 1, slab: "64MiB", args: []string{"--local-directory", disk, "--spill-limit", "1GiB"}})
+	before := c.awaitWorker("w1-0")
 	kept := []object{c.stamp(1, 16<<20, nil), c.stamp(2, 16<<20, nil), c.stamp(3, 16<<20, nil)}
 	c.wait(kept...)
-	err := c.stamp(4, 16<<20, nil).future.Wait(c.soon())
+	err := c.stamp(4, 16<<20, nil).future.Wait(c.ctx())
 	if !errors.Is(err, millrace.ErrOutOfMemory) || !strings.Contains(err.Error(), "input/output error") {
-		t.Errorf("it does not say what the disk does: %v", err)
+		t.Errorf("the error does not have the error of the disk: %v", err)
 	}
 	readAll(c, 1000, kept)
-	if now := c.must("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
-		t.Error("it died of it")
+	if now := c.awaitWorker("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
+		t.Error("the worker died")
 	}
 }
 
@@ -142,25 +143,25 @@ func TestCorruptedSpillFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	readAll(c, 1000, kept)
-	c.says("spilled object is lost")
-	c.says("checksum")
+	c.awaitLogLine("spilled object is lost")
+	c.awaitLogLine("checksum")
 }
 
-// faulty selects the operations of a disk that fail.
-type faulty struct{ reads, writes atomic.Bool }
+// diskFaults selects the operations of a disk that fail.
+type diskFaults struct{ reads, writes atomic.Bool }
 
 // brokenDisk returns a directory in a file system that fails on demand.
-func brokenDisk(t *testing.T) (string, *faulty) {
+func brokenDisk(t *testing.T) (string, *diskFaults) {
 	t.Helper()
 	below, at := t.TempDir(), t.TempDir()
 	var info syscall.Stat_t
 	if err := syscall.Stat(below, &info); err != nil {
 		t.Fatal(err)
 	}
-	f := new(faulty)
+	f := new(diskFaults)
 	root := &fs.LoopbackRoot{Path: below, Dev: uint64(info.Dev)} //nolint:unconvert // it is narrower elsewhere
 	root.NewNode = func(r *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &faultyNode{LoopbackNode: fs.LoopbackNode{RootData: r}, fails: f}
+		return &faultyNode{LoopbackNode: fs.LoopbackNode{RootData: r}, faults: f}
 	}
 	root.RootNode = root.NewNode(root, nil, "", &info)
 	server, err := fs.Mount(at, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "faulty", AllowOther: true}})
@@ -176,7 +177,7 @@ func brokenDisk(t *testing.T) (string, *faulty) {
 
 type faultyNode struct {
 	fs.LoopbackNode
-	fails *faulty
+	faults *diskFaults
 }
 
 var (
@@ -199,7 +200,7 @@ func (n *faultyNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uin
 
 // Read is part of fs.NodeReader.
 func (n *faultyNode) Read(ctx context.Context, h fs.FileHandle, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if n.fails.reads.Load() {
+	if n.faults.reads.Load() {
 		return nil, syscall.EIO
 	}
 	return h.(fs.FileReader).Read(ctx, p, off)
@@ -207,7 +208,7 @@ func (n *faultyNode) Read(ctx context.Context, h fs.FileHandle, p []byte, off in
 
 // Write is part of fs.NodeWriter.
 func (n *faultyNode) Write(ctx context.Context, h fs.FileHandle, p []byte, off int64) (uint32, syscall.Errno) {
-	if n.fails.writes.Load() {
+	if n.faults.writes.Load() {
 		return 0, syscall.EIO
 	}
 	return h.(fs.FileWriter).Write(ctx, p, off)

@@ -18,20 +18,21 @@ var (
 	onlyReader = millrace.WithWorkers("reader-0")
 )
 
-// TestSourceIsKilledWhileIdle: its objects are computed again for the tasks that need them.
+// TestSourceIsKilledWhileIdle: the objects of the source are computed again for the tasks that need
+// them.
 func TestSourceIsKilledWhileIdle(t *testing.T) {
 	t.Parallel()
-	with(t, everywhere, func(t *testing.T, p protocol) {
+	forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		c.pair(p, spec{})
-		kept := c.stamps(100, moved()/16, onSource)
-		c.check(c.stamp(1, 32, kept[:8], onlyReader))
-		c.carried(p, "source-0", "reader-0")
-		before := c.must("source-0")
+		kept := c.stamps(100, transferBytes()/16, onSource)
+		c.checkStamp(c.stamp(1, 32, kept[:8], onlyReader))
+		c.awaitRoute(p, "source-0", "reader-0")
+		before := c.awaitWorker("source-0")
 		c.signal(before, syscall.SIGKILL)
-		c.back(before)
-		c.check(c.stamp(2, 32, kept, onlyReader))
+		c.awaitRestart(before)
+		c.checkStamp(c.stamp(2, 32, kept, onlyReader))
 	})
 }
 
@@ -39,68 +40,68 @@ func TestSourceIsKilledWhileIdle(t *testing.T) {
 // after.
 func TestSourceIsKilledAtConnect(t *testing.T) {
 	t.Parallel()
-	with(t, everywhere, func(t *testing.T, p protocol) {
+	forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		c.pair(p, spec{})
 		for round, after := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 8 * time.Millisecond} {
 			first := int64(1000 * (round + 1))
-			kept := c.stamps(first, moved()/16, onSource)
-			before := c.must("source-0")
+			kept := c.stamps(first, transferBytes()/16, onSource)
+			before := c.awaitWorker("source-0")
 			read := c.stamp(int64(round+1), 32, kept, onlyReader)
-			if err := c.client.Flush(c.soon()); err != nil {
+			if err := c.client.Flush(c.ctx()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(after) // to hit different moments
 			c.signal(before, syscall.SIGKILL)
-			c.check(read)
-			c.back(before)
+			c.checkStamp(read)
+			c.awaitRestart(before)
 			release(append(kept, read)...)
 		}
-		c.carried(p, "source-0", "reader-0")
-		c.empty()
+		c.awaitRoute(p, "source-0", "reader-0")
+		c.awaitEmpty()
 	})
 }
 
-// TestSourceIsKilledInTheMiddle: many bytes are on their way, and the rest of them never arrives.
+// TestSourceIsKilledInTheMiddle: the source dies during a transfer of many bytes.
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
-	with(t, everywhere, func(t *testing.T, p protocol) {
+	forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		c.pair(p, spec{})
-		kept := c.stamps(100, moved(), onSource)
-		before, reader := c.must("source-0"), c.must("reader-0")
-		had := resident(t, reader)
+		kept := c.stamps(100, transferBytes(), onSource)
+		before, reader := c.awaitWorker("source-0"), c.awaitWorker("reader-0")
+		had := residentBytes(t, reader)
 		read := c.stamp(1, 32, kept, onlyReader)
-		c.arriving(reader, had, moved()/5)
+		c.awaitArrival(reader, had, transferBytes()/5)
 		c.signal(before, syscall.SIGKILL)
-		c.check(read)
-		c.back(before)
+		c.checkStamp(read)
+		c.awaitRestart(before)
 		release(append(kept, read)...)
-		c.carried(p, "source-0", "reader-0")
-		c.empty()
+		c.awaitRoute(p, "source-0", "reader-0")
+		c.awaitEmpty()
 	})
 }
 
-// TestReaderIsKilledInTheMiddle: its next incarnation reads again, and the source gets its memory
-// back.
+// TestReaderIsKilledInTheMiddle: the next incarnation of the reader reads again, and the source
+// gets its memory back.
 func TestReaderIsKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
-	with(t, everywhere, func(t *testing.T, p protocol) {
+	forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		c.pair(p, spec{})
-		kept := c.stamps(100, moved(), onSource)
-		reader := c.must("reader-0")
-		had := resident(t, reader)
+		kept := c.stamps(100, transferBytes(), onSource)
+		reader := c.awaitWorker("reader-0")
+		had := residentBytes(t, reader)
 		read := c.stamp(1, 32, kept, onlyReader)
-		c.arriving(reader, had, moved()/5)
+		c.awaitArrival(reader, had, transferBytes()/5)
 		c.signal(reader, syscall.SIGKILL)
-		c.check(read)
+		c.checkStamp(read)
 		release(append(kept, read)...)
-		c.carried(p, "source-0", "reader-0")
-		c.empty()
+		c.awaitRoute(p, "source-0", "reader-0")
+		c.awaitEmpty()
 	})
 }
 
@@ -108,56 +109,56 @@ func TestReaderIsKilledInTheMiddle(t *testing.T) {
 // at the same places.
 func TestSourceRestartsOnTheSameAddress(t *testing.T) {
 	t.Parallel()
-	with(t, everywhere, func(t *testing.T, p protocol) {
+	forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		c.pair(p, spec{listen: "7100"})
-		kept := c.stamps(100, moved()/16, onlySource)
+		kept := c.stamps(100, transferBytes()/16, onlySource)
 		for life := range int64(4) {
-			c.check(c.stamp(life+1, 32, kept, onlyReader))
-			// Later a path to the same address may be closed for a while.
+			c.checkStamp(c.stamp(life+1, 32, kept, onlyReader))
+			// In later lives the path to this address may be closed for some time.
 			if life == 0 {
-				c.carried(p, "source-0", "reader-0")
+				c.awaitRoute(p, "source-0", "reader-0")
 			}
-			before := c.must("source-0")
-			// Other bytes come first, so that no object has its old place.
+			before := c.awaitWorker("source-0")
+			// The new process first gets another object, so that no object has its old place.
 			c.signal(before, syscall.SIGKILL)
-			if now := c.back(before); now.GetDataAddress() != before.GetDataAddress() {
-				t.Fatalf("it was at %s, and is at %s", before.GetDataAddress(), now.GetDataAddress())
+			if now := c.awaitRestart(before); now.GetDataAddress() != before.GetDataAddress() {
+				t.Fatalf("the address was %s and is %s", before.GetDataAddress(), now.GetDataAddress())
 			}
 			c.wait(c.stamp(500+life, (life+1)*100_000, nil, onlySource))
 		}
-		c.check(c.stamp(10, 32, kept, onlyReader))
+		c.checkStamp(c.stamp(10, 32, kept, onlyReader))
 	})
 }
 
-// TestSourceRestartsWithTheSameProcessID: as above, and the source is process 1 of a fresh process
-// namespace each time.
+// TestSourceRestartsWithTheSameProcessID: the source restarts on the same address, and each time it
+// is process 1 of a new process namespace.
 func TestSourceRestartsWithTheSameProcessID(t *testing.T) {
 	t.Parallel()
-	with(t, apart, func(t *testing.T, p protocol) {
+	forEachProtocol(t, betweenHosts, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
-		c.run(spec{host: 2, name: "reader", by: p})
+		c.run(spec{host: 2, name: "reader", protocol: p})
 		source := spec{
-			host: 1, name: "source", by: p, listen: "7100",
-			around: []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"},
-			child:  "source-0",
+			host: 1, name: "source", protocol: p, listen: "7100",
+			wrapper: []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"},
+			child:   "source-0",
 		}
 		var kept []object
 		for life := range int64(3) {
-			around := c.run(source)
-			w := c.must("source-0")
+			wrapper := c.run(source)
+			w := c.awaitWorker("source-0")
 			if w.GetPid() != 1 {
-				t.Fatalf("it is process %d", w.GetPid())
+				t.Fatalf("the source is process %d, not 1", w.GetPid())
 			}
 			c.wait(c.stamp(500+life, (life+1)*100_000, nil, onlySource))
 			if life == 0 {
 				kept = c.stamps(100, 64<<20, onlySource)
 			}
-			c.check(c.stamp(life+1, 32, kept, onlyReader))
-			c.carried(p, "source-0", "reader-0")
-			if err := syscall.Kill(-around.Process.Pid, syscall.SIGKILL); err != nil {
+			c.checkStamp(c.stamp(life+1, 32, kept, onlyReader))
+			c.awaitRoute(p, "source-0", "reader-0")
+			if err := syscall.Kill(-wrapper.Process.Pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			c.until(fmt.Sprintf("life %d is over", life), func() bool { return c.find("source-0") == nil })

@@ -16,22 +16,22 @@ import (
 )
 
 var (
-	volume  = flag.Int64("faults.bytes", 1<<30, "what is on its way when a process is killed or stopped in the middle")
-	showLog = flag.Bool("faults.log", false, "show what the processes wrote even if all is well")
-	pause   = flag.Duration("faults.stop", 8*time.Second, "how long processes are stopped: more than the lease of a worker")
+	bytesFlag = flag.Int64("faults.bytes", 1<<30, "bytes that are transferred when a process is killed or stopped in the middle")
+	logFlag   = flag.Bool("faults.log", false, "show the output of the processes even if the test passes")
+	stopFlag  = flag.Duration("faults.stop", 8*time.Second, "how long processes are stopped: more than the lease of a worker")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// The tests mostly wait for deadlines. With more clusters at once they would only wait for
-	// cores.
+	// The tests mostly wait for time limits. With more clusters at the same time they would wait
+	// for processors.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "4") // the flag exists
+		_ = flag.Set("test.parallel", "4") // cannot fail, because the flag exists
 	}
 	os.Exit(netlab.Main(m))
 }
 
-// moved returns the number of bytes that are transferred.
-func moved() int64 {
-	return *volume
+// transferBytes returns the number of bytes that are transferred.
+func transferBytes() int64 {
+	return *bytesFlag
 }

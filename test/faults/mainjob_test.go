@@ -17,25 +17,25 @@ func TestMainJobBetweenHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	with(t, apart, func(t *testing.T, p protocol) {
+	forEachProtocol(t, betweenHosts, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
 		for host := 1; host <= 2; host++ {
-			c.run(spec{host: host, by: p, args: []string{"--python", python}})
+			c.run(spec{host: host, protocol: p, args: []string{"--python", python}})
 		}
-		cmd := exec.CommandContext(c.soon(), python, filepath.Join("..", "..", "examples", "digits.py"), "--rows", "200000", "--picture", filepath.Join(t.TempDir(), "digits.png"))
+		cmd := exec.CommandContext(c.ctx(), python, filepath.Join("..", "..", "examples", "digits.py"), "--rows", "200000", "--picture", filepath.Join(t.TempDir(), "digits.png"))
 		cmd.Env = append(os.Environ(), "MILLRACE_ADDRESS="+c.lab.Host(0).Address()+":"+port, "MILLRACE_TOKEN="+token)
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
 		t.Logf("after %v:\n%s", time.Since(began).Round(time.Millisecond), out)
 		if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err != nil || !strings.HasPrefix(lines[len(lines)-1], "ok") {
-			t.Fatalf("it did not end with ok: %v", err)
+			t.Fatalf("the main job did not end with ok: %v", err)
 		}
 		for _, name := range []string{"w1-0", "w2-0"} {
-			if w := c.must(name); w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 || w.GetSentBytes() == 0 {
-				t.Errorf("%s had no part in it: %d tasks, %d bytes in, %d out", name, w.GetFinishedTasks(), w.GetReceivedBytes(), w.GetSentBytes())
+			if w := c.awaitWorker(name); w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 || w.GetSentBytes() == 0 {
+				t.Errorf("%s did not take part: %d tasks, %d bytes in, %d out", name, w.GetFinishedTasks(), w.GetReceivedBytes(), w.GetSentBytes())
 			}
 		}
-		c.carried(p, "w2-0", "w1-0")
+		c.awaitRoute(p, "w2-0", "w1-0")
 	})
 }

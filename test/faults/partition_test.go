@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// many float64 values have 8 MiB.
-	many = 1 << 20
-	sum  = float64(many) * (many - 1) / 2
+	// count float64 values have 8 MiB.
+	count = 1 << 20
+	sum   = float64(count) * (count - 1) / 2
 )
 
 // TestPartitionBetweenWorkers: two workers can reach the scheduler but not each other, from the
@@ -17,23 +17,23 @@ const (
 // where it can be reached.
 func TestPartitionBetweenWorkers(t *testing.T) {
 	for name, cuts := range map[string][][2]int{
-		"both ways":                {{1, 2}, {2, 1}},
-		"what is asked for":        {{2, 1}},
-		"what is sent in response": {{1, 2}},
+		"both ways":      {{1, 2}, {2, 1}},
+		"requests only":  {{2, 1}},
+		"responses only": {{1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			with(t, apart, func(t *testing.T, p protocol) {
+			forEachProtocol(t, betweenHosts, func(t *testing.T, p protocol) {
 				t.Helper()
 				c := start(t, 3)
-				c.run(spec{host: 1, by: p})
-				numbers := c.numbers(many)
-				if err := numbers.Wait(c.soon()); err != nil {
+				c.run(spec{host: 1, protocol: p})
+				numbers := c.arange(count)
+				if err := numbers.Wait(c.ctx()); err != nil {
 					t.Fatal(err)
 				}
-				c.run(spec{host: 2, by: p})
+				c.run(spec{host: 2, protocol: p})
 				if connected := len(cuts) == 1; connected {
-					c.carried(p, "w1-0", "w2-0")
+					c.awaitRoute(p, "w1-0", "w2-0")
 				}
 				for _, cut := range cuts {
 					c.lab.Cut(cut[0], cut[1])
@@ -46,48 +46,48 @@ func TestPartitionBetweenWorkers(t *testing.T) {
 	}
 }
 
-// TestPartitionInTheMiddle: the connection is cut while many bytes are on their way.
+// TestPartitionInTheMiddle: the connection is cut during a transfer of many bytes.
 func TestPartitionInTheMiddle(t *testing.T) {
 	for name, cuts := range map[string][][2]int{
-		"both ways":                {{1, 2}, {2, 1}},
-		"what is sent in response": {{1, 2}},
+		"both ways":      {{1, 2}, {2, 1}},
+		"responses only": {{1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			with(t, apart, func(t *testing.T, p protocol) {
+			forEachProtocol(t, betweenHosts, func(t *testing.T, p protocol) {
 				t.Helper()
 				c := start(t, 3)
 				c.source(p, spec{})
-				kept := c.stamps(100, moved()/2)
+				kept := c.stamps(100, transferBytes()/2)
 				c.reader(p, spec{})
-				c.carried(p, "source-0", "reader-0")
-				reader := c.must("reader-0")
-				had := resident(t, reader)
+				c.awaitRoute(p, "source-0", "reader-0")
+				reader := c.awaitWorker("reader-0")
+				had := residentBytes(t, reader)
 				read := c.stamp(1, 32, kept, onlyReader)
-				c.arriving(reader, had, moved()/10)
+				c.awaitArrival(reader, had, transferBytes()/10)
 				for _, cut := range cuts {
 					c.lab.Cut(cut[0], cut[1])
 				}
-				c.check(read)
+				c.checkStamp(read)
 				for _, cut := range cuts {
 					c.lab.Mend(cut[0], cut[1])
 				}
 				release(append(kept, read)...)
-				c.empty()
+				c.awaitEmpty()
 			})
 		})
 	}
 }
 
 // TestPartitionFromScheduler: a worker that the scheduler cannot reach is declared lost after its
-// lease, and its tasks run elsewhere. When the network is whole again the worker comes back by
+// lease, and its tasks run elsewhere. When the network works again, the worker comes back by
 // itself.
 func TestPartitionFromScheduler(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
 	c.worker(1)
-	numbers := c.numbers(many)
-	if err := numbers.Wait(c.soon()); err != nil {
+	numbers := c.arange(count)
+	if err := numbers.Wait(c.ctx()); err != nil {
 		t.Fatal(err)
 	}
 	c.worker(2)

@@ -17,31 +17,31 @@ import (
 )
 
 // byAll allows all transports of UCX for one host, and TCP after them.
-var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true, path: millracev1.TransferPath_TRANSFER_PATH_UCX, transport: "cma"}
+var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, sameHost: true, path: millracev1.TransferPath_TRANSFER_PATH_UCX, transport: "cma"}
 
 // TestShmIsFull: workers that find no room in /dev/shm do not use it.
 func TestShmIsFull(t *testing.T) {
 	t.Parallel()
-	with(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
+	forEachProtocol(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
-		c.pair(p, spec{around: []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs -o size=64k,nr_inodes=4 shm /dev/shm && exec "$@"`, "sh"}})
-		kept := c.stamps(100, moved()/16, onlySource)
-		c.check(c.stamp(1, 32, kept, onlyReader))
-		c.carried(p, "source-0", "reader-0")
+		c.pair(p, spec{wrapper: []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs -o size=64k,nr_inodes=4 shm /dev/shm && exec "$@"`, "sh"}})
+		kept := c.stamps(100, transferBytes()/16, onlySource)
+		c.checkStamp(c.stamp(1, 32, kept, onlyReader))
+		c.awaitRoute(p, "source-0", "reader-0")
 	})
 }
 
 // TestLittleLockedMemory: host memory is read without locking any.
 func TestLittleLockedMemory(t *testing.T) {
 	t.Parallel()
-	with(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
+	forEachProtocol(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
 		t.Helper()
 		c := start(t, 3)
-		c.pair(p, spec{around: []string{"prlimit", "--memlock=0:0"}})
-		kept := c.stamps(100, moved()/16, onlySource)
-		c.check(c.stamp(1, 32, kept, onlyReader))
-		c.carried(p, "source-0", "reader-0")
+		c.pair(p, spec{wrapper: []string{"prlimit", "--memlock=0:0"}})
+		kept := c.stamps(100, transferBytes()/16, onlySource)
+		c.checkStamp(c.stamp(1, 32, kept, onlyReader))
+		c.awaitRoute(p, "source-0", "reader-0")
 	})
 }
 
@@ -51,38 +51,38 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	for _, who := range []string{"source", "reader"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			with(t, everywhere, func(t *testing.T, p protocol) {
+			forEachProtocol(t, allProtocols, func(t *testing.T, p protocol) {
 				t.Helper()
 				c := start(t, 3)
 				c.source(p, spec{})
-				kept := c.stamps(100, moved()/16)
+				kept := c.stamps(100, transferBytes()/16)
 				c.reader(p, spec{})
-				// Connect only in the other direction: the direction under test must not be
+				// This connects only the other direction. The direction under test must not be
 				// connected yet.
-				c.carried(p, "reader-0", "source-0")
-				w := c.must(who + "-0")
+				c.awaitRoute(p, "reader-0", "source-0")
+				w := c.awaitWorker(who + "-0")
 				restore := exhaust(t, w)
-				c.check(c.stamp(1, 32, kept, onlyReader))
+				c.checkStamp(c.stamp(1, 32, kept, onlyReader))
 				restore()
 				if who == "reader" {
-					c.says("too many open files") // the reason why it could not read
+					c.awaitLogLine("too many open files")
 				}
-				if now := c.must(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
-					t.Errorf("%s died of it", who)
+				if now := c.awaitWorker(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
+					t.Errorf("the %s died", who)
 				}
-				more := c.stamps(200, moved()/16, onlySource)
-				c.check(c.stamp(2, 32, more, onlyReader))
+				more := c.stamps(200, transferBytes()/16, onlySource)
+				c.checkStamp(c.stamp(2, 32, more, onlyReader))
 			})
 		})
 	}
 }
 
-// exhaust prevents a worker from opening any more files.
+// exhaust prevents a worker from opening more files.
 func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 	t.Helper()
 	pid := int(w.GetPid())
-	// The next descriptor would be the lowest free one; those above it stay open. Some are open
-	// only for a moment.
+	// The next file would get the lowest free descriptor, so that becomes the limit. Higher ones
+	// stay open. Some descriptors are open only for a moment, so look several times.
 	next := math.MaxInt
 	for range 50 {
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -98,7 +98,7 @@ func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 			free++
 		}
 		next = min(next, free)
-		time.Sleep(2 * time.Millisecond) // so that those can be closed
+		time.Sleep(2 * time.Millisecond)
 	}
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
@@ -119,32 +119,33 @@ func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 func TestLargerThanTheSlab(t *testing.T) {
 	t.Parallel()
 	c := start(t, 2)
-	c.run(spec{host: 1, limit: "64MiB"})
-	refused := func(o object, how error, why string) {
+	c.run(spec{host: 1, slab: "64MiB"})
+	// refused checks that a task fails soon, with this kind of error and this text.
+	refused := func(o object, kind error, text string) {
 		t.Helper()
 		began := time.Now()
-		err := o.future.Wait(c.soon())
+		err := o.future.Wait(c.ctx())
 		// Tasks that can get memory wait up to 30 s for it.
-		if took := time.Since(began); !errors.Is(err, how) || !strings.Contains(err.Error(), why) || took > 25*time.Second {
+		if took := time.Since(began); !errors.Is(err, kind) || !strings.Contains(err.Error(), text) || took > 25*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 	}
 	refused(c.stamp(1, 65<<20, nil), millrace.ErrOutOfMemory, "larger than the slab")
 	kept := []object{c.stamp(10, 24<<20, nil), c.stamp(11, 24<<20, nil), c.stamp(12, 24<<20, nil)}
 	c.wait(kept...)
-	// Without this option the task would wait for a larger worker to come.
+	// Without this option the task would wait for a larger worker.
 	refused(c.stamp(2, 32, kept, millrace.WithNoWait()), millrace.ErrNoWorkerFits, "memory")
-	c.check(c.stamp(3, 32, kept[:2]))
+	c.checkStamp(c.stamp(3, 32, kept[:2]))
 }
 
-// TestManySmallAndOneHuge: 10,000 objects of a little more than 1 KiB, so that they are in the
-// slab, and one of nine tenths of the slab, at the same time.
+// TestManySmallAndOneHuge: 10,000 small objects and one of nine tenths of the slab, at the same
+// time. The small ones have a little more than 1 KiB, so that they lie in the slab.
 func TestManySmallAndOneHuge(t *testing.T) {
 	t.Parallel()
 	const slab, count, small = 64 << 20, 10_000, 1<<10 + 8
 	c := start(t, 3)
-	c.run(spec{host: 1, limit: fmt.Sprint(slab)})
-	c.run(spec{host: 2, limit: fmt.Sprint(slab)})
+	c.run(spec{host: 1, slab: fmt.Sprint(slab)})
+	c.run(spec{host: 2, slab: fmt.Sprint(slab)})
 	began := time.Now()
 	var all []object
 	for i := range int64(count) {
@@ -154,7 +155,7 @@ func TestManySmallAndOneHuge(t *testing.T) {
 		all = append(all, c.stamp(i, small, nil))
 	}
 	c.wait(all...)
-	t.Logf("all are there after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("all objects exist after %v", time.Since(began).Round(time.Millisecond))
 	var reads []object
 	for first := 0; first < len(all); first += 500 {
 		part := all[first:min(first+500, len(all))]
@@ -163,7 +164,7 @@ func TestManySmallAndOneHuge(t *testing.T) {
 	for _, r := range reads {
 		c.wait(r)
 	}
-	t.Logf("all are right after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("all objects are right after %v", time.Since(began).Round(time.Millisecond))
 	release(append(all, reads...)...)
-	c.empty()
+	c.awaitEmpty()
 }

@@ -19,7 +19,8 @@ type object struct {
 	key, bytes int64
 }
 
-// stamp submits a task that checks its inputs and makes a stamped object.
+// stamp submits a task that checks its inputs, and makes an object of the given size. Every word of
+// the object contains the key.
 func (c *cluster) stamp(key, bytes int64, inputs []object, options ...millrace.TaskOption) object {
 	c.t.Helper()
 	keys, args := make([]int64, 0, len(inputs)), []any{key, bytes, nil}
@@ -30,7 +31,8 @@ func (c *cluster) stamp(key, bytes int64, inputs []object, options ...millrace.T
 	return object{c.submit("bench.stamp", millrace.Args(args...), options...), key, bytes}
 }
 
-// stamps submits objects of total bytes together, and waits for them.
+// stamps makes 16 objects that have total bytes together, and waits for them. Their keys begin with
+// first.
 func (c *cluster) stamps(first, total int64, options ...millrace.TaskOption) []object {
 	c.t.Helper()
 	const pieces = 16
@@ -44,7 +46,7 @@ func (c *cluster) stamps(first, total int64, options ...millrace.TaskOption) []o
 
 func (c *cluster) wait(of ...object) {
 	c.t.Helper()
-	ctx := c.soon()
+	ctx := c.ctx()
 	for _, o := range of {
 		if err := o.future.Wait(ctx); err != nil {
 			c.t.Fatalf("%s: %v", o.future.Key(), err)
@@ -52,11 +54,11 @@ func (c *cluster) wait(of ...object) {
 	}
 }
 
-// check waits for a small object, and checks that it is the right one.
-func (c *cluster) check(o object) {
+// checkStamp waits for a small object, and checks its size and its key.
+func (c *cluster) checkStamp(o object) {
 	c.t.Helper()
 	began := time.Now()
-	a, err := o.future.Array(c.soon())
+	a, err := o.future.Array(c.ctx())
 	if err != nil {
 		c.t.Fatalf("%s, after %v: %v", o.future.Key(), time.Since(began).Round(time.Millisecond), err)
 	}
@@ -64,7 +66,7 @@ func (c *cluster) check(o object) {
 	if err != nil || int64(len(b)) != o.bytes || int64(binary.LittleEndian.Uint64(b)) != o.key {
 		c.t.Fatalf("%s: %d bytes that begin with %x, %v; it should be %d of key %d", o.future.Key(), len(b), b[:min(len(b), 8)], err, o.bytes, o.key)
 	}
-	c.t.Logf("right bytes after %v", time.Since(began).Round(time.Millisecond))
+	c.t.Logf("the right bytes after %v", time.Since(began).Round(time.Millisecond))
 }
 
 // release releases objects.
@@ -74,8 +76,8 @@ func release(of ...object) {
 	}
 }
 
-// empty waits until all slabs are empty.
-func (c *cluster) empty() {
+// awaitEmpty waits until all slabs are empty.
+func (c *cluster) awaitEmpty() {
 	c.t.Helper()
 	began := time.Now()
 	var list []*millracev1.Worker
@@ -94,14 +96,14 @@ func (c *cluster) empty() {
 	c.t.Logf("all slabs are empty after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// arriving waits until a worker has n more bytes resident than before.
-func (c *cluster) arriving(w *millracev1.Worker, before, n int64) {
+// awaitArrival waits until a worker has n more resident bytes than before.
+func (c *cluster) awaitArrival(w *millracev1.Worker, before, n int64) {
 	c.t.Helper()
-	c.until(fmt.Sprintf("%d bytes have come to %s", n, w.GetName()), func() bool { return resident(c.t, w) >= before+n })
+	c.until(fmt.Sprintf("%d bytes have arrived at %s", n, w.GetName()), func() bool { return residentBytes(c.t, w) >= before+n })
 }
 
-// resident returns the bytes of its own and of other slabs that a worker has resident.
-func resident(t *testing.T, w *millracev1.Worker) int64 {
+// residentBytes returns the bytes of its own and of other slabs that a worker has resident.
+func residentBytes(t *testing.T, w *millracev1.Worker) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.GetPid()))
 	if err != nil {

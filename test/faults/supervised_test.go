@@ -10,11 +10,11 @@ import (
 	"github.com/millrace/millrace/internal/roletoken"
 )
 
-// supervised returns the descriptors that a supervisor gives to its child: a file with the secret
-// for a cluster with this token ("" means that the cluster has none), and one that takes the
+// supervisorFiles returns the descriptors that a supervisor gives to its child: a file with the
+// secret for a cluster with this token ("" means that the cluster has none), and one that takes the
 // child's signs of life. The test starts the child itself. The secret has the format that
 // internal/cli reads.
-func supervised(t *testing.T, token string) []*os.File {
+func supervisorFiles(t *testing.T, token string) []*os.File {
 	t.Helper()
 	var secret struct {
 		Token  string              `json:"token"`

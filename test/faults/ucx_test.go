@@ -21,7 +21,7 @@ func library(t *testing.T, folder string) string {
 		path = cmp.Or(os.Getenv("MILLRACE_UCX_LIBRARY"), path)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v; make .tools/%s/.stamp brings it", err, folder)
+		t.Fatalf("%v; run: make .tools/%s/.stamp", err, folder)
 	}
 	return path
 }
@@ -45,17 +45,17 @@ func TestUnusableUCX(t *testing.T) {
 	}{
 		"missing":                         {[]string{"--ucx-library", missing, "--ucx-tls", "tcp"}, missing},
 		"truncated":                       {[]string{"--ucx-library", truncated, "--ucx-tls", "tcp"}, truncated},
-		"without the transport asked for": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
+		"without the requested transport": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, 3)
 			c.pair(protocol{flags: x.flags}, spec{})
-			kept := c.stamps(100, moved()/16, onlySource)
-			c.check(c.stamp(1, 32, kept[:8], onlyReader))
-			c.check(c.stamp(2, 32, kept, onlyReader))
-			if lines := c.says(`"worker":"reader-0"`, "gRPC"); len(lines) != 1 || !strings.Contains(lines[0], x.why) {
-				t.Errorf("lines that say so, with %q:\n%s", x.why, strings.Join(lines, ""))
+			kept := c.stamps(100, transferBytes()/16, onlySource)
+			c.checkStamp(c.stamp(1, 32, kept[:8], onlyReader))
+			c.checkStamp(c.stamp(2, 32, kept, onlyReader))
+			if lines := c.awaitLogLine(`"worker":"reader-0"`, "gRPC"); len(lines) != 1 || !strings.Contains(lines[0], x.why) {
+				t.Errorf("want one line about gRPC, with %q; got:\n%s", x.why, strings.Join(lines, ""))
 			}
 		})
 	}
@@ -72,21 +72,20 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 		why   string
 	}{
 		"missing":                         {[]string{"--ucx-library", missing}, missing},
-		"without the transport asked for": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
+		"without the requested transport": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
 	} {
 		for _, command := range []string{"up", "worker", "one worker"} {
 			t.Run(command+", "+name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 				defer cancel()
 				cmd := exec.CommandContext(ctx, binary, append([]string{strings.TrimPrefix(command, "one "), "--protocol", "ucx", "--workers", "2", "--memory-limit", "64MiB"}, x.flags...)...)
 				cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_DEVICE=host", "MILLRACE_ADDRESS=127.0.0.1:1")
 				code := 8
 				if command == "one worker" {
-					// The process that the supervisor starts, if UCX worked when the supervisor
-					// tested it.
+					// This is the process that a supervisor starts after its own test of UCX.
 					cmd.Env, code = append(cmd.Env, "MILLRACE_WORKER_CHILD=host-0"), 12
-					cmd.ExtraFiles = supervised(t, "")
+					cmd.ExtraFiles = supervisorFiles(t, "")
 				}
 				out, err := cmd.CombinedOutput()
 				lines := strings.Split(strings.TrimSpace(string(out)), "\n")
@@ -95,7 +94,7 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 					t.Errorf("%v:\n%s", err, out)
 				}
 				if command != "one worker" && len(lines) != 1 {
-					t.Errorf("it says more than that:\n%s", out)
+					t.Errorf("want one line of output, got:\n%s", out)
 				}
 			})
 		}
@@ -111,16 +110,16 @@ func TestAnotherVersionOfUCX(t *testing.T) {
 			c := start(t, 3)
 			c.source(p, spec{env: []string{"MILLRACE_UCX_LIBRARY=" + library(t, "ucx-other")}})
 			c.reader(p, spec{env: []string{"MILLRACE_UCX_LIBRARY=" + library(t, "ucx")}})
-			kept := c.stamps(100, moved()/16, onlySource)
+			kept := c.stamps(100, transferBytes()/16, onlySource)
 			read := c.stamp(1, 32, kept, onlyReader)
-			c.check(read)
-			c.says("ucx 1.18.1")
-			c.says("ucx 1.19.0")
-			if w := c.must("source-0"); len(w.GetDeaths()) > 0 {
-				t.Errorf("it died: %v", w.GetDeaths())
+			c.checkStamp(read)
+			c.awaitLogLine("ucx 1.18.1")
+			c.awaitLogLine("ucx 1.19.0")
+			if w := c.awaitWorker("source-0"); len(w.GetDeaths()) > 0 {
+				t.Errorf("the source died: %v", w.GetDeaths())
 			}
 			release(append(kept, read)...)
-			c.empty()
+			c.awaitEmpty()
 		})
 	}
 }

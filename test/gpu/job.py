@@ -37,7 +37,7 @@ def square(x: Any) -> Any:
 
 
 def main() -> None:
-    patience = 60
+    timeout = 60
     with Client() as client:
         names = sorted(client.scheduler_info()["workers"])
         data = [np.random.default_rng(i).random(4 << 20) for i in range(len(names))]  # 32 MiB each
@@ -47,25 +47,25 @@ def main() -> None:
             sums = [
                 client.submit(native("array.reduce"), p, "sum", workers=n) for p, n in zip(parts, names, strict=True)
             ]
-            got = [float(s.result(patience)) for s in sums]
+            got = [float(s.result(timeout)) for s in sums]
         assert np.allclose(got, [d.sum() for d in data]), got
         with Timed("first CuPy task on each GPU"):
             squares = [client.submit(square, p, workers=n) for p, n in zip(parts, names, strict=True)]
             for s in squares:
-                s.result(patience)
+                s.result(timeout)
         with Timed("CuPy tasks on the next GPU"):
             again = [
                 client.submit(square, s, workers=n, pure=False)
                 for s, n in zip(squares, names[1:] + names[:1], strict=True)
             ]
-            client.gather([client.submit(native("array.reduce"), a, "sum") for a in again], timeout=patience)
+            client.gather([client.submit(native("array.reduce"), a, "sum") for a in again], timeout=timeout)
         with Timed("gather"):
-            back = client.gather(again, timeout=patience)
+            back = client.gather(again, timeout=timeout)
         for b, d in zip(back, data, strict=True):
             assert np.allclose(b, d**4), "wrong numbers came back"
         with Timed("1000 small tasks"):
             small = client.map(native("array.full"), [[8]] * 1000, [1.0] * 1000)
-            client.gather(small, timeout=patience)
+            client.gather(small, timeout=timeout)
     print(json.dumps({"workers": names, "seconds": times}))
 
 

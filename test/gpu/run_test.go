@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// patience is the time after which a test counts as hanging.
-const patience = time.Minute
+// hangTimeout is the time after which a test counts as hanging.
+const hangTimeout = time.Minute
 
 // machine pretends to have GPUs, and has a folder with run.sh and programs.
 type machine struct {
@@ -101,7 +101,7 @@ func (m *machine) start(arguments ...string) {
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	hangs := time.AfterFunc(patience, func() { m.cmd.Process.Kill() }) //nolint:errcheck // it is gone then
+	hangs := time.AfterFunc(hangTimeout, func() { m.cmd.Process.Kill() }) //nolint:errcheck // it is gone then
 	m.t.Cleanup(func() {
 		hangs.Stop()
 		for _, pid := range m.processes() {
@@ -114,7 +114,7 @@ func (m *machine) start(arguments ...string) {
 // hear returns the messages of n groups that have begun.
 func (m *machine) hear(n int) string {
 	m.t.Helper()
-	if err := m.begun.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := m.begun.SetReadDeadline(time.Now().Add(hangTimeout)); err != nil {
 		m.t.Fatal(err)
 	}
 	var heard []byte

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// insideEnv is set in the process that has a network namespace of its own.
+// insideEnv is set in the process that Main has started in namespaces of its own.
 const insideEnv = "MILLRACE_NETLAB_INSIDE"
 
 // Main runs the tests in fresh namespaces, so that they do not touch the network or the mounts of
 // the machine. TestMain calls it; it returns the exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(insideEnv) != "" {
-		// The mounts of tests are private to these namespaces; hosts see them appear and disappear.
+		// Mounts of tests are not visible outside of these namespaces. The hosts see them.
 		err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, ""))
 		if err := errors.Join(err, run("ip", "link", "set", "lo", "up")); err != nil {
 			fmt.Fprintln(os.Stderr, "netlab:", err)
@@ -48,7 +48,7 @@ func Main(m *testing.M) int {
 	case errors.As(err, &ended):
 		return max(ended.ExitCode(), 1)
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "netlab: a network namespace of its own: %v; it takes root or unprivileged user namespaces\n", err)
+		fmt.Fprintf(os.Stderr, "netlab: cannot make a network namespace: %v; run the tests as root, or allow unprivileged user namespaces\n", err)
 		return 1
 	}
 	return 0
@@ -67,7 +67,7 @@ type Lab struct {
 type Host struct {
 	lab   *Lab
 	index int
-	// number is unique among the hosts of all labs; the host's network is named after it.
+	// number is unique among the hosts of all labs. It is a part of the addresses of the host.
 	number int
 	// keeper is the process that keeps the namespaces alive.
 	keeper *exec.Cmd
@@ -110,7 +110,7 @@ func (l *Lab) newHost(i int) *Host {
 	}
 	ours, theirs := fmt.Sprintf("lab%d", h.number), fmt.Sprintf("eth%d", i)
 	t.Cleanup(func() {
-		_ = h.keeper.Process.Kill() // it is our process and has no state to lose
+		_ = h.keeper.Process.Kill()
 		_ = h.keeper.Wait()
 		// The namespace disappears some time after its last process; its link is deleted at once.
 		_ = run("ip", "link", "del", ours)
@@ -184,6 +184,7 @@ func (l *Lab) rule(verb string, from, to int) []string {
 	return []string{"ip", "rule", verb, "from", l.hosts[from].Address(), "to", l.hosts[to].Address(), "blackhole"}
 }
 
+// heal ends all cuts.
 func (l *Lab) heal() {
 	for pair := range l.cuts {
 		l.Mend(pair[0], pair[1])

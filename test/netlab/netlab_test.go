@@ -23,7 +23,7 @@ func TestCutLosesOneWay(t *testing.T) {
 		// The port is closed: read fails at once if the packet and the reply to it both arrived.
 		return !strings.HasSuffix(strings.TrimSpace(string(out)), "142")
 	}
-	// A packet may be late on a busy machine; a packet that was cut off never arrives.
+	// On a busy machine a packet may be late. A dropped packet never arrives.
 	reaches := func(from, to int) bool {
 		for range 30 {
 			if reach(from, to) {
@@ -33,14 +33,14 @@ func TestCutLosesOneWay(t *testing.T) {
 		return false
 	}
 	if !reaches(0, 1) || !reaches(1, 0) {
-		t.Fatal("hosts do not see each other before anything was cut")
+		t.Fatal("hosts do not reach each other before the cut")
 	}
 	l.Cut(0, 1)
 	if reach(0, 1) {
-		t.Error("what host 0 sends arrives in spite of the cut")
+		t.Error("packets of host 0 arrive in spite of the cut")
 	}
 	l.Mend(0, 1)
 	if !reaches(0, 1) {
-		t.Error("what host 0 sends does not arrive after the cut was mended")
+		t.Error("packets of host 0 do not arrive after the end of the cut")
 	}
 }

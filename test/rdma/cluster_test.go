@@ -29,16 +29,16 @@ const (
 	// deadline is the time by which every request to a cluster must be complete. Emulated nodes are
 	// slow.
 	deadline = 5 * time.Minute
-	// pieces objects of pieceBytes are on their way when a worker or node is killed.
+	// The tests kill a worker or node during a transfer of pieces objects of pieceBytes each.
 	pieces     = 24
 	pieceBytes = 6 << 20
 )
 
-// here and there are the addresses of this host and the other one. lab is the directory through
-// which we send requests to the machine that runs the nodes.
-var here, there, lab = os.Getenv("ME"), os.Getenv("PEER"), "/run/lab"
+// ownAddress and there are the addresses of this host and the other one. lab is the directory
+// through which we send requests to the machine that runs the nodes.
+var ownAddress, otherAddress, labFolder = os.Getenv("ME"), os.Getenv("PEER"), "/run/lab"
 
-// timedLog keeps the output of processes, each line with the time of its arrival.
+// timedLog collects the output of processes, with the time of arrival of each line.
 type timedLog struct {
 	mu   sync.Mutex
 	rest []byte
@@ -59,8 +59,9 @@ func (l *timedLog) Write(p []byte) (int, error) {
 	}
 }
 
-// since returns the first line after a moment that contains a text, and how much later it arrived.
-func (l *timedLog) since(moment time.Time, text string) (string, time.Duration) {
+// firstAfter returns the first line after a moment that contains a text, and how much later it
+// arrived.
+func (l *timedLog) firstAfter(moment time.Time, text string) (string, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, line := range l.line {
@@ -84,14 +85,14 @@ type cluster struct {
 	client  *millrace.Client
 	other   *remote.Host
 	log     timedLog
-	// key is the last number of an object that was only read to see the path.
+	// key is the key of the last object that awaitRoute has made.
 	key int64
 }
 
 // start runs a scheduler and worker a-0 here, and worker b-0 there.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, binary: os.Getenv("MILLRACE_BIN"), address: net.JoinHostPort(here, "7000"), key: 1 << 40}
+	c := &cluster{t: t, binary: os.Getenv("MILLRACE_BIN"), address: net.JoinHostPort(ownAddress, "7000"), key: 1 << 40}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the processes here wrote:\n%s", c.log.String())
@@ -99,19 +100,19 @@ func start(t *testing.T) *cluster {
 	})
 	c.process("scheduler", "--listen", c.address, "--http", "", "--token", token)
 	var err error
-	if c.other, err = remote.Dial(net.JoinHostPort(there, "7700"), time.Minute); err != nil {
+	if c.other, err = remote.Dial(net.JoinHostPort(otherAddress, "7700"), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.other.Close() })
-	if c.client, err = millrace.Dial(c.soon(), millrace.WithAddress(c.address), millrace.WithToken(token), millrace.WithoutSharedMemory()); err != nil {
+	if c.client, err = millrace.Dial(c.ctx(), millrace.WithAddress(c.address), millrace.WithToken(token), millrace.WithoutSharedMemory()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.client.Close() })
-	c.process(c.worker("a", here)...)
-	if _, err := c.other.Start(remote.Order{Args: append([]string{c.binary}, c.worker("b", there)...), Env: []string{"MILLRACE_SCHEDULER_FILE="}}); err != nil {
+	c.process(c.worker("a", ownAddress)...)
+	if _, err := c.other.Start(remote.Order{Args: append([]string{c.binary}, c.worker("b", otherAddress)...), Env: []string{"MILLRACE_SCHEDULER_FILE="}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.client.WaitForWorkers(c.soon(), 2); err != nil {
+	if err := c.client.WaitForWorkers(c.ctx(), 2); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -137,12 +138,12 @@ func (c *cluster) process(args ...string) {
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		killer := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-		_ = cmd.Wait() // the test caused its end
+		_ = cmd.Wait() // its exit status is not of interest
 		killer.Stop()
 	})
 }
 
-func (c *cluster) soon() context.Context {
+func (c *cluster) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	c.t.Cleanup(cancel)
 	return ctx
@@ -155,13 +156,13 @@ func (c *cluster) until(what string, holds func() bool) {
 		if time.Now().After(limit) {
 			c.t.Fatalf("not within %v: %s", deadline, what)
 		}
-		time.Sleep(20 * time.Millisecond) // it happens in other processes
+		time.Sleep(20 * time.Millisecond) // the event is in another process
 	}
 }
 
 func (c *cluster) find(name string) *millracev1.Worker {
 	c.t.Helper()
-	list, err := c.client.Workers(c.soon(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	list, err := c.client.Workers(c.ctx(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -173,7 +174,8 @@ func (c *cluster) find(name string) *millracev1.Worker {
 	return nil
 }
 
-// stamp submits a task that checks its inputs, and makes an object of the given size.
+// stamp submits a task that checks its inputs, and makes an object of the given size and key. The
+// keys of the inputs begin with first.
 func (c *cluster) stamp(key, size int64, first int64, inputs []*millrace.Future, options ...millrace.TaskOption) *millrace.Future {
 	c.t.Helper()
 	keys, args := []int64{}, []any{key, size, nil}
@@ -181,21 +183,22 @@ func (c *cluster) stamp(key, size int64, first int64, inputs []*millrace.Future,
 		keys, args = append(keys, first+int64(i)), append(args, in)
 	}
 	args[2] = keys
-	f, err := c.client.Submit(c.soon(), millrace.Native("bench.stamp"), millrace.Args(args...), options...)
+	f, err := c.client.Submit(c.ctx(), millrace.Native("bench.stamp"), millrace.Args(args...), options...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return f
 }
 
-// sources makes objects on b-0. If they are lost, they may be made again elsewhere.
-func (c *cluster) sources(first int64) (out []*millrace.Future) {
+// makeObjects makes objects on b-0, with keys from first on. If they are lost, they may be made
+// again on another worker.
+func (c *cluster) makeObjects(first int64) (out []*millrace.Future) {
 	c.t.Helper()
 	for i := range int64(pieces) {
 		out = append(out, c.stamp(first+i, pieceBytes, 0, nil, millrace.WithPreferredWorkers("b-0")))
 	}
 	for _, f := range out {
-		if err := f.Wait(c.soon()); err != nil {
+		if err := f.Wait(c.ctx()); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -205,7 +208,7 @@ func (c *cluster) sources(first int64) (out []*millrace.Future) {
 // check waits for a stamped object of 32 bytes.
 func (c *cluster) check(f *millrace.Future, key int64) {
 	c.t.Helper()
-	a, err := f.Array(c.soon())
+	a, err := f.Array(c.ctx())
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -215,8 +218,8 @@ func (c *cluster) check(f *millrace.Future, key int64) {
 	}
 }
 
-// lane returns the path by which a reader reads from a source, according to topo.
-func (c *cluster) lane(probe bool, reader, source string) (path, transport string, all string) {
+// route returns the path by which a reader reads from a source, according to topo.
+func (c *cluster) route(probe bool, reader, source string) (path, transport string, all string) {
 	c.t.Helper()
 	out, err := exec.Command(c.binary, "topo", "--json", fmt.Sprint("--probe=", probe), "--address", c.address, "--token", token, "--timeout", "80s").Output()
 	if err != nil {
@@ -236,18 +239,18 @@ func (c *cluster) lane(probe bool, reader, source string) (path, transport strin
 	return path, transport, string(out)
 }
 
-// proved fails unless the reader reads from the source over rc. It examines their earlier reads.
-// With use, it makes them read until that is so, because a connection that was slow to open is not
-// used for half a minute.
-func (c *cluster) proved(reader, source string, use bool) {
+// awaitRoute waits until the reader reads from the source over rc. With read, it makes the reader
+// read until then, because a connection that was slow to open is not used for half a minute.
+// Without read, earlier reads decide.
+func (c *cluster) awaitRoute(reader, source string, read bool) {
 	c.t.Helper()
 	// Workers report once a second.
 	c.until(reader+" reads from "+source+" over rc_verbs", func() bool {
-		path, transport, _ := c.lane(false, reader, source)
+		path, transport, _ := c.route(false, reader, source)
 		if path == "ucx" && transport == "rc_verbs" {
 			return true
 		}
-		if use {
+		if read {
 			c.key += 2
 			made := c.stamp(c.key, 1<<20, 0, nil, millrace.WithWorkers(source))
 			c.check(c.stamp(c.key+1, 32, c.key, []*millrace.Future{made}, millrace.WithWorkers(reader)), c.key+1)
@@ -256,18 +259,18 @@ func (c *cluster) proved(reader, source string, use bool) {
 	})
 }
 
-// reads starts to read many bytes of b-0 on a-0, and returns when some of them have arrived.
-func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future) {
+// startReading starts to read many bytes of b-0 on a-0, and returns when some of them have arrived.
+func (c *cluster) startReading(first, key int64) (*millrace.Future, []*millrace.Future) {
 	c.t.Helper()
-	// Opening the connection takes seconds on emulated processors; until then bytes would come by
+	// On emulated processors the connection takes seconds to open. Until then bytes would come by
 	// streams.
-	c.proved("a-0", "b-0", true)
-	kept := c.sources(first)
+	c.awaitRoute("a-0", "b-0", true)
+	kept := c.makeObjects(first)
 	had := c.find("a-0").GetReceivedBytes()
 	read := c.stamp(key, 32, first, kept, millrace.WithWorkers("a-0"))
 	c.until("bytes arrive", func() bool { return c.find("a-0").GetReceivedBytes() >= had+pieceBytes })
 	if got := c.find("a-0").GetReceivedBytes() - had; got >= pieces*pieceBytes {
-		c.t.Fatalf("all of it has arrived before anything broke: %d bytes", got)
+		c.t.Fatalf("all %d bytes have arrived before the fault", got)
 	}
 	return read, kept
 }
@@ -278,16 +281,16 @@ func TestLaneIsProved(t *testing.T) {
 	var all string
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the last that topo said:\n%s", all)
+			t.Logf("the last output of topo:\n%s", all)
 		}
 	})
-	// That is enough if both have opened UCX by then.
-	_, _, all = c.lane(true, "a-0", "b-0")
+	// This probe is enough if both workers have opened UCX.
+	_, _, all = c.route(true, "a-0", "b-0")
 	for _, p := range [][2]string{{"a-0", "b-0"}, {"b-0", "a-0"}} {
-		c.proved(p[0], p[1], true)
+		c.awaitRoute(p[0], p[1], true)
 	}
-	if _, _, all = c.lane(false, "a-0", "b-0"); strings.Count(all, `"rc_verbs"`) != 2 {
-		t.Error("not over rc_verbs, both of them")
+	if _, _, all = c.route(false, "a-0", "b-0"); strings.Count(all, `"rc_verbs"`) != 2 {
+		t.Error("the two workers do not both read over rc_verbs")
 	}
 	table, err := exec.Command(c.binary, "topo", "--address", c.address, "--token", token).CombinedOutput()
 	t.Logf("millrace topo: %v\n%s", err, table)
@@ -310,66 +313,65 @@ func TestMainJob(t *testing.T) {
 	}
 	for _, name := range []string{"a-0", "b-0"} {
 		if w := c.find(name); w == nil || w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 {
-			t.Errorf("worker %s had no part in it: %v", name, w)
+			t.Errorf("worker %s did not take part: %v", name, w)
 		}
 	}
-	c.proved("a-0", "b-0", true)
+	c.awaitRoute("a-0", "b-0", true)
 }
 
 // TestWorkerIsKilledInTheMiddle: its objects are computed again, and the reader gets the right
 // bytes.
 func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
-	read, kept := c.reads(100, 1)
-	c.proved("a-0", "b-0", false)
+	read, kept := c.startReading(100, 1)
+	c.awaitRoute("a-0", "b-0", false)
 	victim := c.find("b-0")
 	killed := time.Now()
 	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	c.check(read, 1)
-	t.Logf("the right bytes are there %v after the kill", time.Since(killed).Round(time.Millisecond))
-	c.report(killed)
+	t.Logf("the right bytes were there %v after the kill", time.Since(killed).Round(time.Millisecond))
+	c.logPathFailure(killed)
 	c.until("b-0 is back", func() bool {
 		w := c.find("b-0")
 		return w != nil && w.GetIncarnation() != victim.GetIncarnation()
 	})
 	t.Logf("b-0 is back %v after the kill", time.Since(killed).Round(time.Millisecond))
-	for _, f := range kept { // both sets do not fit into a-0
+	for _, f := range kept { // a-0 has no room for these and the next ones
 		f.Release()
 	}
-	again := c.sources(200)
+	again := c.makeObjects(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
-	// The new process may still have been opening UCX.
-	c.proved("a-0", "b-0", true)
+	// The new process may have been opening UCX, so read again if necessary.
+	c.awaitRoute("a-0", "b-0", true)
 }
 
-// report logs when the reader's connection failed. It must have failed, or all bytes had arrived
-// before.
-func (c *cluster) report(killed time.Time) {
+// logPathFailure logs the time at which the reader's connection failed. If it did not fail, all
+// bytes had arrived before the kill, which is an error of the test.
+func (c *cluster) logPathFailure(killed time.Time) {
 	c.t.Helper()
-	line, after := c.log.since(killed, `"msg":"a path failed","worker":"a-0","path":"ucx"`)
+	line, after := c.log.firstAfter(killed, `"msg":"a path failed","worker":"a-0","path":"ucx"`)
 	if line == "" {
-		c.t.Error("no read over ucx failed: all of it had arrived before")
+		c.t.Error("no read over ucx failed: all bytes had arrived before")
 		return
 	}
-	c.t.Logf("the lane failed %v after: %s", after.Round(time.Millisecond), line)
+	c.t.Logf("the route failed after %v: %s", after.Round(time.Millisecond), line)
 }
 
-// TestNodeIsKilledInTheMiddle must be the last test: the other host loses its power and does not
-// come back.
+// TestNodeIsKilledInTheMiddle must be the last test, because the other host loses its power.
 func TestNodeIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
-	read, _ := c.reads(100, 1)
-	c.proved("a-0", "b-0", false)
-	if err := os.WriteFile(lab+"/kill-1", nil, 0o600); err != nil {
+	read, _ := c.startReading(100, 1)
+	c.awaitRoute("a-0", "b-0", false)
+	if err := os.WriteFile(labFolder+"/kill-1", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.until("the power is cut", func() bool { _, err := os.Stat(lab + "/killed-1"); return err == nil })
+	c.until("the power is cut", func() bool { _, err := os.Stat(labFolder + "/killed-1"); return err == nil })
 	killed := time.Now()
 	c.check(read, 1)
 	t.Logf("the right bytes are there %v after the power cut", time.Since(killed).Round(time.Millisecond))
-	c.report(killed)
+	c.logPathFailure(killed)
 	c.until("b-0 is given up", func() bool { return c.find("b-0") == nil })
 	t.Logf("b-0 is given up %v after the power cut", time.Since(killed).Round(time.Millisecond))
 }

@@ -77,7 +77,7 @@ func startElsewhere(tb testing.TB, order childOrder, objects *transfertest.Objec
 		tb.Fatal(err)
 	}
 	env := []string{childEnv + "=" + string(text), devicesEnv + "=" + netDevices(), "MILLRACE_UCX_LIBRARY=" + library(tb)}
-	p, err := elsewhere.Start(remote.Order{Args: []string{os.Args[0]}, Env: env, Line: true})
+	p, err := elsewhere.Start(remote.Order{Args: []string{os.Args[0]}, Env: env, WaitForLine: true})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -21,8 +21,8 @@ type Order struct {
 	Args []string
 	// Env is added to the agent's own environment.
 	Env []string
-	// Line: wait for the first line of the process's output.
-	Line bool
+	// WaitForLine: wait for the first line of the process's output.
+	WaitForLine bool
 }
 
 // Started is the reply to an Order.
@@ -32,7 +32,8 @@ type Started struct {
 	Line   string
 }
 
-// Kill is a signal for a process. After SIGKILL the call returns when the process has ended.
+// Kill is a signal for a process. After SIGKILL the call returns when the process has ended. Number
+// is that of Started; for SignalPid it is a pid.
 type Kill struct {
 	Number int
 	Signal syscall.Signal
@@ -73,7 +74,7 @@ func (a *Agent) endAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.processes {
-		_ = p.cmd.Process.Kill() // it may have ended
+		_ = p.cmd.Process.Kill() // fails if it has ended
 	}
 }
 
@@ -87,7 +88,7 @@ func (a *Agent) Start(order Order, out *Started) error {
 	if err != nil {
 		return err
 	}
-	said, err := cmd.StdoutPipe()
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
@@ -95,8 +96,8 @@ func (a *Agent) Start(order Order, out *Started) error {
 		return err
 	}
 	p := &process{cmd: cmd, in: in, ended: make(chan struct{})}
-	lines := bufio.NewReader(said)
-	if order.Line {
+	lines := bufio.NewReader(stdout)
+	if order.WaitForLine {
 		// If the process ends without a line, it has failed, which Stop reports.
 		out.Line, _ = lines.ReadString('\n')
 	}
@@ -128,7 +129,8 @@ func (a *Agent) Signal(kill Kill, _ *struct{}) error {
 	return err
 }
 
-// SignalPid is called by tests: it signals a process that one of ours has started.
+// SignalPid is called by tests: it signals a process by its pid. A process that the agent has
+// started may have started it.
 func (a *Agent) SignalPid(kill Kill, _ *struct{}) error {
 	return syscall.Kill(kill.Number, kill.Signal)
 }
@@ -137,7 +139,7 @@ func (a *Agent) SignalPid(kill Kill, _ *struct{}) error {
 // returns the process's error.
 func (a *Agent) Stop(number int, _ *struct{}) error {
 	p := a.find(number)
-	_ = p.in.Close() // it may have ended
+	_ = p.in.Close() // fails if it has ended
 	select {
 	case <-p.ended:
 		return p.err
@@ -151,15 +153,15 @@ func (a *Agent) Stop(number int, _ *struct{}) error {
 type Host struct{ client *rpc.Client }
 
 // Dial connects to an agent, which may still be starting.
-func Dial(address string, patience time.Duration) (*Host, error) {
-	limit := time.Now().Add(patience)
+func Dial(address string, timeout time.Duration) (*Host, error) {
+	limit := time.Now().Add(timeout)
 	for {
 		conn, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
 			return &Host{rpc.NewClient(conn)}, nil
 		}
 		if time.Now().After(limit) {
-			return nil, fmt.Errorf("no agent at %s within %v: %w", address, patience, err)
+			return nil, fmt.Errorf("no agent at %s within %v: %w", address, timeout, err)
 		}
 		time.Sleep(100 * time.Millisecond) // the other host is booting
 	}
@@ -171,8 +173,8 @@ func (h *Host) Start(order Order) (*Process, error) {
 	if err := h.client.Call("Agent.Start", order, &p.Started); err != nil {
 		return nil, err
 	}
-	if order.Line && p.Line == "" {
-		return nil, errors.Join(fmt.Errorf("%v said nothing", order.Args), p.Stop())
+	if order.WaitForLine && p.Line == "" {
+		return nil, errors.Join(fmt.Errorf("%v has written no line", order.Args), p.Stop())
 	}
 	return p, nil
 }
