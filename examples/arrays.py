@@ -1,21 +1,23 @@
-"""Blocked arrays as task graphs: transposed sums, products, Fourier transforms, stencils, and the
-transfer of data of the client.
+"""Computations on large arrays that are cut into blocks. Each block is a task of a graph.
 
     transpose_sum   (x + x.T).sum()
     dot             the product of two matrices
-    fft             the two-dimensional Fourier transform: along rows, an exchange of blocks, along
-                    columns
+    fft             the two-dimensional Fourier transform: along the rows, then an exchange of
+                    blocks, then along the columns
     map_overlap     the mean of 3 x 3 neighbours, with periodic borders
     scatter         256 MiB of NumPy arrays from the client to a worker, and back
 
-Each is computed in several ways: by native ops, by Python functions (on CuPy arrays if workers have
-GPUs, else on NumPy arrays), and transpose_sum also by one CUDA kernel. Matrices are float64,
-uniform in [0, 1), and made afresh for each repetition before the measured time begins. The time
-ends when the whole result is complete (for sums: at the client).
+The example computes each of them by native operations, and by Python functions, which get arrays of
+CuPy from workers with GPUs and arrays of NumPy from others. It also computes transpose_sum by one
+CUDA kernel.
 
-Without options the sizes are those of Dask-CUDA's benchmarks on GPUs, and small elsewhere. Joins
-the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Exits 0, and prints a last line that
-starts with "ok", only if all checks hold.
+The matrices have random float64 numbers in [0, 1). Each repetition gets new ones, which are made
+before the measured time begins. The time ends when the whole result exists; a sum must have arrived
+at the client.
+
+On GPUs the default sizes are those of Dask-CUDA's benchmarks; on host workers they are small. The
+program joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. If all checks hold, it
+exits with 0, and its last line starts with "ok".
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
-"""The main job: principal components of 1,797 real handwritten digits, computed on a cluster in two
-ways.
+"""The main job: the principal components of 1,797 handwritten digits, computed on a cluster.
 
-On a machine with GPUs each GPU has a worker, and the same functions get arrays of CuPy instead of
-NumPy.
+The digits are scans of 8 x 8 pixels (E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten
+Digits, UCI), which are part of scikit-learn. They form a matrix with one row for each digit. The
+program cuts the matrix into chunks of rows, and computes the mean, the covariance, a QR
+factorisation and the SVD chunk by chunk. It does so twice, each time as one graph:
 
-The scans (8 x 8 pixels; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI)
-ship inside scikit-learn. They are cut into row chunks; mean, covariance, a tall-skinny QR and the
-SVD are computed chunk by chunk:
+* by Python functions on arrays in the workers' memory,
+* by native operations, which the workers run themselves.
 
-* once by Python functions on arrays in the workers' slabs,
-* once by the native ops that the Go workers run themselves,
+It compares both results with numpy.linalg.svd of the whole matrix. The algorithm is the direct TSQR
+of Benson, Gleich and Demmel (2013): QR of each chunk, QR of the stacked R factors, SVD of the last
+R.
 
-each from one graph. Both are compared with numpy.linalg.svd of the whole matrix. The algorithm is
-the direct TSQR of Benson, Gleich and Demmel (2013): QR of each chunk, QR of the stacked R factors,
-SVD of the last R.
-
-Afterwards the same native graph runs on 2,000,000 x 100 generated float64 numbers, to measure the
+Then it runs the native graph on 2,000,000 x 100 generated float64 numbers, to measure the
 throughput.
 
-Exits 0, and prints a last line that starts with "ok", only if every comparison holds.
+On a machine with GPUs each GPU has a worker, and the same functions get arrays of CuPy instead of
+NumPy. If every comparison holds, the program exits with 0, and its last line starts with "ok".
 """
 
 from __future__ import annotations

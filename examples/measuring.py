@@ -18,7 +18,7 @@ from millrace import Client, Future, as_completed, native
 def flags(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--repetitions", type=int, default=3, help="timed runs of each, after one that is not (default 3)"
+        "--repetitions", type=int, default=3, help="timed runs of each, after one run that is not timed (default 3)"
     )
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("--progress", action="store_true", help="count tasks even if this is not a terminal")
@@ -35,8 +35,8 @@ class Report:
         self._worst = 0.0
 
     def progress(self, futures: Iterable[Future[Any]], label: str) -> None:
-        """Counts tasks as they end, if the user asks for it: the notifications of each end take
-        part in the measured time."""
+        """Counts tasks as they end, if the user asks for it, because handling each end adds to the
+        measured time."""
         futures = list(futures)
         if not self._show:
             return

@@ -1,19 +1,20 @@
-"""The singular value decomposition of a tall matrix in row chunks, x = u * diag(s) * vt, with all
-three factors.
+"""The singular value decomposition x = u * diag(s) * vt of a tall matrix, with all three factors.
 
-The algorithm is the direct TSQR of Benson, Gleich and Demmel (2013): a QR of each chunk, the SVD of
-the stacked R factors, and the product of each chunk's Q with its part of the small U. It is
-computed by native ops, and by Python functions (with CuPy if workers have GPUs, else with NumPy).
-The numbers are float64, uniform in [0, 1), and made afresh for each repetition before the measured
-time begins. The time ends when u, s and vt are complete.
+The matrix is cut into chunks of rows. The algorithm is the direct TSQR of Benson, Gleich and Demmel
+(2013): a QR of each chunk, the SVD of the stacked R factors, and the product of each chunk's Q with
+its part of the small U. The example computes it by native operations, and by Python functions,
+which get arrays of CuPy from workers with GPUs and arrays of NumPy from others.
+
+The numbers are random float64 in [0, 1). Each repetition gets new ones, which are made before the
+measured time begins. The time ends when u, s and vt are complete.
 
     svd.py                                   100,000 x 1,000 in chunks of 10,000, all workers
     svd.py --rows 1000000 --gpus 1,2,4       strong scaling
     svd.py --rows 100000,1000000 --plain     without a cluster: one program, one GPU, plain CuPy
 
-Joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Checks that u * diag(s) * vt
-gives x back, that u and vt are orthonormal, and the squared singular values against the eigenvalues
-of x.T @ x. Exits 0, and prints a last line that starts with "ok", only if all of this holds.
+The program joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. It checks three
+things: u * diag(s) * vt is x; u and vt are orthonormal; the squared singular values are the
+eigenvalues of x.T @ x. If all checks hold, it exits with 0, and its last line starts with "ok".
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-// Command kmeans is an example: k-means (Lloyd's iterations) on generated points, by native ops
-// alone, and on GPUs with one CUDA kernel for a whole pass over the points. The points lie in
-// chunks on all workers. Centres and sums stay in the cluster from the first iteration to the
-// last; the program gets only the final ones.
+// Command kmeans is an example: k-means (Lloyd's iterations) on generated points. It computes them
+// by native operations, and on GPUs also by one CUDA kernel for a whole pass over the points.
 //
 //	MILLRACE_SCHEDULER_FILE=… kmeans [-points N] [-dimensions 16] [-clusters 32] [-iterations 10]
 //
-// Point i belongs to cluster i mod k and lies around its centre, far from the others. So the right
-// answer is known: the mean of the points of each cluster. The last line that the program prints
-// starts with "ok" only if the result is that answer.
+// The points lie in chunks on all workers. Centres and sums stay in the cluster during all
+// iterations; the program fetches only the last ones.
+//
+// Point i belongs to cluster i mod k. It lies near the centre of that cluster and far from all
+// others, so the right answer is known: the mean of the points of each cluster. If the result is
+// that answer, the last line of the output starts with "ok".
 package main
 
 import (
@@ -38,13 +39,13 @@ const tolerance = 1e-4
 
 func main() {
 	var p problem
-	flag.IntVar(&p.points, "points", 0, "how many points; default 8,000,000 on GPUs, 40,000 elsewhere")
-	flag.IntVar(&p.dimensions, "dimensions", 16, "coordinates of each")
+	flag.IntVar(&p.points, "points", 0, "number of points; default 8,000,000 on GPUs, 40,000 elsewhere")
+	flag.IntVar(&p.dimensions, "dimensions", 16, "coordinates of each point")
 	flag.IntVar(&p.clusters, "clusters", 32, "k; a divisor of the points of a chunk")
 	flag.IntVar(&p.iterations, "iterations", 10, "passes over the points")
-	flag.IntVar(&p.chunks, "chunks", 0, "into how many parts the points are cut; default 4 for each worker")
-	flag.StringVar(&p.ways, "ways", "kernel,native", "kernel, native")
-	flag.IntVar(&p.repetitions, "repetitions", 3, "timed runs of each way, after one that is not")
+	flag.IntVar(&p.chunks, "chunks", 0, "number of chunks of the points; default 4 for each worker")
+	flag.StringVar(&p.ways, "ways", "kernel,native", "the ways to compute, separated by commas; kernel needs GPUs")
+	flag.IntVar(&p.repetitions, "repetitions", 3, "timed runs of each way, after one run that is not timed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -127,7 +128,7 @@ func (c *cluster) op(ctx context.Context, name string, args millrace.Arguments, 
 	return f
 }
 
-// release lets go of everything but some.
+// release releases all results except those in but.
 func (c *cluster) release(but ...*millrace.Future) {
 	kept := c.made[:0]
 	for _, f := range c.made {
