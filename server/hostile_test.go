@@ -165,7 +165,7 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 	}
 }
 
-func TestWhatOptionsMayBe(t *testing.T) {
+func TestOptionsAreChecked(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	assigned := make(chan *workerv1.Assignment, 1)

@@ -9,10 +9,10 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
-// TestWhatIsOfAnotherLifeIsNotBelieved: a worker that reconnects to a restarted scheduler holds
+// TestReportsOfAnotherLifeAreRefused: a worker that reconnects to a restarted scheduler holds
 // objects under numbers that now mean other tasks. They become the result of no task, and the
 // worker is ordered to release them.
-func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
+func TestReportsOfAnotherLifeAreRefused(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
 		ctx := timeout(t)

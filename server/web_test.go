@@ -63,7 +63,7 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 	}
 }
 
-func TestWhatAWorkerHasOnDiskIsShown(t *testing.T) {
+func TestSpilledBytesAreShown(t *testing.T) {
 	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
 	w := c.join(c.conn, registration("spiller"), never)
 	if err := w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{

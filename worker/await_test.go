@@ -112,7 +112,7 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 
 // A maker that cannot be reached, or that does not know the task, fails no task:
 // the attempt is returned to the scheduler with the outcome that its input is unreachable.
-func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
+func TestInputsWithoutNotificationAreReturned(t *testing.T) {
 	a, b := pair(t, time.Millisecond)
 	check := func(r *workerv1.TaskReport, input uint64, at uint32) {
 		t.Helper()

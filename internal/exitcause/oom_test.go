@@ -49,7 +49,7 @@ func write(t *testing.T, name, text string) {
 }
 
 // Without a counter, the description does not deny an OOM kill.
-func TestWhatTheCountersTell(t *testing.T) {
+func TestCountersNameTheCause(t *testing.T) {
 	for _, c := range []struct {
 		before, after uint64
 		shared        bool

@@ -116,6 +116,25 @@ func TestCommentsOfGoArePlain(t *testing.T) {
 	}, ".go")
 }
 
+// testName matches the names of tests, of fuzz targets and of Python tests that begin with a
+// relative clause.
+var testName = regexp.MustCompile(`^func (?:Test|Fuzz|Benchmark)(?:GPU)?(?:Who|Whoever|Whose|What|Whatever|Where)[A-Z]|^(?:async )?def test_(?:who|whoever|whose|what|whatever|where)_`)
+
+// TestNamesOfTestsHaveSubjects: a name of a test states a behaviour, and begins with its subject.
+func TestNamesOfTestsHaveSubjects(t *testing.T) {
+	sources(t, func(path, name string) {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(source), "\n") {
+			if testName.MatchString(line) {
+				t.Errorf("%s:%d: %s: begin the name with its subject", name, i+1, strings.TrimSuffix(line, " {"))
+			}
+		}
+	}, "_test.go", ".py")
+}
+
 // preambleOf returns the C code above import "C", or nil.
 func preambleOf(file *ast.File) *ast.CommentGroup {
 	for _, decl := range file.Decls {

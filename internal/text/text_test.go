@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/text"
 )
 
-func FuzzWhatIsCutIsValidAndShort(f *testing.F) {
+func FuzzCutTextsAreValidAndShort(f *testing.F) {
 	f.Add("plain", 3)
 	f.Add(strings.Repeat("█", 5000), 8192)
 	f.Add("\xff\xfe\x80\x80\x80\x80", 4)
@@ -40,7 +40,7 @@ func FuzzWhatIsCutIsValidAndShort(f *testing.F) {
 	})
 }
 
-func TestWhatWasCutSaysSo(t *testing.T) {
+func TestCutTextsAreMarked(t *testing.T) {
 	got := text.Cut(strings.Repeat("█", 100), 64)
 	if !strings.HasPrefix(got, "██") || !strings.HasSuffix(got, "(300 bytes in all)") {
 		t.Errorf("Cut: %q", got)

@@ -92,7 +92,7 @@ func (x *tester) endLook(i int) {
 	x.effects(x.l.Recalled(over...))
 }
 
-func TestWhatIsReadIsWithheldAndNothingElse(t *testing.T) {
+func TestOnlyMemoryThatIsReadIsWithheld(t *testing.T) {
 	x := newTester(t, 4*mib)
 	x.make(1, mib)
 	x.make(2, mib)
@@ -196,7 +196,7 @@ func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
 
 // An object that is followed while it is built is rebuilt in the same memory, unless a reader uses
 // that memory: then it is rebuilt in other memory.
-func TestWhatIsFollowedIsBuiltAnewElsewhereWhileItIsRead(t *testing.T) {
+func TestAnObjectWithReadersIsBuiltAgainElsewhere(t *testing.T) {
 	x := newTester(t, 4*mib)
 	id, ok := x.reserve(task(1), 0, mib)
 	if !ok {

@@ -108,7 +108,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{optionsTo(&someOptions), ""},
 		{taskErrorTo(someError), ""},
 		{update, "inline_result worker_id"}, // of the oneof outcome, the error is set
-		{session, "registered"}, // sent in a message of its own
+		{session, "registered"},             // sent in a message of its own
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
 		{session.GetOps()[0], ""}, {session.GetFunctions()[0], ""}, {session.GetPeers()[0], ""},
@@ -178,7 +178,7 @@ func someHealth() *schedapi.GPUHealth {
 	}
 }
 
-func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
+func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	said := &workerv1.SessionRequest{}
 	fill(said.ProtoReflect())
 	inbound := inboundFrom(said)

@@ -44,7 +44,7 @@ func (c *carrier) refuse(task ids.TaskID, _ ids.Attempt, reason string) {
 	c.refused, c.reasons = append(c.refused, task), append(c.reasons, reason)
 }
 
-func TestWhatIsInAnOutboundIsSplitBySize(t *testing.T) {
+func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 	const many = 400_000
 	var o schedapi.Outbound
 	for i := range many {

@@ -64,7 +64,7 @@ func TestSubmissionsBeyondTheMemoryAreRefusedUntilThereIsSome(t *testing.T) {
 	}
 }
 
-func TestWhatTasksWroteLastIsBounded(t *testing.T) {
+func TestLastOutputIsBounded(t *testing.T) {
 	m, submit := budgeted(Config{TailBytes: 1 << 20})
 	var tasks []ids.TaskID
 	for i := range 1000 {

@@ -136,7 +136,7 @@ func TestWorkersJoinAndLeaveACluster(t *testing.T) {
 
 // A worker that can never start ends with the reason in its last line, and with the exit code that
 // the help names.
-func TestWhatCannotWorkEndsWithTheReason(t *testing.T) {
+func TestSettingsThatCannotWorkEndWithTheReason(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -293,7 +293,7 @@ func TestALimitForTheWhole(t *testing.T) {
 	}
 }
 
-func TestWhoeverEndsItEndsItsGroups(t *testing.T) {
+func TestEndingTheScriptEndsItsGroups(t *testing.T) {
 	t.Parallel()
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		for each, begun := range map[string]int{"": 1, "1": 2} {
@@ -315,7 +315,7 @@ func TestWhoeverEndsItEndsItsGroups(t *testing.T) {
 	}
 }
 
-func TestWhatItCannotDo(t *testing.T) {
+func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	for arguments, says := range map[string]string{
 		"nothing":      "run.sh: there is no group nothing; run.sh --list names them",

@@ -54,7 +54,7 @@ func pin(t *testing.T, path *borrow.Path, peer transfer.Peer) (*borrow.ReadGuard
 	return g, lent
 }
 
-func TestWhatIsShownIsFoundWithoutALease(t *testing.T) {
+func TestIndexedObjectsAreFoundWithoutALease(t *testing.T) {
 	objects, peer, end := serveShown(t)
 	path := open(t, borrow.Config{})
 	g, lent := pin(t, path, peer)

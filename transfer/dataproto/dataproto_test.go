@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-func TestWhatIsSentIsWhatIsRead(t *testing.T) {
+func TestMessagesAreReadAsWritten(t *testing.T) {
 	refs := []transfer.Ref{{Task: 1 << 60, Generation: 1<<32 - 1}, {Task: 2}, {}}
 	if got := RefsFrom(RefsTo(refs)); !reflect.DeepEqual(got, refs) {
 		t.Errorf("refs %v became %v", refs, got)

@@ -108,9 +108,9 @@ func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsBehindOthersIsNotStalled: all fetches from one peer share a lane, and earlier posts
+// TestAWaitBehindOtherFetchesIsNoStall: all fetches from one peer share a lane, and earlier posts
 // on it may take longer than the stall timeout, as long as copies end.
-func TestWhoWaitsBehindOthersIsNotStalled(t *testing.T) {
+func TestAWaitBehindOtherFetchesIsNoStall(t *testing.T) {
 	k := newLink()
 	k.rate = 64 << 20 // bytes per second
 	l := k.lane()

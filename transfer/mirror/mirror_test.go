@@ -98,7 +98,7 @@ func TestObjectsOfADeviceAreReadInHostMemory(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenGoesToTheDevice(t *testing.T) {
+func TestWrittenObjectsGoToTheDevice(t *testing.T) {
 	m, x, objects := newMirror(t)
 	receiver := m.Receiver(&farReceiver{x.far, objects})
 	head := transfer.Head{Ref: ref(1), Header: []byte("h"), FrameBytes: []uint64{300000, 0, 7}}

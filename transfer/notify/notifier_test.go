@@ -186,7 +186,7 @@ func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 	}
 }
 
-func TestWhoCannotBeReachedNeverTells(t *testing.T) {
+func TestUnreachablePeersFailSubscriptions(t *testing.T) {
 	subscriber := newSide(t, func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody there") })
 	for task := range 100 {
 		subscriber.Subscribe(transfer.Peer{Address: "x"}, ref(task))

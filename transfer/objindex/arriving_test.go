@@ -24,7 +24,7 @@ func wantProgress(tb testing.TB, w objindex.Watch, bytes uint64, whole, ok bool)
 	}
 }
 
-func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
+func TestArrivingObjectsAreReadUntilTheyAreWhole(t *testing.T) {
 	b := newIndex(t, 16, 0)
 	_, v := connect(t, b)
 	frames := []memory.Frame{{Offset: 256, Bytes: 1000}, {Offset: 4096, Bytes: 500}}

@@ -558,7 +558,7 @@ func TestAReaderCanOnlyHarmItself(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoBoardIsRefused(t *testing.T) {
+func TestAnInvalidIndexIsRefused(t *testing.T) {
 	b := newIndex(t, 16, 0)
 	s, _ := connect(t, b)
 	plain, err := os.CreateTemp(t.TempDir(), "")

@@ -231,7 +231,7 @@ func TestOthersHaveNoPinnedMemory(t *testing.T) {
 }
 
 // An object on the GPU itself is refused on its own.
-func TestWhatLiesElsewhereIsLeftToOthers(t *testing.T) {
+func TestObjectsOutsideOfPinnedMemoryAreLeftToOtherPaths(t *testing.T) {
 	objects := below(t, 16<<20)
 	objects.Put(ref(0), "x", pattern(100))
 	peer, _ := lend(t, objects, hostSlab(t, 16<<20)) // other memory than that of the objects

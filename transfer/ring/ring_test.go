@@ -94,7 +94,7 @@ func TestRecordsComeInTheirOrderBothWays(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotFitIsNotWritten(t *testing.T) {
+func TestRecordsThatDoNotFitAreNotWritten(t *testing.T) {
 	a, b := ends(t)
 	if ok, _ := a.Out.Put(make([]byte, Room)); ok {
 		t.Error("a record larger than the ring was written")

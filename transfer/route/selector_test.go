@@ -108,7 +108,7 @@ func TestConformance(t *testing.T) {
 	}.Run(t)
 }
 
-func TestWhatOnePathBeganTheNextOneEndsInTheSamePlace(t *testing.T) {
+func TestTheNextPathContinuesInTheSamePlace(t *testing.T) {
 	f := newFixture()
 	p, o := f.selector(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		// The second object arrives; the first one breaks off halfway.
@@ -276,7 +276,7 @@ func (s *told) Forward(index int) (func(uint64), uint64) {
 func (s *told) Withdraw(index int) { s.withdrawn = append(s.withdrawn, index) }
 
 // The progress that one path reported is withdrawn before the next path writes to the same place.
-func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
+func TestProgressOfAFailedFetchIsWithdrawn(t *testing.T) {
 	f := newFixture()
 	p, _ := f.selector(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {

@@ -68,7 +68,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 
 // Ended runs and notifications from peers are handled between the parts of a long message,
 // everything else in its turn.
-func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
+func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
 	w := &Worker{subscriptions: subscriptions{waiting: map[ledger.ObjectID][]*attempt{}, subscribers: map[ledger.ObjectID][]subscriber{}}}
 	word := ledger.ObjectID{Task: 3, Generation: 1}
 	w.subscriptions.waiting[word] = []*attempt{}

@@ -123,7 +123,7 @@ func (r refusing) Session(stream grpc.BidiStreamingServer[workerv1.SessionReques
 
 // A report that the stream refuses is not sent again: it is removed, and its attempt is reported
 // with a reason.
-func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
+func TestReportsThatCannotBeSentAreRemoved(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

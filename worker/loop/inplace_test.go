@@ -323,7 +323,7 @@ func TestInputsAreReadInPlace(t *testing.T) {
 }
 
 // An object for which no lease is granted is fetched, and the failed first try leaves no trace.
-func TestWhatIsNotLentIsFetched(t *testing.T) {
+func TestInputsThatAreNotLentAreFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	s.Assign(checksumOf(1001, 1))
 	want := value(t, s.Report(1001))

@@ -188,7 +188,7 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 	}
 }
 
-func TestWhatComesMeanwhileIsStartedBehindWhatIsOpen(t *testing.T) {
+func TestNewCallsAreStartedBehindOpenOnes(t *testing.T) {
 	s := newStream()
 	n, ended := laneOf(t, s, time.Hour)
 	queue(n, "a")

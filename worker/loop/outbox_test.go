@@ -42,7 +42,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
+func TestUnsentMessagesAreSentAgain(t *testing.T) {
 	o := newOutbox()
 	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_STARTED))
 	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))

@@ -114,7 +114,7 @@ func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
 
 // A short fetch is carried out before anything else is received. Arriving objects are published
 // while the fetch waits, and removed if they do not arrive.
-func TestWhatArrivesIsShownWhileItDoes(t *testing.T) {
+func TestArrivingObjectsAreShown(t *testing.T) {
 	scheduler := workertest.NewScheduler(t)
 	path, published := &promptShelf{waits: make(chan chan error)}, new(fakeIndex)
 	workerOf(t, scheduler, func(s *shelf) transfer.Path { path.shelf = s; return path }, published)

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWhatIsCompiledOnceIsWhatWouldBeCompiled checks that expressions with the same cache key
+// TestCachedProgramsEqualCompiledOnes checks that expressions with the same cache key
 // compile to the same program.
-func TestWhatIsCompiledOnceIsWhatWouldBeCompiled(t *testing.T) {
+func TestCachedProgramsEqualCompiledOnes(t *testing.T) {
 	cache := &exprCache{}
 	sources := []string{"x0+x1", "x0*2", "x1**2-x0", "where(x0 > x1, x0, 1.5)", "a + b", "-x0 * x1 + x0*x1"}
 	values := []any{int64(1), int64(2), int64(-300), 1.0, 0.0, math.Copysign(0, -1), math.NaN(), true, false, 2i, complex(0, math.Copysign(0, -1))}

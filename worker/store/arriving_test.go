@@ -54,7 +54,7 @@ func (a *arrivals) follow() (objindex.ReadGuard, objindex.Watch, bool) {
 	return g, w, ok
 }
 
-func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
+func TestArrivingObjectsAreReadUntilTheyAreSealed(t *testing.T) {
 	a := newArrivals(t)
 	if a.PublishArriving(id(1, 1), nil) {
 		t.Error("what is not being built is published")
@@ -89,7 +89,7 @@ func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
 
 // A reader of an arriving object notices if the fetch fails, even if the object is built again. Its
 // memory is not written again before the reader has ended its read.
-func TestWhatDoesNotArriveIsNotFollowed(t *testing.T) {
+func TestFailedFetchesAreNotRead(t *testing.T) {
 	a := newArrivals(t)
 	for name, end := range map[string]func(){
 		"it failed":                 func() { a.Unpublish(id(1, 1)) },

@@ -223,7 +223,7 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 
 // An object that left the slab is not found in the index. It is found again after it has come back
 // and was leased.
-func TestWhatComesBackIsShownAgain(t *testing.T) {
+func TestReloadedObjectsAreShownAgain(t *testing.T) {
 	s := newSpilling(t)
 	v := s.connect(t)
 	published := func(task int) bool {

@@ -457,7 +457,7 @@ func TestADeviceThatFailsAgainAndAgainIsRetired(t *testing.T) {
 	}
 }
 
-func TestWhatTheMachineLacksIsNotTriedAgain(t *testing.T) {
+func TestAMissingRequirementIsNotTriedAgain(t *testing.T) {
 	t.Setenv(modeEnv, "unusable")
 	scheduler := workertest.NewScheduler(t)
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -464,7 +464,7 @@ func TestCPUSetsAreReadAndWritten(t *testing.T) {
 	}
 }
 
-func TestWhatAnXidMeansForAWorker(t *testing.T) {
+func TestEachXidHasAReaction(t *testing.T) {
 	for xid, want := range map[uint64]struct {
 		verdict topology.Verdict
 		poison  bool

@@ -374,7 +374,7 @@ def test_an_exception_whose_init_takes_other_arguments(client: Client, kind: typ
     ],
     ids=repr,
 )
-def test_what_would_end_the_program_is_told_as_a_remote_error(client: Client, error: BaseException) -> None:
+def test_exceptions_that_end_programs_become_remote_errors(client: Client, error: BaseException) -> None:
     def fail() -> None:
         raise error
 

@@ -95,7 +95,7 @@ def used(client: Client) -> int:
     return sum(w["memory_used"] for w in client.scheduler_info()["workers"].values())
 
 
-def test_what_is_gathered_is_used_in_place_until_it_is_garbage(client: Client) -> None:
+def test_gathered_arrays_are_used_in_place_until_they_are_garbage(client: Client) -> None:
     eventually(lambda: used(client) < 1 << 20)
     future = client.submit(np.arange, 1_000_000, pure=False)
     result = future.result()

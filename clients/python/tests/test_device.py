@@ -576,7 +576,7 @@ def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
     assert made.frames and (lending.value(made) == 1).all() and not lending.released
 
 
-def test_what_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> None:
+def test_memory_that_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> None:
     def keep() -> Any:
         import cupy
 
@@ -607,7 +607,7 @@ def fill(n: int) -> Any:
     return [cupy.asarray(np.full(65_536, 7.0)) for _ in range(n)]
 
 
-def test_what_python_still_holds_is_not_given_away(lending: Recycling) -> None:
+def test_results_that_python_holds_are_not_given_away(lending: Recycling) -> None:
     def weights(value: float = 0) -> Any:
         import cupy
 
@@ -855,7 +855,7 @@ class Queued:
         }
 
 
-def test_what_encoding_computes_is_done_when_it_is_copied(worker: Recycling, fake: Fake) -> None:
+def test_encoding_is_complete_before_the_copy(worker: Recycling, fake: Fake) -> None:
     data = np.arange(50_000.0)
     given = worker.given(ROOM, data)
     worker.call(import_cupy)

@@ -118,7 +118,7 @@ def test_a_part_is_copied_and_the_block_stays(worker: TorchWorker) -> None:
     assert 0 <= where(worker) < worker.size
 
 
-def test_what_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> None:
+def test_memory_that_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> None:
     def keep() -> Any:
         import torch
 
@@ -162,7 +162,7 @@ def test_what_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> No
         worker.take()
 
 
-def test_what_torch_does_not_give_back_counts(worker: TorchWorker) -> None:
+def test_memory_that_torch_keeps_counts(worker: TorchWorker) -> None:
     def keep() -> Any:
         import torch
 
@@ -191,7 +191,7 @@ def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:
     assert (worker.value(made) == 2).all()
 
 
-def test_what_is_made_when_a_result_goes_does_not_lie_where_it_lay(worker: TorchWorker) -> None:
+def test_new_tensors_do_not_take_the_place_of_a_result(worker: TorchWorker) -> None:
     class Leaving:
         def __del__(self) -> None:
             filled(4 * MIB, -1.0)

@@ -190,7 +190,7 @@ def test_import_path_with_typed_arguments(worker: Worker) -> None:
     assert worker.value(worker.finished()) == 42
 
 
-def test_what_tasks_import_is_told_once(worker: Worker) -> None:
+def test_imports_of_tasks_are_reported_once(worker: Worker) -> None:
     def imports(name: str) -> None:
         import importlib
 
@@ -997,7 +997,7 @@ def test_a_result_that_no_message_can_take_fails_alone(worker: Worker) -> None:
         (GeneratorExit(), "GeneratorExit"),
     ],
 )
-def test_what_would_end_a_program_ends_a_task(worker: Worker, what: BaseException, name: str) -> None:
+def test_exceptions_that_end_programs_end_a_task(worker: Worker, what: BaseException, name: str) -> None:
     def end() -> None:
         raise what
 

@@ -120,7 +120,7 @@ def test_an_input_that_a_worker_cannot_read(client: Client) -> None:
     assert "argument 0" in str(error) and "only here" in str(error) and "Trap" in str(error)
 
 
-def test_what_cannot_be_pickled(client: Client) -> None:
+def test_values_that_cannot_be_pickled(client: Client) -> None:
     lock = threading.Lock()
     with pytest.raises(errors.SerialisationError, match=r"function .*lock"):
         client.submit(lambda: lock)
@@ -206,7 +206,7 @@ def test_failures_that_are_hard_to_tell(client: Client, reason: str, run: Any, g
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-def test_what_would_end_the_program_is_told_and_not_raised(kind: type[BaseException]) -> None:
+def test_exceptions_that_would_end_the_program_are_not_raised(kind: type[BaseException]) -> None:
     error = task_pb2.TaskError(reason="PYTHON_EXCEPTION", message=f"{kind.__name__}: 0")
     error.exception.encoding, error.exception.data = "pickle5", pickle.dumps([(kind(0), False)])
     told = errors.from_task(error, "key", cancelled=False)

@@ -118,9 +118,7 @@ def test_a_large_function_with_large_arguments(client: Client) -> None:
     assert future.result(PATIENCE) == ((30 << 20, 1), 30 << 20)
 
 
-def test_what_is_registered_later_goes_by_value(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_registered_later_go_by_value(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "beside_the_script.py").write_text("def f():\n    return 6\n")
     monkeypatch.syspath_prepend(tmp_path)
     import beside_the_script  # pyright: ignore[reportMissingImports]
@@ -138,7 +136,7 @@ def test_what_is_registered_later_goes_by_value(
 # ---- size limits ---------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_is_refused_at_the_call(client: Client) -> None:
+def test_large_arguments_are_refused_at_the_call(client: Client) -> None:
     with pytest.raises(
         errors.InvalidRequestError, match=r"33\.0 MiB pickled, and the limit is 32\.0 MiB.*scatter"
     ) as caught:

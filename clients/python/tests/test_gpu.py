@@ -30,21 +30,23 @@ from test_device import test_an_executor_gives_back_what_is_free as test_an_exec
 from test_device import (
     test_an_input_on_the_gpu_that_outlives_its_run_is_kept as test_an_input_on_the_gpu_that_outlives_its_run_is_kept,
 )
+from test_device import (
+    test_encoding_is_complete_before_the_copy as test_encoding_is_complete_before_the_copy,
+)
 from test_device import test_failed_runs_are_waited_for as test_failed_runs_are_waited_for
 from test_device import test_inputs_are_arrays_of_cupy_in_the_slab as test_inputs_are_arrays_of_cupy_in_the_slab
 from test_device import (
     test_only_current_streams_are_waited_for_if_a_function_wants_it as test_only_current_streams_are_waited_for_if_a_function_wants_it,
 )
 from test_device import test_pickles_with_buffers_on_the_host as test_pickles_with_buffers_on_the_host
+from test_device import (
+    test_results_that_python_holds_are_not_given_away as test_results_that_python_holds_are_not_given_away,
+)
 from test_device import test_small_and_odd_results as test_small_and_odd_results
 from test_device import test_tasks_that_want_numpy_get_copies as test_tasks_that_want_numpy_get_copies
 from test_device import test_the_same_array_twice_in_a_result as test_the_same_array_twice_in_a_result
 from test_device import test_the_wrong_memory_is_refused as test_the_wrong_memory_is_refused
 from test_device import test_views_of_inputs_cost_nothing as test_views_of_inputs_cost_nothing
-from test_device import (
-    test_what_encoding_computes_is_done_when_it_is_copied as test_what_encoding_computes_is_done_when_it_is_copied,
-)
-from test_device import test_what_python_still_holds_is_not_given_away as test_what_python_still_holds_is_not_given_away
 
 test_device.cloudpickle.register_pickle_by_value(__import__(__name__))
 
@@ -151,7 +153,7 @@ def test_torch_in_the_slab(worker: DeviceWorker) -> None:
     assert made.frames[0].offset == ROOM and (worker.value(made) == data.T).all()
 
 
-def test_what_a_run_costs(plain: DeviceWorker) -> None:
+def test_costs_of_a_run(plain: DeviceWorker) -> None:
     data = np.arange(8192.0)  # 64 KiB
     given = plain.given(ROOM, data)
 

@@ -91,7 +91,7 @@ def test_large_arrays_cross(client: Client) -> None:
         assert client.submit(check, b, workers=one).result(LONG) == float(n) * (n - 1)
 
 
-def test_what_a_task_costs(client: Client) -> None:
+def test_costs_of_a_task(client: Client) -> None:
     one, two = workers(client)
     x = client.submit(make, 8192, workers=one)
     x.result(LONG)

@@ -394,7 +394,7 @@ def test_killed_with_memory_of_the_slab(fake: Real, lender: Lender) -> None:
         assert (lender.value(made) == i).all()
 
 
-def test_what_it_costs(fake: Real) -> None:
+def test_costs_of_the_arena(fake: Real) -> None:
     @arrays("torch")
     def make() -> Any:
         import torch

@@ -73,7 +73,7 @@ def test_numpy_scalars_are_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("key", [object(), {"x"}, ["x"], ("x", [1]), {}, 1j])
-def test_what_is_no_key_is_refused_at_the_call(client: Client, key: Any) -> None:
+def test_invalid_keys_are_refused_at_the_call(client: Client, key: Any) -> None:
     with pytest.raises(TypeError, match=r"key: a .* cannot name a result"):
         client.submit(inc, 1, key=key)
     with pytest.raises(TypeError, match=r"key\[1\]: a .* cannot name a result"):

@@ -63,6 +63,6 @@ def test_programs_that_do_not_exist_are_named(tmp_path: Path, monkeypatch: pytes
         LocalCluster(1)
 
 
-def test_what_cannot_be_called_is_named(client: Client) -> None:
+def test_values_that_cannot_be_called_are_named(client: Client) -> None:
     with pytest.raises(TypeError, match="5 cannot be called"):
         client.submit(5)  # pyright: ignore[reportArgumentType, reportCallIssue]

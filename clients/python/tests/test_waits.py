@@ -423,7 +423,7 @@ def shorter() -> None:
     _handed.HANDED_SECONDS = 0.01
 
 
-def test_what_was_handed_over_is_freed_with_the_result() -> None:
+def test_handed_over_futures_are_freed_with_the_result() -> None:
     with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own) as client:
         client.run(shorter)
         task = client.submit(several, pure=False)

@@ -257,7 +257,7 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
+func TestGPUProblemsAreReported(t *testing.T) {
 	// It is below a directory of this test: a fixed name, such as /nonexistent, may exist on a
 	// machine.
 	missing := filepath.Join(t.TempDir(), "missing")

@@ -8,7 +8,7 @@ import (
 )
 
 // The reason why an interpreter cannot run tasks is reported before a worker starts.
-func TestWhatIsNoPython(t *testing.T) {
+func TestUnusablePythonsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	script := func(name, text string, mode os.FileMode) string {
 		name = filepath.Join(dir, name)

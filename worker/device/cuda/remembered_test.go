@@ -49,9 +49,9 @@ func shapes(rt *rapid.T) []int64 {
 
 var fewTypes = []ops.DType{ops.Uint8, ops.Float32, ops.Complex128}
 
-// TestWhatIsRememberedIsWhatWouldBeDecided checks that calls with the same key get the same
+// TestCachedDecisionsEqualNewOnes checks that calls with the same key get the same
 // decision.
-func TestWhatIsRememberedIsWhatWouldBeDecided(t *testing.T) {
+func TestCachedDecisionsEqualNewOnes(t *testing.T) {
 	b := onFake(t)
 	mapOp, err := b.ops.Lookup("array.map")
 	if err != nil {

@@ -143,7 +143,7 @@ func TestInstancesOfMIG(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsNoted(t *testing.T) {
+func TestMissingFunctionsAreRecorded(t *testing.T) {
 	s := dgx()
 	s.handle = func(i int) (card, code) {
 		if i == 3 {
