@@ -59,6 +59,6 @@ func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
 
 // FindArriving is Find for objects that are whole or arriving.
 func (g ReadGuard) FindArriving(k transfer.Ref, size uint64, f *Found) (o Object, w Watch, ok bool) {
-	at, seq, o := g.reader.find(k, size, f, true)
+	o, at, seq := g.find(k, size, f, true)
 	return o, Watch{reader: g.reader, at: at, seq: seq}, at > 0
 }

@@ -1,10 +1,8 @@
 package objindex
 
 import (
-	"math/bits"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -23,224 +21,134 @@ type Sum struct {
 
 // FindAll is Find for many objects. It sets heads[i] for keys[i], with a zero Ref if the object was
 // not found. frames are the frames of all found objects in order, valid until Found is used again.
-//
-// Objects that were published one after the other have neighbouring entries and are often looked up
-// in the same order. So while the last keys were found in neighbouring entries, FindAll predicts
-// that the next keys are in the entries that follow. Otherwise it takes the prediction from the
-// hash index. A wrong prediction cannot cause a wrong result: the entry itself names its key, which
-// is checked before and after the read, and if the key differs the index is searched as in Find.
 func (g ReadGuard) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, sum Sum) {
 	heads = heads[:len(keys)]
 	f.frames = f.frames[:0]
-	v := g.reader
-	var list [prefetchKeys]*line
+	var list [prefetchKeys]uint64
 	for len(keys) > 0 {
-		n := min(len(keys), prefetchKeys)
-		at, sequential := list[:n], f.sequential && f.last+uint64(n) < uint64(len(v.lines))
-		if sequential {
-			lines := v.lines[f.last+1:][:len(at)]
-			for i := range at {
-				at[i] = &lines[i]
-			}
-			done := v.readSome(keys[:n], at, size, f, heads, &sum)
-			f.last, f.sequential, n = f.last+uint64(done), done == n, done
-		} else {
-			v.predict(keys[:n], at, f)
-			v.readPredicted(keys[:n], at, size, f, heads, &sum)
-		}
-		keys, heads = keys[n:], heads[n:]
+		some := keys[:min(len(keys), prefetchKeys)]
+		keys = keys[len(some):]
+		entries := list[:len(some)]
+		g.reader.locate(some, entries)
+		g.reader.readLocated(some, entries, size, f, heads, &sum)
+		heads = heads[len(some):]
 	}
 	return f.frames, sum
 }
 
-// Sentinels for keys without a predicted entry: absent (not in the index) and unknown (the reader
-// must search the index). They are never written.
-var absent, unknown line
-
-// predict determines in which entry each object should be. A key does not depend on the previous
-// one except through branch prediction, so the cache lines of many keys are fetched in parallel.
-func (r *Reader) predict(keys []transfer.Ref, at []*line, f *Found) {
-	list, lines, mask := r.words.list, r.lines, r.mask
-	entries := uint64(len(lines))
-	at = at[:len(keys)]
-	last, sequential := f.last, false
+// locate sets entries[i] to the entry in which keys[i] should be according to the hash index, or to
+// the number of entries if there is none.
+func (r *Reader) locate(keys []transfer.Ref, entries []uint64) {
+	entries = entries[:len(keys)]
+	list, mask, none := r.words.list, r.mask, uint64(len(r.lines))
 	for i := range keys {
-		task, generation := uint64(keys[i].Task), uint32(keys[i].Generation)
-		n := last + 1
-		if !sequential || n >= entries || atomic.LoadUint64(&lines[n][1]) != task {
-			tag, ok := mix(task, generation), false
-			if n, ok = entryOf(atomic.LoadUint64(&list[indexAt(tag>>1&mask)+wayOf(tag)]), tag, entries); !ok {
-				match, a, b := r.matches(tag)
-				if match == 0 {
-					at[i], sequential = &absent, false
-					continue
-				}
-				// NB: the word may have changed since it matched.
-				n, ok = entryOf(wordOf(match, a, b), tag, entries)
-			}
-			if !ok || atomic.LoadUint64(&lines[n][1]) != task {
-				at[i], sequential = &unknown, false
-				continue
-			}
+		tag := mix(uint64(keys[i].Task), uint32(keys[i].Generation))
+		n, ok := entryOf(atomic.LoadUint64(&list[indexAt(tag>>1&mask)+wayOf(tag)]), tag, none)
+		if !ok {
+			n = r.probe(tag)
 		}
-		at[i] = &lines[n]
-		sequential, last = n == last+1, n
+		entries[i] = n
 	}
-	f.last, f.sequential = last, sequential
+	for _, n := range entries {
+		if n < none {
+			atomic.LoadUint64(&r.lines[n][0]) // prefetch
+		}
+	}
 }
 
-// readPredicted reads the predicted entries. For each key that readSome does not handle it uses the
-// general way: the predicted entry if there is one, then the index.
-func (r *Reader) readPredicted(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
+// probe looks for a tag in all places where it may be. It returns the number of entries if the tag
+// is not there.
+func (r *Reader) probe(tag uint64) (entry uint64) {
+	none := uint64(len(r.lines))
+	one, two := buckets(tag, r.mask)
+	for _, bucket := range [2]uint64{one, two} {
+		for i := range ways {
+			if entry, ok := entryOf(r.words.load(indexAt(bucket)+i), tag, none); ok {
+				return entry
+			}
+		}
+	}
+	return none
+}
+
+// oneHeader is the frame size and the header of an object whose payload is in its line. Objects with
+// equal ones share them: new memory for each would be garbage soon.
+type oneHeader [inLine - 1]uint64
+
+// noHeader equals that of no object, because its frame size is 0. It is never written.
+var noHeader oneHeader
+
+// readLocated reads the entries that locate has found.
+func (r *Reader) readLocated(keys []transfer.Ref, entries []uint64, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
 	for {
-		n := r.readSome(keys, at, size, f, heads, sum)
+		n, bytes := r.readLines(keys, entries, size, f, heads)
+		sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
 		if n == len(keys) {
 			return
 		}
-		k, h, predicted := keys[n], &heads[n], at[n]
-		keys, at, heads = keys[n+1:], at[n+1:], heads[n+1:]
-		var o Object
-		ok := false
-		if predicted != &absent && predicted != &unknown {
-			_, o, ok = r.read(r.number(predicted), k, size, f, false)
+		if h := &heads[n]; r.readOther(keys[n], entries[n], size, f, h) {
+			sum.Objects++
+			sum.Bytes += h.Bytes()
+			if len(h.FrameBytes) == 1 {
+				sum.Single++
+			}
 		}
-		if !ok && predicted != &absent {
-			at, _, other := r.find(k, size, f, false)
-			o, ok = other, at > 0
-		}
-		if !ok {
-			h.Ref = transfer.Ref{}
-			continue
-		}
-		h.Ref, h.Header, h.FrameBytes = k, o.Header, o.Sizes
-		sum.Objects, sum.Bytes = sum.Objects+1, sum.Bytes+h.Bytes()
-		if len(o.Sizes) == 1 {
-			sum.Single++
-		}
+		keys, entries, heads = keys[n+1:], entries[n+1:], heads[n+1:]
 	}
 }
 
-// number returns the entry number of a line.
-func (r *Reader) number(w *line) uint64 {
-	return uint64(uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(unsafe.SliceData(r.lines)))) / (lineWords * 8)
-}
-
-// readSome handles the leading keys that readSingles can read, and returns their number.
-func (r *Reader) readSome(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
+// readLines reads leading entries as long as each one holds its key, is whole, and has one frame
+// that is not empty and a header that fits in the line, as most have. It returns their number and
+// bytes.
+func (r *Reader) readLines(keys []transfer.Ref, entries []uint64, size uint64, f *Found, heads []transfer.Head) (n int, total uint64) {
+	lines, entries, heads := r.lines, entries[:len(keys)], heads[:len(keys)]
 	f.frames = slices.Grow(f.frames, len(keys))
-	n, bytes := r.readSingles(keys, at, size, f, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
-	f.frames, f.left = f.frames[:len(f.frames)+n], f.left-n
-	sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
-	return n
-}
-
-// sharedHeader holds the data that identical single-frame objects share: the frame size and the
-// header.
-type sharedHeader struct {
-	// words are the size and the header, at least as many words as fit in a line.
-	words  *[inLine - 1]uint64
-	header uint64
-}
-
-// noHeader is the initial sharedHeader. It matches no object: objects of size 0 are not shared. It
-// is never written.
-var noHeader [inLine - 1]uint64
-
-// readSingles reads leading entries as long as each one holds its key, is whole, and has exactly
-// one non-empty frame, as most have. It returns their number and bytes. The objects of a batch are
-// often alike; then they share one copy of size and header. Writing to new memory that is in no
-// cache, and collecting it later, costs more than the comparison.
-func (r *Reader) readSingles(keys []transfer.Ref, at []*line, size uint64, f *Found, frames []memory.Frame, heads []transfer.Head) (n int, taken uint64) {
-	at, frames, heads = at[:len(keys)], frames[:len(keys)], heads[:len(keys)]
-	own, length := f.shared.words, f.shared.header
+	frames := f.frames[len(f.frames):][:len(keys)]
+	own := f.shared
 	if own == nil {
 		own = &noHeader
 	}
 	for i := range keys {
-		k, w := &keys[i], at[i]
+		if entries[i] >= uint64(len(lines)) {
+			break
+		}
+		k, w, h := &keys[i], &lines[entries[i]], &heads[i]
 		seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
-		header := shape >> 40
 		offset, bytes := atomic.LoadUint64(&w[payloadAt]), atomic.LoadUint64(&w[payloadAt+1])
 		one, two := atomic.LoadUint64(&w[payloadAt+2]), atomic.LoadUint64(&w[payloadAt+3])
-		differs := header ^ length | own[0] ^ bytes | own[1] ^ one | own[2] ^ two
-		if header > lineHeader || differs != 0 {
-			// NB: this check comes first: a sentinel line is not part of the index, so it has no
-			// entry number for headerOf.
-			if header > MaxPayload-16 || k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-				return i, taken
-			}
-			// NB: the entry may change while it is copied. Then a mixture is cached, which does no
-			// harm: an object shares it only if it is equal to it.
-			own = r.headerOf(w, header, own, differs, [...]uint64{bytes, one, two}, f)
-			length = header
-			f.shared = sharedHeader{own, length}
-		}
-		odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
+		// One comparison of everything is faster than one of each.
+		differs := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
 			(atomic.LoadUint64(&w[progressAt]) ^ whole) | (atomic.LoadUint64(&w[0]) ^ seq)
-		if odd != 0 || k.Task == 0 || bytes-1 >= size || offset > size-bytes {
-			return i, taken
+		header := shape >> 40
+		if differs != 0 || k.Task == 0 || header > lineHeader || bytes-1 >= size || offset > size-bytes {
+			break
 		}
-		h, frame := &heads[i], &frames[i]
-		frame.Offset, frame.Bytes = offset, bytes
-		h.Ref.Task, h.Ref.Generation = k.Task, k.Generation
-		h.Header = unsafe.Slice((*byte)(unsafe.Pointer(&own[1])), header)
-		h.FrameBytes = own[:1:1]
-		taken += bytes
-	}
-	return len(keys), taken
-}
-
-// headerOf returns the shared header of an object whose line has been read. It returns the previous
-// object's shared header if neither the line (differs) nor the rest is different, otherwise a new
-// one.
-func (r *Reader) headerOf(w *line, header uint64, before *[inLine - 1]uint64, differs uint64, first [inLine - 1]uint64, f *Found) *[inLine - 1]uint64 {
-	words := max(1+int(header+7)/8, len(first))
-	rest := r.words.list[restAt(r.mask+1, r.number(w))+inLine:][:words-len(first)]
-	if differs == 0 {
-		same := true
-		for i, word := range unsafe.Slice(&before[0], words)[len(first):] {
-			same = same && atomic.LoadUint64(&rest[i]) == word
+		if (own[0]^bytes)|(own[1]^one)|(own[2]^two) != 0 {
+			own = (*oneHeader)(f.alloc(len(own)))
+			*own = oneHeader{bytes, one, two}
+			f.shared = own
 		}
-		if same {
-			return before
+		frames[i] = memory.Frame{Offset: offset, Bytes: bytes}
+		h.Ref, h.Header, h.FrameBytes = *k, bytesOf(own[1:], int(header)), own[:1:1]
+		total += bytes
+		n++
+	}
+	f.frames, f.left = f.frames[:len(f.frames)+n], f.left-n
+	return n, total
+}
+
+// readOther reads an entry that readLines does not handle. If the entry does not hold the key, it
+// looks in all places, as Find does. It reports whether it found the object.
+func (r *Reader) readOther(k transfer.Ref, entry, size uint64, f *Found, h *transfer.Head) bool {
+	f.left--
+	if entry < uint64(len(r.lines)) {
+		if _, ok := r.read(entry, k, size, f, false, h); ok {
+			return true
+		}
+		if at, _ := r.search(k, size, f, false, h); at > 0 {
+			return true
 		}
 	}
-	own := f.alloc(words)
-	copy(own, first[:])
-	for i := range rest {
-		own[len(first)+i] = atomic.LoadUint64(&rest[i])
-	}
-	return (*[inLine - 1]uint64)(own)
-}
-
-// matches returns a bit for each index word that may belong to the tag: the words of the first
-// bucket a in the lower 8 bits, those of the second bucket b above. It uses no branch per word,
-// because the matching position cannot be predicted.
-func (r *Reader) matches(tag uint64) (match uint64, a, b *[ways]uint64) {
-	one, two := buckets(tag, r.mask)
-	a, b = r.bucket(one), r.bucket(two)
-	return matchBit(&a[0], tag) | matchBit(&a[1], tag)<<1 | matchBit(&a[2], tag)<<2 | matchBit(&a[3], tag)<<3 |
-		matchBit(&a[4], tag)<<4 | matchBit(&a[5], tag)<<5 | matchBit(&a[6], tag)<<6 | matchBit(&a[7], tag)<<7 |
-		matchBit(&b[0], tag)<<8 | matchBit(&b[1], tag)<<9 | matchBit(&b[2], tag)<<10 | matchBit(&b[3], tag)<<11 |
-		matchBit(&b[4], tag)<<12 | matchBit(&b[5], tag)<<13 | matchBit(&b[6], tag)<<14 | matchBit(&b[7], tag)<<15, a, b
-}
-
-// wordOf returns the index word of the lowest bit of a match.
-func wordOf(match uint64, a, b *[ways]uint64) uint64 {
-	i := bits.TrailingZeros64(match)
-	if i >= ways {
-		a = b
-	}
-	return atomic.LoadUint64(&a[i%ways])
-}
-
-func (r *Reader) bucket(n uint64) *[ways]uint64 {
-	at := indexAt(n)
-	return (*[ways]uint64)(r.words.list[at : at+ways])
-}
-
-// matchBit returns 1 if an index word may belong to the tag, 0 otherwise.
-func matchBit(word *uint64, tag uint64) uint64 {
-	differ := (atomic.LoadUint64(word) ^ tag) >> numberBits
-	return (differ - 1) >> 63
+	h.Ref = transfer.Ref{}
+	return false
 }

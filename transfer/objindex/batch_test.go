@@ -91,7 +91,7 @@ func BenchmarkFindAll(b *testing.B) {
 	on := newIndex(b, 0, 0)
 	_, v := connect(b, on)
 	for n := range shown {
-		on.Publish(ref(n+1), make([]byte, 40), []memory.Frame{frame(n)})
+		on.Publish(ref(n+1), make([]byte, 12), []memory.Frame{{Offset: frame(n).Offset, Bytes: 4}})
 	}
 	keys := make([]transfer.Ref, shown)
 	find := func(keys []transfer.Ref) func(b *testing.B) {

@@ -105,13 +105,8 @@ type Found struct {
 	// left is the number of objects that are still expected. chunk is the size in words of the last
 	// allocation of the arena.
 	left, chunk int
-	// shared caches the size and header of the previous single-frame object. An identical next
-	// object shares them.
-	shared sharedHeader
-	// last is the entry that FindAll predicted last. sequential: that entry directly follows the
-	// one predicted before it.
-	last       uint64
-	sequential bool
+	// shared is the frame size and header of the object that FindAll read last in its line.
+	shared *oneHeader
 }
 
 // Begin clears the storage for about the given number of objects. REQUIRES: the frames of earlier
@@ -155,34 +150,42 @@ type Object struct {
 
 // Find looks an object up. All its frames must lie within a memory of the given size.
 func (g ReadGuard) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
-	at, _, o := g.reader.find(k, size, f, false)
+	o, at, _ := g.find(k, size, f, false)
 	return o, at > 0
 }
 
-// find returns the word offset of an object's entry and its sequence number; an offset of 0 means
-// not found.
-func (r *Reader) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at int, seq uint64, o Object) {
+// find returns an object with the word offset of its entry and the entry's sequence number; an
+// offset of 0 means not found.
+func (g ReadGuard) find(k transfer.Ref, size uint64, f *Found, arriving bool) (o Object, at int, seq uint64) {
+	var h transfer.Head
+	first := len(f.frames)
+	at, seq = g.reader.search(k, size, f, arriving, &h)
+	return Object{Header: h.Header, Sizes: h.FrameBytes, Frames: f.frames[first:len(f.frames):len(f.frames)]}, at, seq
+}
+
+// search reads an object from wherever the hash index may have it. at is the word offset of its
+// entry, 0 if it is not found.
+func (r *Reader) search(k transfer.Ref, size uint64, f *Found, arriving bool, h *transfer.Head) (at int, seq uint64) {
 	w := &r.words
 	tag := mix(uint64(k.Task), uint32(k.Generation))
 	one, two := buckets(tag, r.mask)
 	for _, bucket := range [2]uint64{one, two} {
 		index := indexAt(bucket)
 		for i := range ways {
-			if entry, maybe := entryOf(w.load(index+i), tag, (r.mask+1)*ways); maybe {
-				if seq, o, ok := r.read(entry, k, size, f, arriving); ok {
-					return entryAt(r.mask+1, entry), seq, o
+			if entry, maybe := entryOf(w.load(index+i), tag, uint64(len(r.lines))); maybe {
+				if seq, ok := r.read(entry, k, size, f, arriving, h); ok {
+					return entryAt(r.mask+1, entry), seq
 				}
 			}
 		}
 	}
-	return 0, 0, Object{}
+	return 0, 0
 }
 
 // read reads an entry if it holds the key, and if the object is whole or arriving objects are
-// accepted.
-func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
-	at, rest := entryAt(r.mask+1, entry), restAt(r.mask+1, entry)
-	w := r.words.list[at : at+lineWords]
+// accepted. If so, it sets the head and appends the frames to f.frames.
+func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool, h *transfer.Head) (seq uint64, ok bool) {
+	w := &r.lines[entry]
 	for range 100 {
 		seq := atomic.LoadUint64(&w[0])
 		if seq&1 != 0 {
@@ -191,15 +194,16 @@ func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriv
 			continue
 		}
 		if k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return 0, Object{}, false // a free entry belongs to no key
+			return 0, false // a free entry belongs to no key
 		}
 		shape := atomic.LoadUint64(&w[2])
 		frames, header := shapeOf(shape)
 		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload ||
 			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
-			return 0, Object{}, false // or another object is being written into the entry
+			return 0, false // or another object is being written into the entry
 		}
-		own, places, inside := f.alloc(frames+(header+7)/8), len(f.frames), true
+		at, rest := entryAt(r.mask+1, entry), restAt(r.mask+1, entry)
+		own, first, inside := f.alloc(frames+(header+7)/8), len(f.frames), true
 		for i := range frames {
 			frame := memory.Frame{
 				Offset: r.words.load(payload(at, rest, 2*i)),
@@ -213,14 +217,13 @@ func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriv
 		}
 		same := atomic.LoadUint64(&w[0]) == seq
 		if same && inside {
-			return seq, Object{
-				Header: bytesOf(own[frames:], header), Sizes: own[:frames:frames], Frames: f.frames[places:len(f.frames):len(f.frames)],
-			}, true
+			h.Ref, h.Header, h.FrameBytes = k, bytesOf(own[frames:], header), own[:frames:frames]
+			return seq, true
 		}
-		f.frames = f.frames[:places]
+		f.frames = f.frames[:first]
 		if same {
-			return 0, Object{}, false
+			return 0, false
 		}
 	}
-	return 0, Object{}, false
+	return 0, false
 }
