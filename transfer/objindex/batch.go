@@ -71,8 +71,8 @@ func (r *Reader) probe(tag uint64) (entry uint64) {
 	return none
 }
 
-// oneHeader is the frame size and the header of an object whose payload is in its line. Objects with
-// equal ones share them: new memory for each would be garbage soon.
+// oneHeader is the frame size and the header of an object whose payload is in its line. Objects
+// with equal ones share them: new memory for each would be garbage soon.
 type oneHeader [inLine - 1]uint64
 
 // noHeader equals that of no object, because its frame size is 0. It is never written.
