@@ -190,6 +190,10 @@ func (s *submission) cycle(from uint32) *Error {
 	if len(shown) > 8 {
 		shown = append(slices.Clone(keys[:8]), "...")
 	}
+	if len(keys) == 1 {
+		return &Error{Kind: ErrGraphHasCycle, Object: keys[0], Keys: keys,
+			Message: fmt.Sprintf("task %s names itself as an input; remove it from its inputs", keys[0])}
+	}
 	return &Error{Kind: ErrGraphHasCycle, Object: keys[0], Keys: keys,
 		Message: fmt.Sprintf("%d tasks need each other in a circle: %s needs %s again; break the circle", len(keys), strings.Join(shown, " needs "), keys[0])}
 }
