@@ -11,6 +11,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -165,7 +166,7 @@ func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
 	err = eachChunk(p, func(at int, part []byte) error { return t.writeChunk(off+uint64(at), part) },
 		func(part []byte) { sum = memory.Checksum(sum, part) }, false)
 	if err != nil {
-		return 0, fmt.Errorf("disk: write %d bytes at %d of %s: %w", len(p), off, t.directory, err)
+		return 0, fmt.Errorf("disk: write %d bytes at %d of %s: %w", len(p), off, t.directory, causeOf(err))
 	}
 	return sum, nil
 }
@@ -206,7 +207,20 @@ func eachChunk(p []byte, move func(at int, part []byte) error, check func(part [
 			check(part(i))
 		}
 	}
-	return errors.Join(errs...)
+	for _, err := range errs {
+		if err != nil {
+			return err // The others mostly have the same cause.
+		}
+	}
+	return nil
+}
+
+// causeOf returns an error of a file without the file's name, which the caller adds.
+func causeOf(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 // writeChunk writes at most chunkBytes.
@@ -256,7 +270,7 @@ func (t *Tier) Read(off uint64, p []byte, sum uint32) error {
 		err = t.readOnce(off, p, sum)
 	}
 	if err != nil {
-		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
+		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, causeOf(err))
 	}
 	return nil
 }
@@ -309,7 +323,7 @@ func (t *Tier) ReadInto(off uint64, p []byte) error {
 		return fmt.Errorf("disk: read [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
 	}
 	if err := t.readAll(off, p); err != nil {
-		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
+		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, causeOf(err))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -265,7 +266,9 @@ func TestFullFileSystemIsAnError(t *testing.T) {
 	if _, err := tier.Write(0, fill(t, 2<<20, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tier.Write(2<<20, fill(t, 4<<20, 0)); !errors.Is(err, unix.ENOSPC) {
+	// Several chunks fail, and the file's own errors name the file again.
+	if _, err := tier.Write(2<<20, fill(t, 4*chunkBytes, 0)); !errors.Is(err, unix.ENOSPC) || strings.Count(err.Error(), "no space left") != 1 ||
+		strings.Count(err.Error(), directory) != 1 {
 		t.Errorf("got %v", err)
 	}
 	if err := tier.Close(); err != nil {

@@ -142,8 +142,9 @@ const (
 	HolderExecutor
 )
 
-// Holder is a party that keeps memory: a task with its ids.TaskID, a peer with its ids.WorkerID, a
-// client with its ids.ClientID, or an executor with the number that the worker assigned to it.
+// Holder is a party that keeps memory: a task with its ids.TaskID, a peer with its ids.WorkerID, an
+// executor with the number that the worker assigned to it, or a client with the ids.TaskID of the
+// object that it writes (0: it reads).
 type Holder struct {
 	Kind HolderKind
 	ID   uint64
@@ -157,6 +158,23 @@ func (h Holder) String() string {
 		kind = 0
 	}
 	return fmt.Sprintf("%c%d", letters[kind], h.ID)
+}
+
+// Words names the holder in error messages, as in "task t42" or "executor 1".
+func (h Holder) Words() string {
+	switch {
+	case h.Kind == HolderTask:
+		return "task " + ids.TaskID(h.ID).String()
+	case h.Kind == HolderWorker:
+		return "worker " + ids.WorkerID(h.ID).String()
+	case h.Kind == HolderExecutor:
+		return fmt.Sprintf("executor %d", h.ID)
+	case h.Kind == HolderClient && h.ID != 0:
+		return "a client that writes " + ids.TaskID(h.ID).String()
+	case h.Kind == HolderClient:
+		return "a client"
+	}
+	return "an unknown holder"
 }
 
 // MaxTiers is the largest number of tiers of a ledger, including the slab.
@@ -458,7 +476,7 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 		l.log.add("reservation timed out", ObjectID{}, r.id, r.bytes)
 		out = append(out, Refused{Reservation: r.id, Err: fmt.Errorf(
 			"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free%s); free results, use fewer threads, or raise --memory-limit; largest holders: %s",
-			r.id, size(r.bytes), r.holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
+			r.id, size(r.bytes), r.holder.Words(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
 		if i == 0 {
 			out = l.serve(out)
 		}

@@ -269,12 +269,35 @@ func TestLargerThanTheSlabIsRefusedAtOnceWithSizes(t *testing.T) {
 		"overflow":         {1<<64 - 1, 2},
 	} {
 		_, _, err := x.l.Reserve(x.now, Request{ID: 1, Holder: task(7), Bytes: sizes, Deadline: x.now.Add(time.Hour)})
-		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "64 MiB") || !strings.Contains(err.Error(), "t7") {
+		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "64 MiB") || !strings.Contains(err.Error(), "task t7") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+	// Not the bytes that were asked for are too large, but the blocks that they take.
+	_, _, err := x.l.Reserve(x.now, Request{ID: 1, Holder: task(7), Bytes: slices.Repeat([]uint64{1}, 1<<20), Deadline: x.now.Add(time.Hour)})
+	if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "256 MiB") || !strings.Contains(err.Error(), "1048576 blocks") {
+		t.Errorf("a million small blocks: got %v", err)
+	}
 	if _, granted := x.reserve(task(1), 0, 62*mib); !granted {
 		t.Error("the largest aligned block of an empty slab was refused")
+	}
+}
+
+func TestHoldersAreNamedInWords(t *testing.T) {
+	for want, holder := range map[string]Holder{
+		"task t42": task(42), "worker w3": {HolderWorker, 3}, "executor 0": {HolderExecutor, 0},
+		"a client": {HolderClient, 0}, "a client that writes t9": {HolderClient, 9}, "an unknown holder": {},
+	} {
+		if got := holder.Words(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for want, pin := range map[string]Pin{
+		"input of task t42/a1": {Reason: PinInput, Holder: task(42), Attempt: 1}, "executor 7": {Reason: PinExecutor, Holder: Holder{HolderExecutor, 7}},
+	} {
+		if got := pin.Words(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
@@ -319,7 +342,7 @@ func TestWaitEndsAtItsDeadlineAndNamesTheLargestHolders(t *testing.T) {
 	if !ok || refused.Reservation != first || !errors.Is(refused.Err, ErrNoRoom) {
 		t.Fatalf("got %v", out[0])
 	}
-	if text := refused.Err.Error(); !strings.Contains(text, "t1/a1 30 MiB (sealed, pinned as input t9); t2/a1 20 MiB") {
+	if text := refused.Err.Error(); !strings.Contains(text, "t1/a1 30 MiB (sealed, pinned as input of task t9); t2/a1 20 MiB") {
 		t.Errorf("the error does not name the holders: %s", text)
 	}
 }

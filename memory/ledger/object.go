@@ -88,6 +88,18 @@ func (p Pin) same(b Pin) bool {
 
 func (p Pin) inPlace() bool { return p.Reason != PinQueued }
 
+// Words describes the pin in error messages, as in "input of task t42/a1".
+func (p Pin) Words() string {
+	text := p.Reason.String() + " of " + p.Holder.Words()
+	if p.Reason == PinExecutor && p.Holder.Kind == HolderExecutor {
+		text = p.Holder.Words()
+	}
+	if p.Attempt != 0 {
+		text += "/" + p.Attempt.String()
+	}
+	return text
+}
+
 // String returns reason, holder and attempt, as in "input t42/a1".
 func (p Pin) String() string {
 	if p.Attempt == 0 {

@@ -119,10 +119,10 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 		// A caller that does not wait asks again, in a loop. To list the largest holders each time
 		// would cost more than the memory is worth.
 		l.verify()
-		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder, ErrNoRoom)
+		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder.Words(), ErrNoRoom)
 	case !wait:
 		err = fmt.Errorf("ledger: reservation %d of %s for %s: %w now (%s of %s free%s, %d waiting); largest holders: %s",
-			q.ID, size(r.bytes), q.Holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
+			q.ID, size(r.bytes), q.Holder.Words(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
 		l.verify()
 		return Waiting, out, err
 	default:
@@ -135,22 +135,30 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 	return s, out, nil
 }
 
+// tooLarge makes the error for a request that an empty slab could not grant. It names the bytes
+// that the blocks take, which may be many times the bytes that they hold.
 func (l *Ledger) tooLarge(q Request) error {
-	var sum, most uint64
-	for _, n := range q.Bytes {
-		if sum += n; sum < n {
-			sum = 1<<64 - 1
+	var sum uint64
+	blocks := 0
+	add := func(n uint64) {
+		blocks++
+		if n = max(n, alloc.Rounded(n)); sum+n < sum { // Rounded wraps near 2^64.
+			n = 1<<64 - 1 - sum
 		}
-		most = max(most, n)
+		sum += n
+	}
+	for _, n := range q.Bytes {
+		add(n)
 	}
 	for _, e := range l.loads(&reservation{inputs: q.Inputs}, true) {
-		if sum += e.bytes; sum < e.bytes {
-			sum = 1<<64 - 1
-		}
-		most = max(most, e.bytes)
+		add(e.bytes)
 	}
-	return fmt.Errorf("%s at once for %s, inputs included, the largest block %s: %w of %s even when it is empty (blocks of %s or more are aligned to %s); use smaller chunks or raise --memory-limit",
-		size(sum), q.Holder, size(most), ErrTooLarge, size(l.config.SizeBytes), size(alloc.BigBytes), size(alloc.HugeBytes))
+	count := "one block"
+	if blocks > 1 {
+		count = fmt.Sprintf("%d blocks", blocks)
+	}
+	return fmt.Errorf("%s needs %s at once, inputs included, in %s: %w, which has %s, even when it is empty (each block takes a multiple of %s, and from %s on it is aligned to %s); use smaller chunks or raise --memory-limit",
+		q.Holder.Words(), size(sum), count, ErrTooLarge, size(l.config.SizeBytes), size(alloc.Granule), size(alloc.BigBytes), size(alloc.HugeBytes))
 }
 
 // fitsEmpty says whether an empty slab could grant the reservation, by trying it. Grants allocate

@@ -123,7 +123,7 @@ type Holding struct {
 // String describes the holding briefly, for an error message.
 func (h Holding) String() string {
 	if h.Object == (ObjectID{}) {
-		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder, size(h.Bytes))
+		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder.Words(), size(h.Bytes))
 	}
 	notes := []string{h.State.String()}
 	if h.SharedBytes > 0 {
@@ -134,7 +134,7 @@ func (h Holding) String() string {
 			notes = append(notes, fmt.Sprintf("%d more pins", len(h.Pins)-i))
 			break
 		}
-		notes = append(notes, "pinned as "+p.String())
+		notes = append(notes, "pinned as "+p.Words())
 	}
 	if h.Leases > 0 {
 		notes = append(notes, fmt.Sprintf("%d read leases", h.Leases))
