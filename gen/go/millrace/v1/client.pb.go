@@ -29,7 +29,8 @@ const (
 // Client is one client lease. Output only.
 type Client struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the lease: random, so that nobody can guess another's; never reused while the scheduler lives.
+	// Number of the lease. It is random, so that clients cannot guess each other's numbers. It is not
+	// reused while the scheduler lives.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -37,13 +38,13 @@ type Client struct {
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Host and program, for people.
 	Origin string `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
-	// How long the lease outlives the last message.
+	// Time from the last message to the end of the lease.
 	LeaseTtl *durationpb.Duration `protobuf:"bytes,5,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
-	// When it was opened.
+	// Time at which it was opened.
 	OpenTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=open_time,json=openTime,proto3" json:"open_time,omitempty"`
-	// When the last message arrived.
+	// Time at which the last message arrived.
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
-	// How many tasks it holds.
+	// Number of tasks that it holds.
 	HeldTasks uint64 `protobuf:"varint,8,opt,name=held_tasks,json=heldTasks,proto3" json:"held_tasks,omitempty"`
 	// Catalogue revision of the last change.
 	Revision      uint64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -151,15 +152,16 @@ type OpenClientRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Namespace of its keys. Empty means "default".
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// How long the lease outlives the last message. Absent: 30 s. At least 1 s, at most 24 h.
+	// Time from the last message to the end of the lease. Absent: 30 s. At least 1 s, at most 24 h.
 	LeaseTtl *durationpb.Duration `protobuf:"bytes,3,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
-	// Version of the API that the client was built for, "v1.0". A newer minor version than the scheduler's is refused
-	// (VERSION_TOO_NEW). Empty: not checked.
+	// Version of the API for which the client was built, "v1.0". A newer minor version than the
+	// scheduler's is refused (VERSION_TOO_NEW). Empty: not checked.
 	ApiVersion string `protobuf:"bytes,4,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Host and program, for people.
 	Origin string `protobuf:"bytes,5,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Name of the worker if the client is opened inside a task: MILLRACE_WORKER there. ExplainTask then says that a task
-	// may be waiting for what this client holds. Empty: the client is outside of the cluster.
+	// Name of the worker, if the client is opened inside of a task: the value of MILLRACE_WORKER
+	// there. ExplainTask then says that a task of that worker may be waiting for tasks of this
+	// client. Empty: the client is outside of the cluster.
 	Worker        string `protobuf:"bytes,6,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,7 +380,7 @@ func (*RenewClientResponse) Descriptor() ([]byte, []int) {
 // CloseClientRequest ends a lease.
 type CloseClientRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease. An unknown one is not an error.
+	// The lease. If it is unknown, the call succeeds.
 	ClientId      uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -461,9 +463,9 @@ func (*CloseClientResponse) Descriptor() ([]byte, []int) {
 // ListClientsRequest pages clients.
 type ListClientsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many; 0 means 100, at most 1000.
+	// Largest number of results in the page. 0 means 100; at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the previous page.
+	// Token from the previous page. Empty: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -518,7 +520,7 @@ type ListClientsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The clients.
 	Clients []*Client `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
-	// For the next page; empty at the end.
+	// Token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

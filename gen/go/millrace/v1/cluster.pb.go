@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ClusterInfo sums up a cluster. Output only.
+// ClusterInfo is a summary of a cluster. Output only.
 type ClusterInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Random id of this scheduler's life.
@@ -34,29 +34,30 @@ type ClusterInfo struct {
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Version of the API ("v1.0").
 	ApiVersion string `protobuf:"bytes,3,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
-	// When the scheduler started.
+	// Time at which the scheduler started.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Workers that are active.
+	// Number of active workers.
 	ActiveWorkers uint32 `protobuf:"varint,5,opt,name=active_workers,json=activeWorkers,proto3" json:"active_workers,omitempty"`
-	// Slots of active workers.
+	// Number of slots of active workers.
 	TotalSlots uint32 `protobuf:"varint,6,opt,name=total_slots,json=totalSlots,proto3" json:"total_slots,omitempty"`
-	// Slab bytes of active workers.
+	// Size of the slabs of active workers, in bytes.
 	MemoryLimitBytes uint64 `protobuf:"varint,7,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
-	// Bytes in use in them, as last reported.
+	// Bytes in use in these slabs, as last reported.
 	MemoryUsedBytes uint64 `protobuf:"varint,8,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
-	// Tasks by state, over all graphs that are known.
+	// Number of tasks by state, over all known graphs.
 	Tasks *TaskCounts `protobuf:"bytes,9,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	// Open client leases.
+	// Number of open client leases.
 	Clients uint32 `protobuf:"varint,10,opt,name=clients,proto3" json:"clients,omitempty"`
-	// Largest result that travels inline with updates, in bytes.
+	// Size of the largest result that travels inline, in updates, in bytes.
 	InlineResultBytes uint32 `protobuf:"varint,11,opt,name=inline_result_bytes,json=inlineResultBytes,proto3" json:"inline_result_bytes,omitempty"`
-	// Largest message that the scheduler accepts, in bytes.
+	// Size of the largest message that the scheduler accepts, in bytes.
 	MaxMessageBytes uint64 `protobuf:"varint,12,opt,name=max_message_bytes,json=maxMessageBytes,proto3" json:"max_message_bytes,omitempty"`
-	// Address of the HTTP port (metrics, status), host:port; empty if there is none.
+	// Address of the HTTP port (metrics, status), host:port. Empty: there is none.
 	HttpAddress string `protobuf:"bytes,13,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	// Native ops known to the scheduler, for checks and completion.
+	// Names of the native ops that the scheduler knows, for checks and completion.
 	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
-	// Random number of this scheduler's life, never 0. Client, task and worker numbers mean something in one life only.
+	// Random number of this scheduler's life, never 0. The numbers of clients, tasks and workers are
+	// valid in one life only.
 	Life          uint64 `protobuf:"fixed64,15,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,7 +284,7 @@ func (x *GetClusterInfoResponse) GetCluster() *ClusterInfo {
 // ShutdownRequest stops the cluster.
 type ShutdownRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why, for the logs.
+	// The reason, for the logs.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -326,7 +327,7 @@ func (x *ShutdownRequest) GetReason() string {
 	return ""
 }
 
-// ShutdownResponse is empty: the stop has begun.
+// ShutdownResponse is empty. The stop has begun.
 type ShutdownResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

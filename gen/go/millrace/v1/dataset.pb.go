@@ -40,9 +40,11 @@ type Dataset struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Catalogue revision of the last change.
 	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer where they are long; GetDataset shows all.
+	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer where they are long;
+	// GetDataset shows all.
 	KeyCount uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
-	// Size of the metadata. ListDatasets and Watch leave out metadata of more than 16 KiB; GetDataset shows it.
+	// Size of the metadata. ListDatasets and Watch leave out metadata of more than 16 KiB; GetDataset
+	// shows it.
 	MetadataBytes uint64 `protobuf:"varint,8,opt,name=metadata_bytes,json=metadataBytes,proto3" json:"metadata_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -375,9 +377,9 @@ func (x *GetDatasetResponse) GetDataset() *Dataset {
 // ListDatasetsRequest pages datasets.
 type ListDatasetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many; 0 means 100, at most 1000.
+	// Largest number of results in the page. 0 means 100; at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the previous page.
+	// Token from the previous page. Empty: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only datasets of this namespace. Empty: all.
 	Namespace     string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -441,7 +443,7 @@ type ListDatasetsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The datasets.
 	Datasets []*Dataset `protobuf:"bytes,1,rep,name=datasets,proto3" json:"datasets,omitempty"`
-	// For the next page; empty at the end.
+	// Token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

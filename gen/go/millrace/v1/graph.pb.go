@@ -517,9 +517,9 @@ func (x *GetGraphResponse) GetGraph() *Graph {
 // ListGraphsRequest filters and pages graphs.
 type ListGraphsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many; 0 means 100, at most 1000.
+	// Largest number of results in the page. 0 means 100; at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the previous page.
+	// Token from the previous page. Empty: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only graphs in these states.
 	States []GraphState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=millrace.v1.GraphState" json:"states,omitempty"`
@@ -601,7 +601,7 @@ type ListGraphsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The graphs.
 	Graphs []*Graph `protobuf:"bytes,1,rep,name=graphs,proto3" json:"graphs,omitempty"`
-	// For the next page; empty at the end.
+	// Token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -222,15 +222,15 @@ func (*ReleaseTasksResponse) Descriptor() ([]byte, []int) {
 // CancelTasksRequest stops tasks.
 type CancelTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Client on whose behalf; 0 for operators.
+	// The client that asks for this; 0 for operators.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// The tasks.
 	Tasks *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// All tasks of these graphs as well.
 	GraphIds []uint64 `protobuf:"varint,3,rep,packed,name=graph_ids,json=graphIds,proto3" json:"graph_ids,omitempty"`
-	// Why, for the error that others see.
+	// The reason, for the error that others see.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Cancel even what other clients hold as well. Otherwise only this client's hold ends where others hold it.
+	// Cancel tasks that other clients hold as well. Otherwise only this client's hold on them ends.
 	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -301,14 +301,15 @@ func (x *CancelTasksRequest) GetForce() bool {
 	return false
 }
 
-// CancelTasksResponse tells what was done.
+// CancelTasksResponse reports the effect.
 type CancelTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tasks that were cancelled, dependents included.
 	CancelledTasks uint64 `protobuf:"varint,1,opt,name=cancelled_tasks,json=cancelledTasks,proto3" json:"cancelled_tasks,omitempty"`
-	// Those of the tasks in the request, by number or key, that are unknown: there is no such task, or it has been released;
-	// or, with client_id and without force, this client does not hold it and others do. The others of the request were
-	// cancelled all the same. If all are unknown and no graph is named, the call fails with UNKNOWN_TASK.
+	// The unknown tasks of the request, by number or key: there is no such task, or it has been
+	// released. With client_id and without force, a task that only other clients hold is unknown,
+	// too. The other tasks of the request were cancelled. If all are unknown and the request names no
+	// graph, the call fails with UNKNOWN_TASK.
 	UnknownTaskIds []uint64 `protobuf:"varint,2,rep,packed,name=unknown_task_ids,json=unknownTaskIds,proto3" json:"unknown_task_ids,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -361,9 +362,9 @@ func (x *CancelTasksResponse) GetUnknownTaskIds() []uint64 {
 // RetryTasksRequest runs failed or cancelled tasks again.
 type RetryTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Client on whose behalf; 0 for operators.
+	// The client that asks for this; 0 for operators.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// The tasks. Those that did not fail and were not cancelled stay as they are.
+	// The tasks. Only failed and cancelled ones are changed.
 	Tasks *TaskSet `protobuf:"bytes,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// All failed and cancelled tasks of these graphs as well.
 	GraphIds      []uint64 `protobuf:"varint,3,rep,packed,name=graph_ids,json=graphIds,proto3" json:"graph_ids,omitempty"`
@@ -422,7 +423,7 @@ func (x *RetryTasksRequest) GetGraphIds() []uint64 {
 	return nil
 }
 
-// RetryTasksResponse tells what was done.
+// RetryTasksResponse reports the effect.
 type RetryTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tasks that will run again, failed inputs included.
@@ -572,9 +573,9 @@ func (x *GetTaskResponse) GetTask() *Task {
 // ListTasksRequest filters and pages tasks.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many; 0 means 100, at most 1000.
+	// Largest number of results in the page. 0 means 100; at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the previous page.
+	// Token from the previous page. Empty: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only tasks of this graph. 0: all.
 	GraphId uint64 `protobuf:"varint,3,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
@@ -674,7 +675,7 @@ type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tasks.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// For the next page; empty at the end.
+	// Token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -770,16 +771,17 @@ func (x *ExplainTaskRequest) GetTask() *TaskRef {
 	return nil
 }
 
-// WorkerVerdict says what one worker means for one task.
+// WorkerVerdict is the scheduler's estimate of one worker for one task.
 type WorkerVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker.
 	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// It may run the task.
+	// The worker may run the task.
 	Feasible bool `protobuf:"varint,2,opt,name=feasible,proto3" json:"feasible,omitempty"`
-	// If not: why ("resource gpu_memory: needs 8, has 4"; "not in workers=[a b]"; "draining").
+	// If it may not: the reason ("resource gpu_memory: needs 8, has 4"; "not in workers=[a b]";
+	// "draining").
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Estimated time until its queue is done.
+	// Estimated time until its queue is empty.
 	QueueTime *durationpb.Duration `protobuf:"bytes,4,opt,name=queue_time,json=queueTime,proto3" json:"queue_time,omitempty"`
 	// Bytes of inputs that it lacks.
 	MissingBytes uint64 `protobuf:"varint,5,opt,name=missing_bytes,json=missingBytes,proto3" json:"missing_bytes,omitempty"`
@@ -787,8 +789,9 @@ type WorkerVerdict struct {
 	TransferTime *durationpb.Duration `protobuf:"bytes,6,opt,name=transfer_time,json=transferTime,proto3" json:"transfer_time,omitempty"`
 	// Estimated time from now until the task has ended there.
 	CompletionTime *durationpb.Duration `protobuf:"bytes,7,opt,name=completion_time,json=completionTime,proto3" json:"completion_time,omitempty"`
-	// For people: from which workers the missing bytes would come, by which path, and what carries them there ("64 MiB from
-	// gpu-1 by ipc (copies 372 GB/s, gather 305 GB/s)"). Empty if nothing is missing.
+	// For people: the workers from which the missing bytes would come, the paths, and the mechanisms
+	// with their rates ("64 MiB from gpu-1 by ipc (copies 372 GB/s, gather 305 GB/s)"). Empty: no
+	// byte is missing.
 	Sources       string `protobuf:"bytes,8,opt,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,18 +883,18 @@ func (x *WorkerVerdict) GetSources() string {
 	return ""
 }
 
-// ExplainTaskResponse explains.
+// ExplainTaskResponse explains the state of a task.
 type ExplainTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Why it is where it is.
+	// The reason for its state.
 	Status TaskStatus `protobuf:"varint,2,opt,name=status,proto3,enum=millrace.v1.TaskStatus" json:"status,omitempty"`
-	// The same in words: which inputs, which workers, what would help.
+	// The same in words: the inputs, the workers, and the remedy.
 	Explanation string `protobuf:"bytes,3,opt,name=explanation,proto3" json:"explanation,omitempty"`
 	// Inputs that are missing; at most 20.
 	Missing []*Task `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
-	// What each worker means for it; at most 100.
+	// The estimates of the workers; at most 100.
 	Workers       []*WorkerVerdict `protobuf:"bytes,5,rep,name=workers,proto3" json:"workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -967,7 +970,7 @@ type GetResultRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	Task *TaskRef `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Wait this long for the result. Absent: do not wait. At most 10 minutes.
+	// Time to wait for the result. Absent: the call does not wait. At most 10 minutes.
 	Wait          *durationpb.Duration `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1022,8 +1025,9 @@ type GetResultResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The value, tensors inline.
 	Value *Value `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
-	// The same as plain JSON: tensors as nested lists; complex numbers as [re, im]; opaque payloads as {"opaque": type}.
-	// Absent if that would have more than 30 lists and maps inside of each other, or 2^20 elements of one tensor.
+	// The same as plain JSON: tensors as nested lists, complex numbers as [re, im], opaque payloads
+	// as {"opaque": type}. Absent: it would have more than 30 nested levels, or more than 2^20
+	// elements of one tensor.
 	Json          *structpb.Value `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1119,7 +1123,7 @@ func (x *LocateObjectsRequest) GetTaskIds() []uint64 {
 	return nil
 }
 
-// ObjectLocation says where one object is.
+// ObjectLocation is the location of one object.
 type ObjectLocation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task that made it.
@@ -1201,12 +1205,13 @@ func (x *ObjectLocation) GetWorkerIds() []uint32 {
 	return nil
 }
 
-// LocateObjectsResponse says where objects are.
+// LocateObjectsResponse has the locations of objects.
 type LocateObjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each task asked for, in order; state UNSPECIFIED if the task is unknown.
+	// One location for each requested task, in the same order. The state is UNSPECIFIED if the task
+	// is unknown.
 	Objects []*ObjectLocation `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	// The workers that `objects` names, by number. A worker that was lost meanwhile is missing.
+	// The workers in `objects`, by number, without those that have been lost.
 	Workers       []*WorkerAddress `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -128,9 +128,9 @@ func (x *GetWorkerResponse) GetWorker() *Worker {
 // ListWorkersRequest filters and pages workers.
 type ListWorkersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many; 0 means 100, at most 1000.
+	// Largest number of results in the page. 0 means 100; at most 1000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the previous page.
+	// Token from the previous page. Empty: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only workers in these states. Empty: all but LOST.
 	States []WorkerState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=millrace.v1.WorkerState" json:"states,omitempty"`
@@ -203,7 +203,7 @@ type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The workers.
 	Workers []*Worker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	// For the next page; empty at the end.
+	// Token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,7 +33,8 @@ if _version_not_supported:
 
 
 class SchedulerServiceStub(object):
-    """SchedulerService takes graphs, keeps results alive for clients, and tells what happens and why.
+    """SchedulerService accepts graphs, keeps results for clients, and reports states with their
+    reasons.
     """
 
     def __init__(self, channel):
@@ -180,72 +181,77 @@ class SchedulerServiceStub(object):
 
 
 class SchedulerServiceServicer(object):
-    """SchedulerService takes graphs, keeps results alive for clients, and tells what happens and why.
+    """SchedulerService accepts graphs, keeps results for clients, and reports states with their
+    reasons.
     """
 
     def OpenClient(self, request, context):
-        """OpenClient opens a client lease. What a client holds is kept until it is released, the client is closed, or its
-        lease ends: `lease_ttl` after the last Watch message, RenewClient or other call with its id.
+        """OpenClient opens a client lease. The results that a client holds are kept until they are
+        released, the client is closed, or its lease ends. The lease ends `lease_ttl` after the last
+        Watch message, RenewClient or other call with its id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewClient(self, request, context):
-        """RenewClient prolongs a lease. Not needed while a Watch of the client is open.
+        """RenewClient prolongs a lease. It is not needed while a Watch of the client is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseClient(self, request, context):
-        """CloseClient ends a lease at once and releases everything the client held.
+        """CloseClient ends a lease at once, and releases all tasks that the client holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request_iterator, context):
-        """Submit adds tasks to a graph. The chunks of one call are one submission: nothing runs, and nothing is kept, unless
-        the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
-        may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
+        """Submit adds tasks to a graph. The chunks of one call are one submission. It is accepted only if
+        the client half-closes the stream and all of it is valid; otherwise no task runs, and nothing
+        is kept. It is idempotent by `request_id`. A submission may have up to 1 GiB, and all
+        submissions in progress 4 GiB together; beyond that, calls end with SCHEDULER_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitBatch(self, request, context):
-        """SubmitBatch is Submit for a submission that fits in one message: one round trip, and easy to type into grpcurl.
+        """SubmitBatch is Submit for a submission that fits into one message. It takes one round trip, and
+        is easy to type into grpcurl.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Watch streams changes. The first message is a snapshot of what is watched, unless `after_revision` can be resumed.
-        Changes are coalesced: a slow reader misses intermediate states, never the last one.
+        """Watch streams changes. The stream begins with a snapshot, unless it can resume after
+        `after_revision`. Changes are coalesced: a slow reader misses intermediate states, but never
+        the last one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldTasks(self, request, context):
-        """HoldTasks makes a client hold tasks by key: what a future does that arrives in another process.
+        """HoldTasks makes a client hold tasks. A future that arrives in another process does this.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseTasks(self, request, context):
-        """ReleaseTasks gives up a client's hold on tasks. Unknown and already released tasks are ignored.
+        """ReleaseTasks ends a client's holds on tasks. Unknown and released tasks are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelTasks(self, request, context):
-        """CancelTasks stops tasks: queued ones never start, running functions are stopped. Everything that needs them is
-        cancelled too. Tasks that have ended stay as they are.
+        """CancelTasks stops tasks: queued ones never start, running functions are stopped. All tasks that
+        need them are cancelled, too. Ended tasks stay as they are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,7 +279,7 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseGraph(self, request, context):
-        """ReleaseGraph drops a graph and every hold that a detached submission has on its results.
+        """ReleaseGraph forgets a graph, and ends every hold of a detached submission on its results.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,22 +300,23 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExplainTask(self, request, context):
-        """ExplainTask says, in words and in numbers, why a task is not running, or what it did.
+        """ExplainTask explains, in words and numbers, why a task is not running, or how it ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetResult(self, request, context):
-        """GetResult returns a small native result as a value and as readable JSON. RESULT_NOT_READY until it exists unless `wait`
-        is set; RESULT_NOT_INLINE if it must be fetched from a worker.
+        """GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
+        if the result does not exist yet or at the end of `wait`, and with RESULT_NOT_INLINE if the
+        result must be fetched from a worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateObjects(self, request, context):
-        """LocateObjects says which workers hold which objects.
+        """LocateObjects returns the workers that hold objects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,7 +344,7 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PublishDataset(self, request, context):
-        """PublishDataset names a set of results and keeps them until it is unpublished.
+        """PublishDataset gives a name to a set of results, and keeps them until it is unpublished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -358,21 +365,22 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UnpublishDataset(self, request, context):
-        """UnpublishDataset forgets the name and gives up the hold.
+        """UnpublishDataset forgets the name, and ends the hold on the results.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetClusterInfo(self, request, context):
-        """GetClusterInfo sums up the cluster.
+        """GetClusterInfo returns a summary of the cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Shutdown(self, request, context):
-        """Shutdown stops the cluster: workers first, then the scheduler. For operators and for the owner of a local cluster.
+        """Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
+        the owner of a local cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -525,7 +533,8 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SchedulerService(object):
-    """SchedulerService takes graphs, keeps results alive for clients, and tells what happens and why.
+    """SchedulerService accepts graphs, keeps results for clients, and reports states with their
+    reasons.
     """
 
     @staticmethod
