@@ -112,6 +112,8 @@ type Sink interface {
 	// Done says that nothing writes to the regions of the object any more. Without an error, the
 	// object is in place and valid; with an error, it will not be.
 	Done(index int, err error)
+	// Capabilities are the optional abilities of the sink. They do not change.
+	Capabilities() SinkCapabilities
 }
 
 // Path is one way to read objects from peers. Its methods may be called from any goroutine.
@@ -124,6 +126,8 @@ type Path interface {
 	// the time in Place does not count. When Fetch has returned, nothing writes to any of the
 	// regions.
 	Fetch(ctx context.Context, peer Peer, refs []Ref, sink Sink) error
+	// Capabilities are the optional abilities of the path. They do not change.
+	Capabilities() Capabilities
 	// Close ends all connections. Fetches in progress fail.
 	Close() error
 }
@@ -155,8 +159,8 @@ type Borrower interface {
 // Lender is a Path that gives a loan at once if the peer's memory is already mapped, and otherwise
 // none. Its methods do not block.
 type Lender interface {
-	// Shows predicts whether Lend would give a loan of an object.
-	Shows(peer Peer, ref Ref) bool
+	// CanLend predicts whether Lend would give a loan of an object.
+	CanLend(peer Peer, ref Ref) bool
 	// Lend fills into with a loan of an object. It returns false if there is no loan; then the
 	// caller must fetch the object. While a loan lasts, the peer may have to wait for memory. So
 	// the holder of a loan must not wait for anything else.
@@ -205,10 +209,6 @@ type Source interface {
 	// Release ends leases. It says for each whether the lease held during the whole time; if not,
 	// the data read under it must be thrown away.
 	Release(leases []LeaseID) []bool
-}
-
-// Renewer is a Source that can renew leases.
-type Renewer interface {
 	// Renew makes leases end after ttl from now. It says for each whether the lease has held until
 	// now and was renewed.
 	Renew(leases []LeaseID, ttl time.Duration) []bool

@@ -53,6 +53,8 @@ func (h heap) Identity() memory.Identity  { return memory.Identity{} }
 func (h heap) Bytes(off, n uint64) []byte { return h[off : off+n : off+n] }
 func (h heap) FD() int                    { return -1 }
 
+func (*heapSink) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 func (s *heapSink) Place(_ context.Context, _ int, head transfer.Head) ([]transfer.Region, error) {
 	if uint64(len(s.data)) < head.Bytes() {
 		s.data = make([]byte, head.Bytes())

@@ -59,6 +59,9 @@ type bothSides struct {
 
 var _ transfer.Path = (*oneSided)(nil)
 
+// Capabilities is part of transfer.Path: the path has no optional ability.
+func (*oneSided) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 // Name implements transfer.Path.
 func (o *oneSided) Name() string { return ProtocolUCX }
 

@@ -58,11 +58,11 @@ func (p *Path) at(peer transfer.Peer) *peer {
 	return c
 }
 
-// Prompt is part of transfer.Prompt: it needs a connection to the peer, and the peer's index.
+// Prompt is part of transfer.Prompter: it needs a connection to the peer, and the peer's index.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.at(at) != nil }
 
-// Shows is part of transfer.Lender.
-func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
+// CanLend is part of transfer.Lender.
+func (p *Path) CanLend(at transfer.Peer, ref transfer.Ref) bool {
 	c := p.at(at)
 	if c == nil || !c.lends || ref.Generation == 0 {
 		return false

@@ -100,10 +100,12 @@ type Path struct {
 	wait      sync.WaitGroup
 }
 
-var (
-	_ transfer.Path     = (*Path)(nil)
-	_ transfer.Borrower = (*Path)(nil)
-)
+var _ transfer.Path = (*Path)(nil)
+
+// Capabilities is part of transfer.Path.
+func (p *Path) Capabilities() transfer.Capabilities {
+	return transfer.Capabilities{Borrow: p, Lend: p, Rescue: p, Prompt: p}
+}
 
 // New returns a path without connections.
 func New(c Config) *Path {

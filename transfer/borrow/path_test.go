@@ -214,10 +214,17 @@ func TestLoanIsUsedInPlace(t *testing.T) {
 	}
 }
 
+// refusing is a source that renews no lease.
+type refusing struct{ *transfertest.Objects }
+
+func (refusing) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	return make([]bool, len(leases))
+}
+
 func TestLeaseThatWasNotRenewedDoesNotHold(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "", []byte("x"))
-	peer, _ := serve(t, objects, borrow.ServerConfig{}) // this source cannot renew leases
+	peer, _ := serve(t, refusing{objects}, borrow.ServerConfig{})
 	path := open(t, borrow.Config{LeaseTTL: 20 * time.Millisecond})
 	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
 	if err != nil {

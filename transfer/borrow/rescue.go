@@ -15,8 +15,6 @@ import (
 // removed before the memory was used again. So the objects of a dead peer can be found and copied
 // like those of a live one; but nobody can be asked for objects that are not in the index.
 
-var _ transfer.Rescuer = (*Path)(nil)
-
 // linger keeps the memory of a peer mapped after the connection has ended (the peer is dead or
 // about to die), until Forget or Close is called or the time Config.Linger is over. run calls it.
 func (c *peer) linger() {

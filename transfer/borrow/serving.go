@@ -246,11 +246,7 @@ func (c *serving) answer(ctx context.Context, request *hostv1.BorrowRequest) err
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
 		}
-		renewer, ok := c.lent.Source.(transfer.Renewer)
-		if !ok {
-			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
-		}
-		held := renewer.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
+		held := c.lent.Source.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
 		response.Answer = &hostv1.BorrowResponse_Renewed{Renewed: &hostv1.BorrowHeld{Held: held}}
 	case *hostv1.BorrowRequest_Release:
 		leases, err := leaseIDs(order.Release.GetLeaseIds())

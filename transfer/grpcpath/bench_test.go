@@ -13,6 +13,8 @@ import (
 // fixed is a sink that uses the same region again for each object.
 type fixed struct{ region transfer.Region }
 
+func (fixed) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 func (f fixed) Place(context.Context, int, transfer.Head) ([]transfer.Region, error) {
 	return []transfer.Region{f.region}, nil
 }

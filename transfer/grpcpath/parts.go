@@ -109,6 +109,9 @@ type firstPart struct {
 	err    error
 }
 
+// Capabilities is part of transfer.Sink: the sink has no optional ability.
+func (*firstPart) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 // Place is part of transfer.Sink.
 func (f *firstPart) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	regions, err := f.sink.Place(ctx, index, head)
@@ -127,6 +130,9 @@ type otherPart struct {
 	regions []transfer.Region
 	err     error
 }
+
+// Capabilities is part of transfer.Sink: the sink has no optional ability.
+func (*otherPart) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
 
 // Place is part of transfer.Sink.
 func (o *otherPart) Place(_ context.Context, _ int, head transfer.Head) ([]transfer.Region, error) {

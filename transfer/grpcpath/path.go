@@ -77,6 +77,9 @@ func New(config Config) *Path {
 	return &Path{config: config, conns: make(map[connKey]*grpc.ClientConn), raws: make(map[string]*rawPeer)}
 }
 
+// Capabilities is part of transfer.Path: the path has no optional ability.
+func (*Path) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "grpc" }
 

@@ -18,6 +18,10 @@ type careless struct {
 	wrong map[int]func([]memory.Frame) []memory.Frame
 }
 
+func (c careless) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Batch: c}
+}
+
 func (c careless) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
 	placed, err := c.Batching.PlaceBatch(ctx, first, heads, into)
 	frames := placed.Frames[len(into):]

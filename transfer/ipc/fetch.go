@@ -71,7 +71,7 @@ var fetches = sync.Pool{New: func() any { return &fetch{group: newGroup()} }}
 func (p *Path) newFetch(sink transfer.Sink, m borrow.Memory) *fetch {
 	f := fetches.Get().(*fetch)
 	f.path, f.sink, f.memory, f.enough = p, sink, m, firstBytes
-	f.batcher, _ = sink.(transfer.Batcher)
+	f.batcher = sink.Capabilities().Batch
 	return f
 }
 
@@ -487,7 +487,7 @@ func (f *fetch) await(ctx context.Context, failed error) error {
 	if failed != nil {
 		f.lane.cancel(f.group, failed)
 	}
-	if w, ok := f.sink.(transfer.Waiter); ok {
+	if w := f.sink.Capabilities().Wait; w != nil {
 		f.group.waits = w.Waits
 	}
 	for {

@@ -25,8 +25,6 @@ const (
 	followIdle = 500 * time.Microsecond
 )
 
-var _ transfer.Follower = (*Path)(nil)
-
 // Follow is part of transfer.Follower: it copies the bytes that have arrived in the peer's slab
 // while the rest is still on its way there. It sends no messages to the peer; the peer's object
 // index has the progress.
@@ -118,7 +116,7 @@ type forwarding struct {
 
 // forward asks a sink for the forwarding of an object. The result is empty if there is none.
 func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
-	if s, ok := sink.(transfer.Forwarder); ok && bytes >= forwardBytes {
+	if s := sink.Capabilities().Forward; s != nil && bytes >= forwardBytes {
 		f.arrived, f.step = s.Forward(index)
 	}
 	return f

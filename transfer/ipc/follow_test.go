@@ -91,6 +91,10 @@ type onward struct {
 	told []uint64
 }
 
+func (o *onward) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Forward: o}
+}
+
 func (o *onward) Forward(int) (func(uint64), uint64) {
 	return func(n uint64) {
 		o.mu.Lock()

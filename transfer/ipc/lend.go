@@ -6,10 +6,7 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-var (
-	_ transfer.Lender = (*Path)(nil)
-	_ memory.Reader   = (*mapping)(nil)
-)
+var _ memory.Reader = (*mapping)(nil)
 
 // lends reports whether our kernels can read a peer's memory: the gather kernel did so when the
 // lane was proved.
@@ -18,9 +15,9 @@ func lends(space borrow.Memory) bool {
 	return m.peer != nil && m.lane.gather != nil
 }
 
-// Shows is part of transfer.Lender: the peer's memory is mapped and the object is in its object
+// CanLend is part of transfer.Lender: the peer's memory is mapped and the object is in its object
 // index.
-func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool { return p.lenders.Shows(at, ref) }
+func (p *Path) CanLend(at transfer.Peer, ref transfer.Ref) bool { return p.lenders.CanLend(at, ref) }
 
 // Lend is part of transfer.Lender. The regions lie in a space that knows their device addresses
 // (Pointer). It stays mapped until the loan ends, even if the peer dies. Kernels may then still

@@ -72,7 +72,7 @@ func TestGPULoans(t *testing.T) {
 	arrived := 0
 	r := newReader(t, 64<<20, func(c *ipc.Config) { c.Received = func(n int) { arrived += n } })
 	var loan transfer.Loan
-	if r.path.Shows(l.peer, ref(1)) || r.path.Lend(l.peer, ref(1), &loan) {
+	if r.path.CanLend(l.peer, ref(1)) || r.path.Lend(l.peer, ref(1), &loan) {
 		t.Error("it lends what is not mapped")
 	}
 	if _, err := r.path.Connect(t.Context(), l.peer); err != nil {
@@ -81,7 +81,7 @@ func TestGPULoans(t *testing.T) {
 	for what, of := range map[string]transfer.Ref{
 		"what is not there": ref(count), "another generation": {Task: ref(1).Task, Generation: 2}, "no generation": {Task: ref(1).Task},
 	} {
-		if r.path.Shows(l.peer, of) || r.path.Lend(l.peer, of, &loan) {
+		if r.path.CanLend(l.peer, of) || r.path.Lend(l.peer, of, &loan) {
 			t.Errorf("it lends %s", what)
 		}
 	}
@@ -90,7 +90,7 @@ func TestGPULoans(t *testing.T) {
 	}
 	loans := make([]transfer.Loan, count)
 	for i := range loans {
-		if !r.path.Shows(l.peer, ref(i)) || !r.path.Lend(l.peer, ref(i), &loans[i]) {
+		if !r.path.CanLend(l.peer, ref(i)) || !r.path.Lend(l.peer, ref(i), &loans[i]) {
 			t.Fatalf("object %d is not lent", i)
 		}
 		if h := loans[i].Head; h.Ref != ref(i) || string(h.Header) != "head" || h.Bytes() != uint64(len(want[i])) {
@@ -102,7 +102,7 @@ func TestGPULoans(t *testing.T) {
 	}
 	// An unpublished object keeps its bytes as long as it is being read.
 	l.index.Unpublish(ref(5))
-	if r.path.Shows(l.peer, ref(5)) {
+	if r.path.CanLend(l.peer, ref(5)) {
 		t.Error("it lends an unpublished object")
 	}
 	for i := range loans {
@@ -204,7 +204,7 @@ func TestGPULenderKilled(t *testing.T) {
 		t.Fatal("nothing is lent")
 	}
 	c.kill()
-	for began := time.Now(); r.path.Shows(peer, ref(0)); {
+	for began := time.Now(); r.path.CanLend(peer, ref(0)); {
 		if time.Since(began) > transfertest.Patience {
 			t.Fatal("a dead peer lends")
 		}
@@ -244,7 +244,7 @@ func TestGPUPathClosedWithLoans(t *testing.T) {
 		t.Fatal("nothing is lent")
 	}
 	closing(t, r.path)
-	if r.path.Shows(peer, ref(0)) || r.path.Lend(peer, ref(0), &late) {
+	if r.path.CanLend(peer, ref(0)) || r.path.Lend(peer, ref(0), &late) {
 		t.Error("a closed path lends")
 	}
 	if !bytes.Equal(content(t, &loan), pattern(1<<20)) {

@@ -295,6 +295,10 @@ func (r *relayed) Place(ctx context.Context, index int, head transfer.Head) ([]t
 	return r.places.Place(ctx, index, head)
 }
 
+func (r *relayed) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Forward: r}
+}
+
 func (r *relayed) Forward(index int) (func(uint64), uint64) {
 	if !childIndex.PublishArriving(r.ref, r.head.Header, []memory.Frame{r.regions[index].Frame}) {
 		return nil, 0
@@ -333,6 +337,8 @@ func newPlaces(room *transfertest.Room, count int, bytes uint64) (*places, error
 	return p, nil
 }
 
+func (*places) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 func (p *places) Place(_ context.Context, index int, _ transfer.Head) ([]transfer.Region, error) {
 	return p.regions[index : index+1], nil
 }
@@ -346,6 +352,10 @@ func (p *places) Done(_ int, err error) {
 
 // together is a places sink that takes many objects at once, like the worker's sink.
 type together struct{ *places }
+
+func (p together) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Batch: p}
+}
 
 func (p together) PlaceBatch(_ context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
 	for _, r := range p.regions[first : first+len(heads)] {

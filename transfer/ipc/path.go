@@ -185,11 +185,12 @@ type Path struct {
 	fetches sync.WaitGroup
 }
 
-var (
-	_ transfer.Path     = (*Path)(nil)
-	_ transfer.Preparer = (*Path)(nil)
-	_ transfer.Prompt   = (*Path)(nil)
-)
+var _ transfer.Path = (*Path)(nil)
+
+// Capabilities is part of transfer.Path.
+func (p *Path) Capabilities() transfer.Capabilities {
+	return transfer.Capabilities{Lend: p, Rescue: p, Follow: p, Prepare: p, Prompt: p}
+}
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
 
@@ -325,7 +326,7 @@ func (p *Path) end(cancel *context.CancelCauseFunc) {
 	p.fetches.Done()
 }
 
-// Prompt is part of transfer.Prompt: it reports whether the peer's memory is mapped and the peer
+// Prompt is part of transfer.Prompter: it reports whether the peer's memory is mapped and the peer
 // has a board.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.lenders.Prompt(at) }
 

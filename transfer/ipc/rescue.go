@@ -9,8 +9,6 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-var _ transfer.Rescuer = (*Path)(nil)
-
 // Rescue is part of transfer.Rescuer. The mapping of a dead peer's slab keeps it allocated, and the
 // peer's object index says where in it the objects are.
 func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
@@ -59,6 +57,9 @@ type copied struct {
 	transfer.Sink
 	whole []int
 }
+
+// Capabilities is part of transfer.Sink: every object comes through Done.
+func (c *copied) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
 
 // Done is part of transfer.Sink.
 func (c *copied) Done(index int, err error) {

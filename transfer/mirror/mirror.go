@@ -100,7 +100,7 @@ type source struct {
 	of     transfer.Source
 }
 
-var _ transfer.Renewer = (*source)(nil)
+var _ transfer.Source = (*source)(nil)
 
 // Lease is part of transfer.Source. It waits for the copies.
 func (s *source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
@@ -180,14 +180,9 @@ func (s *source) Release(leases []transfer.LeaseID) []bool {
 	})
 }
 
-// Renew is part of transfer.Renewer.
+// Renew is part of transfer.Source.
 func (s *source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
-	return s.each(leases, func(others []transfer.LeaseID) []bool {
-		if of, ok := s.of.(transfer.Renewer); ok {
-			return of.Renew(others, ttl)
-		}
-		return make([]bool, len(others))
-	}, func(transfer.LeaseID) {})
+	return s.each(leases, func(others []transfer.LeaseID) []bool { return s.of.Renew(others, ttl) }, func(transfer.LeaseID) {})
 }
 
 // each passes the leases of the source to ask, and answers for the mirror's own leases, calling

@@ -82,8 +82,7 @@ func TestObjectsOfADeviceAreReadInHostMemory(t *testing.T) {
 	if n := objects.Leases(); n != 0 {
 		t.Errorf("%d objects are kept on the device", n)
 	}
-	renewer := s.(transfer.Renewer)
-	if held := renewer.Renew([]transfer.LeaseID{l.Lease, 77}, time.Minute); !held[0] || held[1] {
+	if held := s.Renew([]transfer.LeaseID{l.Lease, 77}, time.Minute); !held[0] || held[1] {
 		t.Errorf("renewed: %v", held)
 	}
 	if held := s.Release([]transfer.LeaseID{77, l.Lease}); held[0] || !held[1] || m.UsedBytes() != 0 {

@@ -90,6 +90,9 @@ func New(c Config) (*Path, error) {
 	return p, nil
 }
 
+// Capabilities is part of transfer.Path: the path has no optional ability.
+func (*Path) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "pinned" }
 

@@ -112,7 +112,8 @@ type nobody struct{}
 func (nobody) Lease(transfer.Reader, []transfer.Ref, time.Duration) []transfer.Leased {
 	panic("the mirror was asked")
 }
-func (nobody) Release([]transfer.LeaseID) []bool { return nil }
+func (nobody) Release([]transfer.LeaseID) []bool              { return nil }
+func (nobody) Renew([]transfer.LeaseID, time.Duration) []bool { return nil }
 
 type reader struct {
 	path *pinned.Path

@@ -13,6 +13,7 @@ import (
 // fetch is the state of a fetch over all its attempts. One goroutine at a time uses it.
 type fetch struct {
 	sink   transfer.Sink
+	able   transfer.SinkCapabilities // of sink
 	done   []bool
 	places []place
 	left   int
@@ -24,11 +25,6 @@ type place struct {
 	regions []transfer.Region
 	given   bool
 }
-
-var (
-	_ transfer.Batcher   = (*attempt)(nil)
-	_ transfer.Forwarder = (*attempt)(nil)
-)
 
 // attempt is a fetch on one path. It is the sink of that path. The goroutine of the fetch owns it.
 type attempt struct {
@@ -55,6 +51,18 @@ func (a *attempt) stop() {
 	if a.timer != nil {
 		a.timer.Stop()
 	}
+}
+
+// Capabilities is part of transfer.Sink. Batches are possible over every sink; see PlaceBatch.
+func (a *attempt) Capabilities() transfer.SinkCapabilities {
+	out := transfer.SinkCapabilities{Batch: a}
+	if a.able.Forward != nil {
+		out.Forward = a
+	}
+	if a.able.Wait != nil {
+		out.Wait = a
+	}
+	return out
 }
 
 // Place is part of transfer.Sink. The time spent waiting for memory does not count against the
@@ -95,9 +103,8 @@ func (a *attempt) limit(more uint64) {
 // batcher returns the sink and the first index there, if the sink takes many objects at once and
 // the given objects are contiguous there, too.
 func (a *attempt) batcher(first, count int) (sink transfer.Batcher, at int, ok bool) {
-	sink, ok = a.sink.(transfer.Batcher)
 	at = a.index[first]
-	return sink, at, ok && a.index[first+count-1]-at == count-1
+	return a.able.Batch, at, a.able.Batch != nil && a.index[first+count-1]-at == count-1
 }
 
 // PlaceBatch is part of transfer.Batcher. It uses Place for objects that already have places, and
@@ -184,12 +191,8 @@ func same(a, b transfer.Head) bool {
 
 // Forward is part of transfer.Forwarder.
 func (a *attempt) Forward(index int) (arrived func(bytes uint64), step uint64) {
-	s, ok := a.sink.(transfer.Forwarder)
-	if !ok {
-		return nil, 0
-	}
 	i := a.index[index]
-	if arrived, step = s.Forward(i); arrived != nil {
+	if arrived, step = a.able.Forward.Forward(i); arrived != nil {
 		a.forwarded = append(a.forwarded, i)
 	}
 	return arrived, step
@@ -197,9 +200,7 @@ func (a *attempt) Forward(index int) (arrived func(bytes uint64), step uint64) {
 
 // Withdraw is part of transfer.Forwarder.
 func (a *attempt) Withdraw(index int) {
-	if s, ok := a.sink.(transfer.Forwarder); ok {
-		s.Withdraw(a.index[index])
-	}
+	a.able.Forward.Withdraw(a.index[index])
 }
 
 // withdraw cancels the progress reports of objects that did not arrive: the next path writes to the
@@ -207,7 +208,7 @@ func (a *attempt) Withdraw(index int) {
 func (a *attempt) withdraw() {
 	for _, i := range a.forwarded {
 		if !a.done[i] {
-			a.sink.(transfer.Forwarder).Withdraw(i)
+			a.able.Forward.Withdraw(i)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 // batched fetches like a path that handles all objects at once.
 func (f *fixture) batched(ctx context.Context, t *testing.T, refs []transfer.Ref, sink transfer.Sink, whole bool) {
 	t.Helper()
-	b, ok := sink.(transfer.Batcher)
-	if !ok {
+	b := sink.Capabilities().Batch
+	if b == nil {
 		t.Fatal("no batches")
 	}
 	var heads []transfer.Head
@@ -94,6 +94,8 @@ type ready struct {
 }
 
 func (r ready) Name() string { return "ready" }
+
+func (r ready) Capabilities() transfer.Capabilities { return transfer.Capabilities{Prepare: r} }
 
 func (r ready) Prepare(context.Context, transfer.Peer) (transfer.Measured, error) {
 	return transfer.Measured{Latency: 5, BytesPerSecond: 7}, r.err

@@ -11,11 +11,11 @@ func (s *Selector) atOnceLender() transfer.Lender {
 	if s.atOnce < 0 {
 		return nil
 	}
-	return s.config.Candidates[s.atOnce].Path.(transfer.Lender)
+	return s.capabilities[s.atOnce].Lend
 }
 
-// Shows is part of transfer.Lender. It does not use a path that has just failed.
-func (s *Selector) Shows(peer transfer.Peer, ref transfer.Ref) bool {
+// CanLend is part of transfer.Lender. It does not use a path that has just failed.
+func (s *Selector) CanLend(peer transfer.Peer, ref transfer.Ref) bool {
 	lender := s.atOnceLender()
 	if lender == nil {
 		return false
@@ -23,7 +23,7 @@ func (s *Selector) Shows(peer transfer.Peer, ref transfer.Ref) bool {
 	s.mu.Lock()
 	promising := s.machine.Promising(time.Now(), peer.Address, s.atOnce)
 	s.mu.Unlock()
-	return promising && lender.Shows(peer, ref)
+	return promising && lender.CanLend(peer, ref)
 }
 
 // Lend is part of transfer.Lender.

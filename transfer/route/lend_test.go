@@ -16,7 +16,8 @@ type generous struct {
 	read uint64
 }
 
-func (g *generous) Shows(transfer.Peer, transfer.Ref) bool                { return true }
+func (g *generous) Capabilities() transfer.Capabilities                   { return transfer.Capabilities{Lend: g} }
+func (g *generous) CanLend(transfer.Peer, transfer.Ref) bool              { return true }
 func (g *generous) Lend(transfer.Peer, transfer.Ref, *transfer.Loan) bool { return true }
 func (g *generous) Read(_ transfer.Peer, bytes uint64)                    { g.read += bytes }
 
@@ -32,7 +33,7 @@ func TestLendsByThePathThatCan(t *testing.T) {
 		}
 	}()
 	var loan transfer.Loan
-	if !p.Shows(f.peer, refs[0]) || !p.Lend(f.peer, refs[0], &loan) {
+	if !p.CanLend(f.peer, refs[0]) || !p.Lend(f.peer, refs[0], &loan) {
 		t.Error("nothing is lent")
 	}
 	p.Read(f.peer, 100)
@@ -41,7 +42,7 @@ func TestLendsByThePathThatCan(t *testing.T) {
 		t.Errorf("%d bytes were read; routes are %+v", lender.read, routes)
 	}
 	without := route.New(route.Config{Candidates: []route.Candidate{{Path: transfertest.NewNetwork().Path(3)}}})
-	if without.Shows(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
+	if without.CanLend(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
 		t.Error("it lends without a path that does")
 	}
 	without.Read(f.peer, 1)
@@ -54,7 +55,7 @@ func TestNothingIsLentByAPathThatFails(t *testing.T) {
 	}}}
 	p := route.New(route.Config{Candidates: []route.Candidate{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
 	f.fetched(t, p)
-	if p.Shows(f.peer, refs[0]) {
+	if p.CanLend(f.peer, refs[0]) {
 		t.Error("it is said to lend")
 	}
 }

@@ -7,22 +7,16 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 )
 
-var (
-	_ transfer.Prompt = (*Selector)(nil)
-	_ transfer.Waiter = (*attempt)(nil)
-)
-
 // prompt returns the path of the best candidate if that can begin at once, nil otherwise.
-func (s *Selector) prompt() transfer.Prompt {
+func (s *Selector) prompt() transfer.Prompter {
 	if s.config.Candidates[0].Eligible != nil {
 		return nil // the check may block
 	}
-	path, _ := s.config.Candidates[0].Path.(transfer.Prompt)
-	return path
+	return s.capabilities[0].Prompt
 }
 
-// Prompt is part of transfer.Prompt: the best path can begin at once and works. If Fetch falls back
-// to another path, which may wait, it notifies the sink before.
+// Prompt is part of transfer.Prompter: the best path can begin at once and works. If Fetch falls
+// back to another path, which may wait, it notifies the sink before.
 func (s *Selector) Prompt(peer transfer.Peer) bool {
 	path := s.prompt()
 	if path == nil {
@@ -36,7 +30,5 @@ func (s *Selector) Prompt(peer transfer.Peer) bool {
 
 // Waits is part of transfer.Waiter.
 func (a *attempt) Waits(left time.Duration) {
-	if w, ok := a.sink.(transfer.Waiter); ok {
-		w.Waits(left)
-	}
+	a.able.Wait.Waits(left)
 }

@@ -40,6 +40,9 @@ type Config struct {
 // Selector is the route selector.
 type Selector struct {
 	config Config
+	// capabilities are those of the candidates, own those of the selector.
+	capabilities []transfer.Capabilities
+	own          transfer.Capabilities
 	// lender is the candidate that can lend on request, atOnce the one that lends at once; -1 if
 	// there is none.
 	lender, atOnce int
@@ -48,36 +51,60 @@ type Selector struct {
 	machine *flow.Machine // guarded by mu
 }
 
-var (
-	_ transfer.Path     = (*Selector)(nil)
-	_ transfer.Borrower = (*Selector)(nil)
-	_ transfer.Lender   = (*Selector)(nil)
-	_ transfer.Rescuer  = (*Selector)(nil)
-	_ transfer.Follower = (*Selector)(nil)
-	_ transfer.Preparer = (*Selector)(nil)
-)
+var _ transfer.Path = (*Selector)(nil)
 
 // New returns a route selector, which closes its paths in the end.
 func New(c Config) *Selector {
-	p := &Selector{config: c, lender: -1, atOnce: -1}
+	s := &Selector{config: c, lender: -1, atOnce: -1}
 	for i, r := range c.Candidates {
 		c.Flow.Paths = append(c.Flow.Paths, r.Path.Name())
-		if _, ok := r.Path.(transfer.Borrower); ok && p.lender < 0 {
-			p.lender = i
+		able := r.Path.Capabilities()
+		s.capabilities = append(s.capabilities, able)
+		if able.Borrow != nil && s.lender < 0 {
+			s.lender = i
 		}
-		if _, ok := r.Path.(transfer.Lender); ok && p.atOnce < 0 {
-			p.atOnce = i
+		if able.Lend != nil && s.atOnce < 0 {
+			s.atOnce = i
 		}
 	}
-	if p.config.Log == nil {
-		p.config.Log = slog.New(slog.DiscardHandler)
+	if s.config.Log == nil {
+		s.config.Log = slog.New(slog.DiscardHandler)
 	}
-	p.machine = flow.New(c.Flow)
-	return p
+	s.machine = flow.New(c.Flow)
+	s.own = s.combined()
+	return s
 }
 
 // Name is part of transfer.Path.
 func (s *Selector) Name() string { return "auto" }
+
+// Capabilities is part of transfer.Path.
+func (s *Selector) Capabilities() transfer.Capabilities { return s.own }
+
+// combined returns the abilities of the selector: those that one of its candidates has.
+func (s *Selector) combined() (out transfer.Capabilities) {
+	for _, able := range s.capabilities {
+		if able.Borrow != nil {
+			out.Borrow = s
+		}
+		if able.Lend != nil {
+			out.Lend = s
+		}
+		if able.Rescue != nil {
+			out.Rescue = s
+		}
+		if able.Follow != nil {
+			out.Follow = s
+		}
+		if able.Prepare != nil {
+			out.Prepare = s
+		}
+	}
+	if s.prompt() != nil {
+		out.Prompt = s
+	}
+	return out
+}
 
 // Close is part of transfer.Path.
 func (s *Selector) Close() error {
@@ -174,7 +201,7 @@ func (s *Selector) Borrow(ctx context.Context, peer transfer.Peer, refs []transf
 	}
 	candidate := &s.config.Candidates[at]
 	began := time.Now()
-	loans, err := candidate.Path.(transfer.Borrower).Borrow(ctx, peer, refs)
+	loans, err := s.capabilities[at].Borrow.Borrow(ctx, peer, refs)
 	end := flow.End{Took: time.Since(began)}
 	for i := range loans {
 		if loans[i].Err == nil {
@@ -203,9 +230,9 @@ func (s *Selector) judge(ctx context.Context, candidate *Candidate, end *flow.En
 // Rescue is part of transfer.Rescuer. It uses the first path that has the memory mapped.
 func (s *Selector) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
 	err := fmt.Errorf("rescue from %s: %w: no path maps memory", peer, transfer.ErrUnreachable)
-	for _, r := range s.config.Candidates {
-		if path, ok := r.Path.(transfer.Rescuer); ok {
-			if err = path.Rescue(ctx, peer, incarnation, refs, sink); !errors.Is(err, transfer.ErrUnreachable) {
+	for _, able := range s.capabilities {
+		if able.Rescue != nil {
+			if err = able.Rescue.Rescue(ctx, peer, incarnation, refs, sink); !errors.Is(err, transfer.ErrUnreachable) {
 				return err
 			}
 		}
@@ -218,10 +245,8 @@ func (s *Selector) Rescue(ctx context.Context, peer transfer.Peer, incarnation [
 // upstream worker.
 func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	tried := make([]bool, len(s.config.Candidates))
-	for i, r := range s.config.Candidates {
-		if _, able := r.Path.(transfer.Follower); !able {
-			tried[i] = true
-		}
+	for i, able := range s.capabilities {
+		tried[i] = able.Follow == nil
 	}
 	at, ok := s.choose(peer, tried)
 	if !ok {
@@ -233,7 +258,7 @@ func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transf
 		err = candidate.Eligible(ctx, peer)
 	}
 	if err == nil {
-		err = candidate.Path.(transfer.Follower).Follow(ctx, peer, refs, sink)
+		err = s.capabilities[at].Follow.Follow(ctx, peer, refs, sink)
 	}
 	if err != nil {
 		s.judge(ctx, candidate, &end, err)
@@ -246,9 +271,8 @@ func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transf
 // ErrUnreachable if there is none.
 func (s *Selector) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measured, error) {
 	for i := range s.config.Candidates {
-		candidate := &s.config.Candidates[i]
-		path, able := candidate.Path.(transfer.Preparer)
-		if !able {
+		candidate, path := &s.config.Candidates[i], s.capabilities[i].Prepare
+		if path == nil {
 			continue
 		}
 		if candidate.Eligible != nil {
@@ -269,7 +293,7 @@ func (s *Selector) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Me
 
 // Fetch is part of transfer.Path.
 func (s *Selector) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-	f := &fetch{sink: sink, done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
+	f := &fetch{sink: sink, able: sink.Capabilities(), done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
 	tried := make([]bool, len(s.config.Candidates))
 	var errs []error
 	for f.left > 0 {

@@ -35,6 +35,8 @@ func (o *odd) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref
 
 func (o *odd) Close() error { return nil }
 
+func (o *odd) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 type fixture struct {
 	network *transfertest.Network
 	objects *transfertest.Objects
@@ -136,6 +138,8 @@ func TestTheNextPathContinuesInTheSamePlace(t *testing.T) {
 
 type shifted struct{ transfer.Sink }
 
+func (s shifted) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 func (s shifted) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	return s.Sink.Place(ctx, index+1, head)
 }
@@ -223,6 +227,8 @@ type chained struct {
 	follow func(sink transfer.Sink) error
 }
 
+func (c *chained) Capabilities() transfer.Capabilities { return transfer.Capabilities{Follow: c} }
+
 func (c *chained) Follow(_ context.Context, _ transfer.Peer, _ []transfer.Ref, sink transfer.Sink) error {
 	return c.follow(sink)
 }
@@ -269,6 +275,10 @@ type told struct {
 	withdrawn []int
 }
 
+func (s *told) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Forward: s}
+}
+
 func (s *told) Forward(index int) (func(uint64), uint64) {
 	return func(n uint64) { s.come = n + uint64(index) }, 7
 }
@@ -282,7 +292,7 @@ func TestProgressOfAFailedFetchIsWithdrawn(t *testing.T) {
 		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
 			return err
 		}
-		on := sink.(transfer.Forwarder)
+		on := sink.Capabilities().Forward
 		for i := range refs {
 			arrived, step := on.Forward(i)
 			if arrived(100); step != 7 {
@@ -313,12 +323,18 @@ type quick struct {
 	prompt bool
 }
 
+func (q *quick) Capabilities() transfer.Capabilities { return transfer.Capabilities{Prompt: q} }
+
 func (q *quick) Prompt(transfer.Peer) bool { return q.prompt }
 
 // waiter is a sink that records the notifications that its fetch waits.
 type waiter struct {
 	*transfertest.Sink
 	waits []time.Duration
+}
+
+func (w *waiter) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Wait: w}
 }
 
 func (w *waiter) Waits(left time.Duration) { w.waits = append(w.waits, left) }
@@ -331,7 +347,7 @@ func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 	var seen []time.Duration
 	var failure error
 	first.fetch = func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-		sink.(transfer.Waiter).Waits(time.Microsecond)
+		sink.Capabilities().Wait.Waits(time.Microsecond)
 		if failure != nil {
 			return failure
 		}

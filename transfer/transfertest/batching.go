@@ -14,7 +14,10 @@ type Batching struct {
 	Most int
 }
 
-var _ transfer.Batcher = Batching{}
+// Capabilities is part of transfer.Sink.
+func (b Batching) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Batch: b}
+}
 
 // PlaceBatch is part of transfer.Batcher.
 func (b Batching) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {

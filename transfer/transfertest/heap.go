@@ -163,6 +163,17 @@ func (o *Objects) Release(leases []transfer.LeaseID) []bool {
 	return held
 }
 
+// Renew is part of transfer.Source. Leases last until Release or Revoke.
+func (o *Objects) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	held := make([]bool, len(leases))
+	for i, id := range leases {
+		_, held[i] = o.leases[id]
+	}
+	return held
+}
+
 // Create is part of transfer.Receiver.
 func (o *Objects) Create(_ context.Context, head transfer.Head) (transfer.Incoming, error) {
 	in := &written{objects: o, head: head}
@@ -219,6 +230,9 @@ func NewSink() *Sink { return NewSinkIn(nil) }
 func NewSinkIn(room *Room) *Sink {
 	return &Sink{room: room, heads: make(map[int]transfer.Head), places: make(map[int][]transfer.Region), errs: make(map[int]error)}
 }
+
+// Capabilities is part of transfer.Sink: the sink has no optional ability.
+func (*Sink) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
 
 // Place is part of transfer.Sink.
 func (s *Sink) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {

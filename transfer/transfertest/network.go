@@ -68,6 +68,9 @@ func (n *Network) Path(worker ids.WorkerID) *NetworkPath {
 	return &NetworkPath{network: n, worker: worker, closed: make(chan struct{})}
 }
 
+// Capabilities is part of transfer.Path: the path has no optional ability.
+func (*NetworkPath) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 // Name is part of transfer.Path.
 func (p *NetworkPath) Name() string { return "network" }
 

@@ -21,6 +21,8 @@ var inline = flag.Int("inline", 0, "Config.InlineBytes of the source")
 // into is a sink that uses the same region again for each object.
 type into struct{ region transfer.Region }
 
+func (into) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
+
 func (f into) Place(_ context.Context, _ int, head transfer.Head) ([]transfer.Region, error) {
 	r := f.region
 	r.Frame.Bytes = head.Bytes()

@@ -301,6 +301,11 @@ func (c *childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl tim
 	return out
 }
 
+// Renew is part of transfer.Source. The reader does not renew leases.
+func (*childSource) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	return make([]bool, len(leases))
+}
+
 func (c *childSource) Release(leases []transfer.LeaseID) []bool {
 	var held []bool
 	if err := c.test.Call("Source.Release", leases, &held); err != nil {

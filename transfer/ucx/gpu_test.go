@@ -114,6 +114,11 @@ func (s farSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.D
 	return out
 }
 
+// Renew is part of transfer.Source. The reader does not renew leases.
+func (farSource) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	return make([]bool, len(leases))
+}
+
 func (s farSource) Release(leases []transfer.LeaseID) []bool {
 	var held []bool
 	if err := s.test.Call("Source.Release", leases, &held); err != nil {
@@ -406,6 +411,8 @@ func TestGPUWithoutCUDAIPCThereIsNoConnection(t *testing.T) {
 
 // bare places every object into the same region.
 type bare struct{ region transfer.Region }
+
+func (bare) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
 
 func (b bare) Place(context.Context, int, transfer.Head) ([]transfer.Region, error) {
 	return []transfer.Region{b.region}, nil

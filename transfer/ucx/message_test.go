@@ -88,6 +88,10 @@ func (lender) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []t
 }
 func (lender) Release(leases []transfer.LeaseID) []bool { return make([]bool, len(leases)) }
 
+func (lender) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	return make([]bool, len(leases))
+}
+
 // FuzzHandledMessages: for any message on a connection, the progress thread answers or ends the
 // connection. It reads nothing outside of the slab, and writes only the bytes that were asked for.
 func FuzzHandledMessages(f *testing.F) {

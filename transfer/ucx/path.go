@@ -53,6 +53,9 @@ func NewPath(c *Context, config PathConfig) *Path {
 	return &Path{c: c, config: config.withDefaults(), ctx: ctx, stop: stop, conns: make(map[string]*pending)}
 }
 
+// Capabilities is part of transfer.Path: the path has no optional ability.
+func (*Path) Capabilities() transfer.Capabilities { return transfer.Capabilities{} }
+
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "ucx" }
 

@@ -36,14 +36,16 @@ type atOnce struct{ lenders *borrow.Path }
 
 func (p *atOnce) Name() string { return "at once" }
 
+func (p *atOnce) Capabilities() transfer.Capabilities { return transfer.Capabilities{Lend: p} }
+
 func (p *atOnce) Close() error { return p.lenders.Close() }
 
 func (p *atOnce) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	return p.lenders.Fetch(ctx, at, refs, sink)
 }
 
-func (p *atOnce) Shows(at transfer.Peer, ref transfer.Ref) bool {
-	return p.lenders.Shows(at, ref)
+func (p *atOnce) CanLend(at transfer.Peer, ref transfer.Ref) bool {
+	return p.lenders.CanLend(at, ref)
 }
 
 func (p *atOnce) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {

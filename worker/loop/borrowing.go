@@ -37,8 +37,8 @@ type borrowed struct {
 // there is nothing to request; otherwise lent continues with the attempt later. Executors that can
 // map no memory but our slab get copies instead. admitted says that the machine knows the attempt.
 func (w *Worker) borrow(a *attempt, admitted bool) bool {
-	lender, ok := w.config.Path.(transfer.Borrower)
-	if !ok {
+	lender := w.config.capabilities().Borrow
+	if lender == nil {
 		return false
 	}
 	if a.op.runner == nativeRunner {

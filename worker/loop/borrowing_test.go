@@ -29,6 +29,8 @@ type lender struct {
 	asked, lend, ended chan struct{}
 }
 
+func (l *lender) Capabilities() transfer.Capabilities { return transfer.Capabilities{Borrow: l} }
+
 func (l *lender) Lends(transfer.Peer) bool { return true }
 
 func (l *lender) Borrow(_ context.Context, _ transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {

@@ -48,11 +48,12 @@ type fetching struct {
 	times fetchTimes
 }
 
-var (
-	_ transfer.Forwarder = (*fetching)(nil)
-	_ transfer.Batcher   = (*fetching)(nil)
-	_ transfer.Waiter    = (*fetching)(nil)
-)
+var _ transfer.Sink = (*fetching)(nil)
+
+// Capabilities is part of transfer.Sink.
+func (f *fetching) Capabilities() transfer.SinkCapabilities {
+	return transfer.SinkCapabilities{Batch: f, Forward: f, Wait: f}
+}
 
 // relayStep is the number of bytes after which the progress of an arriving object is published to
 // its readers in a broadcast chain. Each link of the chain adds a delay of this many bytes.
@@ -87,8 +88,8 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 // prompt says whether the fetch begins with little work and without waiting, so that the receiver
 // of the session may begin it.
 func (f *fetching) prompt() bool {
-	path, able := f.worker.config.Path.(transfer.Prompt)
-	return able && !f.follow && len(f.objects) <= takenObjects && path.Prompt(f.peer)
+	path := f.worker.config.capabilities().Prompt
+	return path != nil && !f.follow && len(f.objects) <= takenObjects && path.Prompt(f.peer)
 }
 
 // briefWait is the longest wait during which a goroutine keeps its other duties: another goroutine
@@ -159,10 +160,10 @@ func (f *fetching) carryOut() {
 // did not arrive are no longer published.
 func (f *fetching) run(ctx context.Context) (err error) {
 	path := f.worker.config.Path
-	if behind, able := path.(transfer.Follower); !f.follow {
+	if follower := f.worker.config.capabilities().Follow; !f.follow {
 		err = path.Fetch(ctx, f.peer, f.refs, f)
-	} else if able {
-		err = behind.Follow(ctx, f.peer, f.refs, f)
+	} else if follower != nil {
+		err = follower.Follow(ctx, f.peer, f.refs, f)
 	} else {
 		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrUnreachable)
 	}

@@ -67,7 +67,7 @@ type reads struct {
 const readsKnown = 4096
 
 func newNearby(c *Config) (n nearby) {
-	n.lender, _ = c.Path.(transfer.Lender)
+	n.lender = c.capabilities().Lend
 	n.device, _ = c.Device.(device.InPlace)
 	n.read = make([]reads, readsKnown)
 	return n
@@ -112,7 +112,7 @@ func (w *Worker) inPlace(a *attempt, in *workerv1.Input) (transfer.Peer, bool) {
 	}
 	for _, h := range in.GetHolders() {
 		peer := w.peers[ids.WorkerID(h)]
-		if peer.Address == "" || !n.lender.Shows(peer, transfer.Ref{Task: id.Task, Generation: id.Generation}) {
+		if peer.Address == "" || !n.lender.CanLend(peer, transfer.Ref{Task: id.Task, Generation: id.Generation}) {
 			continue
 		}
 		if _, here := w.config.Store.Lookup(id); here {

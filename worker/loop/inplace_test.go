@@ -79,9 +79,12 @@ func (s *shelf) head(ref transfer.Ref) transfer.Head {
 }
 
 func (s *shelf) Name() string { return "shelf" }
+
+func (s *shelf) Capabilities() transfer.Capabilities { return transfer.Capabilities{Lend: s} }
+
 func (s *shelf) Close() error { return nil }
 
-func (s *shelf) Shows(transfer.Peer, transfer.Ref) bool { return true }
+func (s *shelf) CanLend(transfer.Peer, transfer.Ref) bool { return true }
 
 func (s *shelf) Lend(_ transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
 	s.mu.Lock()
@@ -120,12 +123,12 @@ func (s *shelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref,
 
 // reader is a device in host memory that reads inputs in place. Its calls can be started
 // asynchronously, and they are over when they are finished.
-type subscriber struct {
+type readingDevice struct {
 	device.Device
 	shelf *shelf
 }
 
-func (r *subscriber) Reads(op string) device.Reading {
+func (r *readingDevice) Reads(op string) device.Reading {
 	switch op {
 	case "bench.checksum":
 		return device.ReadsOnce
@@ -135,7 +138,7 @@ func (r *subscriber) Reads(op string) device.Reading {
 	return device.ReadsAgain
 }
 
-func (r *subscriber) Prepare(call device.Call) (device.Prepared, error) {
+func (r *readingDevice) Prepare(call device.Call) (device.Prepared, error) {
 	p, err := r.Device.Prepare(call)
 	if err != nil || len(call.Inputs) == 0 || call.Inputs[0].Space == nil {
 		return p, err
@@ -237,7 +240,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	path := &shelf{slab: newSlab()}
 	t.Cleanup(func() { _ = path.slab.Close() })
 	copy(path.slab.Bytes(memory.HeaderBytes, 4<<20), bytes.Repeat([]byte{7}, 4<<20))
-	d := &subscriber{Device: host.New(newSlab()), shelf: path}
+	d := &readingDevice{Device: host.New(newSlab()), shelf: path}
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)

@@ -71,7 +71,7 @@ type Config struct {
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
 	Store     *store.Store
-	// Path fetches objects from peers.
+	// Path fetches objects from peers. Nil: the worker has no peers.
 	Path transfer.Path
 	// Notifier sends completion notifications to peers and receives theirs. It must call the
 	// worker's Completed, Requested, Handle and Left. Nil: this worker sends none, and its
@@ -107,6 +107,14 @@ type Config struct {
 	DrainGrace time.Duration
 	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
 	Lifecycle lifecycle.Config
+}
+
+// capabilities are the optional abilities of the path; none without a path.
+func (c *Config) capabilities() transfer.Capabilities {
+	if c.Path == nil {
+		return transfer.Capabilities{}
+	}
+	return c.Path.Capabilities()
 }
 
 // ErrSchedulerLost says that the scheduler was unreachable for longer than SchedulerTimeout.

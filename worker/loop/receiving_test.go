@@ -29,12 +29,14 @@ func (p *promptShelf) Name() string              { return "prompt" }
 func (p *promptShelf) Close() error              { return nil }
 func (p *promptShelf) Prompt(transfer.Peer) bool { return true }
 
+func (p *promptShelf) Capabilities() transfer.Capabilities { return transfer.Capabilities{Prompt: p} }
+
 func (p *promptShelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	heads := make([]transfer.Head, len(refs))
 	for i, r := range refs {
 		heads[i] = p.shelf.head(r)
 	}
-	batch := sink.(transfer.Batcher)
+	batch := sink.Capabilities().Batch
 	placed, err := batch.PlaceBatch(ctx, 0, heads, nil)
 	if err != nil || placed.Objects != len(refs) {
 		return fmt.Errorf("%d of %d have places: %w", placed.Objects, len(refs), err)
@@ -43,7 +45,7 @@ func (p *promptShelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfe
 	if p.long {
 		left = transfer.Long
 	}
-	sink.(transfer.Waiter).Waits(left)
+	sink.Capabilities().Wait.Waits(left)
 	outcome := make(chan error)
 	p.waits <- outcome
 	if err := <-outcome; err != nil {

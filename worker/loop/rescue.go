@@ -66,14 +66,14 @@ func (w *Worker) rescue(order *workerv1.Rescue) {
 	}
 	r.prepare()
 	incarnation, err := uuid.Parse(order.GetIncarnation())
-	path, able := w.config.Path.(transfer.Rescuer)
+	path := w.config.capabilities().Rescue
 	ctx := w.fetchCtx
 	w.fetching.Go(func() {
 		began := time.Now()
 		switch {
 		case err != nil:
 			err = fmt.Errorf("incarnation %q: %w", order.GetIncarnation(), err)
-		case !able:
+		case path == nil:
 			err = errors.New("peers' memory is not mapped by the paths of this worker")
 		default:
 			limited, cancel := context.WithTimeoutCause(ctx, rescueLimit, transfer.ErrStalled)
@@ -132,6 +132,9 @@ func (r *rescuing) prepare() {
 	n := len(r.ids)
 	r.reservations, r.heads, r.here, r.told = make([]ledger.ReservationID, n), make([]transfer.Head, n), make([]bool, n), make([]bool, n)
 }
+
+// Capabilities is part of transfer.Sink: the sink has no optional ability.
+func (*rescuing) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
 
 // Place is part of transfer.Sink. Each object has its own reservation, so that objects without room
 // cost the others only a wait, and a short one: memory that others wait for, or that runs use, may

@@ -81,8 +81,8 @@ func (w *Worker) setPeer(pb *workerv1.Peer) {
 // prepare sets up the connection to a peer in the background, so that the first fetch from it need
 // not wait for that.
 func (w *Worker) prepare(peer transfer.Peer) {
-	path, able := w.config.Path.(transfer.Preparer)
-	if !able {
+	path := w.config.capabilities().Prepare
+	if path == nil {
 		return
 	}
 	ctx := w.fetchCtx

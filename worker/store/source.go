@@ -22,7 +22,7 @@ func (s source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 // Release is part of transfer.Source.
 func (s source) Release(leases []transfer.LeaseID) []bool { return s.store.releaseLeases(leases) }
 
-// Renew is part of transfer.Renewer.
+// Renew is part of transfer.Source.
 func (s source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
 	held := make([]bool, len(leases))
 	now := time.Now()
@@ -34,7 +34,7 @@ func (s source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
 	return held
 }
 
-var _ transfer.Renewer = source{}
+var _ transfer.Source = source{}
 
 func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
 	holder := ledger.Holder{Kind: ledger.HolderWorker, ID: uint64(reader.Worker)}

@@ -9,7 +9,6 @@ import (
 // Batcher is a Sink that takes many objects in one call. It is for paths that find many objects at
 // once: a call for a thousand objects costs little more than a call for one.
 type Batcher interface {
-	Sink
 	// PlaceBatch is Place for many objects. heads describes objects that are consecutive in the
 	// request; the first has index first. PlaceBatch appends the places of their frames to into,
 	// object after object, and returns in which space they lie. It may place only the first of the

@@ -5,7 +5,6 @@ import "context"
 // Forwarder is a Sink whose objects can be read by other workers while they still arrive (pipelined
 // reads in a broadcast chain).
 type Forwarder interface {
-	Sink
 	// Forward asks whether the sink wants reports about the progress of an object. A path that can
 	// report progress calls it once for each object, after Place. If arrived is not nil, the path
 	// calls it with the number of bytes that are in place, counted over the frames in their order.
