@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from millrace import errors
+from millrace._channel import open_channel
 from millrace._pb.millrace.v1 import (
     client_pb2,
     cluster_pb2,
@@ -18,16 +19,8 @@ from millrace._pb.millrace.v1 import (
     watch_pb2,
 )
 
-CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-]
+#: How soon a broken connection is tried again, and at which intervals at most.
+_RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
 
 
 class Connection:
@@ -38,7 +31,7 @@ class Connection:
         #: Longest wait for the scheduler to answer or to come back, in seconds.
         self.timeout = timeout
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, *_RECONNECT)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         self._submit_batch = self._channel.unary_unary(
             "/millrace.v1.SchedulerService/SubmitBatch",

@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -20,26 +20,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from millrace import _keys, _serialize, _share, errors
+from millrace._channel import open_channel
 from millrace._locator import Locator
+from millrace._object_messages import Piece, head_of, join, pieces
 from millrace._pb.millrace.v1 import data_service_pb2, task_pb2, worker_pb2
 from millrace._shares import Shares
 from millrace._state import State
 from millrace._steps import Steps
 from millrace._waits import Waits
 
-_OPTIONS = [
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    # Receive window of a stream: the worker must not wait while the reader copies 1 MiB out.
-    ("grpc.http2.lookahead_bytes", 16 << 20),
-]
-#: Bytes of one message to a worker. Measured: with 1 MiB a transfer takes up to a third longer,
-#: with 4 MiB twice as long.
-_CHUNK = 2 << 20
+#: Receive window of a stream: the worker must not wait while the reader copies 1 MiB out.
+_WINDOW = ("grpc.http2.lookahead_bytes", 16 << 20)
 #: Longest time, in seconds, in which scattered data are written to one worker after another without
 #: a report that they are stored.
 _PLACE_SECONDS = 60.0
@@ -102,7 +93,7 @@ class DataPlane:
             self._locator.check_open()
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+                channel = self._channels[address] = open_channel(address, _WINDOW)
             return channel
 
     def paths(self) -> dict[str, str]:
@@ -171,7 +162,7 @@ class DataPlane:
         share = self._shares.get(address, write=True) if encoded.nbytes > _SMALL_BYTES else None
         if share is not None:
             try:
-                share.write(_head(task_id, encoded), encoded.frames)
+                share.write(head_of(task_id, encoded), encoded.frames)
                 return
             except _share.RefusedError as e:
                 if e.reason == "AlreadyExists":
@@ -181,11 +172,11 @@ class DataPlane:
                 _log.info("the memory of %s is out of reach: %s", address, e)
         send = self._channel(address).stream_unary(
             "/millrace.v1.DataService/WriteObject",
-            request_serializer=_join,
+            request_serializer=join,
             response_deserializer=data_service_pb2.WriteObjectResponse.FromString,
         )
         try:
-            send(_pieces(task_id, encoded), metadata=self._metadata, timeout=_TRANSFER_SECONDS)
+            send(pieces(task_id, encoded), metadata=self._metadata, timeout=_TRANSFER_SECONDS)
         except grpc.RpcError as e:
             # The object is there already: an earlier attempt succeeded, and only its answer was
             # lost.
@@ -317,7 +308,7 @@ class DataPlane:
         receive = self._channel(address).unary_stream(
             "/millrace.v1.DataService/ReadObjects",
             request_serializer=data_service_pb2.ReadObjectsRequest.SerializeToString,
-            response_deserializer=_Piece,
+            response_deserializer=Piece,
         )
         heads: dict[int, data_service_pb2.ObjectHead] = {}
         frames: dict[int, list[memoryview]] = {}
@@ -359,55 +350,3 @@ def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
                 f"in decoding the result of {_keys.from_wire(state.key)!r} in this process, after its task succeeded{remedy}"
             )
         raise
-
-
-class _Piece:
-    """One ReadObjectsResponse, parsed without copying its data."""
-
-    __slots__ = ("data", "frame", "head", "index", "offset")
-
-    def __init__(self, message: bytes) -> None:
-        self.index = self.frame = self.offset = 0
-        self.head: memoryview | None = None
-        self.data: memoryview | None = None
-        for number, value in errors.fields(message):
-            if number == 1:
-                self.index = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 2:
-                self.head = value  # pyright: ignore[reportAttributeAccessIssue]
-            elif number == 4:
-                self.frame = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 5:
-                self.offset = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 15:
-                self.data = value  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _head(task_id: int, encoded: _serialize.Encoded) -> data_service_pb2.ObjectHead:
-    head = data_service_pb2.ObjectHead(header=encoded.header, frame_bytes=[f.nbytes for f in encoded.frames])
-    head.object.task_id, head.object.generation = task_id, 1
-    return head
-
-
-def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
-    """Yields the messages of WriteObject: the head, then the frames in chunks."""
-    yield [data_service_pb2.WriteObjectRequest(head=_head(task_id, encoded)).SerializeToString()]
-    for number, frame in enumerate(encoded.frames):
-        for offset in range(0, frame.nbytes, _CHUNK):
-            data = frame[offset : offset + _CHUNK]
-            start = data_service_pb2.WriteObjectRequest(frame=number, offset=offset).SerializeToString()
-            # Field 15, length-delimited: the data follow without a copy.
-            yield [start, b"\x7a" + _encode_varint(data.nbytes), data]
-
-
-def _encode_varint(n: int) -> bytes:
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
-def _join(parts: list[bytes | memoryview]) -> bytes:
-    return b"".join(parts)

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from millrace import _keys
+from millrace import _keys, _wire
 from millrace._pb.millrace.v1 import task_pb2
 
 
@@ -314,41 +314,11 @@ def reason_of(error: grpc.RpcError) -> str:
     trailer: Any = error.trailing_metadata() or ()
     for key, value in trailer:
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            for number, status in fields(value):
+            for number, status in _wire.fields(value):
                 if number != 3 or isinstance(status, int):
                     continue
-                parts = dict(fields(status))
+                parts = dict(_wire.fields(status))
                 if b"google.rpc.ErrorInfo" in bytes(parts.get(1, b"")):  # pyright: ignore[reportArgumentType]
-                    info = dict(fields(parts[2]))  # pyright: ignore[reportArgumentType]
+                    info = dict(_wire.fields(parts[2]))  # pyright: ignore[reportArgumentType]
                     return bytes(info.get(1, b"")).decode()  # pyright: ignore[reportArgumentType]
     return ""
-
-
-def fields(data: bytes | memoryview) -> list[tuple[int, int | memoryview]]:
-    """Returns the fields of a serialised message: varints as int, length-delimited ones as views.
-    Other wire types raise ValueError."""
-    out: list[tuple[int, int | memoryview]] = []
-    view, at, end = memoryview(data), 0, len(data)
-    while at < end:
-        tag, at = _varint(view, at)
-        if tag & 7 == 0:
-            number, at = _varint(view, at)
-            out.append((tag >> 3, number))
-        elif tag & 7 == 2:
-            length, at = _varint(view, at)
-            out.append((tag >> 3, view[at : at + length]))
-            at += length
-        else:
-            raise ValueError(f"unexpected wire type {tag & 7}")
-    return out
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = view[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
