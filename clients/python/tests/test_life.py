@@ -359,6 +359,10 @@ def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: 
             )
             with pytest.raises(errors.SchedulerLostError) as caught:
                 client.session.call("LocateObjects", task_calls_pb2.LocateObjectsRequest(), timeout=0.1)
+            client.session._locator.lease_replaced()  # it knows no workers from before
+            began = time.monotonic()
+            assert "unreachable" in repr(client)
+            assert time.monotonic() - began < 20  # the limit of other calls is 30 s
             monkeypatch.undo()
     text = str(caught.value)
     assert client.session.address in text

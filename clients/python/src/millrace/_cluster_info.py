@@ -14,6 +14,9 @@ from millrace._session import Session
 from millrace._workers import described, matching
 from millrace.future import Future, by_session
 
+#: Longest wait for an answer before a client is described without its workers, in seconds.
+_SUMMARY_SECONDS = 1.0
+
 
 def who_has(futures: Sequence[Future[Any]]) -> dict[Any, list[str]]:
     """Returns the names of the workers that hold each result, by key."""
@@ -86,7 +89,7 @@ def summary(session: Session) -> str:
     if silent:
         return f"{session.address}, no answer for {time.monotonic() - silent:.0f} s"
     try:
-        workers = session.workers(fresh=False)
+        workers = session.workers(fresh=False, timeout=_SUMMARY_SECONDS)
     except errors.MillraceError:
         return f"{session.address}, unreachable"
     slots = sum(w.slots for w in workers)

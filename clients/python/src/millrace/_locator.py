@@ -33,14 +33,14 @@ class Locator:
         with self._lock:
             self._workers, self._addresses = {}, {}
 
-    def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
+    def workers(self, fresh: bool = True, timeout: float | None = None) -> list[worker_pb2.Worker]:
         """Returns the active workers, without the lists that grow with the number of a worker's
         peers and deaths. Without `fresh`, an answer that is less than one second old may be
-        returned."""
+        returned. `timeout`: as for `Connection.call`."""
         with self._lock:
             if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
                 return list(self._workers.values())
-        found = {w.worker_id: w for w in self.list_workers([worker_pb2.WORKER_STATE_ACTIVE])}
+        found = {w.worker_id: w for w in self.list_workers([worker_pb2.WORKER_STATE_ACTIVE], timeout=timeout)}
         with self._lock:
             self._workers, self._workers_at = found, time.monotonic()
             self._addresses.update((w.worker_id, w.data_address) for w in found.values())
@@ -50,6 +50,8 @@ class Locator:
         self,
         states: Sequence[worker_pb2.WorkerState],
         view: worker_pb2.WorkerView = worker_pb2.WORKER_VIEW_BASIC,
+        *,
+        timeout: float | None = None,
     ) -> list[worker_pb2.Worker]:
         """Lists the workers in these states. An empty list of states stands for all but the lost
         ones."""
@@ -57,7 +59,7 @@ class Locator:
         token = ""
         while True:
             request = worker_calls_pb2.ListWorkersRequest(page_size=1000, page_token=token, states=states, view=view)
-            page = self._connection.call("ListWorkers", request)
+            page = self._connection.call("ListWorkers", request, timeout=timeout)
             found += page.workers
             token = page.next_page_token
             if not token:

@@ -311,9 +311,9 @@ class Session:
 
     # ---- data ------------------------------------------------------------------------------------
 
-    def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
+    def workers(self, fresh: bool = True, timeout: float | None = None) -> list[worker_pb2.Worker]:
         """See `Locator.workers`."""
-        return self._locator.workers(fresh)
+        return self._locator.workers(fresh, timeout)
 
     def full_workers(self) -> list[worker_pb2.Worker]:
         """Returns the active workers with all their fields."""
