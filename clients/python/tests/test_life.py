@@ -133,6 +133,33 @@ def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) 
         assert client.submit(inc, 42).result(PATIENCE) == 43
 
 
+def test_a_result_that_is_fetched_before_the_restart_is_noticed(
+    restartable: Restartable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    noticed = threading.Event()
+    with Client(restartable.address, token=restartable.token, timeout=60, shared_memory=False) as client:
+        client.wait_for_workers(1, timeout=PATIENCE)
+        large = client.submit(np.ones, 100_000)
+        assert large.exception(PATIENCE) is None
+        renew = client.session._renew
+        watcher = client.session._watcher
+
+        def late(client_id: int) -> None:
+            noticed.wait(PATIENCE)
+            renew(client_id)
+
+        monkeypatch.setattr(watcher, "_renew", late)
+        restartable.stop()
+        restartable.start()
+        try:
+            with pytest.raises(errors.SchedulerLostError, match=r"started anew.*submit it again"):
+                large.result(PATIENCE)
+        finally:
+            noticed.set()
+        assert large.status == "lost"
+        assert any("a client without a name at 127.0.0.1:" in record.getMessage() for record in caplog.records)
+
+
 def test_submissions_while_the_scheduler_is_away(restartable: Restartable) -> None:
     with Client(restartable.address, token=restartable.token, timeout=60) as client:
         client.wait_for_workers(1, timeout=PATIENCE)

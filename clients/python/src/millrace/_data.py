@@ -59,6 +59,7 @@ class DataPlane:
     Args:
         locator: the workers, and the locations of results.
         waits: waits for the end of tasks.
+        confirm_lease: replaces the client's lease if the scheduler does not know it.
         token, metadata: the client's credentials.
         share: read and write the memory of workers on this host in place.
     """
@@ -67,12 +68,14 @@ class DataPlane:
         self,
         locator: Locator,
         waits: Waits,
+        confirm_lease: Callable[[], None],
         token: str,
         metadata: tuple[tuple[str, str], ...],
         *,
         share: bool,
     ) -> None:
         self._locator, self._waits, self._metadata = locator, waits, metadata
+        self._confirm_lease = confirm_lease
         self._turn = itertools.count()
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -192,6 +195,7 @@ class DataPlane:
         out: list[Any] = [None] * len(states)
         left = list(range(len(states)))
         pause = 0.02
+        confirmed = False
         while left:
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             if not (yield self._waits.ended([states[i] for i in left], remaining)):
@@ -206,7 +210,16 @@ class DataPlane:
                     out[i] = _decode(states[i], inline, ())
                 else:
                     far.append(i)
-            left = self._fetch_far(states, far, out, deadline, copy) if far else []
+            try:
+                left = self._fetch_far(states, far, out, deadline, copy) if far else []
+            except errors.NotFoundError:
+                if confirmed:
+                    raise
+                # The lease may have ended, or be of an earlier scheduler process, and the watch has
+                # not noticed it yet. Then the states get errors that name the cause.
+                confirmed = True
+                self._confirm_lease()
+                continue
             if left:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
@@ -229,7 +242,9 @@ class DataPlane:
             holders = [w for w in place.worker_ids if addresses.get(w)]
             if not holders:
                 if place.state == task_pb2.TASK_STATE_UNSPECIFIED:
-                    raise errors.NotFoundError(f"the scheduler does not know {_keys.name(states[i].key)} any more")
+                    raise errors.NotFoundError(
+                        f"the scheduler does not know {_keys.name(states[i].key)} any more: submit it again"
+                    )
                 again.append(i)
                 continue
             groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))

@@ -251,7 +251,7 @@ class Sender:
                     answer = self._submit(chunks)
                 self._tasks.acknowledge(client_id, specs, answer.task_ids, answer.revision)
         except grpc.RpcError as e:
-            what = f"submitting {len(specs)} tasks"
+            what = f"submitting {len(specs)} tasks" if len(specs) != 1 else "submitting a task"
             if errors.reason_of(e) == "SCHEDULER_FULL":
                 what += f", tried for {FULL_SECONDS:g} s"
             raise errors.from_rpc(e, what) from None

@@ -118,7 +118,9 @@ class Session:
         #: Waits for workers.
         self.worker_watch = WorkerWatch(connection)
         self._locator = Locator(connection)
-        self._data = DataPlane(self._locator, self.waits, connection.token, connection.metadata, share=share)
+        self._data = DataPlane(
+            self._locator, self.waits, self._confirm_lease, connection.token, connection.metadata, share=share
+        )
 
     # ---- the lease -------------------------------------------------------------------------------
 
@@ -189,6 +191,11 @@ class Session:
         _inherited.append((self.connection, self._watcher.stream, self._data, self._sender.orphan()))
         self._make_parts(share=False)
 
+    def _confirm_lease(self) -> None:
+        """Renews the lease, or opens a new one if the scheduler does not know it."""
+        with contextlib.suppress(errors.MillraceError):
+            self.call("RenewClient", client_pb2.RenewClientRequest(client_id=self.client_id))
+
     def _renew(self, client_id: int) -> None:
         """Opens a new lease if the scheduler does not know the old one, because the scheduler was
         restarted or the lease expired. Tasks that the old lease held are lost. Submissions that
@@ -204,9 +211,8 @@ class Session:
             calls = self._tasks.replace_lease(opened)
             self._watcher.silent_since = 0.0
             self._watcher.cancel()  # the stream may still wait with the old lease
-        _log.warning(
-            "client %s at %s: new lease, because %s", self._opening.name, self.address, self._lease.renewed_because
-        )
+        name = f"client {self._opening.name}" if self._opening.name else "a client without a name"
+        _log.warning("%s at %s: new lease, because %s", name, self.address, self._lease.renewed_because)
         run(calls)
 
     def _in_own_thread(self) -> bool:
