@@ -32,7 +32,7 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		say(leaver, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data, Written: true}}})
+		say(leaver, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data, Event: workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN}}})
 		if got := leaver.last.GetAcceptedWrites(); len(got) != 1 || got[0].GetTaskId() != data.GetTaskId() {
 			t.Fatalf("the write was answered by %v", leaver.last)
 		}
@@ -47,7 +47,7 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 		if leaver.last.GetDrained() {
 			t.Error("the worker may leave before its data is elsewhere")
 		}
-		say(other, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data}}})
+		say(other, &workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: data, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}}})
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if !leaver.last.GetDrained() {

@@ -28,7 +28,7 @@ func TestWorkersNearEachOtherAreIntroduced(t *testing.T) {
 		second := join("second", "a", cuda)
 		for _, pair := range [][2]*zero{{first, second}, {second, first}} {
 			told := pair[0].last.GetPeers()
-			if len(told) != 1 || told[0].GetWorkerId() != pair[1].id || !told[0].GetNear() || told[0].GetDataAddress() == "" {
+			if len(told) != 1 || told[0].GetWorkerId() != pair[1].id || !told[0].GetSameHost() || told[0].GetDataAddress() == "" {
 				t.Errorf("worker %d was told %v", pair[0].id, told)
 			}
 		}

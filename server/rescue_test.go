@@ -60,7 +60,7 @@ func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 		if s := state(tasks[0]).GetState(); s != pb.TaskState_TASK_STATE_RESCUING {
 			t.Errorf("an object that is being copied: %v", s)
 		}
-		say(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: rescues[0].GetObjects()[0]}}})
+		say(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{{Replica: rescues[0].GetObjects()[0], Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}}})
 		say(&workerv1.SessionRequest{Rescues: []*workerv1.RescueReport{{WorkerId: dead.id, Failed: rescues[0].GetObjects()[1:], Reason: "no room"}}})
 		say(&workerv1.SessionRequest{Rescues: []*workerv1.RescueReport{{WorkerId: dead.id, Unmapped: true}}})
 		if gone := survivor.last.GetPeers(); len(gone) != 1 || gone[0].GetWorkerId() != dead.id || gone[0].GetDataAddress() != "" {

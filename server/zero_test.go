@@ -105,7 +105,7 @@ func never(*workerv1.Assignment) *workerv1.TaskReport { return nil }
 func registration(name string) *workerv1.Registration {
 	return &workerv1.Registration{
 		Name: name, Incarnation: uuid.NewString(), Host: "testhost", Pid: 4711, DataAddress: "127.0.0.1:1", Slots: 1,
-		MemoryLimitBytes: 1 << 30, Executors: []string{"native", "python"}, NativeOps: []string{"bench.noop", "array.sum", "array.matmul"}, Zero: true,
+		MemoryLimitBytes: 1 << 30, Executors: []string{"native", "python"}, NativeOps: []string{"bench.noop", "array.sum", "array.matmul"},
 	}
 }
 

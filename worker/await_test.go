@@ -21,7 +21,7 @@ func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	}
 	a, b = start(t, s, with("host-0")), start(t, s, with("host-1"))
 	for _, w := range []*running{a, b} {
-		if !w.Registration.GetAwaits() {
+		if !w.Registration.GetNotifies() {
 			t.Fatal("a worker says that it does not tell of its results")
 		}
 		w.Send(&workerv1.SessionResponse{Peers: []*workerv1.Peer{

@@ -124,7 +124,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 		t.Helper()
 		w.Until("a report on what was written", func() bool {
 			for _, o := range w.Objects {
-				if o.GetReplica().GetTaskId() == task && o.GetWritten() {
+				if o.GetReplica().GetTaskId() == task && o.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN {
 					w.Objects = nil
 					return true
 				}

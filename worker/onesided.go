@@ -94,9 +94,9 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 		return live.context.Accept(ctx, request)
 	}
 	switch {
-	case request.GetGiveUpToken() != 0:
+	case request.GetCloseToken() != 0:
 		return new(workerv1.ConnectResponse), nil
-	case request.GetServedToken() != 0:
+	case request.GetCheckToken() != 0:
 		return &workerv1.ConnectResponse{Ended: true}, nil
 	}
 	if err := o.config.Acceptable(request.GetReader()); err != nil {

@@ -43,7 +43,7 @@ func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 func TestRefusedConnectionsOpenNothing(t *testing.T) {
 	c := Config{Token: "cluster", AcceptTokens: []string{"task"}}
 	o := &oneSided{config: ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}, workers: workerTokens(c)}
-	junk := &workerv1.ConnectRequest{Reader: &workerv1.Endpoint{Version: "1.19.0", Address: bytes.Repeat([]byte{0xff}, 500), Token: 5}}
+	junk := &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_Reader{Reader: &workerv1.Endpoint{Version: "1.19.0", Address: bytes.Repeat([]byte{0xff}, 500), Token: 5}}}
 	for name, tc := range map[string]struct {
 		token   string
 		request *workerv1.ConnectRequest
@@ -53,12 +53,12 @@ func TestRefusedConnectionsOpenNothing(t *testing.T) {
 		"nobody":                 {"", junk, codes.PermissionDenied},
 		"a worker with junk":     {"cluster", junk, codes.FailedPrecondition},
 		"a worker with nothing":  {"cluster", new(workerv1.ConnectRequest), codes.FailedPrecondition},
-		"a connection given up":  {"cluster", &workerv1.ConnectRequest{GiveUpToken: 5}, codes.OK},
-		"a connection asked for": {"cluster", &workerv1.ConnectRequest{ServedToken: 5}, codes.OK},
+		"a connection given up":  {"cluster", &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CloseToken{CloseToken: 5}}, codes.OK},
+		"a connection asked for": {"cluster", &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CheckToken{CheckToken: 5}}, codes.OK},
 	} {
 		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("authorization", "Bearer "+tc.token))
 		response, err := o.accept(ctx, tc.request)
-		if status.Code(err) != tc.want || response.GetEnded() != (tc.request.GetServedToken() != 0) {
+		if status.Code(err) != tc.want || response.GetEnded() != (tc.request.GetCheckToken() != 0) {
 			t.Errorf("%s: %v, %v", name, response, err)
 		}
 		if o.tried {

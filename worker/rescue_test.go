@@ -28,7 +28,7 @@ func TestRescueIsAnswered(t *testing.T) {
 	for _, incarnation := range []string{uuid.NewString(), "nonsense"} {
 		order(incarnation)
 		w.Until("both answers", func() bool { return len(w.Objects) == 1 && len(w.Rescues) == 1 })
-		if o := w.Objects[0].GetReplica(); o.GetTaskId() != 100 || o.GetGeneration() != 1 || o.GetBytes() < 1<<20 || w.Objects[0].GetLost() {
+		if o := w.Objects[0].GetReplica(); o.GetTaskId() != 100 || o.GetGeneration() != 1 || o.GetBytes() < 1<<20 || (w.Objects[0].GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST) {
 			t.Errorf("what is here: %v", w.Objects[0])
 		}
 		r := w.Rescues[0]

@@ -238,7 +238,7 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 			lost++
 			w.Until("a report that the object is lost", func() bool {
 				for _, o := range w.Objects {
-					if o.GetLost() && o.GetReplica().GetTaskId() == task {
+					if (o.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST) && o.GetReplica().GetTaskId() == task {
 						return true
 					}
 				}

@@ -293,7 +293,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	registration := &workerv1.Registration{
 		Name: c.Name, Incarnation: incarnation.String(), Pid: int64(os.Getpid()), Device: millracev1.DeviceKind_DEVICE_KIND_HOST,
 		Slots: uint32(c.Slots), Resources: c.Resources, MemoryLimitBytes: c.MemoryLimitBytes, Version: c.Version,
-		Executors: []string{"native"}, Zero: c.Zero,
+		Executors: []string{"native"},
 	}
 	if registration.Host, err = os.Hostname(); err != nil {
 		return fmt.Errorf("worker: %w", err)
@@ -406,7 +406,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		Log:       c.Log,
 	})
 	defer notifier.Close()
-	data.Notify, registration.Awaits = notifier.Serve, true
+	data.Notify, registration.Notifies = notifier.Serve, true
 	var lender *borrow.Server
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)

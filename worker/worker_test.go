@@ -382,7 +382,7 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 		}
 	}
 	b.Until("the fetched copy", func() bool { return len(b.Objects) == 1 })
-	if o := b.Objects[0]; o.GetReplica().GetTaskId() != 1 || o.GetReplica().GetBytes() != r.GetOutputBytes() || o.GetLost() {
+	if o := b.Objects[0]; o.GetReplica().GetTaskId() != 1 || o.GetReplica().GetBytes() != r.GetOutputBytes() || (o.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST) {
 		t.Errorf("gained %v", o)
 	}
 	// Inline inputs, and inputs without a holder.
@@ -600,9 +600,6 @@ func TestReflectionOfTheDataPortAsksForTheToken(t *testing.T) {
 
 func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Zero = true })
-	if !w.Registration.GetZero() {
-		t.Error("it does not say that it is one")
-	}
 	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 1})
 	w.Report(2, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED)
 	if r := w.Report(1); len(r.GetInlineResult()) == 0 {

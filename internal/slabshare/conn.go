@@ -111,10 +111,10 @@ func DialNotify(ctx context.Context, dataAddress, token string) (*net.UnixConn, 
 		return nil, fmt.Errorf("worker at %s: %w: %w", dataAddress, ErrNotHere, err)
 	}
 	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1}
-	welcome, file, err := c.greet(ctx, &hostv1.BorrowHello{Token: token, Words: true})
+	welcome, file, err := c.greet(ctx, &hostv1.BorrowHello{Token: token, Notifications: true})
 	c.Free()
 	closeAll(file)
-	if err == nil && !welcome.GetWords() {
+	if err == nil && !welcome.GetNotifications() {
 		err = fmt.Errorf("%w: it takes no notifications there", ErrRefused)
 	}
 	if err != nil {
@@ -151,23 +151,23 @@ func (c *Conn) greet(ctx context.Context, hello *hostv1.BorrowHello) (*hostv1.Bo
 	}
 	_ = c.unix.SetDeadline(time.Time{})
 	welcome, expected := response.GetWelcome(), 0
-	if welcome.GetDevice() == nil && !welcome.GetWords() {
+	if welcome.GetDevice() == nil && !welcome.GetNotifications() {
 		expected++
 	}
-	if welcome.GetBoard() {
+	if welcome.GetObjectIndex() {
 		expected += 3
 	}
 	switch {
 	case response.GetError() != nil:
 		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
-	case welcome == nil || len(files) != expected || welcome.GetBoard() && !hello.GetBoard() || welcome.GetWords() && !hello.GetWords():
+	case welcome == nil || len(files) != expected || welcome.GetObjectIndex() && !hello.GetObjectIndex() || welcome.GetNotifications() && !hello.GetNotifications():
 		err = fmt.Errorf("%w: it passed %d descriptors instead of %d", ErrRefused, len(files), expected)
 	}
 	if err != nil {
 		closeAll(files...)
 		return nil, nil, err
 	}
-	if welcome.GetBoard() {
+	if welcome.GetObjectIndex() {
 		own := expected - 3
 		c.Index, c.Slots, c.EgressToken, files = files[own], files[own+1], files[own+2], files[:own]
 	}

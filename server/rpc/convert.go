@@ -306,7 +306,7 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 		Worker: sched.WorkerRegistered{
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
 			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
-			Notifies:       r.GetAwaits() && r.GetDataAddress() != "",
+			Notifies:       r.GetNotifies() && r.GetDataAddress() != "",
 			PipelinedReads: r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
 			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {
@@ -337,7 +337,8 @@ func objectOf(o *workerv1.ObjectReport) objectKey {
 func lastReports(objects []*workerv1.ObjectReport) map[objectKey]int {
 	gained, lost := false, false
 	for _, o := range objects {
-		gained, lost = gained || !o.GetLost(), lost || o.GetLost()
+		isLost := o.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST
+		gained, lost = gained || !isLost, lost || isLost
 	}
 	if !gained || !lost {
 		return nil
@@ -363,10 +364,10 @@ func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 		if last != nil && last[objectOf(object)] != i {
 			continue // A later report about the same object follows.
 		}
-		if object.GetLost() {
+		if object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST {
 			inbound.Lost = append(inbound.Lost, replica)
 		} else {
-			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult(), Written: object.GetWritten()})
+			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult(), Written: object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN})
 		}
 	}
 	if stats := message.GetStats(); stats != nil {

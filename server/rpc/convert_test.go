@@ -188,7 +188,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 		report.Unreachable[0].Task != 7 || report.Unreachable[0].Generation != 7 || report.Unreachable[0].FailedAt[0] != 7 || report.Unreachable[0].MissingAt[0] != 7 {
 		t.Errorf("report: %+v", report)
 	}
-	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || !inbound.Draining || len(inbound.MissingFunctions) != 1 {
+	if len(inbound.Lost) != 0 || len(inbound.Gained) != 1 || !inbound.Gained[0].Written || !inbound.Leaving || !inbound.Draining || len(inbound.MissingFunctions) != 1 {
 		t.Errorf("inbound: %+v", inbound)
 	}
 	rescue := schedapi.RescueReport{Dead: 7, Failed: []sched.Replica{{Task: 7, Generation: 7, Bytes: 7}}, Reason: "s", Unmapped: true}

@@ -244,7 +244,7 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
 	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *workerv1.Peer {
-		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, Near: p.SameHost}
+		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, SameHost: p.SameHost}
 	})
 	message.Assignments = message.Assignments[:0]
 	for i := range o.Assignments {
@@ -309,8 +309,8 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	into.Bytes = i.Bytes
 	into.InlineResult = i.Inline
 	into.Pending = i.Pending
-	into.RelayWorkerId = number[uint32, ids.WorkerID](i.Upstream)
-	into.Relayed = i.Downstream
+	into.UpstreamWorkerId = number[uint32, ids.WorkerID](i.Upstream)
+	into.HasDownstream = i.Downstream
 	first := len(m.holders)
 	for _, holder := range i.Holders {
 		m.holders = append(m.holders, number[uint32, ids.WorkerID](holder))

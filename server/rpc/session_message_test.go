@@ -117,7 +117,11 @@ func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
 
 func TestTheLastWordAboutAnObjectCounts(t *testing.T) {
 	report := func(task uint64, lost bool) *workerv1.ObjectReport {
-		return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: task, Generation: 1}, Lost: lost}
+		event := workerv1.ObjectEvent_OBJECT_EVENT_GAINED
+		if lost {
+			event = workerv1.ObjectEvent_OBJECT_EVENT_LOST
+		}
+		return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: task, Generation: 1}, Event: event}
 	}
 	said := inboundFrom(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{
 		report(1, true), report(1, false), report(2, false), report(2, true), report(3, false), report(4, true),

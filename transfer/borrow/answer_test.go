@@ -21,7 +21,7 @@ func TestALengthThatDiffersIsNamed(t *testing.T) {
 		"0 frame sizes":    func(pb *hostv1.BorrowAcquiredMany) { pb.FrameBytes = nil },
 	} {
 		pb := &hostv1.BorrowAcquiredMany{
-			LeaseIds: []uint64{1}, Refusals: []uint32{0}, Generations: []uint32{1}, Frames: []uint32{1}, HeaderBytes: []uint32{0},
+			LeaseIds: []uint64{1}, Refusals: []hostv1.Refusal{0}, Generations: []uint32{1}, Frames: []uint32{1}, HeaderBytes: []uint32{0},
 			FrameOffsets: []uint64{4096}, FrameBytes: []uint64{8},
 		}
 		cut(pb)

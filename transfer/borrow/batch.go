@@ -14,13 +14,6 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Values of BorrowAcquiredMany.refusals.
-const (
-	lentNotRefused uint32 = iota
-	lentNotHere
-	lentElsewhere
-)
-
 // Batch holds the loans that one peer gave for one request. It serves the same purpose as Borrow,
 // for thousands of objects: the work per loan is small, and one call ends many loans. Its methods
 // must be called by one goroutine at a time.
@@ -112,7 +105,7 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 	for i, r := range refs {
 		o := &b.Objects[i]
 		switch {
-		case pb.GetRefusals()[i] == lentNotHere:
+		case pb.GetRefusals()[i] == hostv1.Refusal_REFUSAL_NOT_HERE:
 			o.Err = fmt.Errorf("%s on %s: %w", r, at, transfer.ErrNotHere)
 			continue
 		case b.leases[i].id == 0:
@@ -186,7 +179,7 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 		refs[i] = transfer.Ref{Task: ids.TaskID(order.GetTaskIds()[i]), Generation: ids.Attempt(order.GetGenerations()[i])}
 	}
 	out := &hostv1.BorrowAcquiredMany{
-		LeaseIds: make([]uint64, n), Refusals: make([]uint32, n), Generations: make([]uint32, n), Frames: make([]uint32, n),
+		LeaseIds: make([]uint64, n), Refusals: make([]hostv1.Refusal, n), Generations: make([]uint32, n), Frames: make([]uint32, n),
 		HeaderBytes: make([]uint32, n), FrameOffsets: make([]uint64, 0, n), FrameBytes: make([]uint64, 0, n),
 	}
 	lent := make(map[transfer.LeaseID]uint64, n)
@@ -196,12 +189,12 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
-			out.Refusals[i] = lentNotHere
+			out.Refusals[i] = hostv1.Refusal_REFUSAL_NOT_HERE
 		case l.Lease == 0:
-			out.Refusals[i] = lentElsewhere
+			out.Refusals[i] = hostv1.Refusal_REFUSAL_ELSEWHERE
 		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
-			out.Refusals[i] = lentElsewhere
+			out.Refusals[i] = hostv1.Refusal_REFUSAL_ELSEWHERE
 		default:
 			lent[l.Lease] = 0
 			if c.reader.Worker == 0 {

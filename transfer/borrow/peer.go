@@ -76,7 +76,7 @@ func (c *peer) over() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &hostv1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoIndex, Pinned: c.path.config.Pinned}
+	hello := &hostv1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, ObjectIndex: !c.path.config.NoIndex, Pinned: c.path.config.Pinned}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -291,7 +291,7 @@ func (c *peer) decline(r *hostv1.BorrowResponse) {
 func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *hostv1.ReadLease, limit time.Time) transfer.Loan {
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
-		if pb.GetRefusal() == reasonElsewhere {
+		if pb.GetRefusal() == hostv1.Refusal_REFUSAL_ELSEWHERE {
 			err = transfer.ErrUnreachable
 		}
 		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}

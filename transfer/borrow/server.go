@@ -19,14 +19,12 @@ import (
 	"github.com/millrace/millrace/transfer/objindex"
 )
 
-// Reasons of refusals, in BorrowResponse.error and ReadLease.refusal.
+// Reasons of refusals, in BorrowResponse.error.
 const (
-	reasonDenied    = "UNAUTHENTICATED"
-	reasonProtocol  = "PROTOCOL_VIOLATION"
-	reasonElsewhere = "OBJECT_ELSEWHERE"
-	reasonNotHere   = "OBJECT_NOT_HERE"
-	reasonNoPlace   = "NO_PLACE"
-	reasonDevice    = "DEVICE_MEMORY"
+	reasonDenied   = "UNAUTHENTICATED"
+	reasonProtocol = "PROTOCOL_VIOLATION"
+	reasonNoPlace  = "NO_PLACE"
+	reasonDevice   = "DEVICE_MEMORY"
 )
 
 const (

@@ -127,7 +127,7 @@ func (c *serving) serve(ctx context.Context) error {
 		return err
 	}
 	c.server.greeted(c)
-	if hello.GetHello().GetWords() {
+	if hello.GetHello().GetNotifications() {
 		c.server.config.Notify(c.unix)
 		return nil
 	}
@@ -174,12 +174,12 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		return refuse(reasonProtocol, "the first message must be a hello")
 	case config.Accept != nil && !config.Accept(hello.GetToken()):
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
-	case hello.GetWords() && config.Notify == nil:
+	case hello.GetNotifications() && config.Notify == nil:
 		return refuse(reasonProtocol, "this worker tells nobody of results")
-	case hello.GetWords():
+	case hello.GetNotifications():
 		id := config.Space.Identity()
 		return slabshare.Write(c.unix, &hostv1.BorrowResponse{Call: request.GetCall(), Answer: &hostv1.BorrowResponse_Welcome{
-			Welcome: &hostv1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Words: true},
+			Welcome: &hostv1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Notifications: true},
 		}})
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
@@ -212,9 +212,9 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		welcome.Device = &hostv1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
 	}
 	files := []*os.File{file}
-	if hello.GetBoard() && !c.write && config.Index != nil && c.lent.Space == config.Space {
+	if hello.GetObjectIndex() && !c.write && config.Index != nil && c.lent.Space == config.Space {
 		if c.slots, err = config.Index.NewReaderSlots(); err == nil {
-			welcome.Board, files = true, append(files, config.Index.File(), c.slots.File(), config.Index.EgressTokenFile())
+			welcome.ObjectIndex, files = true, append(files, config.Index.File(), c.slots.File(), config.Index.EgressTokenFile())
 		} else {
 			config.Log.Warn("a same-host reader has to ask for every object", "error", err)
 		}
@@ -328,12 +328,12 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 		out.Leases[i] = lease
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
-			lease.Refusal = reasonNotHere
+			lease.Refusal = hostv1.Refusal_REFUSAL_NOT_HERE
 		case l.Lease == 0:
-			lease.Refusal = reasonElsewhere
+			lease.Refusal = hostv1.Refusal_REFUSAL_ELSEWHERE
 		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
-			lease.Refusal = reasonElsewhere
+			lease.Refusal = hostv1.Refusal_REFUSAL_ELSEWHERE
 		default:
 			lent[l.Lease] = 0
 			if c.reader.Worker == 0 {

@@ -202,7 +202,7 @@ func newToken() uint64 {
 // request, it opens the endpoint for the answers to a reader, ends it, or reports whether it is
 // still served. Its error is a gRPC status.
 func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
-	if token := request.GetGiveUpToken(); token != 0 {
+	if token := request.GetCloseToken(); token != 0 {
 		c.do(func(l *loop) {
 			// Only a connection on which we serve. The other side ends its own connections itself.
 			if n := l.conns[token]; n != nil && n.bytes == 0 {
@@ -211,7 +211,7 @@ func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*
 		})
 		return new(workerv1.ConnectResponse), nil
 	}
-	if token := request.GetServedToken(); token != 0 {
+	if token := request.GetCheckToken(); token != 0 {
 		served, err := ask(c, func(l *loop) bool {
 			n := l.conns[token]
 			return n != nil && n.failure == nil && n.bytes == 0

@@ -171,7 +171,7 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 // nor does one when the path is closing.
 func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 	// A failure is harmless: the leases expire.
-	p.tell(peer, &workerv1.ConnectRequest{GiveUpToken: n.theirs}, func(*workerv1.ConnectResponse, error) {})
+	p.tell(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CloseToken{CloseToken: n.theirs}}, func(*workerv1.ConnectResponse, error) {})
 }
 
 // askServed asks a source that has been silent for a while, over the control connection, whether it
@@ -179,7 +179,7 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 // failed because a connection in the other direction was closed, while our endpoint works. UCX
 // reports nothing then, and our messages get no answer.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
-	p.tell(peer, &workerv1.ConnectRequest{ServedToken: n.theirs}, func(response *workerv1.ConnectResponse, err error) {
+	p.tell(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CheckToken{CheckToken: n.theirs}}, func(response *workerv1.ConnectResponse, err error) {
 		if errors.Is(err, ErrNoConnection) {
 			// The source does not know this request, so it is not asked again. A fetch whose
 			// messages are lost there stalls.
@@ -244,7 +244,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, wireUpSteps*p.config.StallTimeout)
 	defer cancel()
 	response, err := p.config.Connect(ctx, peer, &workerv1.ConnectRequest{
-		Reader: p.c.local(token), ReaderWorkerId: uint32(p.config.Worker()),
+		Request: &workerv1.ConnectRequest_Reader{Reader: p.c.local(token)}, ReaderWorkerId: uint32(p.config.Worker()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, dialError(ctx, err))

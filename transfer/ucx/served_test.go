@@ -116,7 +116,7 @@ func TestASourceThatIsSlowKeepsItsConnection(t *testing.T) {
 	asked := 0 // only one request at a time
 	reader.through(t, transfertest.Patience, func(r *workerv1.ConnectRequest, on carry) (*workerv1.ConnectResponse, error) {
 		response, err := on(r)
-		if r.GetServedToken() != 0 {
+		if r.GetCheckToken() != 0 {
 			if asked++; asked == 2 {
 				answer()
 			}
@@ -136,7 +136,7 @@ func TestASourceThatDoesNotKnowTheQuestionIsAskedOnce(t *testing.T) {
 	source, reader := newWorker(t, transports["tcp"]), newWorker(t, transports["tcp"])
 	var asked atomic.Int32
 	reader.through(t, 2*time.Second, func(r *workerv1.ConnectRequest, on carry) (*workerv1.ConnectResponse, error) {
-		if r.GetServedToken() != 0 {
+		if r.GetCheckToken() != 0 {
 			asked.Add(1)
 			r = new(workerv1.ConnectRequest) // an older worker reads the request like this
 		}

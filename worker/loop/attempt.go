@@ -221,7 +221,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 			continue
 		}
 		missing := lifecycle.Input{
-			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Relay: ids.WorkerID(in.GetRelayWorkerId()), Relayed: in.GetRelayed(),
+			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Relay: ids.WorkerID(in.GetUpstreamWorkerId()), Relayed: in.GetHasDownstream(),
 		}
 		for _, h := range in.GetHolders() {
 			missing.Holders = append(missing.Holders, ids.WorkerID(h))
@@ -347,7 +347,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Gained:
 		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
-		}})
+		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
 	case lifecycle.Admit:
 		if w.borrow(w.attempts[e.Ref], true) {
 			return nil

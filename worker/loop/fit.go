@@ -153,7 +153,7 @@ func sendable(m *workerv1.SessionRequest) (wrong []string) {
 	for _, o := range m.GetObjects() {
 		if err := unsendable(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{o}}); err != nil {
 			wrong = append(wrong, fmt.Sprintf("what is known of the result of t%d: %v", o.GetReplica().GetTaskId(), err))
-			o = &workerv1.ObjectReport{Replica: o.GetReplica(), Lost: o.GetLost(), Written: o.GetWritten()}
+			o = &workerv1.ObjectReport{Replica: o.GetReplica(), Event: o.GetEvent()}
 		}
 		objects = append(objects, o)
 	}

@@ -76,7 +76,11 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 	o := newOutbox()
 	const objects, functions, failed = 300_000, 100_000, 500_000
 	for i := range uint64(objects) {
-		o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0})
+		event := workerv1.ObjectEvent_OBJECT_EVENT_GAINED
+		if i%2 == 0 {
+			event = workerv1.ObjectEvent_OBJECT_EVENT_LOST
+		}
+		o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: i + 1, Generation: 1}, Event: event})
 	}
 	for range functions {
 		o.missing(make([]byte, 32))

@@ -99,7 +99,7 @@ func (w *Worker) chooseInPlace(a *attempt) {
 // inPlace returns the peer at which an input is to be read in place, if there is one.
 func (w *Worker) inPlace(a *attempt, in *workerv1.Input) (transfer.Peer, bool) {
 	bytes := in.GetBytes()
-	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetRelayWorkerId() != 0 || in.GetRelayed() {
+	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetUpstreamWorkerId() != 0 || in.GetHasDownstream() {
 		return transfer.Peer{}, false
 	}
 	if a.reading == device.ReadsOnce && bytes > inPlaceBytes {

@@ -357,8 +357,8 @@ func TestResultOfABrokenLoanIsThrownAway(t *testing.T) {
 func TestInputsThatAreFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	relayed, behind, large := checksumOf(1001, 1), checksumOf(1002, 2), checksumOf(1003, 3)
-	relayed.Inputs[0].Relayed = true
-	behind.Inputs[0].RelayWorkerId = shelfPeer
+	relayed.Inputs[0].HasDownstream = true
+	behind.Inputs[0].UpstreamWorkerId = shelfPeer
 	large.Inputs[0].Bytes = 5 << 20 // the declared size
 	s.Assign(relayed, behind, large)
 	for task := uint64(1001); task <= 1003; task++ {

@@ -536,7 +536,7 @@ func (w *Worker) handle(x any) {
 	case gone:
 		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
-		}, Lost: true})
+		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
 	case lastFetched:
 		w.step(x.event)
 		x.times.usable = time.Since(x.times.wanted)

@@ -153,6 +153,10 @@ func (o *outbox) signal() {
 	}
 }
 
+func isWrite(r *workerv1.ObjectReport) bool {
+	return r.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN
+}
+
 // reopen prepares for a new session: it queues the message again that was being sent when the last
 // session ended. It returns the attempts whose final reports are queued. Queued reports on objects
 // also appear in the inventory of the registration; the double report does no harm. Objects that
@@ -164,7 +168,7 @@ func (o *outbox) reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.tasks = append(o.inFlight, o.tasks...)
 	o.inFlight = nil
 	o.functions = nil
-	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), (*workerv1.ObjectReport).GetWritten), written...)
+	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), isWrite), written...)
 	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
 	for _, r := range o.tasks {

@@ -75,7 +75,7 @@ func (in *written) Commit(ctx context.Context) error {
 	bytes := in.head.Bytes() + uint64(len(in.head.Header))
 	x := &writing{id: in.id, life: in.life, answer: make(chan error, 1), report: &workerv1.ObjectReport{Replica: &workerv1.Replica{
 		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
-	}, Written: true}}
+	}, Event: workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN}}
 	if bytes <= uint64(w.inlineBytes.Load()) {
 		// The inline value is made before the object is sealed: a sealed object may be moved to
 		// another tier.

@@ -102,7 +102,7 @@ func (w *Worker) rescueEnded(x rescued) {
 }
 
 func objectHere(id ledger.ObjectID, bytes uint64) *workerv1.ObjectReport {
-	return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}}
+	return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}
 }
 
 // rescuing is the sink of a rescue. One goroutine uses it.

@@ -73,7 +73,7 @@ func (w *Worker) setPeer(pb *workerv1.Peer) {
 	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
 		w.fetching.Go(func() { path.Forget(old.Address) })
 	}
-	if pb.GetNear() {
+	if pb.GetSameHost() {
 		w.prepare(w.peers[id])
 	}
 }

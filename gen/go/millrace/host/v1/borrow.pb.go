@@ -26,6 +26,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Refusal says why an object cannot be leased.
+type Refusal int32
+
+const (
+	// It is leased.
+	Refusal_REFUSAL_UNSPECIFIED Refusal = 0
+	// The worker does not hold it.
+	Refusal_REFUSAL_NOT_HERE Refusal = 1
+	// It lies in other memory than that which was asked about. DataService.ReadObjects has it.
+	Refusal_REFUSAL_ELSEWHERE Refusal = 2
+)
+
+// Enum value maps for Refusal.
+var (
+	Refusal_name = map[int32]string{
+		0: "REFUSAL_UNSPECIFIED",
+		1: "REFUSAL_NOT_HERE",
+		2: "REFUSAL_ELSEWHERE",
+	}
+	Refusal_value = map[string]int32{
+		"REFUSAL_UNSPECIFIED": 0,
+		"REFUSAL_NOT_HERE":    1,
+		"REFUSAL_ELSEWHERE":   2,
+	}
+)
+
+func (x Refusal) Enum() *Refusal {
+	p := new(Refusal)
+	*p = x
+	return p
+}
+
+func (x Refusal) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Refusal) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_host_v1_borrow_proto_enumTypes[0].Descriptor()
+}
+
+func (Refusal) Type() protoreflect.EnumType {
+	return &file_millrace_host_v1_borrow_proto_enumTypes[0]
+}
+
+func (x Refusal) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Refusal.Descriptor instead.
+func (Refusal) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{0}
+}
+
 // BorrowRequest is what a reader or writer asks of a worker. The first one is a hello.
 type BorrowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -408,14 +461,14 @@ type BorrowHello struct {
 	Write bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
 	// The reader maps memory of GPUs. Others are refused by a worker whose memory lies on one.
 	Device bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
-	// The reader looks at a board, if there is one.
-	Board bool `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"`
+	// The reader uses the shared object index, if there is one.
+	ObjectIndex bool `protobuf:"varint,5,opt,name=object_index,json=objectIndex,proto3" json:"object_index,omitempty"`
 	// The reader wants the pinned host memory below the GPU on which the worker's memory lies: its descriptor comes with the welcome,
 	// and those objects can be leased that lie there. A worker without such memory refuses.
 	Pinned bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
-	// The connection is to carry what workers tell each other of results, in place of loans: no descriptor comes with the welcome, and
-	// no message of this protocol follows it. Workers only.
-	Words         bool `protobuf:"varint,7,opt,name=words,proto3" json:"words,omitempty"`
+	// The connection is to carry completion notifications instead of leases: no descriptor comes with the welcome, and no
+	// message of this protocol follows it. Workers only.
+	Notifications bool `protobuf:"varint,7,opt,name=notifications,proto3" json:"notifications,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,9 +531,9 @@ func (x *BorrowHello) GetDevice() bool {
 	return false
 }
 
-func (x *BorrowHello) GetBoard() bool {
+func (x *BorrowHello) GetObjectIndex() bool {
 	if x != nil {
-		return x.Board
+		return x.ObjectIndex
 	}
 	return false
 }
@@ -492,9 +545,9 @@ func (x *BorrowHello) GetPinned() bool {
 	return false
 }
 
-func (x *BorrowHello) GetWords() bool {
+func (x *BorrowHello) GetNotifications() bool {
 	if x != nil {
-		return x.Words
+		return x.Notifications
 	}
 	return false
 }
@@ -512,12 +565,12 @@ type BorrowWelcome struct {
 	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor of it comes with the welcome.
 	Device *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
-	// Three more descriptors come with the welcome, behind that of the memory: of the board on which objects are found without a
-	// lease, which is mapped for reading; of this connection's slots, and of the turn that all readers share, which are mapped for
-	// writing. Set only if the hello asked for it.
-	Board bool `protobuf:"varint,6,opt,name=board,proto3" json:"board,omitempty"`
-	// The connection is for words from now on.
-	Words         bool `protobuf:"varint,7,opt,name=words,proto3" json:"words,omitempty"`
+	// Three more descriptors come with the welcome, behind that of the memory: of the shared object index, by which
+	// objects are found without a lease, mapped for reading; of this connection's reader slots, and of the egress token
+	// that all readers share, both mapped for writing. Set only if the hello asked for it.
+	ObjectIndex bool `protobuf:"varint,6,opt,name=object_index,json=objectIndex,proto3" json:"object_index,omitempty"`
+	// The connection carries completion notifications from now on.
+	Notifications bool `protobuf:"varint,7,opt,name=notifications,proto3" json:"notifications,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -587,16 +640,16 @@ func (x *BorrowWelcome) GetDevice() *DeviceMemory {
 	return nil
 }
 
-func (x *BorrowWelcome) GetBoard() bool {
+func (x *BorrowWelcome) GetObjectIndex() bool {
 	if x != nil {
-		return x.Board
+		return x.ObjectIndex
 	}
 	return false
 }
 
-func (x *BorrowWelcome) GetWords() bool {
+func (x *BorrowWelcome) GetNotifications() bool {
 	if x != nil {
-		return x.Words
+		return x.Notifications
 	}
 	return false
 }
@@ -671,8 +724,8 @@ type BorrowAcquiredMany struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leases; 0: refused.
 	LeaseIds []uint64 `protobuf:"varint,1,rep,packed,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
-	// Why: 0 not refused, 1 OBJECT_NOT_HERE, 2 OBJECT_ELSEWHERE.
-	Refusals []uint32 `protobuf:"varint,2,rep,packed,name=refusals,proto3" json:"refusals,omitempty"`
+	// Why, for each object.
+	Refusals []Refusal `protobuf:"varint,2,rep,packed,name=refusals,proto3,enum=millrace.host.v1.Refusal" json:"refusals,omitempty"`
 	// Generations of what is lent.
 	Generations []uint32 `protobuf:"varint,3,rep,packed,name=generations,proto3" json:"generations,omitempty"`
 	// How many frames each object has.
@@ -726,7 +779,7 @@ func (x *BorrowAcquiredMany) GetLeaseIds() []uint64 {
 	return nil
 }
 
-func (x *BorrowAcquiredMany) GetRefusals() []uint32 {
+func (x *BorrowAcquiredMany) GetRefusals() []Refusal {
 	if x != nil {
 		return x.Refusals
 	}
@@ -1060,9 +1113,8 @@ type ReadLease struct {
 	Head *v1.ObjectHead `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
 	// Where its frames lie.
 	Frames []*FrameLocation `protobuf:"bytes,3,rep,name=frames,proto3" json:"frames,omitempty"`
-	// Why there is no lease: OBJECT_NOT_HERE, or OBJECT_ELSEWHERE for one that lies in other memory than that which was asked about
-	// and can be had by ReadObjects. Empty with a lease.
-	Refusal       string `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// Why there is no lease. UNSPECIFIED with a lease.
+	Refusal       Refusal `protobuf:"varint,4,opt,name=refusal,proto3,enum=millrace.host.v1.Refusal" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,11 +1170,11 @@ func (x *ReadLease) GetFrames() []*FrameLocation {
 	return nil
 }
 
-func (x *ReadLease) GetRefusal() string {
+func (x *ReadLease) GetRefusal() Refusal {
 	if x != nil {
 		return x.Refusal
 	}
-	return ""
+	return Refusal_REFUSAL_UNSPECIFIED
 }
 
 // BorrowAcquired holds the leases.
@@ -1407,32 +1459,32 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\acreated\x18\a \x01(\v2\x1f.millrace.host.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12K\n" +
 	"\racquired_many\x18\t \x01(\v2$.millrace.host.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
-	"\x06answer\"\xbf\x01\n" +
+	"\x06answer\"\xdc\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
 	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
-	"\x06device\x18\x04 \x01(\bR\x06device\x12\x14\n" +
-	"\x05board\x18\x05 \x01(\bR\x05board\x12\x16\n" +
-	"\x06pinned\x18\x06 \x01(\bR\x06pinned\x12\x14\n" +
-	"\x05words\x18\a \x01(\bR\x05words\"\x81\x02\n" +
+	"\x06device\x18\x04 \x01(\bR\x06device\x12!\n" +
+	"\fobject_index\x18\x05 \x01(\bR\vobjectIndex\x12\x16\n" +
+	"\x06pinned\x18\x06 \x01(\bR\x06pinned\x12$\n" +
+	"\rnotifications\x18\a \x01(\bR\rnotifications\"\x9e\x02\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x126\n" +
-	"\x06device\x18\x05 \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\x12\x14\n" +
-	"\x05board\x18\x06 \x01(\bR\x05board\x12\x14\n" +
-	"\x05words\x18\a \x01(\bR\x05words\"\x90\x01\n" +
+	"\x06device\x18\x05 \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\x12!\n" +
+	"\fobject_index\x18\x06 \x01(\bR\vobjectIndex\x12$\n" +
+	"\rnotifications\x18\a \x01(\bR\rnotifications\"\x90\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
 	"\n" +
 	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +
 	"\btask_ids\x18\x02 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\ataskIds\x12+\n" +
-	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\x8a\x02\n" +
+	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\xa5\x02\n" +
 	"\x12BorrowAcquiredMany\x12\x1b\n" +
-	"\tlease_ids\x18\x01 \x03(\x04R\bleaseIds\x12\x1a\n" +
-	"\brefusals\x18\x02 \x03(\rR\brefusals\x12 \n" +
+	"\tlease_ids\x18\x01 \x03(\x04R\bleaseIds\x125\n" +
+	"\brefusals\x18\x02 \x03(\x0e2\x19.millrace.host.v1.RefusalR\brefusals\x12 \n" +
 	"\vgenerations\x18\x03 \x03(\rR\vgenerations\x12\x16\n" +
 	"\x06frames\x18\x04 \x03(\rR\x06frames\x12!\n" +
 	"\fheader_bytes\x18\x05 \x03(\rR\vheaderBytes\x12#\n" +
@@ -1456,12 +1508,12 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aobjects\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12(\n" +
 	"\n" +
-	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"\xa6\x01\n" +
+	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"\xc1\x01\n" +
 	"\tReadLease\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
 	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x127\n" +
-	"\x06frames\x18\x03 \x03(\v2\x1f.millrace.host.v1.FrameLocationR\x06frames\x12\x18\n" +
-	"\arefusal\x18\x04 \x01(\tR\arefusal\"g\n" +
+	"\x06frames\x18\x03 \x03(\v2\x1f.millrace.host.v1.FrameLocationR\x06frames\x123\n" +
+	"\arefusal\x18\x04 \x01(\x0e2\x19.millrace.host.v1.RefusalR\arefusal\"g\n" +
 	"\x0eBorrowAcquired\x123\n" +
 	"\x06leases\x18\x01 \x03(\v2\x1b.millrace.host.v1.ReadLeaseR\x06leases\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\"7\n" +
@@ -1477,7 +1529,11 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\n" +
 	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
 	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
-	"deviceUuidB\xc2\x01\n" +
+	"deviceUuid*O\n" +
+	"\aRefusal\x12\x17\n" +
+	"\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10REFUSAL_NOT_HERE\x10\x01\x12\x15\n" +
+	"\x11REFUSAL_ELSEWHERE\x10\x02B\xc2\x01\n" +
 	"\x14com.millrace.host.v1B\vBorrowProtoP\x01Z;github.com/millrace/millrace/gen/go/millrace/host/v1;hostv1\xa2\x02\x03MHX\xaa\x02\x10Millrace.Host.V1\xca\x02\x10Millrace\\Host\\V1\xe2\x02\x1cMillrace\\Host\\V1\\GPBMetadata\xea\x02\x12Millrace::Host::V1b\x06proto3"
 
 var (
@@ -1492,58 +1548,62 @@ func file_millrace_host_v1_borrow_proto_rawDescGZIP() []byte {
 	return file_millrace_host_v1_borrow_proto_rawDescData
 }
 
+var file_millrace_host_v1_borrow_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_millrace_host_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_millrace_host_v1_borrow_proto_goTypes = []any{
-	(*BorrowRequest)(nil),          // 0: millrace.host.v1.BorrowRequest
-	(*BorrowResponse)(nil),         // 1: millrace.host.v1.BorrowResponse
-	(*BorrowHello)(nil),            // 2: millrace.host.v1.BorrowHello
-	(*BorrowWelcome)(nil),          // 3: millrace.host.v1.BorrowWelcome
-	(*BorrowAcquireMany)(nil),      // 4: millrace.host.v1.BorrowAcquireMany
-	(*BorrowAcquiredMany)(nil),     // 5: millrace.host.v1.BorrowAcquiredMany
-	(*BorrowRenew)(nil),            // 6: millrace.host.v1.BorrowRenew
-	(*BorrowCreate)(nil),           // 7: millrace.host.v1.BorrowCreate
-	(*BorrowCreated)(nil),          // 8: millrace.host.v1.BorrowCreated
-	(*BorrowFinish)(nil),           // 9: millrace.host.v1.BorrowFinish
-	(*BorrowAcquire)(nil),          // 10: millrace.host.v1.BorrowAcquire
-	(*ReadLease)(nil),              // 11: millrace.host.v1.ReadLease
-	(*BorrowAcquired)(nil),         // 12: millrace.host.v1.BorrowAcquired
-	(*BorrowRelease)(nil),          // 13: millrace.host.v1.BorrowRelease
-	(*BorrowHeld)(nil),             // 14: millrace.host.v1.BorrowHeld
-	(*FrameLocation)(nil),          // 15: millrace.host.v1.FrameLocation
-	(*DeviceMemory)(nil),           // 16: millrace.host.v1.DeviceMemory
-	(*v1.TaskError)(nil),           // 17: millrace.v1.TaskError
-	(*v1.WriteObjectResponse)(nil), // 18: millrace.v1.WriteObjectResponse
-	(*v1.ObjectHead)(nil),          // 19: millrace.v1.ObjectHead
-	(*v1.ObjectRef)(nil),           // 20: millrace.v1.ObjectRef
+	(Refusal)(0),                   // 0: millrace.host.v1.Refusal
+	(*BorrowRequest)(nil),          // 1: millrace.host.v1.BorrowRequest
+	(*BorrowResponse)(nil),         // 2: millrace.host.v1.BorrowResponse
+	(*BorrowHello)(nil),            // 3: millrace.host.v1.BorrowHello
+	(*BorrowWelcome)(nil),          // 4: millrace.host.v1.BorrowWelcome
+	(*BorrowAcquireMany)(nil),      // 5: millrace.host.v1.BorrowAcquireMany
+	(*BorrowAcquiredMany)(nil),     // 6: millrace.host.v1.BorrowAcquiredMany
+	(*BorrowRenew)(nil),            // 7: millrace.host.v1.BorrowRenew
+	(*BorrowCreate)(nil),           // 8: millrace.host.v1.BorrowCreate
+	(*BorrowCreated)(nil),          // 9: millrace.host.v1.BorrowCreated
+	(*BorrowFinish)(nil),           // 10: millrace.host.v1.BorrowFinish
+	(*BorrowAcquire)(nil),          // 11: millrace.host.v1.BorrowAcquire
+	(*ReadLease)(nil),              // 12: millrace.host.v1.ReadLease
+	(*BorrowAcquired)(nil),         // 13: millrace.host.v1.BorrowAcquired
+	(*BorrowRelease)(nil),          // 14: millrace.host.v1.BorrowRelease
+	(*BorrowHeld)(nil),             // 15: millrace.host.v1.BorrowHeld
+	(*FrameLocation)(nil),          // 16: millrace.host.v1.FrameLocation
+	(*DeviceMemory)(nil),           // 17: millrace.host.v1.DeviceMemory
+	(*v1.TaskError)(nil),           // 18: millrace.v1.TaskError
+	(*v1.WriteObjectResponse)(nil), // 19: millrace.v1.WriteObjectResponse
+	(*v1.ObjectHead)(nil),          // 20: millrace.v1.ObjectHead
+	(*v1.ObjectRef)(nil),           // 21: millrace.v1.ObjectRef
 }
 var file_millrace_host_v1_borrow_proto_depIdxs = []int32{
-	2,  // 0: millrace.host.v1.BorrowRequest.hello:type_name -> millrace.host.v1.BorrowHello
-	10, // 1: millrace.host.v1.BorrowRequest.acquire:type_name -> millrace.host.v1.BorrowAcquire
-	6,  // 2: millrace.host.v1.BorrowRequest.renew:type_name -> millrace.host.v1.BorrowRenew
-	13, // 3: millrace.host.v1.BorrowRequest.release:type_name -> millrace.host.v1.BorrowRelease
-	7,  // 4: millrace.host.v1.BorrowRequest.create:type_name -> millrace.host.v1.BorrowCreate
-	9,  // 5: millrace.host.v1.BorrowRequest.finish:type_name -> millrace.host.v1.BorrowFinish
-	4,  // 6: millrace.host.v1.BorrowRequest.acquire_many:type_name -> millrace.host.v1.BorrowAcquireMany
-	17, // 7: millrace.host.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
-	3,  // 8: millrace.host.v1.BorrowResponse.welcome:type_name -> millrace.host.v1.BorrowWelcome
-	12, // 9: millrace.host.v1.BorrowResponse.acquired:type_name -> millrace.host.v1.BorrowAcquired
-	14, // 10: millrace.host.v1.BorrowResponse.renewed:type_name -> millrace.host.v1.BorrowHeld
-	14, // 11: millrace.host.v1.BorrowResponse.released:type_name -> millrace.host.v1.BorrowHeld
-	8,  // 12: millrace.host.v1.BorrowResponse.created:type_name -> millrace.host.v1.BorrowCreated
-	18, // 13: millrace.host.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
-	5,  // 14: millrace.host.v1.BorrowResponse.acquired_many:type_name -> millrace.host.v1.BorrowAcquiredMany
-	16, // 15: millrace.host.v1.BorrowWelcome.device:type_name -> millrace.host.v1.DeviceMemory
-	19, // 16: millrace.host.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
-	15, // 17: millrace.host.v1.BorrowCreated.frames:type_name -> millrace.host.v1.FrameLocation
-	20, // 18: millrace.host.v1.BorrowAcquire.objects:type_name -> millrace.v1.ObjectRef
-	19, // 19: millrace.host.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
-	15, // 20: millrace.host.v1.ReadLease.frames:type_name -> millrace.host.v1.FrameLocation
-	11, // 21: millrace.host.v1.BorrowAcquired.leases:type_name -> millrace.host.v1.ReadLease
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	3,  // 0: millrace.host.v1.BorrowRequest.hello:type_name -> millrace.host.v1.BorrowHello
+	11, // 1: millrace.host.v1.BorrowRequest.acquire:type_name -> millrace.host.v1.BorrowAcquire
+	7,  // 2: millrace.host.v1.BorrowRequest.renew:type_name -> millrace.host.v1.BorrowRenew
+	14, // 3: millrace.host.v1.BorrowRequest.release:type_name -> millrace.host.v1.BorrowRelease
+	8,  // 4: millrace.host.v1.BorrowRequest.create:type_name -> millrace.host.v1.BorrowCreate
+	10, // 5: millrace.host.v1.BorrowRequest.finish:type_name -> millrace.host.v1.BorrowFinish
+	5,  // 6: millrace.host.v1.BorrowRequest.acquire_many:type_name -> millrace.host.v1.BorrowAcquireMany
+	18, // 7: millrace.host.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
+	4,  // 8: millrace.host.v1.BorrowResponse.welcome:type_name -> millrace.host.v1.BorrowWelcome
+	13, // 9: millrace.host.v1.BorrowResponse.acquired:type_name -> millrace.host.v1.BorrowAcquired
+	15, // 10: millrace.host.v1.BorrowResponse.renewed:type_name -> millrace.host.v1.BorrowHeld
+	15, // 11: millrace.host.v1.BorrowResponse.released:type_name -> millrace.host.v1.BorrowHeld
+	9,  // 12: millrace.host.v1.BorrowResponse.created:type_name -> millrace.host.v1.BorrowCreated
+	19, // 13: millrace.host.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
+	6,  // 14: millrace.host.v1.BorrowResponse.acquired_many:type_name -> millrace.host.v1.BorrowAcquiredMany
+	17, // 15: millrace.host.v1.BorrowWelcome.device:type_name -> millrace.host.v1.DeviceMemory
+	0,  // 16: millrace.host.v1.BorrowAcquiredMany.refusals:type_name -> millrace.host.v1.Refusal
+	20, // 17: millrace.host.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
+	16, // 18: millrace.host.v1.BorrowCreated.frames:type_name -> millrace.host.v1.FrameLocation
+	21, // 19: millrace.host.v1.BorrowAcquire.objects:type_name -> millrace.v1.ObjectRef
+	20, // 20: millrace.host.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
+	16, // 21: millrace.host.v1.ReadLease.frames:type_name -> millrace.host.v1.FrameLocation
+	0,  // 22: millrace.host.v1.ReadLease.refusal:type_name -> millrace.host.v1.Refusal
+	12, // 23: millrace.host.v1.BorrowAcquired.leases:type_name -> millrace.host.v1.ReadLease
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_millrace_host_v1_borrow_proto_init() }
@@ -1574,13 +1634,14 @@ func file_millrace_host_v1_borrow_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_host_v1_borrow_proto_rawDesc), len(file_millrace_host_v1_borrow_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_millrace_host_v1_borrow_proto_goTypes,
 		DependencyIndexes: file_millrace_host_v1_borrow_proto_depIdxs,
+		EnumInfos:         file_millrace_host_v1_borrow_proto_enumTypes,
 		MessageInfos:      file_millrace_host_v1_borrow_proto_msgTypes,
 	}.Build()
 	File_millrace_host_v1_borrow_proto = out.File

@@ -152,22 +152,21 @@ func (x *Endpoint) GetDevice() *v1.DeviceMemory {
 	return nil
 }
 
-// ConnectRequest is the reading side's part.
+// ConnectRequest makes, ends or checks a connection.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint. Not when a connection is given up or asked for.
-	Reader *Endpoint `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
+	// What is asked. Required.
+	//
+	// Types that are valid to be assigned to Request:
+	//
+	//	*ConnectRequest_Reader
+	//	*ConnectRequest_CloseToken
+	//	*ConnectRequest_CheckToken
+	Request isConnectRequest_Request `protobuf_oneof:"request"`
 	// Number of the reading worker; 0 for clients.
-	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	// Serving side's token of a connection that the reader has given up, so that its leases end now; everything else is ignored then,
-	// and the response is empty. 0: none.
-	GiveUpToken uint64 `protobuf:"fixed64,3,opt,name=give_up_token,json=giveUpToken,proto3" json:"give_up_token,omitempty"`
-	// Serving side's token of a connection on which the reader has waited in vain for a while, to ask whether it is served still; everything
-	// else is ignored then, and the response says only that. 0: none. Workers that do not know the question fail it with
-	// FAILED_PRECONDITION, as a request without an endpoint.
-	ServedToken   uint64 `protobuf:"fixed64,4,opt,name=served_token,json=servedToken,proto3" json:"served_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ReaderWorkerId uint32 `protobuf:"varint,4,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ConnectRequest) Reset() {
@@ -200,11 +199,38 @@ func (*ConnectRequest) Descriptor() ([]byte, []int) {
 	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ConnectRequest) GetReader() *Endpoint {
+func (x *ConnectRequest) GetRequest() isConnectRequest_Request {
 	if x != nil {
-		return x.Reader
+		return x.Request
 	}
 	return nil
+}
+
+func (x *ConnectRequest) GetReader() *Endpoint {
+	if x != nil {
+		if x, ok := x.Request.(*ConnectRequest_Reader); ok {
+			return x.Reader
+		}
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetCloseToken() uint64 {
+	if x != nil {
+		if x, ok := x.Request.(*ConnectRequest_CloseToken); ok {
+			return x.CloseToken
+		}
+	}
+	return 0
+}
+
+func (x *ConnectRequest) GetCheckToken() uint64 {
+	if x != nil {
+		if x, ok := x.Request.(*ConnectRequest_CheckToken); ok {
+			return x.CheckToken
+		}
+	}
+	return 0
 }
 
 func (x *ConnectRequest) GetReaderWorkerId() uint32 {
@@ -214,26 +240,37 @@ func (x *ConnectRequest) GetReaderWorkerId() uint32 {
 	return 0
 }
 
-func (x *ConnectRequest) GetGiveUpToken() uint64 {
-	if x != nil {
-		return x.GiveUpToken
-	}
-	return 0
+type isConnectRequest_Request interface {
+	isConnectRequest_Request()
 }
 
-func (x *ConnectRequest) GetServedToken() uint64 {
-	if x != nil {
-		return x.ServedToken
-	}
-	return 0
+type ConnectRequest_Reader struct {
+	// Make a connection: the reading side's endpoint.
+	Reader *Endpoint `protobuf:"bytes,1,opt,name=reader,proto3,oneof"`
 }
 
-// ConnectResponse is the serving side's part.
+type ConnectRequest_CloseToken struct {
+	// End a connection that the reader has given up, so that its leases end now: the serving side's token of it.
+	CloseToken uint64 `protobuf:"fixed64,2,opt,name=close_token,json=closeToken,proto3,oneof"`
+}
+
+type ConnectRequest_CheckToken struct {
+	// Check a connection on which the reader has waited in vain for a while: the serving side's token of it.
+	CheckToken uint64 `protobuf:"fixed64,3,opt,name=check_token,json=checkToken,proto3,oneof"`
+}
+
+func (*ConnectRequest_Reader) isConnectRequest_Request() {}
+
+func (*ConnectRequest_CloseToken) isConnectRequest_Request() {}
+
+func (*ConnectRequest_CheckToken) isConnectRequest_Request() {}
+
+// ConnectResponse answers the request.
 type ConnectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint. Not when a connection is given up or asked for.
+	// To `reader`: the serving side's endpoint.
 	Source *Endpoint `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The connection that was asked for has ended on this side, or never was: what the reader sends through it reaches nobody.
+	// To `check_token`: the connection has ended on this side, or never was. Messages through it reach nobody.
 	Ended         bool `protobuf:"varint,2,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -302,12 +339,15 @@ const file_millrace_worker_v1_peer_service_proto_rawDesc = "" +
 	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
 	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\x126\n" +
 	"\x06device\x18\n" +
-	" \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\"\xb7\x01\n" +
-	"\x0eConnectRequest\x124\n" +
-	"\x06reader\x18\x01 \x01(\v2\x1c.millrace.worker.v1.EndpointR\x06reader\x12(\n" +
-	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\"\n" +
-	"\rgive_up_token\x18\x03 \x01(\x06R\vgiveUpToken\x12!\n" +
-	"\fserved_token\x18\x04 \x01(\x06R\vservedToken\"]\n" +
+	" \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\"\xca\x01\n" +
+	"\x0eConnectRequest\x126\n" +
+	"\x06reader\x18\x01 \x01(\v2\x1c.millrace.worker.v1.EndpointH\x00R\x06reader\x12!\n" +
+	"\vclose_token\x18\x02 \x01(\x06H\x00R\n" +
+	"closeToken\x12!\n" +
+	"\vcheck_token\x18\x03 \x01(\x06H\x00R\n" +
+	"checkToken\x12(\n" +
+	"\x10reader_worker_id\x18\x04 \x01(\rR\x0ereaderWorkerIdB\x10\n" +
+	"\arequest\x12\x05\xbaH\x02\b\x01\"]\n" +
 	"\x0fConnectResponse\x124\n" +
 	"\x06source\x18\x01 \x01(\v2\x1c.millrace.worker.v1.EndpointR\x06source\x12\x14\n" +
 	"\x05ended\x18\x02 \x01(\bR\x05ended2a\n" +
@@ -351,6 +391,11 @@ func init() { file_millrace_worker_v1_peer_service_proto_init() }
 func file_millrace_worker_v1_peer_service_proto_init() {
 	if File_millrace_worker_v1_peer_service_proto != nil {
 		return
+	}
+	file_millrace_worker_v1_peer_service_proto_msgTypes[1].OneofWrappers = []any{
+		(*ConnectRequest_Reader)(nil),
+		(*ConnectRequest_CloseToken)(nil),
+		(*ConnectRequest_CheckToken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -103,6 +103,65 @@ func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{0}
 }
 
+// ObjectEvent is what happened to an object on a worker.
+type ObjectEvent int32
+
+const (
+	// Not set.
+	ObjectEvent_OBJECT_EVENT_UNSPECIFIED ObjectEvent = 0
+	// A copy arrived: it was fetched or rescued.
+	ObjectEvent_OBJECT_EVENT_GAINED ObjectEvent = 1
+	// A client wrote it, by DataService.WriteObject or millrace.host.v1. Nobody may read it before the scheduler has
+	// accepted it (SessionResponse.accepted_writes). The scheduler refuses, by `releases`, an object that is not the
+	// first result of a DATA task.
+	ObjectEvent_OBJECT_EVENT_WRITTEN ObjectEvent = 2
+	// It is no longer there.
+	ObjectEvent_OBJECT_EVENT_LOST ObjectEvent = 3
+)
+
+// Enum value maps for ObjectEvent.
+var (
+	ObjectEvent_name = map[int32]string{
+		0: "OBJECT_EVENT_UNSPECIFIED",
+		1: "OBJECT_EVENT_GAINED",
+		2: "OBJECT_EVENT_WRITTEN",
+		3: "OBJECT_EVENT_LOST",
+	}
+	ObjectEvent_value = map[string]int32{
+		"OBJECT_EVENT_UNSPECIFIED": 0,
+		"OBJECT_EVENT_GAINED":      1,
+		"OBJECT_EVENT_WRITTEN":     2,
+		"OBJECT_EVENT_LOST":        3,
+	}
+)
+
+func (x ObjectEvent) Enum() *ObjectEvent {
+	p := new(ObjectEvent)
+	*p = x
+	return p
+}
+
+func (x ObjectEvent) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ObjectEvent) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_worker_v1_worker_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ObjectEvent) Type() protoreflect.EnumType {
+	return &file_millrace_worker_v1_worker_service_proto_enumTypes[1]
+}
+
+func (x ObjectEvent) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ObjectEvent.Descriptor instead.
+func (ObjectEvent) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{1}
+}
+
 // Registration introduces a worker incarnation.
 type Registration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -134,23 +193,21 @@ type Registration struct {
 	Executors []string `protobuf:"bytes,13,rep,name=executors,proto3" json:"executors,omitempty"`
 	// Native ops that it has built in.
 	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
-	// It needs no data and runs nothing: a benchmark's zero-cost worker.
-	Zero bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
 	// Its GPU; absent if its memory is not on one.
-	Gpu *v1.Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
-	// It tells other workers, at data_address, when results that they wait for have been made, and waits for theirs: it can be sent
-	// attempts ahead of inputs that are made elsewhere. See Input.pending.
-	Awaits bool `protobuf:"varint,17,opt,name=awaits,proto3" json:"awaits,omitempty"`
+	Gpu *v1.Gpu `protobuf:"bytes,15,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	// It sends completion notifications to other workers, at data_address, and waits for theirs. So it can be
+	// sent attempts before inputs exist that other workers make: see Input.pending.
+	Notifies bool `protobuf:"varint,16,opt,name=notifies,proto3" json:"notifies,omitempty"`
 	// Life of the scheduler that `inventory` and `running` belong to: Registered.life of the worker's last session. 0: the worker has
 	// had no session yet, and both lists are empty. The scheduler ignores both lists if they belong to another life.
-	Life uint64 `protobuf:"fixed64,18,opt,name=life,proto3" json:"life,omitempty"`
+	Life uint64 `protobuf:"fixed64,17,opt,name=life,proto3" json:"life,omitempty"`
 	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind is absent until one of its
 	// executors has started.
-	Languages map[string]string `protobuf:"bytes,19,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Languages map[string]string `protobuf:"bytes,18,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// `inventory` and `running` continue in the next message's `register`, in which all other fields are the same. The
 	// worker is registered when the last one, without `more`, has arrived. For workers that hold more objects than one
 	// message can name.
-	More          bool `protobuf:"varint,20,opt,name=more,proto3" json:"more,omitempty"`
+	More          bool `protobuf:"varint,19,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,13 +340,6 @@ func (x *Registration) GetNativeOps() []string {
 	return nil
 }
 
-func (x *Registration) GetZero() bool {
-	if x != nil {
-		return x.Zero
-	}
-	return false
-}
-
 func (x *Registration) GetGpu() *v1.Gpu {
 	if x != nil {
 		return x.Gpu
@@ -297,9 +347,9 @@ func (x *Registration) GetGpu() *v1.Gpu {
 	return nil
 }
 
-func (x *Registration) GetAwaits() bool {
+func (x *Registration) GetNotifies() bool {
 	if x != nil {
-		return x.Awaits
+		return x.Notifies
 	}
 	return false
 }
@@ -833,13 +883,10 @@ type ObjectReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The object.
 	Replica *Replica `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// It is no longer there.
-	Lost bool `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	// What happened.
+	Event ObjectEvent `protobuf:"varint,2,opt,name=event,proto3,enum=millrace.worker.v1.ObjectEvent" json:"event,omitempty"`
 	// A serialised Value without frames, if a client scattered something small.
-	InlineResult []byte `protobuf:"bytes,3,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
-	// A client wrote it (DataService.WriteObject, millrace.host.v1). It may be read by nobody before the scheduler has accepted it
-	// (SessionResponse.accepted_writes); the scheduler refuses, by `releases`, what is not the first result of a DATA task.
-	Written       bool `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
+	InlineResult  []byte `protobuf:"bytes,3,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -881,11 +928,11 @@ func (x *ObjectReport) GetReplica() *Replica {
 	return nil
 }
 
-func (x *ObjectReport) GetLost() bool {
+func (x *ObjectReport) GetEvent() ObjectEvent {
 	if x != nil {
-		return x.Lost
+		return x.Event
 	}
-	return false
+	return ObjectEvent_OBJECT_EVENT_UNSPECIFIED
 }
 
 func (x *ObjectReport) GetInlineResult() []byte {
@@ -893,13 +940,6 @@ func (x *ObjectReport) GetInlineResult() []byte {
 		return x.InlineResult
 	}
 	return nil
-}
-
-func (x *ObjectReport) GetWritten() bool {
-	if x != nil {
-		return x.Written
-	}
-	return false
 }
 
 // WorkerStats is the state of a worker process.
@@ -1101,7 +1141,7 @@ type SessionResponse struct {
 	// Answer to SessionRequest.draining: nothing that is wanted is on this worker alone, or there is no other worker that could take
 	// it. The worker may leave now.
 	Drained bool `protobuf:"varint,15,opt,name=drained,proto3" json:"drained,omitempty"`
-	// Objects written by clients that may be read from now on: see ObjectReport.written.
+	// Objects written by clients that may be read from now on: see OBJECT_EVENT_WRITTEN.
 	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1545,8 +1585,9 @@ type Peer struct {
 	DataAddress string `protobuf:"bytes,2,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Its name, for messages.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Both have a GPU of the same host: the worker should see to it now that the first fetch from it has nothing to wait for.
-	Near          bool `protobuf:"varint,4,opt,name=near,proto3" json:"near,omitempty"`
+	// Both have a GPU of the same host. The worker prepares the route to it at once, so that the first fetch from it
+	// has nothing to wait for.
+	SameHost      bool `protobuf:"varint,4,opt,name=same_host,json=sameHost,proto3" json:"same_host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,9 +1643,9 @@ func (x *Peer) GetName() string {
 	return ""
 }
 
-func (x *Peer) GetNear() bool {
+func (x *Peer) GetSameHost() bool {
 	if x != nil {
-		return x.Near
+		return x.SameHost
 	}
 	return false
 }
@@ -1773,11 +1814,11 @@ type Input struct {
 	// With one, it is made by that worker, which tells when asked. If it ends otherwise, the scheduler cancels this one. If it cannot
 	// be asked, this one is reported as TASK_OUTCOME_INPUT_UNREACHABLE.
 	Pending bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
-	// A worker that fetches it too, or is about to; 0: none. It is best read there, while it arrives. Who cannot, or does not get
-	// it so, asks the holders.
-	RelayWorkerId uint32 `protobuf:"varint,7,opt,name=relay_worker_id,json=relayWorkerId,proto3" json:"relay_worker_id,omitempty"`
-	// Another worker was told to read it from this one, while it arrives here.
-	Relayed       bool `protobuf:"varint,8,opt,name=relayed,proto3" json:"relayed,omitempty"`
+	// The upstream worker in a broadcast chain: it fetches the object too, or is about to. The worker reads the object
+	// there while it arrives, and from the holders if that fails. 0: there is no chain.
+	UpstreamWorkerId uint32 `protobuf:"varint,7,opt,name=upstream_worker_id,json=upstreamWorkerId,proto3" json:"upstream_worker_id,omitempty"`
+	// The worker has a downstream worker in a broadcast chain, which reads the object here while it arrives.
+	HasDownstream bool `protobuf:"varint,8,opt,name=has_downstream,json=hasDownstream,proto3" json:"has_downstream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1854,16 +1895,16 @@ func (x *Input) GetPending() bool {
 	return false
 }
 
-func (x *Input) GetRelayWorkerId() uint32 {
+func (x *Input) GetUpstreamWorkerId() uint32 {
 	if x != nil {
-		return x.RelayWorkerId
+		return x.UpstreamWorkerId
 	}
 	return 0
 }
 
-func (x *Input) GetRelayed() bool {
+func (x *Input) GetHasDownstream() bool {
 	if x != nil {
-		return x.Relayed
+		return x.HasDownstream
 	}
 	return false
 }
@@ -1973,7 +2014,7 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xa0\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x90\t\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +
@@ -1990,13 +2031,12 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\arunning\x18\f \x03(\v2\x1e.millrace.worker.v1.AttemptRefR\arunning\x12E\n" +
 	"\texecutors\x18\r \x03(\tB'\xbaH$\x92\x01!\x10\x80\x02\"\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\texecutors\x12F\n" +
 	"\n" +
-	"native_ops\x18\x0e \x03(\tB'\xbaH$\x92\x01!\x10\x90N\"\x1cr\x1a\x10\x01\x18\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\tnativeOps\x12\x12\n" +
-	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
-	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x16\n" +
-	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x12\x12\n" +
-	"\x04life\x18\x12 \x01(\x06R\x04life\x12M\n" +
-	"\tlanguages\x18\x13 \x03(\v2/.millrace.worker.v1.Registration.LanguagesEntryR\tlanguages\x12\x12\n" +
-	"\x04more\x18\x14 \x01(\bR\x04more\x1a<\n" +
+	"native_ops\x18\x0e \x03(\tB'\xbaH$\x92\x01!\x10\x90N\"\x1cr\x1a\x10\x01\x18\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\tnativeOps\x12\"\n" +
+	"\x03gpu\x18\x0f \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x1a\n" +
+	"\bnotifies\x18\x10 \x01(\bR\bnotifies\x12\x12\n" +
+	"\x04life\x18\x11 \x01(\x06R\x04life\x12M\n" +
+	"\tlanguages\x18\x12 \x03(\v2/.millrace.worker.v1.Registration.LanguagesEntryR\tlanguages\x12\x12\n" +
+	"\x04more\x18\x13 \x01(\bR\x04more\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
@@ -2047,12 +2087,11 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"generation\x12\x1b\n" +
 	"\tfailed_at\x18\x03 \x03(\rR\bfailedAt\x12\x1d\n" +
 	"\n" +
-	"missing_at\x18\x04 \x03(\rR\tmissingAt\"\x98\x01\n" +
+	"missing_at\x18\x04 \x03(\rR\tmissingAt\"\xa1\x01\n" +
 	"\fObjectReport\x125\n" +
-	"\areplica\x18\x01 \x01(\v2\x1b.millrace.worker.v1.ReplicaR\areplica\x12\x12\n" +
-	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\x12\x18\n" +
-	"\awritten\x18\x04 \x01(\bR\awritten\"\xdb\x04\n" +
+	"\areplica\x18\x01 \x01(\v2\x1b.millrace.worker.v1.ReplicaR\areplica\x125\n" +
+	"\x05event\x18\x02 \x01(\x0e2\x1f.millrace.worker.v1.ObjectEventR\x05event\x12#\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xdb\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12%\n" +
@@ -2116,12 +2155,12 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x04life\x18\x05 \x01(\x06R\x04life\"D\n" +
 	"\fOpDefinition\x12\x13\n" +
 	"\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n" +
-	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"n\n" +
+	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"w\n" +
 	"\x04Peer\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12!\n" +
 	"\fdata_address\x18\x02 \x01(\tR\vdataAddress\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
-	"\x04near\x18\x04 \x01(\bR\x04near\"\xe5\x03\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1b\n" +
+	"\tsame_host\x18\x04 \x01(\bR\bsameHost\"\xe5\x03\n" +
 	"\n" +
 	"Assignment\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2139,7 +2178,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\tresources\x18\f \x03(\v2-.millrace.worker.v1.Assignment.ResourcesEntryR\tresources\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xf1\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x84\x02\n" +
 	"\x05Input\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -2148,9 +2187,9 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x18\n" +
 	"\aholders\x18\x04 \x03(\rR\aholders\x12#\n" +
 	"\rinline_result\x18\x05 \x01(\fR\finlineResult\x12\x18\n" +
-	"\apending\x18\x06 \x01(\bR\apending\x12&\n" +
-	"\x0frelay_worker_id\x18\a \x01(\rR\rrelayWorkerId\x12\x18\n" +
-	"\arelayed\x18\b \x01(\bR\arelayed\"\x9d\x01\n" +
+	"\apending\x18\x06 \x01(\bR\apending\x12,\n" +
+	"\x12upstream_worker_id\x18\a \x01(\rR\x10upstreamWorkerId\x12%\n" +
+	"\x0ehas_downstream\x18\b \x01(\bR\rhasDownstream\"\x9d\x01\n" +
 	"\x18ReportWorkerDeathRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +
@@ -2167,7 +2206,12 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x16TASK_OUTCOME_RETRACTED\x10\x05\x12\x1a\n" +
 	"\x16TASK_OUTCOME_CANCELLED\x10\x06\x12 \n" +
 	"\x1cTASK_OUTCOME_RETRACT_REFUSED\x10\a\x12\x1e\n" +
-	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b2\xd9\x01\n" +
+	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b*u\n" +
+	"\vObjectEvent\x12\x1c\n" +
+	"\x18OBJECT_EVENT_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13OBJECT_EVENT_GAINED\x10\x01\x12\x18\n" +
+	"\x14OBJECT_EVENT_WRITTEN\x10\x02\x12\x15\n" +
+	"\x11OBJECT_EVENT_LOST\x10\x032\xd9\x01\n" +
 	"\rWorkerService\x12V\n" +
 	"\aSession\x12\".millrace.worker.v1.SessionRequest\x1a#.millrace.worker.v1.SessionResponse(\x010\x01\x12p\n" +
 	"\x11ReportWorkerDeath\x12,.millrace.worker.v1.ReportWorkerDeathRequest\x1a-.millrace.worker.v1.ReportWorkerDeathResponseB\xd7\x01\n" +
@@ -2185,87 +2229,89 @@ func file_millrace_worker_v1_worker_service_proto_rawDescGZIP() []byte {
 	return file_millrace_worker_v1_worker_service_proto_rawDescData
 }
 
-var file_millrace_worker_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_millrace_worker_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_millrace_worker_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(TaskOutcome)(0),                  // 0: millrace.worker.v1.TaskOutcome
-	(*Registration)(nil),              // 1: millrace.worker.v1.Registration
-	(*Replica)(nil),                   // 2: millrace.worker.v1.Replica
-	(*AttemptRef)(nil),                // 3: millrace.worker.v1.AttemptRef
-	(*SessionRequest)(nil),            // 4: millrace.worker.v1.SessionRequest
-	(*RescueReport)(nil),              // 5: millrace.worker.v1.RescueReport
-	(*TaskReport)(nil),                // 6: millrace.worker.v1.TaskReport
-	(*Unreachable)(nil),               // 7: millrace.worker.v1.Unreachable
-	(*ObjectReport)(nil),              // 8: millrace.worker.v1.ObjectReport
-	(*WorkerStats)(nil),               // 9: millrace.worker.v1.WorkerStats
-	(*SessionResponse)(nil),           // 10: millrace.worker.v1.SessionResponse
-	(*Rescue)(nil),                    // 11: millrace.worker.v1.Rescue
-	(*NextUse)(nil),                   // 12: millrace.worker.v1.NextUse
-	(*Registered)(nil),                // 13: millrace.worker.v1.Registered
-	(*OpDefinition)(nil),              // 14: millrace.worker.v1.OpDefinition
-	(*Peer)(nil),                      // 15: millrace.worker.v1.Peer
-	(*Assignment)(nil),                // 16: millrace.worker.v1.Assignment
-	(*Input)(nil),                     // 17: millrace.worker.v1.Input
-	(*ReportWorkerDeathRequest)(nil),  // 18: millrace.worker.v1.ReportWorkerDeathRequest
-	(*ReportWorkerDeathResponse)(nil), // 19: millrace.worker.v1.ReportWorkerDeathResponse
-	nil,                               // 20: millrace.worker.v1.Registration.ResourcesEntry
-	nil,                               // 21: millrace.worker.v1.Registration.LanguagesEntry
-	nil,                               // 22: millrace.worker.v1.Assignment.ResourcesEntry
-	(v1.DeviceKind)(0),                // 23: millrace.v1.DeviceKind
-	(*v1.Gpu)(nil),                    // 24: millrace.v1.Gpu
-	(*v1.TaskError)(nil),              // 25: millrace.v1.TaskError
-	(*v1.Route)(nil),                  // 26: millrace.v1.Route
-	(*v1.GpuHealth)(nil),              // 27: millrace.v1.GpuHealth
-	(*v1.Function)(nil),               // 28: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
-	(*v1.Op)(nil),                     // 30: millrace.v1.Op
-	(*v1.WorkerDeath)(nil),            // 31: millrace.v1.WorkerDeath
+	(ObjectEvent)(0),                  // 1: millrace.worker.v1.ObjectEvent
+	(*Registration)(nil),              // 2: millrace.worker.v1.Registration
+	(*Replica)(nil),                   // 3: millrace.worker.v1.Replica
+	(*AttemptRef)(nil),                // 4: millrace.worker.v1.AttemptRef
+	(*SessionRequest)(nil),            // 5: millrace.worker.v1.SessionRequest
+	(*RescueReport)(nil),              // 6: millrace.worker.v1.RescueReport
+	(*TaskReport)(nil),                // 7: millrace.worker.v1.TaskReport
+	(*Unreachable)(nil),               // 8: millrace.worker.v1.Unreachable
+	(*ObjectReport)(nil),              // 9: millrace.worker.v1.ObjectReport
+	(*WorkerStats)(nil),               // 10: millrace.worker.v1.WorkerStats
+	(*SessionResponse)(nil),           // 11: millrace.worker.v1.SessionResponse
+	(*Rescue)(nil),                    // 12: millrace.worker.v1.Rescue
+	(*NextUse)(nil),                   // 13: millrace.worker.v1.NextUse
+	(*Registered)(nil),                // 14: millrace.worker.v1.Registered
+	(*OpDefinition)(nil),              // 15: millrace.worker.v1.OpDefinition
+	(*Peer)(nil),                      // 16: millrace.worker.v1.Peer
+	(*Assignment)(nil),                // 17: millrace.worker.v1.Assignment
+	(*Input)(nil),                     // 18: millrace.worker.v1.Input
+	(*ReportWorkerDeathRequest)(nil),  // 19: millrace.worker.v1.ReportWorkerDeathRequest
+	(*ReportWorkerDeathResponse)(nil), // 20: millrace.worker.v1.ReportWorkerDeathResponse
+	nil,                               // 21: millrace.worker.v1.Registration.ResourcesEntry
+	nil,                               // 22: millrace.worker.v1.Registration.LanguagesEntry
+	nil,                               // 23: millrace.worker.v1.Assignment.ResourcesEntry
+	(v1.DeviceKind)(0),                // 24: millrace.v1.DeviceKind
+	(*v1.Gpu)(nil),                    // 25: millrace.v1.Gpu
+	(*v1.TaskError)(nil),              // 26: millrace.v1.TaskError
+	(*v1.Route)(nil),                  // 27: millrace.v1.Route
+	(*v1.GpuHealth)(nil),              // 28: millrace.v1.GpuHealth
+	(*v1.Function)(nil),               // 29: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
+	(*v1.Op)(nil),                     // 31: millrace.v1.Op
+	(*v1.WorkerDeath)(nil),            // 32: millrace.v1.WorkerDeath
 }
 var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
-	23, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
-	20, // 1: millrace.worker.v1.Registration.resources:type_name -> millrace.worker.v1.Registration.ResourcesEntry
-	2,  // 2: millrace.worker.v1.Registration.inventory:type_name -> millrace.worker.v1.Replica
-	3,  // 3: millrace.worker.v1.Registration.running:type_name -> millrace.worker.v1.AttemptRef
-	24, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
-	21, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
-	1,  // 6: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
-	6,  // 7: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
-	8,  // 8: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
-	9,  // 9: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
-	5,  // 10: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
-	2,  // 11: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
+	24, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
+	21, // 1: millrace.worker.v1.Registration.resources:type_name -> millrace.worker.v1.Registration.ResourcesEntry
+	3,  // 2: millrace.worker.v1.Registration.inventory:type_name -> millrace.worker.v1.Replica
+	4,  // 3: millrace.worker.v1.Registration.running:type_name -> millrace.worker.v1.AttemptRef
+	25, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	22, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
+	2,  // 6: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
+	7,  // 7: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
+	9,  // 8: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
+	10, // 9: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
+	6,  // 10: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
+	3,  // 11: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
 	0,  // 12: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
-	25, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	7,  // 14: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
-	2,  // 15: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
-	26, // 16: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
-	27, // 17: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	13, // 18: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	14, // 19: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	28, // 20: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	15, // 21: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	16, // 22: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
-	3,  // 23: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 24: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
-	2,  // 25: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	12, // 26: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	11, // 27: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	2,  // 28: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	2,  // 29: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	29, // 30: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	30, // 31: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	17, // 32: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	22, // 33: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	31, // 34: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 35: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	18, // 36: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	10, // 37: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	19, // 38: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	37, // [37:39] is the sub-list for method output_type
-	35, // [35:37] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	26, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	8,  // 14: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
+	3,  // 15: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
+	1,  // 16: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
+	27, // 17: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
+	28, // 18: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	14, // 19: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	15, // 20: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	29, // 21: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	16, // 22: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	17, // 23: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	4,  // 24: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
+	4,  // 25: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 26: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
+	13, // 27: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 28: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 29: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 30: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	30, // 31: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	31, // 32: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	18, // 33: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	23, // 34: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	32, // 35: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 36: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	19, // 37: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 38: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	20, // 39: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	38, // [38:40] is the sub-list for method output_type
+	36, // [36:38] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }
@@ -2278,7 +2324,7 @@ func file_millrace_worker_v1_worker_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_worker_v1_worker_service_proto_rawDesc), len(file_millrace_worker_v1_worker_service_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -1,12 +1,22 @@
 from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFUSAL_UNSPECIFIED: _ClassVar[Refusal]
+    REFUSAL_NOT_HERE: _ClassVar[Refusal]
+    REFUSAL_ELSEWHERE: _ClassVar[Refusal]
+REFUSAL_UNSPECIFIED: Refusal
+REFUSAL_NOT_HERE: Refusal
+REFUSAL_ELSEWHERE: Refusal
 
 class BorrowRequest(_message.Message):
     __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish", "acquire_many")
@@ -51,40 +61,40 @@ class BorrowResponse(_message.Message):
     def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
-    __slots__ = ("token", "reader_worker_id", "write", "device", "board", "pinned", "words")
+    __slots__ = ("token", "reader_worker_id", "write", "device", "object_index", "pinned", "notifications")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
-    BOARD_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_INDEX_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
-    WORDS_FIELD_NUMBER: _ClassVar[int]
+    NOTIFICATIONS_FIELD_NUMBER: _ClassVar[int]
     token: str
     reader_worker_id: int
     write: bool
     device: bool
-    board: bool
+    object_index: bool
     pinned: bool
-    words: bool
-    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., board: bool = ..., pinned: bool = ..., words: bool = ...) -> None: ...
+    notifications: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., object_index: bool = ..., pinned: bool = ..., notifications: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
-    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "board", "words")
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "object_index", "notifications")
     WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
-    BOARD_FIELD_NUMBER: _ClassVar[int]
-    WORDS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NOTIFICATIONS_FIELD_NUMBER: _ClassVar[int]
     worker_uuid: bytes
     incarnation: bytes
     nonce: int
     memory_bytes: int
     device: DeviceMemory
-    board: bool
-    words: bool
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., board: bool = ..., words: bool = ...) -> None: ...
+    object_index: bool
+    notifications: bool
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., object_index: bool = ..., notifications: bool = ...) -> None: ...
 
 class BorrowAcquireMany(_message.Message):
     __slots__ = ("ttl_millis", "task_ids", "generations")
@@ -107,14 +117,14 @@ class BorrowAcquiredMany(_message.Message):
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     lease_ids: _containers.RepeatedScalarFieldContainer[int]
-    refusals: _containers.RepeatedScalarFieldContainer[int]
+    refusals: _containers.RepeatedScalarFieldContainer[Refusal]
     generations: _containers.RepeatedScalarFieldContainer[int]
     frames: _containers.RepeatedScalarFieldContainer[int]
     header_bytes: _containers.RepeatedScalarFieldContainer[int]
     frame_offsets: _containers.RepeatedScalarFieldContainer[int]
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
     headers: bytes
-    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., header_bytes: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, str]]] = ..., generations: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., header_bytes: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ...) -> None: ...
 
 class BorrowRenew(_message.Message):
     __slots__ = ("lease_ids", "ttl_millis")
@@ -165,8 +175,8 @@ class ReadLease(_message.Message):
     lease_id: int
     head: _data_service_pb2.ObjectHead
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
-    refusal: str
-    def __init__(self, lease_id: _Optional[int] = ..., head: _Optional[_Union[_data_service_pb2.ObjectHead, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., refusal: _Optional[str] = ...) -> None: ...
+    refusal: Refusal
+    def __init__(self, lease_id: _Optional[int] = ..., head: _Optional[_Union[_data_service_pb2.ObjectHead, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
 
 class BorrowAcquired(_message.Message):
     __slots__ = ("leases", "incarnation")

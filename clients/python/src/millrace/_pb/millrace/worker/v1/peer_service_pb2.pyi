@@ -31,16 +31,16 @@ class Endpoint(_message.Message):
     def __init__(self, version: _Optional[str] = ..., address: _Optional[bytes] = ..., memory_key: _Optional[bytes] = ..., memory_base: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., token: _Optional[int] = ..., device: _Optional[_Union[_borrow_pb2.DeviceMemory, _Mapping]] = ...) -> None: ...
 
 class ConnectRequest(_message.Message):
-    __slots__ = ("reader", "reader_worker_id", "give_up_token", "served_token")
+    __slots__ = ("reader", "close_token", "check_token", "reader_worker_id")
     READER_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHECK_TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    GIVE_UP_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    SERVED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     reader: Endpoint
+    close_token: int
+    check_token: int
     reader_worker_id: int
-    give_up_token: int
-    served_token: int
-    def __init__(self, reader: _Optional[_Union[Endpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ..., give_up_token: _Optional[int] = ..., served_token: _Optional[int] = ...) -> None: ...
+    def __init__(self, reader: _Optional[_Union[Endpoint, _Mapping]] = ..., close_token: _Optional[int] = ..., check_token: _Optional[int] = ..., reader_worker_id: _Optional[int] = ...) -> None: ...
 
 class ConnectResponse(_message.Message):
     __slots__ = ("source", "ended")

@@ -23,6 +23,13 @@ class TaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_OUTCOME_CANCELLED: _ClassVar[TaskOutcome]
     TASK_OUTCOME_RETRACT_REFUSED: _ClassVar[TaskOutcome]
     TASK_OUTCOME_EXECUTOR_DIED: _ClassVar[TaskOutcome]
+
+class ObjectEvent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OBJECT_EVENT_UNSPECIFIED: _ClassVar[ObjectEvent]
+    OBJECT_EVENT_GAINED: _ClassVar[ObjectEvent]
+    OBJECT_EVENT_WRITTEN: _ClassVar[ObjectEvent]
+    OBJECT_EVENT_LOST: _ClassVar[ObjectEvent]
 TASK_OUTCOME_UNSPECIFIED: TaskOutcome
 TASK_OUTCOME_STARTED: TaskOutcome
 TASK_OUTCOME_SUCCEEDED: TaskOutcome
@@ -32,9 +39,13 @@ TASK_OUTCOME_RETRACTED: TaskOutcome
 TASK_OUTCOME_CANCELLED: TaskOutcome
 TASK_OUTCOME_RETRACT_REFUSED: TaskOutcome
 TASK_OUTCOME_EXECUTOR_DIED: TaskOutcome
+OBJECT_EVENT_UNSPECIFIED: ObjectEvent
+OBJECT_EVENT_GAINED: ObjectEvent
+OBJECT_EVENT_WRITTEN: ObjectEvent
+OBJECT_EVENT_LOST: ObjectEvent
 
 class Registration(_message.Message):
-    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero", "gpu", "awaits", "life", "languages", "more")
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,9 +74,8 @@ class Registration(_message.Message):
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
-    ZERO_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
-    AWAITS_FIELD_NUMBER: _ClassVar[int]
+    NOTIFIES_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
@@ -83,13 +93,12 @@ class Registration(_message.Message):
     running: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     executors: _containers.RepeatedScalarFieldContainer[str]
     native_ops: _containers.RepeatedScalarFieldContainer[str]
-    zero: bool
     gpu: _worker_pb2.Gpu
-    awaits: bool
+    notifies: bool
     life: int
     languages: _containers.ScalarMap[str, str]
     more: bool
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., notifies: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")
@@ -178,16 +187,14 @@ class Unreachable(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., failed_at: _Optional[_Iterable[int]] = ..., missing_at: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ObjectReport(_message.Message):
-    __slots__ = ("replica", "lost", "inline_result", "written")
+    __slots__ = ("replica", "event", "inline_result")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
     INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
-    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
-    lost: bool
+    event: ObjectEvent
     inline_result: bytes
-    written: bool
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ..., written: bool = ...) -> None: ...
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., event: _Optional[_Union[ObjectEvent, str]] = ..., inline_result: _Optional[bytes] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
     __slots__ = ("memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "routes", "gpu_health")
@@ -304,16 +311,16 @@ class OpDefinition(_message.Message):
     def __init__(self, op_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("worker_id", "data_address", "name", "near")
+    __slots__ = ("worker_id", "data_address", "name", "same_host")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    NEAR_FIELD_NUMBER: _ClassVar[int]
+    SAME_HOST_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     data_address: str
     name: str
-    near: bool
-    def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., near: bool = ...) -> None: ...
+    same_host: bool
+    def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., same_host: bool = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "rank", "timeout_millis", "key", "slots", "expected_output_bytes", "namespace", "resources")
@@ -351,24 +358,24 @@ class Assignment(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., rank: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., slots: _Optional[int] = ..., expected_output_bytes: _Optional[int] = ..., namespace: _Optional[str] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending", "relay_worker_id", "relayed")
+    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending", "upstream_worker_id", "has_downstream")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
-    RELAY_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
-    RELAYED_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HAS_DOWNSTREAM_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     generation: int
     bytes: int
     holders: _containers.RepeatedScalarFieldContainer[int]
     inline_result: bytes
     pending: bool
-    relay_worker_id: int
-    relayed: bool
-    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., relay_worker_id: _Optional[int] = ..., relayed: bool = ...) -> None: ...
+    upstream_worker_id: int
+    has_downstream: bool
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., upstream_worker_id: _Optional[int] = ..., has_downstream: bool = ...) -> None: ...
 
 class ReportWorkerDeathRequest(_message.Message):
     __slots__ = ("name", "death", "restarting")
