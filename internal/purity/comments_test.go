@@ -166,11 +166,11 @@ func TestCommentsOfPythonArePlain(t *testing.T) {
 	}, ".py")
 }
 
-// cComments matches the comments of C and of CUDA C++, and string literals, which may contain the
-// markers of comments.
+// cComments matches the comments of C, of CUDA C++ and of protos, and string literals, which may
+// contain the markers of comments.
 var cComments = regexp.MustCompile(`//[^\n]*|(?s:/\*.*?\*/)|"(?:[^"\\\n]|\\.)*"`)
 
-func TestCommentsOfCArePlain(t *testing.T) {
+func TestCommentsOfCAndOfProtosArePlain(t *testing.T) {
 	sources(t, func(path, name string) {
 		source, err := os.ReadFile(path)
 		if err != nil {
@@ -192,7 +192,7 @@ func TestCommentsOfCArePlain(t *testing.T) {
 				checkLine(t, name, first+i+1, line, strings.Trim(text, "/* \t"))
 			}
 		}
-	}, ".c", ".h", ".cu", ".cuh")
+	}, ".c", ".h", ".cu", ".cuh", ".proto")
 }
 
 // isScript tells whether a file is a shell script: some have no ending, but a first line that names

@@ -36,11 +36,11 @@ type Dataset struct {
 	Keys []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Opaque description that the publisher attached (how to put the parts together); at most 1 MiB.
 	Metadata []byte `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// When it was published.
+	// Time at which it was published.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Catalogue revision of the last change.
 	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer where they are long;
+	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer if they are long;
 	// GetDataset shows all.
 	KeyCount uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
 	// Size of the metadata. ListDatasets and Watch leave out metadata of more than 16 KiB; GetDataset

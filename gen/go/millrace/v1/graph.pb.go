@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GraphState summarises a graph's tasks.
+// GraphState is a summary of the states of a graph's tasks.
 type GraphState int32
 
 const (
@@ -33,7 +33,7 @@ const (
 	GraphState_GRAPH_STATE_UNSPECIFIED GraphState = 0
 	// Some task has not ended.
 	GraphState_GRAPH_STATE_RUNNING GraphState = 1
-	// Every task succeeded (or was released after it had).
+	// Every task succeeded, or was released after it had succeeded.
 	GraphState_GRAPH_STATE_SUCCEEDED GraphState = 2
 	// Every task ended and at least one failed.
 	GraphState_GRAPH_STATE_FAILED GraphState = 3
@@ -204,12 +204,12 @@ func (x *TaskCounts) GetRescuing() uint64 {
 	return 0
 }
 
-// PrefixSummary sums up the tasks of a graph that run the same op.
+// PrefixSummary is a summary of the tasks of a graph that run the same op.
 type PrefixSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the op.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// How many are where.
+	// Number of tasks by state.
 	Counts *TaskCounts `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
 	// Sum of the run times of finished attempts, in seconds.
 	RunSeconds float64 `protobuf:"fixed64,3,opt,name=run_seconds,json=runSeconds,proto3" json:"run_seconds,omitempty"`
@@ -290,19 +290,19 @@ type Graph struct {
 	ClientId uint64 `protobuf:"varint,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Summary of its tasks' states.
 	State GraphState `protobuf:"varint,5,opt,name=state,proto3,enum=millrace.v1.GraphState" json:"state,omitempty"`
-	// How many tasks are where.
+	// Number of tasks by state.
 	Counts *TaskCounts `protobuf:"bytes,6,opt,name=counts,proto3" json:"counts,omitempty"`
-	// The same by op.
+	// Summaries by op.
 	Prefixes []*PrefixSummary `protobuf:"bytes,7,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
-	// When the first task was submitted.
+	// Time at which the first task was submitted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When the last task ended; absent while some task has not.
+	// Time at which the last task ended. Absent while some task has not ended.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// Catalogue revision of the last change.
 	Revision uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
-	// First error of the graph, for people; empty if none.
+	// First error of the graph, for people. Empty: there is none.
 	FirstError string `protobuf:"bytes,11,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
-	// When a detached graph's results are released. Absent for graphs of a client.
+	// Time at which the results of a detached graph are released. Absent for graphs of a client.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -656,7 +656,7 @@ type ReleaseGraphRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The graph.
 	GraphId uint64 `protobuf:"varint,1,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
-	// Cancel what is still to run. Otherwise a graph that has not ended is an error.
+	// Cancel the tasks that have not ended. Otherwise a graph that has not ended is an error.
 	Cancel        bool `protobuf:"varint,2,opt,name=cancel,proto3" json:"cancel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

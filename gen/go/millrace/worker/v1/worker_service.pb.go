@@ -26,27 +26,28 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskOutcome is what became of one attempt.
+// TaskOutcome is the outcome of one attempt.
 type TaskOutcome int32
 
 const (
 	// Not set.
 	TaskOutcome_TASK_OUTCOME_UNSPECIFIED TaskOutcome = 0
-	// It started running. Only sent for attempts that take longer than about 20 ms.
+	// It has started to run. Sent only for attempts that take longer than about 20 ms.
 	TaskOutcome_TASK_OUTCOME_STARTED TaskOutcome = 1
-	// It finished; its object is in the slab (or inline).
+	// It succeeded. Its object is in the slab or inline.
 	TaskOutcome_TASK_OUTCOME_SUCCEEDED TaskOutcome = 2
 	// Its function failed, or its result could not be stored.
 	TaskOutcome_TASK_OUTCOME_FAILED TaskOutcome = 3
-	// An input could not be fetched from any holder; `unreachable` names it. Not the task's fault.
+	// An input could not be fetched from any holder; `unreachable` names it. It is not a failure of
+	// the task.
 	TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE TaskOutcome = 4
-	// It was given back unstarted, as asked by a retraction.
+	// It was given back before its start, as a retraction asked.
 	TaskOutcome_TASK_OUTCOME_RETRACTED TaskOutcome = 5
-	// It was stopped or dropped, as asked by a cancellation.
+	// It was stopped or dropped, as a cancellation asked.
 	TaskOutcome_TASK_OUTCOME_CANCELLED TaskOutcome = 6
-	// A retraction came too late: it runs or has finished.
+	// A retraction came too late: it is running or has ended.
 	TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED TaskOutcome = 7
-	// Its executor process died. Counts like a worker death for this task.
+	// Its executor process died. For this task it counts like the death of a worker.
 	TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED TaskOutcome = 8
 )
 
@@ -103,7 +104,7 @@ func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{0}
 }
 
-// ObjectEvent is what happened to an object on a worker.
+// ObjectEvent is an event of an object on a worker.
 type ObjectEvent int32
 
 const (
@@ -111,11 +112,11 @@ const (
 	ObjectEvent_OBJECT_EVENT_UNSPECIFIED ObjectEvent = 0
 	// A copy arrived: it was fetched or rescued.
 	ObjectEvent_OBJECT_EVENT_GAINED ObjectEvent = 1
-	// A client wrote it, by DataService.WriteObject or millrace.host.v1. Nobody may read it before the scheduler has
-	// accepted it (SessionResponse.accepted_writes). The scheduler refuses, by `releases`, an object that is not the
-	// first result of a DATA task.
+	// A client wrote it, by DataService.WriteObject or millrace.host.v1. No process may read it
+	// before the scheduler has accepted it (SessionResponse.accepted_writes). The scheduler refuses
+	// an object that is not the first result of a DATA task, by `releases`.
 	ObjectEvent_OBJECT_EVENT_WRITTEN ObjectEvent = 2
-	// It is no longer there.
+	// It is gone.
 	ObjectEvent_OBJECT_EVENT_LOST ObjectEvent = 3
 )
 
@@ -177,7 +178,7 @@ type Registration struct {
 	DataAddress string `protobuf:"bytes,5,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Kind of its memory.
 	Device v1.DeviceKind `protobuf:"varint,6,opt,name=device,proto3,enum=millrace.v1.DeviceKind" json:"device,omitempty"`
-	// Tasks it runs at once; at least 1.
+	// Number of tasks that it runs at the same time; at least 1.
 	Slots uint32 `protobuf:"varint,7,opt,name=slots,proto3" json:"slots,omitempty"`
 	// Declared resources by name. Amounts are finite and at least 0.
 	Resources map[string]float64 `protobuf:"bytes,8,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
@@ -185,28 +186,30 @@ type Registration struct {
 	MemoryLimitBytes uint64 `protobuf:"varint,9,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
 	// Version of the program.
 	Version string `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
-	// Everything that it holds, so that nothing is recomputed.
+	// All objects that it holds, so that they are not computed again.
 	Inventory []*Replica `protobuf:"bytes,11,rep,name=inventory,proto3" json:"inventory,omitempty"`
-	// Tasks that it is still working on, so that they are not placed twice.
+	// Attempts that it has not finished, so that they are not placed twice.
 	Running []*AttemptRef `protobuf:"bytes,12,rep,name=running,proto3" json:"running,omitempty"`
-	// Kinds it runs: "native", "python", names of registered executors.
+	// Executor kinds that it can run: "native", "python", names of registered executors.
 	Executors []string `protobuf:"bytes,13,rep,name=executors,proto3" json:"executors,omitempty"`
-	// Native ops that it has built in.
+	// Names of its built-in native ops.
 	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
-	// Its GPU; absent if its memory is not on one.
+	// Its GPU. Absent: its memory is not on a GPU.
 	Gpu *v1.Gpu `protobuf:"bytes,15,opt,name=gpu,proto3" json:"gpu,omitempty"`
-	// It sends completion notifications to other workers, at data_address, and waits for theirs. So it can be
-	// sent attempts before inputs exist that other workers make: see Input.pending.
+	// It accepts subscriptions to completion notifications at `data_address`, and subscribes to those
+	// of other workers. So it can be sent attempts before other workers have made their inputs
+	// (Input.pending).
 	Notifies bool `protobuf:"varint,16,opt,name=notifies,proto3" json:"notifies,omitempty"`
-	// Life of the scheduler that `inventory` and `running` belong to: Registered.life of the worker's last session. 0: the worker has
-	// had no session yet, and both lists are empty. The scheduler ignores both lists if they belong to another life.
+	// Life of the scheduler to which `inventory` and `running` belong: Registered.life of the
+	// worker's last session. 0: the worker has had no session yet, and both lists are empty. The
+	// scheduler ignores both lists if they belong to another life.
 	Life uint64 `protobuf:"fixed64,17,opt,name=life,proto3" json:"life,omitempty"`
-	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind is absent until one of its
-	// executors has started.
+	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind
+	// is absent until one of its executors has started.
 	Languages map[string]string `protobuf:"bytes,18,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// `inventory` and `running` continue in the next message's `register`, in which all other fields are the same. The
-	// worker is registered when the last one, without `more`, has arrived. For workers that hold more objects than one
-	// message can name.
+	// `inventory` and `running` continue in the next message's `register`, in which all other fields
+	// are the same. The worker is registered when the last one, without `more`, has arrived. For
+	// workers that hold more objects than one message can name.
 	More          bool `protobuf:"varint,19,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -494,26 +497,27 @@ func (x *AttemptRef) GetAttempt() uint32 {
 	return 0
 }
 
-// SessionRequest is what a worker says.
+// SessionRequest is a message of a worker.
 type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message only.
 	Register *Registration `protobuf:"bytes,1,opt,name=register,proto3" json:"register,omitempty"`
-	// What became of assignments.
+	// Outcomes of assignments.
 	Tasks []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Objects gained or lost other than by tasks: scattered by clients, fetched copies kept, losses.
+	// Objects that were gained or lost, but not as results of tasks: scattered data, fetched copies,
+	// losses.
 	Objects []*ObjectReport `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
-	// State of the process: the heartbeat. It is sent about once a second, and whenever nothing else was sent for a
-	// second.
+	// State of the process. This is the heartbeat: it is sent about once a second.
 	Stats *WorkerStats `protobuf:"bytes,4,opt,name=stats,proto3" json:"stats,omitempty"`
-	// The worker is leaving for good; its objects go with it.
+	// The worker leaves for good, and its objects are gone.
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// Functions that assignments need and that it has not got.
+	// Hashes of functions that assignments need and the worker does not have.
 	MissingFunctions [][]byte `protobuf:"bytes,6,rep,name=missing_functions,json=missingFunctions,proto3" json:"missing_functions,omitempty"`
-	// What became of rescues, beside the objects that were copied: those are in `objects`.
+	// Failures and ends of rescues. The copied objects are in `objects`.
 	Rescues []*RescueReport `protobuf:"bytes,7,rep,name=rescues,proto3" json:"rescues,omitempty"`
-	// The worker was asked to stop. The scheduler places nothing new on it, has other workers copy what only this one holds, and
-	// then sends `drained`. The worker may leave earlier, when its own time to stop is over.
+	// The worker was asked to stop. The scheduler places no new task on it, makes other workers copy
+	// the objects that only it has, and then sends `drained`. The worker leaves earlier if its own
+	// time limit is over.
 	Draining      bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -605,16 +609,18 @@ func (x *SessionRequest) GetDraining() bool {
 	return false
 }
 
-// RescueReport is what a worker could not copy out of the memory of a dead one, or that it does not have that mapped any more.
+// RescueReport names objects that a worker could not copy out of the memory of a dead worker, or
+// reports that it has unmapped that memory.
 type RescueReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The dead worker, by its number.
 	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// Objects that it was asked for and has not got.
+	// Objects that it was asked to copy and could not copy.
 	Failed []*Replica `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
-	// Why, for people; empty if none failed.
+	// The reason, for people. Empty: none failed.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The memory is not mapped here: nothing can be rescued from it any more, and it is free as far as this worker is concerned.
+	// The memory is not mapped here any more: this worker can rescue nothing from it, and does not
+	// keep it from being freed.
 	Unmapped      bool `protobuf:"varint,4,opt,name=unmapped,proto3" json:"unmapped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -678,28 +684,28 @@ func (x *RescueReport) GetUnmapped() bool {
 	return false
 }
 
-// TaskReport says what became of one attempt.
+// TaskReport is the report about one attempt.
 type TaskReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The attempt. Reports of other attempts than the current one are dropped by the scheduler.
+	// The attempt. The scheduler drops reports of attempts other than the current one.
 	Attempt uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What happened.
+	// The event or outcome.
 	Outcome TaskOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=millrace.worker.v1.TaskOutcome" json:"outcome,omitempty"`
 	// Size of the object in bytes.
 	OutputBytes uint64 `protobuf:"varint,4,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// The result as a serialised Value, if it is small and needs no frames (or inlines them).
+	// The result as a serialised Value, if it is small and has no frames outside of it.
 	InlineResult []byte `protobuf:"bytes,5,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
-	// Why it failed.
+	// The reason of its failure.
 	Error *v1.TaskError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	// Run time in nanoseconds.
 	RunNanos uint64 `protobuf:"varint,7,opt,name=run_nanos,json=runNanos,proto3" json:"run_nanos,omitempty"`
-	// Inputs that could not be fetched, and from whom.
+	// Inputs that could not be fetched, with the workers that were tried.
 	Unreachable []*Unreachable `protobuf:"bytes,8,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
-	// Last lines of its output, if it wrote any; at most 8 KiB.
+	// Last lines of its output; at most 8 KiB.
 	LogTail string `protobuf:"bytes,9,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
-	// Bytes fetched from other workers for it.
+	// Number of bytes that were fetched from other workers for it.
 	FetchedBytes  uint64 `protobuf:"varint,10,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -812,9 +818,9 @@ type Unreachable struct {
 	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Its generation.
 	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Workers that were tried. Those that answered "not here" are in `missing_at`.
+	// Workers from which the fetch failed. Workers without the object are in `missing_at`.
 	FailedAt []uint32 `protobuf:"varint,3,rep,packed,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
-	// Workers that said that they do not hold it.
+	// Workers that answered that they do not have it.
 	MissingAt     []uint32 `protobuf:"varint,4,rep,packed,name=missing_at,json=missingAt,proto3" json:"missing_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -878,14 +884,14 @@ func (x *Unreachable) GetMissingAt() []uint32 {
 	return nil
 }
 
-// ObjectReport tells of an object gained or lost.
+// ObjectReport reports that an object was gained or lost.
 type ObjectReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The object.
 	Replica *Replica `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// What happened.
+	// The event or outcome.
 	Event ObjectEvent `protobuf:"varint,2,opt,name=event,proto3,enum=millrace.worker.v1.ObjectEvent" json:"event,omitempty"`
-	// A serialised Value without frames, if a client scattered something small.
+	// The object as a serialised Value, if it is small and a client scattered it.
 	InlineResult  []byte `protobuf:"bytes,3,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -953,25 +959,25 @@ type WorkerStats struct {
 	ReceivedBytes uint64 `protobuf:"varint,3,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
 	// Bytes sent since it started.
 	SentBytes uint64 `protobuf:"varint,4,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
-	// Executor processes that died since it started.
+	// Number of executor processes that died since it started.
 	ExecutorDeaths uint64 `protobuf:"varint,5,opt,name=executor_deaths,json=executorDeaths,proto3" json:"executor_deaths,omitempty"`
 	// Cause of the last one, for people.
 	LastExecutorDeath string `protobuf:"bytes,6,opt,name=last_executor_death,json=lastExecutorDeath,proto3" json:"last_executor_death,omitempty"`
 	// Of memory_used_bytes, those that could leave the slab to make room.
 	MemoryEvictableBytes uint64 `protobuf:"varint,7,opt,name=memory_evictable_bytes,json=memoryEvictableBytes,proto3" json:"memory_evictable_bytes,omitempty"`
-	// The slab is nearly full: the worker wants to hear when its objects will be needed (next_uses).
+	// The slab is nearly full: the worker asks when its objects will be needed (next_uses).
 	MemoryPressure bool `protobuf:"varint,8,opt,name=memory_pressure,json=memoryPressure,proto3" json:"memory_pressure,omitempty"`
-	// Bytes on disk, for results that the slab has no room for.
+	// Bytes on disk, of results for which the slab has no room.
 	SpilledBytes uint64 `protobuf:"varint,9,opt,name=spilled_bytes,json=spilledBytes,proto3" json:"spilled_bytes,omitempty"`
 	// Bytes written to disk since it started.
 	SpillWrittenBytes uint64 `protobuf:"varint,10,opt,name=spill_written_bytes,json=spillWrittenBytes,proto3" json:"spill_written_bytes,omitempty"`
 	// Bytes read back since it started.
 	SpillReadBytes uint64 `protobuf:"varint,11,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
-	// Why nothing is written to disk now, for people; empty if it works.
+	// The reason why nothing is written to disk at present, for people. Empty: the disk works.
 	SpillFailure string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
-	// How it fetches from peers; only when something has changed, and then all of it.
+	// Its routes to peers. Sent only after a change, and then all of them.
 	Routes []*v1.Route `protobuf:"bytes,13,rep,name=routes,proto3" json:"routes,omitempty"`
-	// State of its GPU; absent where NVML does not tell.
+	// State of its GPU. Absent: NVML does not report it.
 	GpuHealth     *v1.GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1105,17 +1111,17 @@ func (x *WorkerStats) GetGpuHealth() *v1.GpuHealth {
 	return nil
 }
 
-// SessionResponse is what the scheduler says.
+// SessionResponse is a message of the scheduler.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message only.
 	Registered *Registered `protobuf:"bytes,1,opt,name=registered,proto3" json:"registered,omitempty"`
-	// Ops that assignments refer to; each is sent once per session, before its first use.
+	// Ops to which assignments refer. Each is sent once in a session, before its first use.
 	Ops []*OpDefinition `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
-	// Functions that they need; each is sent once per session, before its first use.
+	// Functions that ops need. Each is sent once in a session, before its first use.
 	Functions []*v1.Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
-	// Workers that inputs are held by; sent before their first use and when they change. Those that are near are sent as soon as
-	// both are registered.
+	// Workers that hold inputs. Each is sent before its first use, and again after a change. Those
+	// with `same_host` are sent as soon as both are registered.
 	Peers []*Peer `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Attempts to run.
 	Assignments []*Assignment `protobuf:"bytes,5,rep,name=assignments,proto3" json:"assignments,omitempty"`
@@ -1123,25 +1129,28 @@ type SessionResponse struct {
 	Retractions []*AttemptRef `protobuf:"bytes,6,rep,name=retractions,proto3" json:"retractions,omitempty"`
 	// Attempts to stop or drop.
 	Cancellations []*AttemptRef `protobuf:"bytes,7,rep,name=cancellations,proto3" json:"cancellations,omitempty"`
-	// Objects that nobody needs: free them.
+	// Objects that are not needed any more: free them.
 	Releases []*Replica `protobuf:"bytes,8,rep,name=releases,proto3" json:"releases,omitempty"`
-	// Finish what you have, then leave.
+	// Finish all assignments, then leave.
 	Drain bool `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
-	// Stop at once: the cluster is shutting down, or this incarnation was declared dead. The reason is for the log.
+	// Stop at once, because the cluster is shutting down or this incarnation was declared dead. The
+	// reason is for the log.
 	StopReason string `protobuf:"bytes,10,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
-	// Forget this session and register anew (the scheduler gave this incarnation up while it was silent).
+	// Forget this session and register again: the scheduler has given this incarnation up while it
+	// was silent.
 	Reregister bool `protobuf:"varint,11,opt,name=reregister,proto3" json:"reregister,omitempty"`
-	// When objects on the worker will be needed; sent while it reports memory_pressure.
+	// Next uses of objects on the worker. Sent while it reports memory_pressure.
 	NextUses []*NextUse `protobuf:"bytes,12,rep,name=next_uses,json=nextUses,proto3" json:"next_uses,omitempty"`
-	// Objects to be copied out of the memory of dead workers.
+	// Objects to copy out of the memory of dead workers.
 	Rescues []*Rescue `protobuf:"bytes,13,rep,name=rescues,proto3" json:"rescues,omitempty"`
-	// Hashes of functions that no task refers to any more: the worker and its executors forget them. A function that is needed
-	// again later is sent again.
+	// Hashes of functions to which no task refers any more: the worker and its executors forget them.
+	// Such a function is sent again before a later use.
 	DroppedFunctions [][]byte `protobuf:"bytes,14,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
-	// Answer to SessionRequest.draining: nothing that is wanted is on this worker alone, or there is no other worker that could take
-	// it. The worker may leave now.
+	// Answer to SessionRequest.draining: this worker has no needed object that others lack, or no
+	// other worker could take it. The worker may leave.
 	Drained bool `protobuf:"varint,15,opt,name=drained,proto3" json:"drained,omitempty"`
-	// Objects written by clients that may be read from now on: see OBJECT_EVENT_WRITTEN.
+	// Objects of clients that the scheduler has accepted, so that they may be read: see
+	// OBJECT_EVENT_WRITTEN.
 	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1289,17 +1298,18 @@ func (x *SessionResponse) GetAcceptedWrites() []*Replica {
 	return nil
 }
 
-// Rescue orders copies of objects that only a dead worker had, from one that may have its memory mapped. That one makes sure that
-// the process has ended and that the memory is of the incarnation named, and copies them like inputs: each is reported in
-// SessionRequest.objects, or as failed in SessionRequest.rescues. The memory is kept mapped until a Peer without an address says that
-// the dead worker is gone.
+// Rescue orders a worker that may have the memory of a dead worker mapped to copy objects out of
+// it. The worker first proves that the process has ended, and that the memory is that of the named
+// incarnation. It copies the objects like inputs, and reports each in SessionRequest.objects, or as
+// failed in SessionRequest.rescues. It keeps the memory mapped until a Peer without an address says
+// that the dead worker is gone.
 type Rescue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The dead worker, by its number.
 	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Its incarnation.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// host:port of its DataService, by which its memory is known.
+	// host:port of its DataService, by which the worker finds the mapped memory.
 	DataAddress string `protobuf:"bytes,3,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Its name, for messages.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
@@ -1374,14 +1384,15 @@ func (x *Rescue) GetObjects() []*Replica {
 	return nil
 }
 
-// NextUse says when an object will be needed.
+// NextUse is the time at which an object will be needed.
 type NextUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Task that made the object.
 	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Its generation.
 	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Lowest rank of the tasks that will read it, as in Assignment.rank; 2^64-1: none is known.
+	// Lowest rank of the tasks that will read it, as in Assignment.rank. 2^64-1: no such task is
+	// known.
 	Rank          uint64 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1438,19 +1449,20 @@ func (x *NextUse) GetRank() uint64 {
 	return 0
 }
 
-// Registered answers a registration.
+// Registered is the answer to a registration.
 type Registered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of this incarnation.
 	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Random id of the scheduler's life.
 	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// How long the scheduler waits for a silent worker before it gives it up.
+	// Time for which the scheduler waits for a silent worker before it gives it up.
 	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Largest result to send inline, in bytes.
+	// Size of the largest result that the worker sends inline, in bytes.
 	InlineResultBytes uint32 `protobuf:"varint,4,opt,name=inline_result_bytes,json=inlineResultBytes,proto3" json:"inline_result_bytes,omitempty"`
-	// Random number of the scheduler's life, never 0. Task, worker and client numbers mean something in one life only: a worker that
-	// finds another life than in its last session drops all objects, attempts and reports that it has, before it says anything.
+	// Random number of the scheduler's life, never 0. The numbers of tasks, workers and clients are
+	// valid in one life only. A worker that finds another life than in its last session drops all its
+	// objects, attempts and reports before it sends anything.
 	Life          uint64 `protobuf:"fixed64,5,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1521,7 +1533,7 @@ func (x *Registered) GetLife() uint64 {
 	return 0
 }
 
-// OpDefinition gives an op a number for the session.
+// OpDefinition gives a number to an op, for the session.
 type OpDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number.
@@ -1576,17 +1588,18 @@ func (x *OpDefinition) GetOp() *v1.Op {
 	return nil
 }
 
-// Peer says how to reach a worker.
+// Peer is the address of a worker.
 type Peer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
 	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// host:port of its DataService. Empty: it is gone, and nothing is wanted from its memory.
+	// host:port of its DataService. Empty: the worker is gone, and no object of its memory is needed
+	// any more.
 	DataAddress string `protobuf:"bytes,2,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Its name, for messages.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Both have a GPU of the same host. The worker prepares the route to it at once, so that the first fetch from it
-	// has nothing to wait for.
+	// Both workers have a GPU of the same host. The worker opens the route at once, so that its first
+	// fetch does not wait for that.
 	SameHost      bool `protobuf:"varint,4,opt,name=same_host,json=sameHost,proto3" json:"same_host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1661,21 +1674,22 @@ type Assignment struct {
 	OpId uint32 `protobuf:"varint,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	// A serialised Arguments message.
 	Arguments []byte `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
-	// Inputs, in the order that arguments refer to.
+	// Inputs, in the order to which the arguments refer.
 	Inputs []*Input `protobuf:"bytes,5,rep,name=inputs,proto3" json:"inputs,omitempty"`
-	// Order among the worker's assignments: lower first. Unique enough to sort by.
+	// Rank among the worker's assignments: lower runs first. Different tasks nearly always have
+	// different ranks.
 	Rank uint64 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
 	// Longest run time in milliseconds; 0: no limit.
 	TimeoutMillis uint64 `protobuf:"varint,7,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
 	// Name of the result, for logs and for the task itself.
 	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
-	// Slots that it occupies; 0 means 1.
+	// Number of slots that it occupies. 0 means 1.
 	Slots uint32 `protobuf:"varint,9,opt,name=slots,proto3" json:"slots,omitempty"`
 	// Estimated size of the result in bytes; 0: unknown.
 	ExpectedOutputBytes uint64 `protobuf:"varint,10,opt,name=expected_output_bytes,json=expectedOutputBytes,proto3" json:"expected_output_bytes,omitempty"`
 	// Namespace of the key; empty means "default".
 	Namespace string `protobuf:"bytes,11,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Resources that it takes, by name.
+	// Amounts of resources that it uses, by name.
 	Resources     map[string]float64 `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1804,20 +1818,23 @@ type Input struct {
 	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Its size in bytes.
 	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Workers that hold it, best first. Empty if the result is inline or already on the worker.
+	// Workers that hold it, best first. Empty: the result is inline or already on the worker.
 	Holders []uint32 `protobuf:"varint,4,rep,packed,name=holders,proto3" json:"holders,omitempty"`
-	// The object itself as a serialised Value, if it is small and the worker does not hold it.
+	// The object as a serialised Value, if it is small and the worker does not hold it.
 	InlineResult []byte `protobuf:"bytes,5,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
-	// The object does not exist yet: attempt number generation of the task makes it.
-	// Without holders, that was assigned to the same worker in this session before. If it ends otherwise, or is not known there, the
-	// worker drops this one and reports it as TASK_OUTCOME_CANCELLED.
-	// With one, it is made by that worker, which tells when asked. If it ends otherwise, the scheduler cancels this one. If it cannot
-	// be asked, this one is reported as TASK_OUTCOME_INPUT_UNREACHABLE.
+	// The object does not exist yet. The attempt of the task with the number `generation` makes it.
+	// Without holders, that attempt was assigned to this worker earlier in the session; if it does
+	// not succeed, or is unknown, the worker drops this assignment and reports it as
+	// TASK_OUTCOME_CANCELLED. With a holder, that worker makes the object, and notifies this worker
+	// after a subscription. If its attempt does not succeed, the scheduler cancels this assignment;
+	// if it cannot be reached, this worker reports TASK_OUTCOME_INPUT_UNREACHABLE.
 	Pending bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
-	// The upstream worker in a broadcast chain: it fetches the object too, or is about to. The worker reads the object
-	// there while it arrives, and from the holders if that fails. 0: there is no chain.
+	// The upstream worker in a broadcast chain: it fetches the object too, or is about to. The worker
+	// reads the object there while it arrives, and from the holders if that fails. 0: there is no
+	// chain.
 	UpstreamWorkerId uint32 `protobuf:"varint,7,opt,name=upstream_worker_id,json=upstreamWorkerId,proto3" json:"upstream_worker_id,omitempty"`
-	// The worker has a downstream worker in a broadcast chain, which reads the object here while it arrives.
+	// The worker has a downstream worker in a broadcast chain, which reads the object here while it
+	// arrives.
 	HasDownstream bool `protobuf:"varint,8,opt,name=has_downstream,json=hasDownstream,proto3" json:"has_downstream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1909,12 +1926,12 @@ func (x *Input) GetHasDownstream() bool {
 	return false
 }
 
-// ReportWorkerDeathRequest tells of a death.
+// ReportWorkerDeathRequest reports a death.
 type ReportWorkerDeathRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the worker.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How it died.
+	// The description of its death.
 	Death *v1.WorkerDeath `protobuf:"bytes,2,opt,name=death,proto3" json:"death,omitempty"`
 	// The supervisor will start it again.
 	Restarting    bool `protobuf:"varint,3,opt,name=restarting,proto3" json:"restarting,omitempty"`

@@ -29,14 +29,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorkerService is what workers and their supervisors call.
+// WorkerService has the calls of workers and their supervisors.
 type WorkerServiceClient interface {
-	// Session is one worker's link: the stream is its lease. The first request must be `register`; the first response is
-	// `registered`. Either side may end it; a worker that reconnects within the grace period with the same incarnation and
-	// its inventory loses nothing. Every message is a batch.
+	// Session is the link of one worker; the stream is its lease. The first request must be
+	// `register`, the first response is `registered`. Either side may end it. A worker that
+	// reconnects within the grace period, with the same incarnation and its inventory, loses nothing.
+	// Every message is a batch.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
-	// ReportWorkerDeath is called by a supervisor that reaped a worker process, before it starts the next one: the
-	// scheduler need not wait for the lease.
+	// ReportWorkerDeath is called by a supervisor after it has reaped a worker process, and before it
+	// starts the next one. The scheduler then need not wait for the end of the lease.
 	ReportWorkerDeath(ctx context.Context, in *ReportWorkerDeathRequest, opts ...grpc.CallOption) (*ReportWorkerDeathResponse, error)
 }
 
@@ -75,14 +76,15 @@ func (c *workerServiceClient) ReportWorkerDeath(ctx context.Context, in *ReportW
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// WorkerService is what workers and their supervisors call.
+// WorkerService has the calls of workers and their supervisors.
 type WorkerServiceServer interface {
-	// Session is one worker's link: the stream is its lease. The first request must be `register`; the first response is
-	// `registered`. Either side may end it; a worker that reconnects within the grace period with the same incarnation and
-	// its inventory loses nothing. Every message is a batch.
+	// Session is the link of one worker; the stream is its lease. The first request must be
+	// `register`, the first response is `registered`. Either side may end it. A worker that
+	// reconnects within the grace period, with the same incarnation and its inventory, loses nothing.
+	// Every message is a batch.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
-	// ReportWorkerDeath is called by a supervisor that reaped a worker process, before it starts the next one: the
-	// scheduler need not wait for the lease.
+	// ReportWorkerDeath is called by a supervisor after it has reaped a worker process, and before it
+	// starts the next one. The scheduler then need not wait for the end of the lease.
 	ReportWorkerDeath(context.Context, *ReportWorkerDeathRequest) (*ReportWorkerDeathResponse, error)
 	mustEmbedUnimplementedWorkerServiceServer()
 }

@@ -63,31 +63,34 @@ class DataServiceServicer(object):
     """
 
     def ReadObjects(self, request, context):
-        """ReadObjects streams objects: for each one its head, then its frames in order in chunks of at most 4 MiB. The objects are under
-        a read lease until the stream ends.
+        """ReadObjects streams objects: for each one its head, then its frames in order, in chunks of at
+        most 4 MiB. The objects are under a read lease until the stream ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteObject(self, request_iterator, context):
-        """WriteObject stores the object of a DATA task: a head, then the frames in order. It is visible only when the
-        stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
-        reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
+        """WriteObject stores the object of a DATA task: a head, then the frames in order. The object is
+        visible only after the stream has ended and the response has arrived. If the scheduler does not
+        accept the object, the call fails with FAILED_PRECONDITION. The reason in ErrorInfo is
+        NOT_A_DATA_TASK if the scheduler waits for no such object, and SCHEDULER_RESTARTED if it has
+        been restarted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeMemory(self, request, context):
-        """DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
+        """DescribeMemory describes the objects in the worker's memory, their pins, and the requests that
+        wait for memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTaskLogs(self, request, context):
-        """GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
+        """GetTaskLogs returns the output of a task to stdout and stderr on this worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

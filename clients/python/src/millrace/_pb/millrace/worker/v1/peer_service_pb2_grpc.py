@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PeerServiceStub(object):
-    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call it.
+    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call
+    it.
     """
 
     def __init__(self, channel):
@@ -43,13 +44,15 @@ class PeerServiceStub(object):
 
 
 class PeerServiceServicer(object):
-    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call it.
+    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call
+    it.
     """
 
     def Connect(self, request, context):
-        """Connect makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
-        with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-        says why. With a token of such a connection it ends that, or tells whether it is served still.
+        """Connect makes a connection for one-sided reads of this worker's memory; both sides exchange
+        their endpoints. It fails with UNIMPLEMENTED if there is no library for it, and with
+        FAILED_PRECONDITION if the two sides cannot work together; the message says why. With the token
+        of a connection, it ends or checks that connection.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +75,8 @@ def add_PeerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PeerService(object):
-    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call it.
+    """PeerService runs on every worker, on the port of DataService. Workers and same-host clients call
+    it.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """WorkerService is what workers and their supervisors call.
+    """WorkerService has the calls of workers and their supervisors.
     """
 
     def __init__(self, channel):
@@ -48,21 +48,22 @@ class WorkerServiceStub(object):
 
 
 class WorkerServiceServicer(object):
-    """WorkerService is what workers and their supervisors call.
+    """WorkerService has the calls of workers and their supervisors.
     """
 
     def Session(self, request_iterator, context):
-        """Session is one worker's link: the stream is its lease. The first request must be `register`; the first response is
-        `registered`. Either side may end it; a worker that reconnects within the grace period with the same incarnation and
-        its inventory loses nothing. Every message is a batch.
+        """Session is the link of one worker; the stream is its lease. The first request must be
+        `register`, the first response is `registered`. Either side may end it. A worker that
+        reconnects within the grace period, with the same incarnation and its inventory, loses nothing.
+        Every message is a batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportWorkerDeath(self, request, context):
-        """ReportWorkerDeath is called by a supervisor that reaped a worker process, before it starts the next one: the
-        scheduler need not wait for the lease.
+        """ReportWorkerDeath is called by a supervisor after it has reaped a worker process, and before it
+        starts the next one. The scheduler then need not wait for the end of the lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +91,7 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """WorkerService is what workers and their supervisors call.
+    """WorkerService has the calls of workers and their supervisors.
     """
 
     @staticmethod
