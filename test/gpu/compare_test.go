@@ -129,8 +129,8 @@ func TestAComparisonNamesWhatFailed(t *testing.T) {
 	}
 }
 
-// A limit of time leaves the table of the rounds that are finished. Nothing of a group that takes too
-// long is left.
+// A limit of time leaves the table of the rounds that are finished. Nothing of a group that takes
+// too long is left.
 func TestAComparisonEndsInTime(t *testing.T) {
 	t.Parallel()
 	c := newComparison(t, map[string]string{"old": "echo all 7 us >>$MILLRACE_RATES; sleep 1000 & sleep 1000", "new": "echo all 8 us >>$MILLRACE_RATES"}, nil)
