@@ -610,6 +610,26 @@ func TestWrongSchedulerFiles(t *testing.T) {
 	}
 }
 
+// TestResultsThatAreGoneWithTheLease: a result that was not fetched yet is gone, too, and its error
+// names the cause. A result that came with its update is still there.
+func TestResultsThatAreGoneWithTheLease(t *testing.T) {
+	f := newFake(t)
+	c := f.dial(t)
+	table := &c.futures
+	far, inline := &Future{client: c, key: "far"}, &Future{client: c, key: "inline"}
+	table.bind([]*Future{far, inline}, []uint64{5, 6}, 1)
+	table.update([]taskUpdate{{id: 5, state: Succeeded, end: &outcome{bytes: 1 << 20}}, {id: 6, state: Succeeded, end: nullOutcome}})
+	table.failAll(fmt.Errorf("%w (the scheduler was started anew)", ErrLeaseLost))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := far.Result(ctx); !errors.Is(err, ErrLeaseLost) || !strings.Contains(err.Error(), "started anew") || far.State() != Failed {
+		t.Errorf("the result that was not fetched: %v, %s", err, far)
+	}
+	if _, err := inline.Result(ctx); err != nil {
+		t.Errorf("the result that is here: %v", err)
+	}
+}
+
 // TestSnapshotOlderThanTheTask: the first message of a Watch may have been made before a submission
 // whose answer arrived earlier than this message.
 func TestSnapshotOlderThanTheTask(t *testing.T) {

@@ -75,9 +75,10 @@ var (
 	ErrClosed error = errors.New("millrace: the client is closed")
 	// ErrReleased is returned by a Future after its Release.
 	ErrReleased error = errors.New("millrace: the future was released")
-	// ErrLeaseLost ends the Futures of a client whose lease the scheduler no longer knows: the
-	// client was silent for longer than the lease, or the scheduler is a new one.
-	// Later submissions run under a new lease.
+	// ErrLeaseLost ends the Futures of a client whose lease the scheduler does not know any more:
+	// the client was silent for longer than the lease, or the scheduler is a new one. It also ends
+	// those that have succeeded, if their results have not been fetched. Later submissions run
+	// under a new lease.
 	ErrLeaseLost error = errors.New("millrace: the scheduler has forgotten this client's lease, and with it what it held")
 )
 

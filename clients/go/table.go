@@ -247,13 +247,18 @@ func (t *futureTable) abandon(futures []*Future) {
 	}
 }
 
-// failAll ends all futures that have not ended, and removes all futures from the table.
+// failAll ends all futures that have not ended, and removes all futures from the table. If the
+// lease is lost, results that are not here are gone, too.
 func (t *futureTable) failAll(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.each(func(f *Future) {
-		if f.end.Load() == nil {
+		switch end := f.end.Load(); {
+		case end == nil:
 			f.fail(err)
+		case end.err == nil && !end.isInline && errors.Is(err, ErrLeaseLost):
+			f.state.Store(int32(Failed))
+			f.finish(&outcome{err: err})
 		}
 	})
 	t.pages, t.last = make(map[uint64]*futurePage), nil

@@ -186,7 +186,7 @@ func (c *Client) watchLoop() {
 			after = 0
 			continue
 		case errors.Is(err, ErrUnknownClient):
-			c.futures.failAll(ErrLeaseLost)
+			c.futures.failAll(fmt.Errorf("%w: %w", ErrLeaseLost, err))
 			after = 0
 			if err := c.openLease(c.ctx); err == nil {
 				wait = firstWatchBackoff
