@@ -80,7 +80,7 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	small(t, explained)
 }
 
-func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
+func TestListsAndWatchesOfDatasetsLeaveKeysAndValuesOut(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	id := c.open(ctx)
@@ -96,12 +96,19 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 		keys[i] = spec.GetKey()
 	}
 	const datasets = 100
-	metadata := make([]byte, 1<<20)
-	for i := range datasets {
-		published, err := c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: fmt.Sprintf("d-%03d", i), Keys: keys, Metadata: metadata})
-		if err != nil || published.GetDataset().GetKeyCount() != 3000 {
-			t.Fatalf("%v, %v", published.GetDataset().GetKeyCount(), err)
+	value := &pb.Value{Kind: &pb.Value_BytesValue{BytesValue: make([]byte, 1<<20-4)}}
+	counted := func(d *pb.Dataset) {
+		t.Helper()
+		if d.GetKeyCount() != 3000 || d.GetValueBytes() != 1<<20 || len(d.GetKeys()) != 0 || d.GetValue() != nil {
+			t.Errorf("%s: counts %d keys, %d bytes; has %d keys", d.GetName(), d.GetKeyCount(), d.GetValueBytes(), len(d.GetKeys()))
 		}
+	}
+	for i := range datasets {
+		published, err := c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: fmt.Sprintf("d-%03d", i), Keys: keys, Value: value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted(published.GetDataset())
 	}
 	found, token := 0, ""
 	for {
@@ -111,9 +118,8 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 		}
 		small(t, page)
 		for _, d := range page.GetDatasets() {
-			if found++; d.GetKeyCount() != 3000 || d.GetMetadataBytes() != 1<<20 {
-				t.Errorf("%s: %d keys, %d bytes", d.GetName(), d.GetKeyCount(), d.GetMetadataBytes())
-			}
+			found++
+			counted(d)
 		}
 		if token = page.GetNextPageToken(); token == "" {
 			break
@@ -129,14 +135,17 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 		if err != nil || !message.GetSnapshot() {
 			t.Fatalf("%v, %v", message.GetSnapshot(), err)
 		}
+		for _, d := range message.GetDatasets() {
+			counted(d)
+		}
 		seen, more = seen+len(message.GetDatasets()), message.GetMore()
 	}
 	if seen != datasets {
 		t.Errorf("%d of %d datasets were in the snapshot", seen, datasets)
 	}
 	whole, err := c.client.GetDataset(ctx, &pb.GetDatasetRequest{Name: "d-042"})
-	if err != nil || len(whole.GetDataset().GetKeys()) != 3000 || len(whole.GetDataset().GetMetadata()) != 1<<20 {
-		t.Errorf("%d keys, %d bytes, %v", len(whole.GetDataset().GetKeys()), len(whole.GetDataset().GetMetadata()), err)
+	if err != nil || len(whole.GetDataset().GetKeys()) != 3000 || !proto.Equal(whole.GetDataset().GetValue(), value) {
+		t.Errorf("%d keys, %d bytes, %v", len(whole.GetDataset().GetKeys()), whole.GetDataset().GetValueBytes(), err)
 	}
 }
 

@@ -552,7 +552,8 @@ func TestListsArePaged(t *testing.T) {
 	}
 	_, err := c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: "set1", Keys: []string{"g1-0"}})
 	wantReason(t, err, "DATASET_EXISTS", "set1")
-	_, err = c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: "set1", Keys: []string{"g1-1"}, Replace: true, Metadata: []byte("m")})
+	_, err = c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: "set1", Keys: []string{"g1-1"}, Replace: true,
+		Value: &pb.Value{Kind: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: map[string]*pb.Value{"m": {Kind: &pb.Value_Input{}}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -562,7 +563,7 @@ func TestListsArePaged(t *testing.T) {
 	_, err = c.client.UnpublishDataset(ctx, &pb.UnpublishDatasetRequest{Name: "set0"})
 	wantReason(t, err, "UNKNOWN_DATASET")
 	dataset, err := c.client.GetDataset(ctx, &pb.GetDatasetRequest{Name: "set1"})
-	if err != nil || dataset.GetDataset().GetKeys()[0] != "g1-1" {
+	if err != nil || fmt.Sprint(dataset.GetDataset().GetKeys()) != "[g1-1]" || dataset.GetDataset().GetValue().GetMapValue().GetFields()["m"].GetKind() == nil {
 		t.Errorf("replaced dataset: %v, %v", dataset, err)
 	}
 	var graphs, tasks, datasets []string

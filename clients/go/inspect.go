@@ -301,49 +301,6 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	return futures, nil
 }
 
-// Publish gives a set of results a name. The cluster keeps the results until Unpublish, independent
-// of this client. metadata describes how to combine the results; only the users of the dataset
-// interpret it. replace allows Publish to replace an existing dataset of the same name.
-func (c *Client) Publish(ctx context.Context, name string, metadata []byte, replace bool, futures ...*Future) error {
-	if _, err := c.acknowledged(ctx, futures); err != nil {
-		return err
-	}
-	in := &millracev1.PublishDatasetRequest{ClientId: c.lease.Load(), Name: name, Metadata: metadata, Replace: replace}
-	for _, f := range futures {
-		in.Keys = append(in.Keys, f.key)
-	}
-	_, err := c.service.PublishDataset(ctx, in)
-	return callError(ctx, "PublishDataset", err)
-}
-
-// Dataset returns a published dataset. HoldKeys of its keys returns futures of the results.
-func (c *Client) Dataset(ctx context.Context, name string) (*millracev1.Dataset, error) {
-	out, err := c.service.GetDataset(ctx, &millracev1.GetDatasetRequest{Name: name, Namespace: c.config.namespace})
-	return out.GetDataset(), callError(ctx, "GetDataset", err)
-}
-
-// Datasets lists the datasets of the client's namespace.
-func (c *Client) Datasets(ctx context.Context) ([]*millracev1.Dataset, error) {
-	in := &millracev1.ListDatasetsRequest{PageSize: pageSize, Namespace: c.config.namespace}
-	var all []*millracev1.Dataset
-	for {
-		out, err := c.service.ListDatasets(ctx, in)
-		if err != nil {
-			return nil, callError(ctx, "ListDatasets", err)
-		}
-		all = append(all, out.GetDatasets()...)
-		if in.PageToken = out.GetNextPageToken(); in.PageToken == "" {
-			return all, nil
-		}
-	}
-}
-
-// Unpublish removes a dataset's name and gives up its hold on the results.
-func (c *Client) Unpublish(ctx context.Context, name string) error {
-	_, err := c.service.UnpublishDataset(ctx, &millracev1.UnpublishDatasetRequest{Name: name, Namespace: c.config.namespace})
-	return callError(ctx, "UnpublishDataset", err)
-}
-
 // WaitGraph waits until every task of a graph has ended, and returns the graph.
 func (c *Client) WaitGraph(ctx context.Context, id uint64) (*millracev1.Graph, error) {
 	var last *millracev1.Graph

@@ -20,6 +20,8 @@ const (
 	// maxArgumentBytes limits the encoded arguments of one call, because the scheduler keeps them
 	// as long as the task may run again.
 	maxArgumentBytes = 40 << 20
+	// maxDatasetBytes is the limit of PublishDatasetRequest.value.
+	maxDatasetBytes = 1 << 20
 	// maxHeaderBytes is the limit of ObjectHead.header. A scattered value that is not an Array
 	// consists of the header only.
 	maxHeaderBytes = 16 << 20
@@ -128,10 +130,11 @@ func encodeArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
 	if len(a.named) == 0 {
 		return b, nil
 	}
-	return appendMap(b, fieldArgNamed, a.named, in)
+	return appendMap(b, fieldArgNamed, a.named, in, "argument")
 }
 
-func appendMap(b []byte, field protowire.Number, m map[string]any, in *inputList) ([]byte, error) {
+// appendMap appends the entries of a map, sorted by name. what is what errors call an entry.
+func appendMap(b []byte, field protowire.Number, m map[string]any, in *inputList, what string) ([]byte, error) {
 	names := make([]string, 0, len(m))
 	for name := range m {
 		names = append(names, name)
@@ -144,7 +147,7 @@ func appendMap(b []byte, field protowire.Number, m map[string]any, in *inputList
 		b = appendStringField(b, fieldEntryKey, name)
 		b, value = openMessage(b, fieldEntryValue)
 		if b, err = appendValue(b, m[name], in); err != nil {
-			return nil, fmt.Errorf("argument %q: %w", name, err)
+			return nil, fmt.Errorf("%s %q: %w", what, name, err)
 		}
 		b = closeMessage(b, value)
 		b = closeMessage(b, entry)
@@ -242,7 +245,7 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return appendList(b, v, in)
 	case map[string]any:
 		b, start := openMessage(b, fieldValueMap)
-		b, err := appendMap(b, fieldMapFields, v, in)
+		b, err := appendMap(b, fieldMapFields, v, in, "element")
 		if err != nil {
 			return nil, err
 		}
@@ -315,6 +318,8 @@ const strideRoom = 64 << 10
 // resultReader converts one result.
 type resultReader struct {
 	frames [][]byte
+	// inputs are the futures that a dataset refers to; nil in a result.
+	inputs []*Future
 	// room is the number of bytes that may still be allocated for copies of strided tensors.
 	// Without it, a short header could refer to one frame any number of times.
 	room uint64
@@ -369,7 +374,10 @@ func (r *resultReader) value(v *millracev1.Value) (any, error) {
 	case *millracev1.Value_OpaqueValue:
 		return goOpaque(k.OpaqueValue, r.frames)
 	case *millracev1.Value_Input:
-		return nil, fmt.Errorf("millrace: a result refers to a task's input %d, which only arguments may", k.Input)
+		if uint64(k.Input) >= uint64(len(r.inputs)) {
+			return nil, fmt.Errorf("millrace: a value refers to input %d of %d", k.Input, len(r.inputs))
+		}
+		return r.inputs[k.Input], nil
 	}
 	return nil, fmt.Errorf("millrace: a value of kind %T is not known to this client; use a newer one", v.GetKind())
 }

@@ -277,7 +277,7 @@ func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedap
 			l.step(sched.DatasetUnpublished{Dataset: old.Number})
 		}
 		row = &schedapi.Dataset{Number: l.datasets, Name: spec.Name, Namespace: spec.Namespace, Keys: spec.Keys,
-			Metadata: spec.Metadata, CreatedAt: l.now}
+			Value: spec.Value, CreatedAt: l.now}
 		l.dirty.datasets = append(l.dirty.datasets, row)
 		l.commit()
 		return nil

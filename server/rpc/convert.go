@@ -267,13 +267,6 @@ func clientTo(c *schedapi.Client) *pb.Client {
 	}
 }
 
-func datasetTo(d *schedapi.Dataset) *pb.Dataset {
-	return &pb.Dataset{
-		Name: d.Name, Namespace: d.Namespace, Keys: d.Keys, Metadata: d.Metadata,
-		CreateTime: timeTo(d.CreatedAt), Revision: d.Revision, KeyCount: uint64(len(d.Keys)), MetadataBytes: uint64(len(d.Metadata)),
-	}
-}
-
 // taskTo converts a task; names maps workers to their names.
 func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 	return &pb.Task{

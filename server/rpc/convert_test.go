@@ -41,6 +41,9 @@ var (
 	someError  = &sched.TaskError{Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 3, Attempts: 4, Detail: &pb.TaskError{
 		Traceback: "t", Exception: &pb.Opaque{Encoding: "pickle5"}, LogTail: "l", Metadata: map[string]string{"a": "b"},
 	}}
+	someDataset = &schedapi.Dataset{
+		Name: "n", Namespace: "s", Keys: []string{"k"}, Value: []byte{10 << 3, 0}, CreatedAt: someTime, Revision: 1, // the value is input 0
+	}
 	someOptions = sched.Options{
 		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []sched.WorkerSelector{{Name: "w"}},
 		AllowOtherWorkers: true, ExpectedOutputBytes: 5, Slots: 6, NoWait: true,
@@ -75,6 +78,10 @@ func TestConversionsSetEveryField(t *testing.T) {
 		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Upstream: 3, Downstream: true}},
 	})
 	session := new(sessionMessage).build(&outbound)
+	whole, err := wholeDatasetTo(someDataset)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		message proto.Message
 		except  string
@@ -98,7 +105,8 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{addressTo(&schedapi.Worker{ID: 1, Name: "n", Host: "h", DataAddress: "a", Device: 1}), ""},
 		{deathTo(death), ""},
 		{clientTo(&schedapi.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
-		{datasetTo(&schedapi.Dataset{Name: "n", Namespace: "s", Keys: []string{"k"}, Metadata: []byte{1}, CreatedAt: someTime, Revision: 1}), ""},
+		{datasetTo(someDataset), "keys value"}, // GetDataset sets these
+		{whole, ""},
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
 			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,

@@ -20,9 +20,9 @@ const maxExactInt = 1 << 53
 const (
 	// maxJSONElements bounds the elements of one tensor that are shown.
 	maxJSONElements = 1 << 20
-	// maxJSONLevels bounds the nesting of lists and maps. Each map is three nested messages, and
+	// maxValueLevels bounds the nesting of lists and maps. Each map is three nested messages, and
 	// protobuf's readers in Python and C++ refuse more than 100 nested messages.
-	maxJSONLevels = 30
+	maxValueLevels = 30
 )
 
 // errNotShown: the value is valid, but too large or too deep for JSON.
@@ -33,7 +33,7 @@ var errNotShown = errors.New("it is too large or too deep to be shown as JSON")
 func valueJSON(v *pb.Value) (*structpb.Value, error) { return valueJSONAt(v, 0) }
 
 func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
-	if level > maxJSONLevels {
+	if level > maxValueLevels {
 		return nil, errNotShown
 	}
 	switch kind := v.GetKind().(type) {
@@ -174,7 +174,7 @@ func tensorJSON(t *pb.Tensor, level int) (*structpb.Value, error) {
 		}
 		elements = min(elements*min(max(length, 1), maxJSONElements+1), maxJSONElements+1)
 	}
-	if elements > maxJSONElements || level+len(strides) > maxJSONLevels {
+	if elements > maxJSONElements || level+len(strides) > maxValueLevels {
 		return nil, errNotShown
 	}
 	return tensorAxis(t, strides, 0, int64(t.GetOffsetBytes()), size)

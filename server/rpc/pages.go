@@ -17,9 +17,8 @@ const (
 	// listedBytes bounds one long field of a row in a list, listedText one of its texts.
 	listedBytes = 16 << 10
 	listedText  = 2 << 10
-	// shownKeys bounds the keys of a dataset that a list shows. listedPrefixes bounds the ops of a
-	// graph in a list, shownPrefixes those of a graph that is shown alone.
-	shownKeys      = 1000
+	// listedPrefixes bounds the ops of a graph in a list, shownPrefixes those of a graph that is
+	// shown alone.
 	listedPrefixes = 1000
 	shownPrefixes  = 10_000
 )
@@ -61,19 +60,6 @@ func listedTask(t *pb.Task) *pb.Task {
 		o.Workers = o.GetWorkers()[:len(few(names, len(names), listedBytes))]
 	}
 	return t
-}
-
-// listedDataset shortens the long fields of a dataset for a list. Metadata that are too long are
-// left out, because half of them would be useless.
-func listedDataset(d *schedapi.Dataset) *pb.Dataset {
-	short := *d
-	short.Keys = few(d.Keys, shownKeys, listedBytes)
-	if len(d.Metadata) > listedBytes {
-		short.Metadata = nil
-	}
-	listed := datasetTo(&short)
-	listed.KeyCount, listed.MetadataBytes = uint64(len(d.Keys)), uint64(len(d.Metadata))
-	return listed
 }
 
 // listedGraph shortens the long fields of a graph for a list.

@@ -174,7 +174,11 @@ func (s *schedulerService) GetDataset(ctx context.Context, r *pb.GetDatasetReque
 		return nil, &sched.Error{Kind: sched.ErrUnknownDataset, Object: r.GetName(),
 			Message: fmt.Sprintf("there is no dataset %q in namespace %q: see ListDatasets", r.GetName(), namespace)}
 	}
-	return &pb.GetDatasetResponse{Dataset: datasetTo(dataset)}, nil
+	whole, err := wholeDatasetTo(dataset)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetDatasetResponse{Dataset: whole}, nil
 }
 
 func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsRequest) (*pb.ListDatasetsResponse, error) {
@@ -188,7 +192,7 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 	}
 	snapshot := s.scheduler.LastSnapshot() // Datasets are in it as soon as they are published.
 	datasets, more := snapshot.Datasets(r.GetNamespace(), afterNamespace, afterName, pageSize(r.GetPageSize()))
-	response := &pb.ListDatasetsResponse{Datasets: page(datasets, listedDataset)}
+	response := &pb.ListDatasetsResponse{Datasets: page(datasets, datasetTo)}
 	if n := len(response.GetDatasets()); more || n < len(datasets) {
 		last := datasets[n-1]
 		response.NextPageToken = pageToken(last.Namespace + "\x00" + last.Name)

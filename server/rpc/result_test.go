@@ -38,11 +38,11 @@ func TestReadersOfOtherLanguagesCanReadResults(t *testing.T) {
 		value *pb.Value
 		shown bool
 	}{
-		"lists":         {nested(maxJSONLevels, list), true},
-		"maps":          {nested(maxJSONLevels, mapped), true},
-		"deep lists":    {nested(maxJSONLevels+1, list), false},
+		"lists":         {nested(maxValueLevels, list), true},
+		"maps":          {nested(maxValueLevels, mapped), true},
+		"deep lists":    {nested(maxValueLevels+1, list), false},
 		"64 axes":       {tensor(axes...), false},
-		"axes in lists": {list(tensor(axes[:maxJSONLevels-1]...)), true},
+		"axes in lists": {list(tensor(axes[:maxValueLevels-1]...)), true},
 		"empty":         {tensor(0, 1<<40), false},
 	} {
 		wire, err := proto.Marshal(test.value)

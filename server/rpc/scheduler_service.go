@@ -190,10 +190,11 @@ func (s *schedulerService) ReleaseGraph(ctx context.Context, r *pb.ReleaseGraphR
 }
 
 func (s *schedulerService) PublishDataset(ctx context.Context, r *pb.PublishDatasetRequest) (*pb.PublishDatasetResponse, error) {
-	dataset, err := s.scheduler.Publish(ctx, schedapi.DatasetSpec{
-		Client: ids.ClientID(r.GetClientId()), Namespace: namespaceOf(r.GetNamespace()), Name: r.GetName(),
-		Keys: r.GetKeys(), Metadata: r.GetMetadata(), Replace: r.GetReplace(),
-	})
+	spec, err := datasetFrom(r)
+	if err != nil {
+		return nil, err
+	}
+	dataset, err := s.scheduler.Publish(ctx, spec)
 	if err != nil {
 		return nil, err
 	}

@@ -239,7 +239,7 @@ func (w *watcher) catalogMessage(changes *schedapi.Changes) (*pb.WatchResponse, 
 		message.Workers = append(message.Workers, converted)
 	}
 	for _, d := range changes.Datasets {
-		converted := listedDataset(d)
+		converted := datasetTo(d)
 		room(itemBytes + proto.Size(converted))
 		message.Datasets = append(message.Datasets, converted)
 	}

@@ -130,7 +130,8 @@ type Dataset struct {
 	Name      string
 	Namespace string
 	Keys      []string
-	Metadata  []byte
+	// Value is the published value, a serialised pb.Value whose inputs are indices into Keys.
+	Value     []byte
 	CreatedAt time.Time
 	Revision  uint64
 }

@@ -130,8 +130,9 @@ type DatasetSpec struct {
 	Namespace string
 	Name      string
 	Keys      []string
-	Metadata  []byte
-	Replace   bool
+	// Value is a serialised pb.Value. Its references to results are indices into Keys.
+	Value   []byte
+	Replace bool
 }
 
 // Cluster is the description of the scheduler that never changes during its life.

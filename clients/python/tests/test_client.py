@@ -238,21 +238,6 @@ def test_release_and_submit_again_races(client: Client) -> None:
         assert client.submit(inc, n % 3).result(PATIENCE) == n % 3 + 1
 
 
-def test_datasets(cluster: LocalCluster, client: Client) -> None:
-    client.publish_dataset("numbers", {"a": client.submit(inc, 1), "b": [client.submit(inc, 2), 5]})
-    with pytest.raises(errors.InvalidRequestError, match="numbers"):
-        client.publish_dataset("numbers", client.submit(inc, 3))
-    with Client(cluster) as second:
-        assert "numbers" in second.list_datasets()
-        assert second.gather(second.get_dataset("numbers")) == {"a": 2, "b": [3, 5]}
-        second.publish_dataset("numbers", second.submit(inc, 9), override=True)
-    assert client.get_dataset("numbers").result() == 10
-    client.unpublish_dataset("numbers")
-    assert "numbers" not in client.list_datasets()
-    with pytest.raises(errors.NotFoundError, match="numbers"):
-        client.get_dataset("numbers")
-
-
 # ---- futures -------------------------------------------------------------------------------------
 
 

@@ -148,7 +148,7 @@ def test_large_arguments_are_refused_at_the_call(client: Client) -> None:
         client.submit(len, bytes(40 << 20))
     with pytest.raises(errors.InvalidRequestError, match=r"limit is 40\.0 MiB.*scatter"):
         client.submit(native("bench.noop"), *[np.zeros(8000)] * 700)
-    with pytest.raises(errors.InvalidRequestError, match=r"dataset big.*2\.0 MiB.*limit is 1\.0 MiB"):
+    with pytest.raises(errors.InvalidRequestError, match=r"dataset big.*2\.0 MiB.*limit is 1\.0 MiB.*scatter"):
         client.publish_dataset("big", [bytes(2 << 20)])
     futures = [millrace.Future(client.session, client.session.state(f"{'k' * 1000}-{n}")[0]) for n in range(45_000)]
     with pytest.raises(errors.InvalidRequestError, match=r"with the keys of its inputs"):

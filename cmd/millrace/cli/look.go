@@ -190,9 +190,9 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			return err
 		}
 		return a.print(out, func(w io.Writer, _ bool) {
-			row(w, "NAME", "NAMESPACE", "KEYS", "AGE")
+			row(w, "NAME", "NAMESPACE", "KEYS", "VALUE", "AGE")
 			for _, d := range out.GetDatasets() {
-				row(w, d.GetName(), d.GetNamespace(), len(d.GetKeys()), age(d.GetCreateTime()))
+				row(w, d.GetName(), d.GetNamespace(), d.GetKeyCount(), size(d.GetValueBytes()), age(d.GetCreateTime()))
 			}
 		})
 	case "result":
@@ -221,8 +221,8 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 
 func (a *app) describe() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "describe task|graph|worker NAME", Short: "Tell everything about one thing", Args: exactly(2),
-		Long: "Tells everything about a task (by key, or t12), a graph (g3), or a worker (by name, or w7).",
+		Use: "describe task|graph|worker|dataset NAME", Short: "Tell everything about one thing", Args: exactly(2),
+		Long: "Tells everything about a task (by key, or t12), a graph (g3), a worker (by name, or w7), or a dataset (its value: -o json).",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				switch args[0] {
@@ -260,8 +260,14 @@ func (a *app) describe() *cobra.Command {
 						return err
 					}
 					return a.print(out, func(w io.Writer, _ bool) { workerText(w, out.GetWorker()) })
+				case "dataset":
+					out, err := s.GetDataset(ctx, &millracev1.GetDatasetRequest{Name: args[1], Namespace: a.settings.String("namespace")})
+					if err != nil {
+						return err
+					}
+					return a.print(out, func(w io.Writer, _ bool) { datasetText(w, out.GetDataset()) })
 				}
-				return usageError{fmt.Errorf("describe %s: task, graph or worker", args[0])}
+				return usageError{fmt.Errorf("describe %s: task, graph, worker or dataset", args[0])}
 			})
 		},
 	}
@@ -305,6 +311,17 @@ func taskText(w io.Writer, t *millracev1.Task) {
 			row(w, title, strings.TrimRight(line, "\r\n"))
 			title = ""
 		}
+	}
+}
+
+func datasetText(w io.Writer, d *millracev1.Dataset) {
+	row(w, "dataset", d.GetName())
+	row(w, "namespace", d.GetNamespace())
+	row(w, "age", age(d.GetCreateTime()))
+	row(w, "value", size(d.GetValueBytes()))
+	row(w, "keys", d.GetKeyCount())
+	for _, key := range d.GetKeys() {
+		row(w, "", key)
 	}
 }
 

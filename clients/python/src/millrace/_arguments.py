@@ -120,8 +120,8 @@ def _check_size(size: int, what: str) -> None:
 
 
 class Key:
-    """Stands for the result of a key, given as on the wire: for another task in the arguments of a
-    task of a dict graph, or for a result of a dataset."""
+    """Stands for the result of a key, given as on the wire: another task in the arguments of a task
+    of a dict graph."""
 
     __slots__ = ("key",)
 

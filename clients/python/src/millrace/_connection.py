@@ -23,6 +23,12 @@ from millrace._pb.millrace.v1 import (
 _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
 
 
+def _key(request: Any) -> str:
+    """Returns the key that a request names a task by; empty if it names none."""
+    task = getattr(request, "task", None)
+    return "" if task is None else task.key
+
+
 class Connection:
     """A channel to the scheduler, with the token and the time limit of its calls."""
 
@@ -78,7 +84,7 @@ class Connection:
                     f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
                     "see with 'millrace status' whether it runs and can be reached"
                 ) from None
-            raise errors.from_rpc(e, name, [getattr(request, "key", "")]) from None
+            raise errors.from_rpc(e, name, [_key(request)]) from None
         except ValueError as e:  # grpcio's error for a closed channel
             raise errors.SchedulerLostError(f"{name}: the client is closed") from e
 

@@ -1,20 +1,24 @@
-"""Datasets: futures under a name, which all clients of a namespace can get."""
+"""Datasets: values with futures under a name, which all clients of a namespace can read, in any
+language."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable
+import reprlib
+import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
-from millrace import _check, errors
-from millrace._arguments import Key
-from millrace._pb.millrace.v1 import dataset_pb2
+from millrace import _check, _serialize, errors
+from millrace._pb.millrace.v1 import dataset_pb2, value_pb2
 from millrace._session import Session
-from millrace._trees import rebuild
 from millrace.future import Future
 
-#: Largest description of a dataset, in bytes.
-_MOST_METADATA = 1 << 20
+#: Largest serialised value of a dataset, in bytes.
+_MOST_VALUE = 1 << 20
+#: Most futures of a dataset.
+_MOST_KEYS = 100_000
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 class Datasets:
@@ -26,28 +30,25 @@ class Datasets:
     def publish(self, name: str, data: Any, *, override: bool) -> None:
         """See `Client.publish_dataset`."""
         _check.text(name, "name", 256)
-        keys: list[str] = []
-        shape = pickle.dumps(_stripped(data, self._session, keys))
-        if len(shape) > _MOST_METADATA:
-            error = errors.InvalidRequestError(
-                f"dataset {name}: the lists, dicts and values that hold its futures take {_check.above(len(shape), _MOST_METADATA)}: "
-                "scatter the data, and publish the futures"
-            )
-            error.reason = "TOO_LARGE"
-            raise error
-        self._session.flush()
-        self._session.call(
-            "PublishDataset",
-            dataset_pb2.PublishDatasetRequest(
-                client_id=self._session.client_id, name=name, keys=keys, metadata=shape, replace=override
-            ),
-        )
+        session = self._session
+        request = dataset_pb2.PublishDatasetRequest(client_id=session.client_id, name=name, replace=override)
+        keys: dict[str, int] = {}
+        _fill(request.value, data, f"dataset {name}: data", session, keys, 0)
+        if (size := request.value.ByteSize()) > _MOST_VALUE:
+            raise _too_large(f"dataset {name}: the value without its futures takes {_check.above(size, _MOST_VALUE)}")
+        if len(keys) > _MOST_KEYS:
+            raise _too_large(f"dataset {name}: it has {len(keys)} different futures, and the limit is {_MOST_KEYS}")
+        request.keys.extend(keys)
+        session.flush()
+        session.call("PublishDataset", request)
 
     def get(self, name: str) -> Any:
-        """Returns the data published under a name, with futures of this client."""
+        """Returns the value published under a name, with futures of this client."""
         request = dataset_pb2.GetDatasetRequest(name=name, namespace=self._session.namespace)
         found: dataset_pb2.Dataset = self._session.call("GetDataset", request).dataset
-        return _restored(pickle.loads(found.metadata), self._session)
+        states = self._session.hold_all(found.keys)
+        futures = [Future[Any](self._session, state) for state in states]
+        return _read(found.value, futures)
 
     def names(self) -> list[str]:
         """Returns the names of the datasets in this namespace."""
@@ -69,27 +70,88 @@ class Datasets:
         self._session.call("UnpublishDataset", request)
 
 
-def _stripped(tree: Any, session: Session, keys: list[str]) -> Any:
-    """Returns the same lists, tuples and dicts with a `Key` in place of each future, and adds the
-    keys of the futures to `keys`."""
-    if isinstance(tree, Future):
-        if tree._session is not session:
-            raise ValueError(f"data: future {tree.key!r} belongs to another client: publish it there")
-        keys.append(tree._state.key)
-        return Key(tree._state.key)
-    if isinstance(tree, dict):
-        return {k: _stripped(v, session, keys) for k, v in cast("dict[Any, Any]", tree).items()}
-    if isinstance(tree, (list, tuple)):
-        return rebuild(tree, [_stripped(v, session, keys) for v in cast("Iterable[Any]", tree)])
-    return tree
+def _too_large(message: str) -> errors.InvalidRequestError:
+    error = errors.InvalidRequestError(f"{message}: scatter the data, and publish the futures")
+    error.reason = "TOO_LARGE"
+    return error
 
 
-def _restored(tree: Any, session: Session) -> Any:
-    """Returns the same lists, tuples and dicts with a future in place of each `Key`."""
-    if isinstance(tree, Key):
-        return Future[Any](session, session.hold(tree.key))
-    if isinstance(tree, dict):
-        return {k: _restored(v, session) for k, v in cast("dict[Any, Any]", tree).items()}
-    if isinstance(tree, (list, tuple)):
-        return rebuild(tree, [_restored(v, session) for v in cast("Iterable[Any]", tree)])
-    return tree
+def _no_reference(obj: Any) -> None:
+    """Is the `reference` of `_serialize.fill_argument` for objects that are no futures."""
+
+
+def _fill(value: value_pb2.Value, obj: Any, where: str, session: Session, keys: dict[str, int], depth: int) -> None:
+    """Writes an object as a value. `keys` has the index of each future's key, and gets new ones.
+    `where` names the object in errors."""
+    kind = type(obj)
+    if isinstance(obj, Future):
+        if obj._session is not session:
+            raise ValueError(f"{where}: future {obj.key!r} belongs to another client: publish it there")
+        value.input = keys.setdefault(obj._state.key, len(keys))
+    elif kind in (list, tuple, dict):
+        if depth == _serialize.DEPTH_LIMIT:
+            raise TypeError(
+                f"{where}: more than {_serialize.DEPTH_LIMIT} lists and dicts are inside of each other: make the data flatter"
+            )
+        if kind is dict:
+            _fill_map(value.map_value, cast("dict[Any, Any]", obj), where, session, keys, depth)
+            return
+        value.list_value.SetInParent()
+        for i, item in enumerate(obj):
+            _fill(value.list_value.values.add(), item, f"{where}[{i}]", session, keys, depth + 1)
+    else:
+        _fill_leaf(value, obj, where)
+
+
+def _fill_map(
+    value: value_pb2.MapValue, obj: dict[Any, Any], where: str, session: Session, keys: dict[str, int], depth: int
+) -> None:
+    value.SetInParent()
+    for key, item in obj.items():
+        if type(key) is not str:
+            raise TypeError(f"{where}: key {key!r} is of type {type(key).__qualname__}: the keys of a dict must be str")
+        _check.text(key, f"{where}: key {key!r}")
+        _fill(value.fields[key], item, f"{where}[{key!r}]", session, keys, depth + 1)
+    order = list(obj)
+    if order != sorted(order):
+        value.order.extend(order)
+
+
+def _fill_leaf(value: value_pb2.Value, obj: Any, where: str) -> None:
+    np = sys.modules.get("numpy")  # without NumPy there can be no array
+    array = np is not None and isinstance(obj, (np.ndarray, np.generic))
+    if type(obj) in _PLAIN or array:
+        if array and not obj.ndim:
+            obj = obj[()]
+        try:
+            _serialize.fill_argument(value, obj, _no_reference)
+            return
+        except _serialize.NotPlain:
+            pass
+    name = _type_name(obj)
+    what = f"a {name} of {obj.dtype} and {_check.size(obj.nbytes)}" if array else f"{reprlib.repr(obj)} of type {name}"
+    raise TypeError(
+        f"{where}: {what} is no value that every language reads. Futures, None, bool, int of 64 bits, float, complex, "
+        "str, bytes, arrays of native operations' element types up to 64 KiB, and lists, tuples and dicts of these are. "
+        "Scatter it with client.scatter(), and publish the future"
+    )
+
+
+def _type_name(obj: Any) -> str:
+    kind = type(obj)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _read(value: value_pb2.Value, futures: list[Future[Any]]) -> Any:
+    """Returns the object of a value. It unpickles nothing: another client wrote the value."""
+    kind = value.WhichOneof("kind")
+    if kind == "input":
+        return futures[value.input]
+    if kind == "list_value":
+        return [_read(v, futures) for v in value.list_value.values]
+    if kind == "map_value":
+        fields: Mapping[str, value_pb2.Value] = value.map_value.fields
+        return {k: _read(fields[k], futures) for k in _serialize.ordered(value.map_value)}
+    if kind == "opaque_value":
+        raise ValueError("a dataset holds a pickle, which is not read: its publisher must scatter the object instead")
+    return _serialize.from_value(value, (), ())

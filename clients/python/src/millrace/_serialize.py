@@ -635,15 +635,20 @@ def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[A
         return [from_value(v, frames, inputs) for v in value.list_value.values]
     if kind == "map_value":
         fields = value.map_value.fields
-        order: Sequence[str] = value.map_value.order
-        if len(order) != len(fields) or set(order) != set(fields):
-            order = sorted(fields)
-        return {k: from_value(fields[k], frames, inputs) for k in order}
+        return {k: from_value(fields[k], frames, inputs) for k in ordered(value.map_value)}
     if kind == "complex_value":
         return complex(value.complex_value.real, value.complex_value.imaginary)
     if kind == "input":
         return inputs[value.input]
     return getattr(value, kind)
+
+
+def ordered(mapping: value_pb2.MapValue) -> Sequence[str]:
+    """Returns the keys of a map in the writer's order."""
+    order = mapping.order
+    if len(order) != len(mapping.fields) or set(order) != set(mapping.fields):
+        return sorted(mapping.fields)
+    return order
 
 
 def _array(tensor: value_pb2.Tensor, frames: Sequence[Any]) -> Any:

@@ -295,25 +295,38 @@ class Session:
     def hold(self, key: str) -> State:
         """Returns a state for a key that another process submitted. Holds its task if this client
         does not hold it already."""
-        state, new = self.state(key)
-        if not new:
-            return state
+        return self.hold_all([key])[0]
+
+    def hold_all(self, keys: Sequence[str]) -> list[State]:
+        """Is `hold` for at most 100,000 keys, with one call. If one of the tasks is unknown, none
+        is held."""
+        states = [self.state(key) for key in keys]
+        new = [state for state, is_new in states if is_new]
+        if new:
+            try:
+                self._hold_new(new)
+            except errors.MillraceError as e:
+                self._tasks.fail(new, e)
+                for state, is_new in states:
+                    if not is_new:
+                        self.release(state)
+                raise
+        return [state for state, _ in states]
+
+    def _hold_new(self, states: list[State]) -> None:
+        """Holds the tasks of new states."""
         # A release of the same key that is still queued must not end the new hold, so it is sent
         # first.
         self.flush()
         with self._holding:
-            self._sender.settle_releases({key})
+            self._sender.settle_releases({s.key for s in states})
             client_id = self.client_id
-            request = task_calls_pb2.HoldTasksRequest(client_id=client_id, tasks=task_pb2.TaskSet(keys=[key]))
-            try:
-                with self._tasks.flight():
-                    answer = self.call("HoldTasks", request)
-                    spec = Spec(key, (0, "", b""), [], b"", b"", state)
-                    self._tasks.acknowledge(client_id, [spec], answer.task_ids, -1)
-            except errors.MillraceError as e:
-                self._tasks.fail([state], e)
-                raise
-        return state
+            tasks = task_pb2.TaskSet(keys=[s.key for s in states])
+            request = task_calls_pb2.HoldTasksRequest(client_id=client_id, tasks=tasks)
+            with self._tasks.flight():
+                answer = self.call("HoldTasks", request)
+                specs = [Spec(s.key, (0, "", b""), [], b"", b"", s) for s in states]
+                self._tasks.acknowledge(client_id, specs, answer.task_ids, -1)
 
     # ---- data ------------------------------------------------------------------------------------
 

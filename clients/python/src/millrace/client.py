@@ -524,12 +524,21 @@ class Client:
     # ---- datasets --------------------------------------------------------------------------------
 
     def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
-        """Publishes a future, or futures in lists and dicts, under a name, and keeps their results
-        until unpublished."""
+        """Publishes a value under a name, and keeps the results of the futures in it until it is
+        unpublished. Clients in every language can read it.
+
+        Args:
+            name: name of the dataset, unique in the namespace.
+            data: a future, None, bool, int of 64 bits, float, complex, str, bytes, an array of
+                NumPy of at most 64 KiB, or any nesting of these in lists, tuples and dicts with str
+                keys, at most 30 deep. Readers get tuples as lists. Any other object is a TypeError:
+                scatter it, and publish the future. Without the results, at most 1 MiB.
+            override: replaces a dataset of the same name, which is an error otherwise.
+        """
         self._datasets.publish(name, data, override=override)
 
     def get_dataset(self, name: str) -> Any:
-        """Returns the data published under a name, with futures of this client."""
+        """Returns the value published under a name, with futures of this client."""
         return self._datasets.get(name)
 
     def list_datasets(self) -> list[str]:

@@ -118,7 +118,8 @@ type SchedulerServiceClient interface {
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// ListClients lists client leases by id.
 	ListClients(ctx context.Context, in *ListClientsRequest, opts ...grpc.CallOption) (*ListClientsResponse, error)
-	// PublishDataset gives a name to a set of results, and keeps them until it is unpublished.
+	// PublishDataset gives a name to a value, and keeps the results to which it refers until it is
+	// unpublished.
 	PublishDataset(ctx context.Context, in *PublishDatasetRequest, opts ...grpc.CallOption) (*PublishDatasetResponse, error)
 	// GetDataset returns one dataset.
 	GetDataset(ctx context.Context, in *GetDatasetRequest, opts ...grpc.CallOption) (*GetDatasetResponse, error)
@@ -483,7 +484,8 @@ type SchedulerServiceServer interface {
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// ListClients lists client leases by id.
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
-	// PublishDataset gives a name to a set of results, and keeps them until it is unpublished.
+	// PublishDataset gives a name to a value, and keeps the results to which it refers until it is
+	// unpublished.
 	PublishDataset(context.Context, *PublishDatasetRequest) (*PublishDatasetResponse, error)
 	// GetDataset returns one dataset.
 	GetDataset(context.Context, *GetDatasetRequest) (*GetDatasetResponse, error)

@@ -369,8 +369,9 @@ type Value_TensorValue struct {
 }
 
 type Value_Input struct {
-	// Reference to the result of another task: an index into the `inputs` of the task to which
-	// these arguments belong. Valid in arguments only, never in a result.
+	// Reference to the result of a task: an index into the `inputs` of the task to which these
+	// arguments belong, or into the `keys` of the dataset of which this is the value. Never valid
+	// in a result.
 	Input uint32 `protobuf:"varint,10,opt,name=input,proto3,oneof"`
 }
 

@@ -159,7 +159,7 @@ type WatchResponse struct {
 	Graphs []*Graph `protobuf:"bytes,5,rep,name=graphs,proto3" json:"graphs,omitempty"`
 	// Workers that changed.
 	Workers []*Worker `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
-	// Datasets that changed.
+	// Datasets that changed, without their keys and their values.
 	Datasets []*Dataset `protobuf:"bytes,7,rep,name=datasets,proto3" json:"datasets,omitempty"`
 	// Graphs that are gone.
 	RemovedGraphIds []uint64 `protobuf:"varint,8,rep,packed,name=removed_graph_ids,json=removedGraphIds,proto3" json:"removed_graph_ids,omitempty"`

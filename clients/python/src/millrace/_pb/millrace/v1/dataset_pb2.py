@@ -23,31 +23,32 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from millrace._pb.millrace.v1 import value_pb2 as millrace_dot_v1_dot_value__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millrace/v1/dataset.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x07\x44\x61taset\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1a\n\x08metadata\x18\x04 \x01(\x0cR\x08metadata\x12;\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x1a\n\x08revision\x18\x06 \x01(\x04R\x08revision\x12\x1b\n\tkey_count\x18\x07 \x01(\x04R\x08keyCount\x12%\n\x0emetadata_bytes\x18\x08 \x01(\x04R\rmetadataBytes\"\xb0\x01\n\x15PublishDatasetRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1a\n\x08metadata\x18\x04 \x01(\x0cR\x08metadata\x12\x18\n\x07replace\x18\x05 \x01(\x08R\x07replace\x12\x1c\n\tnamespace\x18\x06 \x01(\tR\tnamespace\"H\n\x16PublishDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"E\n\x11GetDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n\x12GetDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"o\n\x13ListDatasetsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\"p\n\x14ListDatasetsResponse\x12\x30\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x14.millrace.v1.DatasetR\x08\x64\x61tasets\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"K\n\x17UnpublishDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x1a\n\x18UnpublishDatasetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millrace/v1/dataset.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/value.proto\"\x90\x02\n\x07\x44\x61taset\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n\x04keys\x18\x03 \x03(\tR\x04keys\x12(\n\x05value\x18\x04 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12\x1b\n\tkey_count\x18\x05 \x01(\rR\x08keyCount\x12\x1f\n\x0bvalue_bytes\x18\x06 \x01(\x04R\nvalueBytes\x12;\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x1a\n\x08revision\x18\x08 \x01(\x04R\x08revision\"\xbe\x01\n\x15PublishDatasetRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n\x04keys\x18\x04 \x03(\tR\x04keys\x12(\n\x05value\x18\x05 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12\x18\n\x07replace\x18\x06 \x01(\x08R\x07replace\"H\n\x16PublishDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"E\n\x11GetDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n\x12GetDatasetResponse\x12.\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x14.millrace.v1.DatasetR\x07\x64\x61taset\"o\n\x13ListDatasetsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\"p\n\x14ListDatasetsResponse\x12\x30\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x14.millrace.v1.DatasetR\x08\x64\x61tasets\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"K\n\x17UnpublishDatasetRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x1a\n\x18UnpublishDatasetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.dataset_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATASET']._serialized_start=76
-  _globals['_DATASET']._serialized_end=340
-  _globals['_PUBLISHDATASETREQUEST']._serialized_start=343
-  _globals['_PUBLISHDATASETREQUEST']._serialized_end=519
-  _globals['_PUBLISHDATASETRESPONSE']._serialized_start=521
-  _globals['_PUBLISHDATASETRESPONSE']._serialized_end=593
-  _globals['_GETDATASETREQUEST']._serialized_start=595
-  _globals['_GETDATASETREQUEST']._serialized_end=664
-  _globals['_GETDATASETRESPONSE']._serialized_start=666
-  _globals['_GETDATASETRESPONSE']._serialized_end=734
-  _globals['_LISTDATASETSREQUEST']._serialized_start=736
-  _globals['_LISTDATASETSREQUEST']._serialized_end=847
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=849
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=961
-  _globals['_UNPUBLISHDATASETREQUEST']._serialized_start=963
-  _globals['_UNPUBLISHDATASETREQUEST']._serialized_end=1038
-  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_start=1040
-  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_end=1066
+  _globals['_DATASET']._serialized_start=101
+  _globals['_DATASET']._serialized_end=373
+  _globals['_PUBLISHDATASETREQUEST']._serialized_start=376
+  _globals['_PUBLISHDATASETREQUEST']._serialized_end=566
+  _globals['_PUBLISHDATASETRESPONSE']._serialized_start=568
+  _globals['_PUBLISHDATASETRESPONSE']._serialized_end=640
+  _globals['_GETDATASETREQUEST']._serialized_start=642
+  _globals['_GETDATASETREQUEST']._serialized_end=711
+  _globals['_GETDATASETRESPONSE']._serialized_start=713
+  _globals['_GETDATASETRESPONSE']._serialized_end=781
+  _globals['_LISTDATASETSREQUEST']._serialized_start=783
+  _globals['_LISTDATASETSREQUEST']._serialized_end=894
+  _globals['_LISTDATASETSRESPONSE']._serialized_start=896
+  _globals['_LISTDATASETSRESPONSE']._serialized_end=1008
+  _globals['_UNPUBLISHDATASETREQUEST']._serialized_start=1010
+  _globals['_UNPUBLISHDATASETREQUEST']._serialized_end=1085
+  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_start=1087
+  _globals['_UNPUBLISHDATASETRESPONSE']._serialized_end=1113
 # @@protoc_insertion_point(module_scope)

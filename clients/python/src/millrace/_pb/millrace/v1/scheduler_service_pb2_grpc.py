@@ -344,7 +344,8 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PublishDataset(self, request, context):
-        """PublishDataset gives a name to a set of results, and keeps them until it is unpublished.
+        """PublishDataset gives a name to a value, and keeps the results to which it refers until it is
+        unpublished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
