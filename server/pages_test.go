@@ -212,7 +212,7 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 				Metadata: map[string]string{strings.Repeat("n", 10_000): strings.Repeat("v", 10_000)}}}
 	})
 	// The lease outlives the time in which the client sends nothing, also on a very busy machine.
-	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", LeaseTtl: durationpb.New(patience)})
+	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", LeaseTtl: durationpb.New(testTimeout)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -329,146 +325,6 @@ func TestFunctionsTravelOnce(t *testing.T) {
 	}
 }
 
-func TestAWatchResumesWhereItBroke(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
-	c.join(c.conn, registration("w-0"), succeed)
-	id := c.open(ctx)
-	first, cancel := context.WithCancel(ctx)
-	watch := c.watch(first, &pb.WatchRequest{ClientId: id})
-	snapshot, err := watch.Recv()
-	if err != nil || !snapshot.GetSnapshot() || len(snapshot.GetTasks()) != 0 {
-		t.Fatalf("first message: %v, %v", snapshot, err)
-	}
-	submit := func(prefix string) []uint64 {
-		response, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops(prefix, 10)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return response.GetTaskIds()
-	}
-	ended := func(message *pb.WatchResponse, into map[uint64]bool) {
-		for _, update := range message.GetTasks() {
-			if update.GetState() == pb.TaskState_TASK_STATE_SUCCEEDED {
-				into[update.GetTaskId()] = true
-			}
-		}
-	}
-	submit("a")
-	seen, revision := map[uint64]bool{}, uint64(0)
-	for len(seen) < 10 {
-		message, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		revision = message.GetRevision()
-		ended(message, seen)
-	}
-	cancel()
-	later := submit("b")
-	resumed := c.watch(ctx, &pb.WatchRequest{ClientId: id, AfterRevision: revision})
-	fresh := map[uint64]bool{}
-	for len(fresh) < 10 {
-		message, err := resumed.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if message.GetSnapshot() || message.GetRevision() <= revision {
-			t.Fatalf("not resumed after %d: %v", revision, message)
-		}
-		ended(message, fresh)
-	}
-	for _, id := range later {
-		if !fresh[id] || seen[id] {
-			t.Errorf("task %d: in the first stream %v, in the second %v", id, seen[id], fresh[id])
-		}
-	}
-	ahead, err := c.watch(ctx, &pb.WatchRequest{ClientId: id, AfterRevision: 1 << 40}).Recv()
-	if err != nil || !ahead.GetSnapshot() || len(ahead.GetTasks()) != 20 {
-		t.Errorf("a revision of another life: %v, %v", ahead, err)
-	}
-}
-
-func TestASlowReaderMissesNoLastState(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
-	id := c.open(ctx)
-	slow := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	const tasks = 30_000
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", tasks)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 2 {
-		conn := dial(t, c.server.Address())
-		defer conn.Close()
-		c.join(conn, registration(fmt.Sprintf("w-%d", i)), func(a *workerv1.Assignment) *workerv1.TaskReport {
-			report := succeed(a)
-			if a.GetTaskId()%10 == 0 {
-				report.Outcome, report.Error = workerv1.TaskOutcome_TASK_OUTCOME_FAILED, &pb.TaskError{Reason: "R", Message: "m"}
-			}
-			return report
-		})
-	}
-	ended := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{submitted.GetGraphId()}, UntilEnded: true})
-	for err = nil; err == nil; _, err = ended.Recv() {
-	}
-	for id, update := range c.final(slow, submitted.GetTaskIds()) {
-		want := pb.TaskState_TASK_STATE_SUCCEEDED
-		if id%10 == 0 {
-			want = pb.TaskState_TASK_STATE_FAILED
-		}
-		if update.GetState() != want {
-			t.Fatalf("task %d: %v", id, update)
-		}
-	}
-	// A stream that starts now gets a snapshot of all of them.
-	snapshot, err := c.watch(ctx, &pb.WatchRequest{ClientId: id, Workers: true}).Recv()
-	if err != nil || !snapshot.GetSnapshot() || len(snapshot.GetTasks()) != tasks || len(snapshot.GetWorkers()) != 2 {
-		t.Errorf("snapshot of %d tasks and %d workers, %v", len(snapshot.GetTasks()), len(snapshot.GetWorkers()), err)
-	}
-}
-
-func TestAGraphIsWatchedUntilItEnds(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
-	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{Name: "detached"}, Tasks: noops("a", 100)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{submitted.GetGraphId()}, UntilEnded: true, Workers: true})
-	first, err := watch.Recv()
-	if err != nil || !first.GetSnapshot() || len(first.GetGraphs()) != 1 || first.GetCatalogRevision() == 0 {
-		t.Fatalf("first message: %v, %v", first, err)
-	}
-	c.join(c.conn, registration("w-0"), succeed)
-	var last *pb.Graph
-	workers := 0
-	for {
-		message, err := watch.Recv()
-		if err != nil {
-			break
-		}
-		workers += len(message.GetWorkers())
-		for _, g := range message.GetGraphs() {
-			last = g
-		}
-	}
-	if last.GetState() != pb.GraphState_GRAPH_STATE_SUCCEEDED || last.GetCounts().GetSucceeded() != 100 || workers == 0 {
-		t.Errorf("when the stream ended: %v, workers changed %d times", last, workers)
-	}
-	// A watch of an ended graph ends at once.
-	again := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{submitted.GetGraphId()}, UntilEnded: true, AfterRevision: first.GetRevision()})
-	for err = nil; err == nil; _, err = again.Recv() {
-	}
-	if status.Code(err) == codes.DeadlineExceeded {
-		t.Errorf("the watch of an ended graph does not end: %v", err)
-	}
-	if _, err := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{4711}}).Recv(); err == nil {
-		t.Error("an unknown graph can be watched")
-	}
-}
-
 func TestResultsAreReadable(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -494,7 +350,7 @@ func TestResultsAreReadable(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "good"}}, Wait: durationpb.New(patience)})
+		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "good"}}, Wait: durationpb.New(testTimeout)})
 		if got := fmt.Sprint(response.GetJson().AsInterface()); err == nil && got != "[[1 2] [3 -1]]" {
 			err = fmt.Errorf("result %s", got)
 		}
@@ -516,9 +372,9 @@ func TestResultsAreReadable(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("waiting: %v", err)
 	}
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "bad"}}, Wait: durationpb.New(patience)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "bad"}}, Wait: durationpb.New(testTimeout)})
 	wantReason(t, err, "TASK_FAILED", "no such luck")
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "large"}}, Wait: durationpb.New(patience)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "large"}}, Wait: durationpb.New(testTimeout)})
 	wantReason(t, err, "RESULT_NOT_INLINE", "LocateObjects")
 	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: "bad"}}, History: true})
 	if err != nil || task.GetTask().GetError().GetTraceback() != "line 1" || len(task.GetTask().GetHistory()) == 0 {
@@ -644,134 +500,4 @@ func TestCancelAndRetry(t *testing.T) {
 	}
 	_, err = c.client.ReleaseGraph(ctx, &pb.ReleaseGraphRequest{GraphId: submitted.GetGraphId()})
 	wantReason(t, err, "GRAPH_RUNNING")
-}
-
-func TestTokensAndRoles(t *testing.T) {
-	c := start(t, server.Config{Tokens: map[string]server.Role{
-		"op": server.RoleOperator, "cl": server.RoleClient, "wo": server.RoleWorker, "ro": server.RoleReader,
-	}})
-	as := func(token string) context.Context {
-		return metadata.AppendToOutgoingContext(timeout(t), "authorization", "Bearer "+token)
-	}
-	open := func(ctx context.Context) error {
-		_, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{})
-		return err
-	}
-	list := func(ctx context.Context) error {
-		_, err := c.client.ListGraphs(ctx, &pb.ListGraphsRequest{})
-		return err
-	}
-	death := func(ctx context.Context) error {
-		_, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w"})
-		return err
-	}
-	session := func(ctx context.Context) error {
-		stream, err := c.workers.Session(ctx)
-		if err != nil {
-			return err
-		}
-		_ = stream.CloseSend()
-		_, err = stream.Recv()
-		return err
-	}
-	for _, test := range []struct {
-		name, token string
-		call        func(context.Context) error
-		want        codes.Code
-	}{
-		{"client opens", "cl", open, codes.OK}, {"operator opens", "op", open, codes.OK},
-		{"reader opens", "ro", open, codes.PermissionDenied}, {"worker opens", "wo", open, codes.PermissionDenied},
-		{"reader lists", "ro", list, codes.OK}, {"worker lists", "wo", list, codes.PermissionDenied},
-		{"wrong token", "xx", list, codes.Unauthenticated}, {"worker reports", "wo", death, codes.OK},
-		{"client reports", "cl", death, codes.PermissionDenied}, {"client session", "cl", session, codes.PermissionDenied},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.call(as(test.token))
-			if status.Code(err) != test.want {
-				t.Fatalf("%v, want %v", err, test.want)
-			}
-			if err != nil {
-				reason(t, err)
-			}
-		})
-	}
-	wantReason(t, list(timeout(t)), "UNAUTHENTICATED", "MILLRACE_TOKEN")
-	_, err := c.client.Shutdown(as("cl"), &pb.ShutdownRequest{})
-	wantReason(t, err, "PERMISSION_DENIED", "client")
-	health, err := healthpb.NewHealthClient(c.conn).Check(timeout(t), &healthpb.HealthCheckRequest{Service: "millrace.v1.SchedulerService"})
-	if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("health without a token: %v, %v", health, err)
-	}
-}
-
-func TestOthersNeedATokenToReachTheScheduler(t *testing.T) {
-	if _, err := server.New(server.Config{Address: "0.0.0.0:0"}); err == nil || !strings.Contains(err.Error(), "token") {
-		t.Errorf("listening for everybody without a token: %v", err)
-	}
-}
-
-func TestReflectionListsTheServices(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
-	stream, err := reflectionpb.NewServerReflectionClient(c.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
-	response, err := stream.Recv()
-	if err != nil || !strings.Contains(response.String(), "millrace.v1.SchedulerService") {
-		t.Errorf("v1: %v, %v", response, err)
-	}
-	// The older service has the same messages on the wire.
-	old, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := old.SendMsg(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
-	answer := &reflectionpb.ServerReflectionResponse{}
-	if err := old.RecvMsg(answer); err != nil || !strings.Contains(answer.String(), "millrace.worker.v1.WorkerService") {
-		t.Errorf("v1alpha: %v, %v", answer, err)
-	}
-}
-
-func TestNewerClientsAreRefused(t *testing.T) {
-	c := start(t, server.Config{})
-	for version, refused := range map[string]bool{"": false, "v1.0": false, "v1.1": true, "v2.0": true} {
-		_, err := c.client.OpenClient(timeout(t), &pb.OpenClientRequest{ApiVersion: version})
-		if refused {
-			wantReason(t, err, "VERSION_TOO_NEW", version)
-		} else if err != nil {
-			t.Errorf("%q: %v", version, err)
-		}
-	}
-}
-
-func TestShutdownTellsWorkersAndWatchersAndEndsRun(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
-	w := c.join(c.conn, registration("w-0"), never)
-	id := c.open(ctx)
-	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id, Graphs: true})
-	if _, err := watch.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.client.Shutdown(ctx, &pb.ShutdownRequest{Reason: "the test is over"}); err != nil {
-		t.Fatal(err)
-	}
-	if message, err := watch.Recv(); err != nil || !message.GetDraining() {
-		t.Errorf("watch: %v, %v", message, err)
-	}
-	<-w.done
-	if !strings.Contains(w.last.GetStopReason(), "the test is over") {
-		t.Errorf("worker's last message: %v", w.last)
-	}
-	err := <-c.stopped
-	if err != nil {
-		t.Errorf("Run: %v", err)
-	}
-	c.stopped <- nil
 }

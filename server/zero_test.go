@@ -38,7 +38,7 @@ func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *clu
 		config.Listener = listener
 		// In real time, a process that stands still for a moment must not lose its workers, which
 		// send nothing unasked.
-		config.WorkerLease, config.ReconnectGrace = patience, patience
+		config.WorkerLease, config.ReconnectGrace = testTimeout, testTimeout
 	}
 	s, err := server.New(config)
 	if err != nil {
@@ -178,12 +178,12 @@ func (w *zero) run() {
 	}
 }
 
-// patience is the longest time that a test in real time waits for an event.
-const patience = 5 * time.Minute
+// testTimeout is the longest time that a test in real time waits for an event.
+const testTimeout = 5 * time.Minute
 
 func timeout(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // Workers with GPUs of one host learn of each other when the second one registers. Workers that are
-// not near do not.
-func TestWorkersNearEachOtherAreIntroduced(t *testing.T) {
+// not on one host do not.
+func TestWorkersOfOneHostLearnOfEachOther(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
 		join := func(name, host string, device pb.DeviceKind) *zero {

@@ -14,7 +14,7 @@ import (
 
 // The error about a text that breaks a pattern names the forbidden part of the text, and does not
 // show a regular expression.
-func TestPatternsAreSaidInWords(t *testing.T) {
+func TestErrorsSayPatternsInWords(t *testing.T) {
 	validator, err := protovalidate.New()
 	if err != nil {
 		t.Fatal(err)
