@@ -90,10 +90,10 @@ type Config struct {
 	ComputeBlocks uint32
 	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
-	// Linger is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends that
-	// before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a peer,
-	// dead or alive, is no longer mapped.
-	Linger       time.Duration
+	// KeepDead is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends
+	// that before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a
+	// peer, dead or alive, is no longer mapped.
+	KeepDead     time.Duration
 	PeerUnmapped func(at transfer.Peer, dead bool)
 	// Suspect, if set, returns the reason why the memory of a GPU must not be read, or nil. It is
 	// called before each fetch, rescue and loan, and must be quick.
@@ -216,7 +216,7 @@ func New(c Config) (*Path, error) {
 	p.slab = c.Slab.Pointer(0, c.Slab.Size())
 	p.lenders = borrow.New(borrow.Config{
 		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoIndex: c.NoIndex, Open: p.open, Spin: spinFor,
-		Linger: c.Linger, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
+		KeepDead: c.KeepDead, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"

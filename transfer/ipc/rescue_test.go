@@ -23,7 +23,7 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	c, peer := lender(t, slab, set{Count: 2, Bytes: 1 << 20})
 	var suspect atomic.Bool
 	r := newReader(t, slab, func(c *ipc.Config) {
-		c.Linger = time.Hour
+		c.KeepDead = time.Hour
 		c.Suspect = func(cuda.UUID) error {
 			if suspect.Load() {
 				return errors.New("Xid 94")
@@ -77,7 +77,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	c, peer := lender(t, slab, set{Count: 4, Bytes: large}, set{First: 4, Count: small, Bytes: 4 << 10})
 	unmapped := make(chan bool, 1)
 	r := newReader(t, slab, func(c *ipc.Config) {
-		c.Linger = time.Hour
+		c.KeepDead = time.Hour
 		c.PeerUnmapped = func(_ transfer.Peer, dead bool) { unmapped <- dead }
 	})
 	life := c.export.Identity.Incarnation

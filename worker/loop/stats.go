@@ -51,7 +51,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
-		r.Story = w.config.Store.Story(task)
+		r.Story = w.config.Store.History(task)
 	}
 	for _, t := range snapshot.Tiers {
 		tier := &millracev1.MemoryTier{
