@@ -26,8 +26,8 @@ func gpus(t *testing.T) (program, library string, environment []string) {
 		}
 	})
 	environment = []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
-	// go test repeats tests if a file changed that they looked at, but not if a program changed that
-	// they run.
+	// go test repeats tests if a file changed that they looked at, but not if a program changed
+	// that they run.
 	if program = os.Getenv("MILLRACE_BIN"); program != "" {
 		if _, err := os.Stat(program); err != nil {
 			t.Fatalf("MILLRACE_BIN: %v", err)
