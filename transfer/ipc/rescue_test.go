@@ -50,8 +50,8 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	if err := fetch(); !errors.Is(err, transfer.ErrUnreachable) || !strings.Contains(err.Error(), "Xid 94") {
 		t.Errorf("fetched: %v", err)
 	}
-	if err := r.path.Follow(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrUnreachable) {
-		t.Errorf("followed: %v", err)
+	if err := r.path.FetchPipelined(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrUnreachable) {
+		t.Errorf("a pipelined read: %v", err)
 	}
 	if r.path.Lend(peer, ref(0), &loan) {
 		t.Error("lent")

@@ -160,10 +160,10 @@ func (f *fetching) carryOut() {
 // objects that did not arrive are no longer published.
 func (f *fetching) run(ctx context.Context) (err error) {
 	path := f.worker.config.Path
-	if follower := f.worker.config.capabilities().Follow; !f.pipelined {
+	if pipelined := f.worker.config.capabilities().Pipelined; !f.pipelined {
 		err = path.Fetch(ctx, f.peer, f.refs, f)
-	} else if follower != nil {
-		err = follower.Follow(ctx, f.peer, f.refs, f)
+	} else if pipelined != nil {
+		err = pipelined.FetchPipelined(ctx, f.peer, f.refs, f)
 	} else {
 		err = fmt.Errorf("upstream %s: %w", f.peer, transfer.ErrUnreachable)
 	}
