@@ -54,7 +54,7 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	for _, w := range workers {
 		w, _ := w.(map[string]any)
 		name, _ := w["worker"].(string)
-		told[name], _ = w["fetchBy"].(string)
+		told[name], _ = w["sources"].(string)
 	}
 	by, found := strings.CutPrefix(told["gpu-1"], "8.0 MiB from gpu-0 by ipc (")
 	if told["gpu-0"] != "" || !found || !carried(by) {
