@@ -93,6 +93,9 @@ type Config struct {
 	// Restarted says that this worker name ran before; its peers may still have the previous slab
 	// mapped.
 	Restarted bool
+	// Supervised says that a supervisor starts the process again when Run returns
+	// *loop.RestartError.
+	Supervised bool
 	// PinnedLimitBytes is the size of the tier of pinned host memory. Results that do not fit on
 	// the GPU are moved there first, and to the disk only when this tier is full.
 	// 0 means a share of the memory that this process may use, NoSpill means no such tier.
@@ -143,10 +146,10 @@ type Config struct {
 	// BorrowWait is the longest time that a task waits for peers to lend inputs that it could also
 	// fetch. Default 2 s.
 	BorrowWait time.Duration
-	// SpinTime is the longest time that an execution slot or a notification reader busy-polls
-	// before it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no
-	// polling. Negative: no polling.
-	SpinTime time.Duration
+	// LookFor is the longest time that an execution slot or a notification reader busy-polls before
+	// it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no polling.
+	// Negative: no polling.
+	LookFor time.Duration
 	// StopGrace is the time that an interrupted run gets to end before its process is killed.
 	// Default 1 s.
 	StopGrace time.Duration
@@ -182,9 +185,9 @@ type Config struct {
 // memory.
 const NoSpill = ^uint64(0)
 
-// defaultSpinTime is the default of Config.SpinTime on machines with enough processors; see
-// internal/spin.
-const defaultSpinTime = time.Millisecond
+// lookFor is the default of Config.LookFor on machines with enough processors;
+// see internal/spin.
+const lookFor = time.Millisecond
 
 // The values of Config.Device.
 const (
@@ -293,7 +296,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	registration := &workerv1.Registration{
 		Name: c.Name, Incarnation: incarnation.String(), Pid: int64(os.Getpid()), Device: millracev1.DeviceKind_DEVICE_KIND_HOST,
 		Slots: uint32(c.Slots), Resources: c.Resources, MemoryLimitBytes: c.MemoryLimitBytes, Version: c.Version,
-		Executors: []string{"native"},
+		Executors: []string{"native"}, Supervised: c.Supervised,
 	}
 	if registration.Host, err = os.Hostname(); err != nil {
 		return fmt.Errorf("worker: %w", err)
@@ -387,9 +390,9 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		return err
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, OneSided: oneSided.accept, Log: c.Log}
-	spinTime := max(c.SpinTime, 0)
-	if c.SpinTime == 0 && slabshare.Spins() {
-		spinTime = defaultSpinTime
+	looks := max(c.LookFor, 0)
+	if c.LookFor == 0 && slabshare.Spins() {
+		looks = lookFor
 	}
 	notifier := notify.New(notify.Config{
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -398,7 +401,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			}
 			return streams.DialNotify(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
-		Spin:      spinTime,
+		Spin:      looks,
 		Completed: func(completions []notify.Completion) { w.Completed(completions) },
 		Requested: func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
 		Handle:    func() { w.Handle() },
@@ -425,7 +428,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			out += oneSided.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SpinTime: spinTime, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Linger: looks, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})

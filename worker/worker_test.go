@@ -32,6 +32,7 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -463,15 +464,21 @@ func TestReconnectionBringsInventoryAndRunning(t *testing.T) {
 	w.scheduler.Accept(t)
 }
 
-func TestDrainFinishesAndLeaves(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), nil)
-	w.Op(1, native, "bench.sleep")
-	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(0.05)})
-	w.Send(&workerv1.SessionResponse{Drain: true})
-	w.Report(1)
-	w.Until("the farewell", func() bool { return w.Leaving })
-	if err := <-w.ended; err != nil {
-		t.Errorf("ended with %v", err)
+// A worker that is ordered to leave ends at once, whatever runs. If its supervisor is to start it
+// again, the error says so.
+func TestOrderToLeave(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		w := start(t, workertest.NewScheduler(t), nil)
+		w.Op(1, native, "bench.sleep")
+		w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(3600.0)})
+		w.Report(1, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
+		w.Send(&workerv1.SessionResponse{Leave: &workerv1.Leave{Restart: restart, Reason: "a new driver"}})
+		w.Until("the farewell", func() bool { return w.Leaving })
+		err := <-w.ended
+		var again *loop.RestartError
+		if errors.As(err, &again) != restart || !restart && err != nil || restart && again.Reason != "a new driver" {
+			t.Errorf("restart %v: ended with %v", restart, err)
+		}
 	}
 }
 
@@ -612,7 +619,7 @@ func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 func TestZeroWorkerLeavesProperly(t *testing.T) {
 	for name, tell := range map[string]func(*running){
 		"by its context":   func(w *running) { w.stop() },
-		"by the scheduler": func(w *running) { w.Send(&workerv1.SessionResponse{Drain: true}) },
+		"by the scheduler": func(w *running) { w.Send(&workerv1.SessionResponse{Leave: &workerv1.Leave{}}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Zero = true })

@@ -240,7 +240,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
 		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths.of(w.name),
-		Version: r.Version, Executors: r.Worker.Executors,
+		Version: r.Version, Executors: r.Worker.Executors, Supervised: r.Worker.Supervised,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
 		ReceivedBytes: w.stats.ReceivedBytes, SentBytes: w.stats.SentBytes, Routes: w.stats.Routes,
 		SpilledBytes: w.stats.SpilledBytes, SpillWrittenBytes: w.stats.SpillWrittenBytes,
@@ -251,7 +251,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		row.LastSeenAt = w.session.seen()
 	}
 	if info, ok := l.machine.Worker(w.id); ok {
-		row.State = schedapi.WorkerState(info.State)
+		row.State, row.Drain = schedapi.WorkerState(info.State), info.Drain
 		row.AssignedTasks, row.Objects, row.FinishedTasks = info.Assigned, info.Objects, info.Finished
 	}
 	return row

@@ -338,6 +338,12 @@ func (l *Loop) carryOut() {
 				l.log.Info("a worker may leave: nothing that is wanted is there alone", "worker", s.worker.name, "id", s.worker.id)
 				s.building.Drained = true
 			}
+		case sched.EffectRetire, sched.EffectRestart:
+			l.orderLeave(effect.Worker, effect.Kind == sched.EffectRestart)
+		case sched.EffectWorkerChanged:
+			if w := l.workers.get(effect.Worker); w != nil {
+				l.workerChanged(w)
+			}
 		case sched.EffectFunctionUnused:
 			l.dropFunction(effect.Function)
 		case sched.EffectRescue:

@@ -296,7 +296,7 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		} else {
 			l.measured(w)
 		}
-		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: message.Stats.MemoryUsedBytes})
+		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: message.Stats.MemoryUsedBytes, MemoryEvictableBytes: message.Stats.MemoryEvictableBytes})
 		if message.Stats.MemoryPressure {
 			if s := l.sessionOf(w.id); s != nil {
 				s.building.NextUses = l.machine.NextUses(w.id, s.building.NextUses[:0])

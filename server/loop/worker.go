@@ -315,7 +315,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop s
 		survivors = l.retire(w)
 	}
 	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
-		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
+		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, Left: left, DeviceFault: fault, Survivors: survivors})
 	l.broadcastPeer(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths.of(w.name)

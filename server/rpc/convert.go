@@ -202,7 +202,7 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 		ReceivedBytes: w.ReceivedBytes, SentBytes: w.SentBytes,
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
-		DeathCount: uint32(len(w.Deaths)), Revision: w.Revision,
+		DeathCount: uint32(len(w.Deaths)), Drain: drainTo(w.Drain, view), Supervised: w.Supervised, Revision: w.Revision,
 	}
 	if view == pb.WorkerView_WORKER_VIEW_FULL {
 		worker.Deaths, worker.Routes = convertAll(w.Deaths, deathTo), convertAll(w.Routes, routeTo)
@@ -210,6 +210,25 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 		worker.Gpu.Links = nil
 	}
 	return worker
+}
+
+func drainTo(d *sched.DrainInfo, view pb.WorkerView) *pb.WorkerDrain {
+	if d == nil {
+		return nil
+	}
+	drain := &pb.WorkerDrain{
+		Purpose: pb.DrainPurpose(d.Purpose), Reason: d.Reason, CreateTime: timeTo(d.Since), ExpireTime: timeTo(d.Until),
+		CopiedObjects: d.CopiedObjects, CopiedBytes: d.CopiedBytes, RemainingObjects: d.RemainingObjects, RemainingBytes: d.RemainingBytes,
+		StayingObjects: d.StayingObjects, StayingBytes: d.StayingBytes,
+	}
+	if view == pb.WorkerView_WORKER_VIEW_FULL {
+		drain.Staying = convertAll(d.Staying, stayingTo)
+	}
+	return drain
+}
+
+func stayingTo(o sched.StayingObject) *pb.StayingObject {
+	return &pb.StayingObject{TaskId: uint64(o.Task), Key: o.Key, Namespace: o.Namespace, Bytes: o.Bytes, Reason: o.Reason}
 }
 
 func addressTo(w *schedapi.Worker) *pb.WorkerAddress {
@@ -301,6 +320,7 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
 			Notifies:       r.GetNotifies() && r.GetDataAddress() != "",
 			PipelinedReads: r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
+			Supervised:     r.GetSupervised(),
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
 			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {
 				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
@@ -370,7 +390,7 @@ func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: text.Cut(stats.GetSpillFailure(), keptMessage),
-			Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
+			MemoryEvictableBytes: stats.GetMemoryEvictableBytes(), Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
 		if routes := stats.GetRoutes(); len(routes) > 0 {
 			inbound.Stats.Routes = convertAll(routes, routeFrom)

@@ -44,6 +44,10 @@ var (
 	someDataset = &schedapi.Dataset{
 		Name: "n", Namespace: "s", Keys: []string{"k"}, Value: []byte{10 << 3, 0}, CreatedAt: someTime, Revision: 1, // the value is input 0
 	}
+	someDrain = &sched.DrainInfo{
+		Purpose: sched.DrainRetire, Reason: "r", Since: someTime, Until: someTime, CopiedObjects: 1, CopiedBytes: 2, RemainingObjects: 3, RemainingBytes: 4,
+		StayingObjects: 5, StayingBytes: 6, Staying: []sched.StayingObject{{Task: 1, Key: "k", Namespace: "n", Bytes: 2, Reason: "r"}},
+	}
 	someOptions = sched.Options{
 		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []sched.WorkerSelector{{Name: "w"}},
 		AllowOtherWorkers: true, ExpectedOutputBytes: 5, Slots: 6, NoWait: true,
@@ -71,7 +75,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	outbound.Rescues = []schedapi.Rescue{{Dead: schedapi.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
 	outbound.Dropped = []ids.FunctionHash{someHash}
 	outbound.Accepted = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
-	outbound.Drain, outbound.Drained, outbound.StopReason, outbound.Reregister = true, true, "s", true
+	outbound.Leave, outbound.Drained, outbound.StopReason, outbound.Reregister = &schedapi.Leave{Restart: true, Reason: "r"}, true, "s", true
 	outbound.Assign(&sched.Assignment{
 		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
@@ -99,11 +103,13 @@ func TestConversionsSetEveryField(t *testing.T) {
 			GPU:       schedapi.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []schedapi.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
 			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", ReceivedBytes: 1, SentBytes: 1, Revision: 1,
-			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f",
+			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f", Drain: someDrain, Supervised: true,
 			Routes: []schedapi.Route{{Peer: 1, PeerName: "p", Path: schedapi.PathIPC, State: 2, Reason: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}, pb.WorkerView_WORKER_VIEW_FULL), ""},
 		{addressTo(&schedapi.Worker{ID: 1, Name: "n", Host: "h", DataAddress: "a", Device: 1}), ""},
 		{deathTo(death), ""},
+		{drainTo(someDrain, pb.WorkerView_WORKER_VIEW_FULL), ""},
+		{stayingTo(someDrain.Staying[0]), ""},
 		{clientTo(&schedapi.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
 		{datasetTo(someDataset), "keys value"}, // GetDataset sets these
 		{whole, ""},
@@ -204,7 +210,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 		t.Errorf("rescues: %+v", inbound.Rescues)
 	}
 	stats := schedapi.WorkerStats{
-		MemoryUsedBytes: 7, RSSBytes: 7, ReceivedBytes: 7, SentBytes: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
+		MemoryUsedBytes: 7, RSSBytes: 7, ReceivedBytes: 7, SentBytes: 7, ExecutorDeaths: 7, LastExecutorDeath: "s", MemoryEvictableBytes: 7,
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
 		Routes: []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s"}},
 		GPU:    someHealth(),

@@ -49,6 +49,12 @@ func machineError(kind sched.ErrorKind) errorClass {
 		return errorClass{codes.NotFound, "UNKNOWN_DATASET"}
 	case sched.ErrRequestConflict:
 		return errorClass{codes.AlreadyExists, "REQUEST_CONFLICT"}
+	case sched.ErrUnknownWorker:
+		return errorClass{codes.NotFound, "UNKNOWN_WORKER"}
+	case sched.ErrWorkerLeaving:
+		return errorClass{codes.FailedPrecondition, "WORKER_LEAVING"}
+	case sched.ErrNotSupervised:
+		return errorClass{codes.FailedPrecondition, "NOT_SUPERVISED"}
 	case sched.ErrFull:
 		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	}

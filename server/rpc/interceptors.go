@@ -135,6 +135,12 @@ func (g gate) role(token string) (Role, bool) {
 	return found, known
 }
 
+// forOperators are the calls that tasks may not make.
+var forOperators = map[string]bool{
+	pb.SchedulerService_Shutdown_FullMethodName: true, pb.SchedulerService_DrainWorkers_FullMethodName: true,
+	pb.SchedulerService_RetireWorkers_FullMethodName: true, pb.SchedulerService_RestartWorkers_FullMethodName: true,
+}
+
 func allowed(role Role, method string) bool {
 	if strings.HasPrefix(method, "/grpc.reflection.") {
 		return true
@@ -146,7 +152,7 @@ func allowed(role Role, method string) bool {
 	case RoleOperator:
 		return true
 	case RoleClient:
-		return method != pb.SchedulerService_Shutdown_FullMethodName
+		return !forOperators[method]
 	case RoleReader:
 		name := method[strings.LastIndexByte(method, '/')+1:]
 		return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") ||

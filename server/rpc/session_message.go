@@ -85,7 +85,7 @@ func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionR
 		return 2*itemBytes + len(r.Dead.Address) + len(r.Dead.Name) + itemBytes*len(r.Objects)
 	})
 	s.part.Drained = o.Drained
-	s.part.Drain, s.part.StopReason, s.part.Reregister = o.Drain, text.Valid(o.StopReason), o.Reregister
+	s.part.Leave, s.part.StopReason, s.part.Reregister = o.Leave, text.Valid(o.StopReason), o.Reregister
 	if !s.part.Empty() { // It is empty if all assignments were refused.
 		s.flush()
 	}
@@ -149,7 +149,7 @@ func (s *splitter) empty() {
 	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
 	p.Cancellations, p.Releases, p.NextUses, p.Rescues = nil, nil, nil, nil
 	p.Dropped, p.Accepted = nil, nil
-	p.Drain, p.Drained, p.StopReason, p.Reregister = false, false, "", false
+	p.Leave, p.Drained, p.StopReason, p.Reregister = nil, false, "", false
 	s.bytes = 0
 }
 
@@ -264,7 +264,11 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 		return &workerv1.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
 	})
 	message.Rescues = convertAll(o.Rescues, rescueTo)
-	message.Drain, message.Drained, message.StopReason, message.Reregister = o.Drain, o.Drained, o.StopReason, o.Reregister
+	message.Drained, message.StopReason, message.Reregister = o.Drained, o.StopReason, o.Reregister
+	message.Leave = nil
+	if l := o.Leave; l != nil {
+		message.Leave = &workerv1.Leave{Restart: l.Restart, Reason: text.Valid(l.Reason)}
+	}
 	return message
 }
 

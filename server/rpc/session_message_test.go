@@ -45,11 +45,7 @@ func (c *carrier) refuse(task ids.TaskID, _ ids.Attempt, reason string) {
 }
 
 func TestOutboundMessagesAreSplitBySize(t *testing.T) {
-	// The short size still needs several messages, and each kind of large element more than one.
-	many, large := 400_000, 800
-	if testing.Short() {
-		many, large = many/2, large/2
-	}
+	const many = 400_000
 	var o schedapi.Outbound
 	for i := range many {
 		o.Releases = append(o.Releases, sched.Replica{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Bytes: 1 << 50})
@@ -58,10 +54,10 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 		o.NextUses = append(o.NextUses, sched.NextUse{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Rank: 1 << 60})
 	}
 	for i := range 40 {
-		o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:many/4]})
+		o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:100_000]})
 	}
 	o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
-	for i := range large {
+	for i := range 800 {
 		o.Ops = append(o.Ops, schedapi.OpDefinition{ID: ids.OpID(i), Op: sched.OpSpec{Kind: sched.OpNative, Name: strings.Repeat("o", 50_000)}})
 		o.Peers = append(o.Peers, schedapi.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
 		inputs := make([]sched.AssignedInput, 100)
@@ -70,7 +66,7 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 		}
 		o.Assign(&sched.Assignment{Task: ids.TaskID(i), Key: strings.Repeat("k", 1024), Inputs: inputs})
 	}
-	o.Drain, o.StopReason, o.Reregister = true, "a reason with \xff in it", true
+	o.Leave, o.StopReason, o.Reregister = &schedapi.Leave{Reason: "because of \xff"}, "a reason with \xff in it", true
 	c := carrier{t: t}
 	if err := new(sessionMessage).send(&o, c.send, c.refuse); err != nil || len(c.refused) > 0 || c.sent < 10 {
 		t.Fatalf("%d messages, refused %v, %v", c.sent, c.refused, err)
@@ -81,8 +77,8 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 		rescued += len(r.GetObjects())
 	}
 	if len(w.GetReleases()) != many || len(w.GetRetractions()) != many || len(w.GetCancellations()) != many || len(w.GetNextUses()) != many ||
-		rescued != 11*many || len(w.GetOps()) != large || len(w.GetPeers()) != large || len(w.GetAssignments()) != large ||
-		!w.GetDrain() || !w.GetReregister() || !strings.HasPrefix(w.GetStopReason(), "a reason with \uFFFD") {
+		rescued != 11*many || len(w.GetOps()) != 800 || len(w.GetPeers()) != 800 || len(w.GetAssignments()) != 800 ||
+		w.GetLeave().GetReason() != "because of \uFFFD" || !w.GetReregister() || !strings.HasPrefix(w.GetStopReason(), "a reason with \uFFFD") {
 		t.Errorf("arrived: %d releases, %d rescued, %d ops, %d peers, %d assignments, stop %q", len(w.GetReleases()), rescued,
 			len(w.GetOps()), len(w.GetPeers()), len(w.GetAssignments()), w.GetStopReason())
 	}

@@ -33,6 +33,7 @@ type checker struct {
 	troubles int
 	errored  int
 	rescuing int
+	drains   int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -51,7 +52,7 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers) > 0 {
+	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 || m.recheckDrains {
 		k.fail("work is left over after the step: %d to end, %d to run again, %d to settle, %d stranded, %d to pre-assign", len(m.endings), len(m.reruns),
 			len(m.settling), len(m.stranded), len(m.makers))
 	}
@@ -368,6 +369,7 @@ func (k *checker) compare() {
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}
+		k.drain(w)
 		if w.fetching.count == 0 && w.fetchingBytes != 0 {
 			k.fail("%s expects no object and %d bytes", w.id, w.fetchingBytes)
 		}
@@ -378,8 +380,46 @@ func (k *checker) compare() {
 			k.fail("%s is not found by its id or slot", w.id)
 		}
 	}
+	k.copies()
 	if notifiers != m.notifiers {
 		k.fail("%d workers notify, not %d", notifiers, m.notifiers)
+	}
+}
+
+// drain checks the drain of a worker. A drained worker can end without a loss.
+func (k *checker) drain(w *worker) {
+	m := k.m
+	draining := w.state == WorkerStateDraining || w.state == WorkerStateDrained
+	if draining && w.drain == nil || w.state == WorkerStateActive && w.drain != nil {
+		k.fail("%s is %s, its drain is %v", w.id, w.state, w.drain)
+	}
+	if w.drain != nil {
+		k.drains++
+	}
+	if w.state != WorkerStateDrained {
+		return
+	}
+	if w.assigned > 0 {
+		k.fail("%s is drained and has %d tasks", w.id, w.assigned)
+	}
+	for _, id := range w.objects.members(nil) {
+		if b, t := m.at(id); m.isolated(id, b, t) {
+			k.fail("%s is drained and alone has %s", w.id, id)
+		}
+	}
+}
+
+// copies checks the copies that are under way.
+func (k *checker) copies() {
+	m := k.m
+	if k.drains != m.draining || len(m.copies) != len(m.copyOf) {
+		k.fail("%d drains, not %d; %d copies of %d objects", k.drains, m.draining, len(m.copies), len(m.copyOf))
+	}
+	for _, id := range sortedKeys(m.copies) {
+		c := m.copies[id]
+		if c.task != id || m.copyOf[c.object] != c || !m.underCopy(c) {
+			k.fail("copy %s of %s is by %s, under way %v", id, c.object, c.task, m.underCopy(c))
+		}
 	}
 }
 

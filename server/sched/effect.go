@@ -45,9 +45,16 @@ const (
 	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to
 	// it, is accepted as the result of Task.
 	EffectAccept
-	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and
-	// each wanted object has a copy elsewhere or cannot be taken by another worker.
+	// EffectDrained tells Worker, whose process was told to stop, that it may leave: nothing runs
+	// there, and each wanted object has a copy elsewhere or cannot be taken by another worker.
 	EffectDrained
+	// EffectRetire tells Worker to end its process for good. EffectRestart tells it to end its
+	// process, so that its supervisor starts the next one.
+	EffectRetire
+	EffectRestart
+	// EffectWorkerChanged means that the state or the drain of Worker changed. At most one per
+	// worker and step.
+	EffectWorkerChanged
 	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
 	// dropped.
 	EffectTaskForgotten
@@ -164,6 +171,12 @@ const (
 	// ErrFull means that the scheduler holds as many bytes as it may. The same request may be
 	// accepted later.
 	ErrFull
+	ErrUnknownWorker
+	// ErrWorkerLeaving means that the worker's process is about to end, so that no order can change
+	// it.
+	ErrWorkerLeaving
+	// ErrNotSupervised means that nothing would start the worker again.
+	ErrNotSupervised
 )
 
 // Error refuses a whole request; nothing changed.

@@ -121,6 +121,8 @@ type WorkerRegistered struct {
 	// Notifies means that the worker sends completion notifications to other workers and can wait
 	// for theirs; see crosspreassign.go.
 	Notifies bool
+	// Supervised means that a supervisor starts the worker again when it ends for a restart.
+	Supervised bool
 }
 
 // WorkerDisconnected means that a worker's session broke. The worker keeps its tasks and data until
@@ -138,6 +140,8 @@ type WorkerLost struct {
 	Outside bool
 	// Killed means that SIGKILL ended it. A person, the system or a task may have sent the signal.
 	Killed bool
+	// Left means that the worker ended by itself, in an orderly way.
+	Left bool
 	// Gone means that its process has ended and cannot come back with its data.
 	Gone bool
 	// DeviceFault means that its memory cannot be trusted, and that reading it may break the
@@ -161,14 +165,32 @@ type RescueFailed struct {
 	Objects      []Replica
 }
 
-// WorkerDraining means that a worker is to leave. It gets no new tasks, and other workers copy the
-// objects that only it has. See leave.go.
+// WorkerDraining means that the process of a worker was told to stop. It gets no new tasks, and
+// other workers copy the objects that only it has. See drain.go.
 type WorkerDraining struct{ Worker ids.WorkerID }
+
+// DrainOrdered is the order of an operator to take workers out of use. It also holds for the later
+// incarnations of these workers. See drain.go.
+type DrainOrdered struct {
+	Workers []ids.WorkerID
+	// Purpose is DrainKeep, DrainRetire or DrainRestart.
+	Purpose DrainPurpose
+	// Reason is a text for people.
+	Reason string
+	// Timeout, if not 0, is the time after which the process ends even if the worker is not
+	// drained; unused for DrainKeep.
+	Timeout time.Duration
+}
+
+// DrainUndone is the order of an operator to use workers again, by name.
+type DrainUndone struct{ Names []string }
 
 // WorkerMeasured updates the memory use of a worker, which placement considers.
 type WorkerMeasured struct {
 	Worker          ids.WorkerID
 	MemoryUsedBytes uint64
+	// MemoryEvictableBytes are those of the used bytes that can leave the memory to make room.
+	MemoryEvictableBytes uint64
 }
 
 // RatesMeasured is a batch of transfer rates that one worker measured.
@@ -216,6 +238,8 @@ func (WorkerLost) event()         {}
 func (WorkerEnded) event()        {}
 func (RescueFailed) event()       {}
 func (WorkerDraining) event()     {}
+func (DrainOrdered) event()       {}
+func (DrainUndone) event()        {}
 func (WorkerMeasured) event()     {}
 func (RatesMeasured) event()      {}
 func (TasksReported) event()      {}

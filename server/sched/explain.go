@@ -181,8 +181,12 @@ func (m *Machine) unfit(c *class, w *worker) string {
 	switch w.state {
 	case WorkerStateDisconnected:
 		return "disconnected"
-	case WorkerStateDraining:
-		return "draining"
+	case WorkerStateDraining, WorkerStateDrained:
+		text := strings.ToLower(w.state.String())
+		if w.drain != nil && w.drain.reason != "" {
+			text += ": " + w.drain.reason
+		}
+		return text
 	case WorkerStateActive, WorkerStateLost:
 	}
 	if ok, why := c.fits(w); !ok {

@@ -61,7 +61,7 @@ func causeOf(ev Event) cause {
 		return causePublished
 	case ClientOpened, ClientRenewed, ClientClosed:
 		return causeClient
-	case WorkerRegistered, WorkerDraining:
+	case WorkerRegistered, WorkerDraining, DrainOrdered, DrainUndone:
 		return causeRegistered
 	case WorkerDisconnected:
 		return causeDisconnected

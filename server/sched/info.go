@@ -327,11 +327,16 @@ func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
 	if w == nil {
 		return WorkerInfo{}, false
 	}
-	return WorkerInfo{
+	info := WorkerInfo{
 		Worker: w.id, Name: w.name, Incarnation: w.incarnation, Host: w.host, State: w.state, Slots: w.slots,
 		Assigned: uint32(w.assigned), Running: uint32(w.running), Objects: uint64(w.objects.count), Finished: w.finished,
 		MemoryBytes: w.memory, MemoryUsedBytes: w.memoryUsed,
-	}, true
+	}
+	if w.drain != nil {
+		drain := w.drain.info
+		info.Drain = &drain
+	}
+	return info, true
 }
 
 // KeysAt lists the keys of up to limit tasks that a worker has, in the order in which they were

@@ -91,8 +91,14 @@ type Machine struct {
 	// rescues has the rescues by dead worker. rescuing has exactly the tasks in RESCUING.
 	rescues  map[ids.WorkerID]*rescue
 	rescuing map[ids.TaskID]rescuing
-	// copied counts the copies ordered for leaving workers; it makes their keys unique.
-	copied uint64
+	// copies has the copies that are under way, by their tasks, and copyOf the same by object.
+	copies, copyOf map[ids.TaskID]*copying
+	// copyKeys counts the copies that were ordered; it makes their keys unique.
+	copyKeys uint64
+	// draining counts the workers with a drain. drainOrders are the orders of operators, by the
+	// worker's name.
+	draining    int
+	drainOrders map[string]*drainOrder
 	// lostData are the scattered objects of lost workers; see lostdata.go.
 	lostData map[ids.TaskID]lostData
 	// chains are the broadcast chains by object; see chain.go.
@@ -123,6 +129,12 @@ type Machine struct {
 	stranded []TaskRef
 	// makers are attempts whose dependents may be pre-assigned to other workers.
 	makers []TaskRef
+	// recheckDrains means that all drains are checked before the step ends. changedWorkers are the
+	// workers of which EffectWorkerChanged will tell.
+	recheckDrains bool
+	// copied are the graphs of copies that have ended or are not wanted.
+	copied         []ids.GraphID
+	changedWorkers []ids.WorkerID
 	// notifiers counts the workers with notifies set.
 	notifiers int
 
@@ -159,6 +171,9 @@ func New(c Config) *Machine {
 		wide:        make(map[ids.TaskID]uint64),
 		chains:      make(map[ids.TaskID][]chainLink),
 		rescuing:    make(map[ids.TaskID]rescuing),
+		copies:      make(map[ids.TaskID]*copying),
+		copyOf:      make(map[ids.TaskID]*copying),
+		drainOrders: make(map[string]*drainOrder),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),
 		requests:    requestLog{index: make(map[requestKey]answered)},
@@ -222,6 +237,10 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		m.rescueFailed(ev)
 	case WorkerDraining:
 		m.workerDraining(ev)
+	case DrainOrdered:
+		return m.finishUnless(m.drainOrdered(ev))
+	case DrainUndone:
+		return m.finishUnless(m.drainUndone(ev))
 	case WorkerMeasured:
 		m.workerMeasured(ev)
 	case RatesMeasured:
@@ -280,6 +299,20 @@ func (m *Machine) ReleaseGraph(now time.Time, ev GraphReleased, out []Effect) ([
 	return m.finishUnless(err), err
 }
 
+// OrderDrain is Step for DrainOrdered.
+func (m *Machine) OrderDrain(now time.Time, ev DrainOrdered, out []Effect) ([]Effect, *Error) {
+	m.begin(now, ev, out)
+	err := m.drainOrdered(ev)
+	return m.finishUnless(err), err
+}
+
+// UndoDrain is Step for DrainUndone.
+func (m *Machine) UndoDrain(now time.Time, ev DrainUndone, out []Effect) ([]Effect, *Error) {
+	m.begin(now, ev, out)
+	err := m.drainUndone(ev)
+	return m.finishUnless(err), err
+}
+
 // Publish is Step for DatasetPublished. It returns the task of each key.
 func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
@@ -309,7 +342,11 @@ func (m *Machine) finish() []Effect {
 		m.propagate()
 		m.dispatch()
 		m.preassignMakers()
-		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded) == 0 {
+		if m.recheckDrains {
+			m.checkDrains()
+			continue
+		}
+		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.copied) == 0 {
 			break
 		}
 	}
@@ -328,6 +365,7 @@ func (m *Machine) finish() []Effect {
 	}
 	m.rebalance()
 	m.flushGraphs()
+	m.flushWorkers()
 	out := m.out
 	m.out = nil
 	if invariant.Enabled {
@@ -376,6 +414,8 @@ func (m *Machine) propagate() {
 			id := m.settling[len(m.settling)-1]
 			m.settling = m.settling[:len(m.settling)-1]
 			m.settle(id)
+		case len(m.copied) > 0:
+			m.dropCopied()
 		default:
 			return
 		}
@@ -414,6 +454,9 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	}
 	m.touch(t.graph, g)
 	m.history.add(m, id, from, to, t.attempt, t.worker)
+	if len(m.copies) > 0 && !to.unended() {
+		m.copyEnded(id)
+	}
 }
 
 // activate counts the task as a user of its inputs; deactivate takes that back.

@@ -172,7 +172,7 @@ const (
 	timerRebalance
 	timerRescue
 	timerLostData
-	timerLeave
+	timerDrain
 	timerDispatch
 )
 
@@ -219,8 +219,8 @@ func (m *Machine) timePassed() {
 			m.rescueDue(ids.WorkerID(t.id))
 		case timerLostData:
 			m.lostDataDue()
-		case timerLeave:
-			m.leaveDue(ids.WorkerID(t.id))
+		case timerDrain:
+			m.drainDue(ids.WorkerID(t.id))
 		}
 	}
 }

@@ -261,6 +261,7 @@ func (m *Machine) releaseObject(id ids.TaskID, b *block, t *task) {
 		w := m.workers[b.links[t.replicas].value]
 		m.emitTo(EffectRelease, w, id, t.attempt)
 		w.objects.remove(id)
+		m.checkDrainSoon(w)
 		b.drop(&t.replicas, w.slot)
 	}
 	m.dropInline(b, uint64(id&blockMask))

@@ -118,6 +118,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.deactivate(b, t)
 	m.arrived(t)
 	m.reconsider(id, t)
+	m.checkDrainsOf(id, b, t)
 }
 
 // arrived updates the tasks that need an object: the object now exists.
@@ -322,6 +323,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		if w.objects.add(s.Task) {
 			b.push(&t.replicas, w.slot)
 			m.fetchEnded(s.Task, t, w)
+			m.checkDrainsOf(s.Task, b, t)
 		}
 		if s.Written {
 			m.emitTo(EffectAccept, w, s.Task, generation)
@@ -377,7 +379,9 @@ func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	b, t := m.at(id)
 	w.objects.remove(id)
 	b.drop(&t.replicas, w.slot)
+	m.checkDrainSoon(w)
 	if t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil {
+		m.checkDrainsOf(id, b, t)
 		return false
 	}
 	m.withdraw(id, t, TaskReleased)

@@ -176,6 +176,7 @@ func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.setState(id, t, TaskSucceeded)
 	m.notify(id, b, t)
 	m.arrived(t)
+	m.checkDrainsOf(id, b, t)
 }
 
 // askNext asks the next survivor for an object. If there is none, it returns false: the task is

@@ -46,8 +46,6 @@ type Config struct {
 	// DetailBytes bounds the tracebacks and exceptions of failed tasks, TailBytes the last output
 	// of tasks. The oldest are dropped first. Default 256 MiB and 64 MiB.
 	DetailBytes, TailBytes uint64
-	// NoCopies turns off the copying of objects that only a leaving worker has.
-	NoCopies bool
 	// ChainBytes is the size from which an object is sent along a broadcast chain; see chain.go.
 	// Default 64 MiB.
 	ChainBytes uint64
@@ -96,10 +94,20 @@ const (
 	WorkerStateActive       WorkerState = 1
 	WorkerStateDisconnected WorkerState = 2
 	WorkerStateDraining     WorkerState = 3
+	WorkerStateDrained      WorkerState = 4
 	// WorkerStateLost is never returned by the machine, which forgets lost workers. The catalogue
 	// keeps rows of them.
-	WorkerStateLost WorkerState = 4
+	WorkerStateLost WorkerState = 5
 )
+
+// String returns the state's name in the API, without its prefix.
+func (s WorkerState) String() string {
+	names := [...]string{"NONE", "ACTIVE", "DISCONNECTED", "DRAINING", "DRAINED", "LOST"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "UNKNOWN"
+}
 
 // TaskInfo is a copied snapshot of one task.
 type TaskInfo struct {
@@ -204,6 +212,8 @@ type WorkerInfo struct {
 	Finished        uint64
 	MemoryBytes     uint64
 	MemoryUsedBytes uint64
+	// Drain is nil if the worker is not drained. It must not be changed.
+	Drain *DrainInfo
 }
 
 // Statuses returns the words of Explanation.Status. They equal those of the API's TaskStatus.

@@ -21,9 +21,11 @@ type worker struct {
 	slots       uint32
 	resources   map[string]float64
 	memory      uint64
-	memoryUsed  uint64
-	executors   []string
-	pipelined   bool // see WorkerRegistered.PipelinedReads
+	// memoryUsed and memoryEvictable are as last reported: see WorkerMeasured.
+	memoryUsed      uint64
+	memoryEvictable uint64
+	executors       []string
+	pipelined       bool // see WorkerRegistered.PipelinedReads
 
 	// queue has the attempts in the order in which they were sent. An entry is stale if its attempt
 	// is not under way here any more.
@@ -44,13 +46,15 @@ type worker struct {
 	// one worker at most.
 	notifies      bool
 	deferredCross []TaskRef
-	// leaving is set while the worker is draining.
-	leaving *leaving
+	// drain is set while the worker is drained or draining.
+	drain *drain
 	// retracting counts the attempts that the worker was asked to give back and has not answered
 	// for.
 	retracting int
 	// reportedAt is the time of the last report or registration.
 	reportedAt time.Time
+	// supervised: see WorkerRegistered.Supervised.
+	supervised bool
 
 	// objects are exactly the tasks whose replicas have a link to this worker.
 	objects taskSet
@@ -104,7 +108,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 		m.order = slices.Insert(m.order, at, w)
 	}
 	w.name, w.incarnation, w.host = ev.Name, ev.Incarnation, ev.Host
-	w.state, w.leaving = WorkerStateActive, nil
+	w.state, w.supervised = WorkerStateActive, ev.Supervised
 	m.silent.drop(ev.Incarnation)
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
@@ -114,8 +118,9 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 		m.countNotifiers()
 	}
 	w.reportedAt = m.now
-	m.workerVersion++
+	m.workersChanged()
 	m.reconcile(w, ev.Inventory, ev.Running)
+	m.resumeDrain(w)
 }
 
 // reconcile compares the inventory and attempts that a worker reports with the machine's records.
@@ -179,28 +184,13 @@ func (m *Machine) workerDisconnected(ev WorkerDisconnected) {
 		return
 	}
 	w.state = WorkerStateDisconnected
-	m.workerVersion++
-}
-
-func (m *Machine) workerDraining(ev WorkerDraining) {
-	w := m.workerOf(ev.Worker)
-	if w == nil || w.state != WorkerStateActive {
-		return
-	}
-	w.state = WorkerStateDraining
-	m.workerVersion++
-	for _, r := range m.underWay(w) {
-		if _, t := m.at(r.Task); t.state == TaskAssigned {
-			m.retract(w, r.Task, t)
-		}
-	}
-	w.leaving = &leaving{copies: make(map[ids.TaskID]*copying)}
-	m.leaveDue(w.id)
+	m.workersChanged()
 }
 
 func (m *Machine) workerMeasured(ev WorkerMeasured) {
 	if w := m.workerOf(ev.Worker); w != nil {
-		w.memoryUsed = ev.MemoryUsedBytes
+		w.memoryUsed, w.memoryEvictable = ev.MemoryUsedBytes, min(ev.MemoryEvictableBytes, ev.MemoryUsedBytes)
+		m.checkWaitingDrains()
 	}
 }
 
@@ -215,6 +205,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	if cause == "" {
 		cause = "lost"
 	}
+	m.drainLost(w, ev.Left)
 	refs := m.underWay(w)
 	// Remove the replicas first, so that no attempt is sent again with an input that is gone.
 	var lost []ids.TaskID
@@ -278,7 +269,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.freeWorkers = append(m.freeWorkers, w.slot)
 	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
 	m.countNotifiers()
-	m.workerVersion++
+	m.workersChanged()
 	m.forgetRates(w.id)
 	if rescue != nil {
 		m.startRescue(rescue)
@@ -474,6 +465,7 @@ func (m *Machine) endAttempt(b *block, t *task) {
 		w.retracting--
 	}
 	t.flags &^= flagRetracting | flagPinned
+	m.checkDrainSoon(w)
 	t.worker = 0
 	t.runMicros = 0
 	if len(o.Resources) > 0 {

@@ -26,7 +26,8 @@ const (
 	WorkerActive       WorkerState = 1
 	WorkerDisconnected WorkerState = 2
 	WorkerDraining     WorkerState = 3
-	WorkerLost         WorkerState = 4
+	WorkerDrained      WorkerState = 4
+	WorkerLost         WorkerState = 5
 )
 
 // Prefix summarizes the tasks of one graph that run the same op.
@@ -108,7 +109,10 @@ type Worker struct {
 	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
-	Revision                                        uint64
+	// Drain is nil if the worker is not drained.
+	Drain      *sched.DrainInfo
+	Supervised bool
+	Revision   uint64
 }
 
 // Client is the row of one client lease.

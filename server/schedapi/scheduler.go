@@ -62,6 +62,11 @@ type Scheduler interface {
 	// ReportDeath reports how an incarnation died. Its worker is lost from then on.
 	ReportDeath(ctx context.Context, name string, death Death) error
 
+	// DrainWorkers orders the drain of workers, all or none. UndoDrains puts workers, by name, back
+	// into use. When they return, a Snapshot has the new states.
+	DrainWorkers(context.Context, sched.DrainOrdered) error
+	UndoDrains(ctx context.Context, names []string) error
+
 	// Shutdown orders the workers to stop for good, and then stops the scheduler.
 	Shutdown(ctx context.Context, reason string) error
 	// Draining is closed when the scheduler begins to stop.

@@ -1,6 +1,7 @@
 package schedapi
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -72,6 +73,8 @@ type WorkerStats struct {
 	SentBytes         uint64
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
+	// MemoryEvictableBytes are those of the used bytes that can leave the memory to make room.
+	MemoryEvictableBytes uint64
 	// MemoryPressure asks for Outbound.NextUses.
 	MemoryPressure bool
 	// The Spilled bytes are on disk now. SpillFailure is the reason why the worker cannot write
@@ -140,6 +143,13 @@ const (
 	RouteUnreachable RouteState = 4
 )
 
+// Leave is an operator's order to a worker to end its process.
+type Leave struct {
+	// Restart: the supervisor starts the process again.
+	Restart bool
+	Reason  string
+}
+
 // Outbound holds the messages to one worker, which are sent in the order of the fields. The
 // unexported slices are the memory that the exported ones refer to.
 type Outbound struct {
@@ -157,7 +167,8 @@ type Outbound struct {
 	// Dropped are functions that no task refers to any more. They are sent before Functions: a
 	// function that is dropped and needed again is in both.
 	Dropped []ids.FunctionHash
-	Drain   bool
+	// Leave is not nil if the worker is to end its process now.
+	Leave *Leave
 	// Drained answers Inbound.Draining: the worker has no needed object of which it holds the only
 	// copy.
 	Drained    bool
@@ -217,7 +228,7 @@ const copiedBytes = 4096
 // Empty reports whether there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Dropped) == 0 && !o.Drain && !o.Drained && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Dropped) == 0 && o.Leave == nil && !o.Drained && o.StopReason == "" && !o.Reregister
 }
 
 // Reset empties the outbound but keeps its memory for reuse.
@@ -307,7 +318,7 @@ func (o *Outbound) Append(from *Outbound) {
 	o.Retractions = append(o.Retractions, from.Retractions...)
 	o.Cancellations = append(o.Cancellations, from.Cancellations...)
 	o.Releases = append(o.Releases, from.Releases...)
-	o.Drain = o.Drain || from.Drain
+	o.Leave = cmp.Or(from.Leave, o.Leave)
 	o.Drained = o.Drained || from.Drained
 	o.Reregister = o.Reregister || from.Reregister
 	if from.StopReason != "" {

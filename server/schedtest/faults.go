@@ -14,13 +14,14 @@ func (w *World) addWorker() {
 		return
 	}
 	f := &fakeWorker{id: w.nextWorker, connected: true, notifies: w.chance(70), slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
+	f.name = fmt.Sprint("n", f.id)
 	w.nextWorker++
 	w.workers[f.id] = f
 	w.register(f)
 }
 
 func (w *World) register(f *fakeWorker) {
-	ev := sched.WorkerRegistered{Worker: f.id, Name: fmt.Sprint("n", f.id), Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
+	ev := sched.WorkerRegistered{Worker: f.id, Name: f.name, Supervised: f.id%4 > 0, Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
 		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Notifies: f.notifies, PipelinedReads: f.id%3 > 0}
 	var held []ids.TaskID
 	for id := range f.objects {
@@ -41,18 +42,7 @@ func (w *World) loseWorker() {
 		return
 	}
 	f := w.anyWorker()
-	// Any task that was assigned there may be blamed.
-	blamed := make(map[ids.TaskID]bool)
-	for _, q := range f.queue {
-		blamed[q.a.Task] = true
-	}
-	tasks, _ := w.M.Tasks(sched.TaskFilter{Worker: f.id}, 0, 1<<30)
-	for _, t := range tasks {
-		blamed[t.Task] = true
-	}
-	for id := range blamed {
-		w.tasks[id].died++
-	}
+	w.blame(f)
 	delete(w.workers, f.id)
 	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50), Gone: w.chance(70)}
 	if !ev.Gone && w.chance(50) {
@@ -76,6 +66,97 @@ func (w *World) loseWorker() {
 		w.lostObjects[f.id] = f.objects
 	}
 	w.feed(ev)
+}
+
+// blame notes that any task that was assigned to a worker which is lost may be blamed for that.
+func (w *World) blame(f *fakeWorker) {
+	blamed := make(map[ids.TaskID]bool)
+	for _, q := range f.queue {
+		blamed[q.a.Task] = true
+	}
+	tasks, _ := w.M.Tasks(sched.TaskFilter{Worker: f.id}, 0, 1<<30)
+	for _, t := range tasks {
+		blamed[t.Task] = true
+	}
+	for id := range blamed {
+		w.tasks[id].died++
+	}
+}
+
+// ends ends the process of a worker as an operator ordered. For a restart, the next one of the same
+// name begins.
+func (w *World) ends(f *fakeWorker, again bool) {
+	w.blame(f)
+	delete(w.workers, f.id)
+	w.feed(sched.WorkerLost{Worker: f.id, Cause: "left the cluster", Outside: true, Gone: true, Left: true})
+	if !again {
+		return
+	}
+	next := &fakeWorker{id: w.nextWorker, name: f.name, connected: true, notifies: f.notifies, slots: f.slots, objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
+	w.nextWorker++
+	w.workers[next.id] = next
+	w.register(next)
+	if info, _ := w.M.Worker(next.id); info.State != sched.WorkerStateActive {
+		w.fail("%s was restarted, and is %s", next.name, info.State)
+	}
+}
+
+// orderDrain orders the drain of one or two workers.
+func (w *World) orderDrain() {
+	ev := sched.DrainOrdered{Purpose: sched.DrainKeep + sched.DrainPurpose(w.source.Intn(3)), Reason: "test"}
+	for range 1 + w.source.Intn(2) {
+		if f := w.anyWorker(); f != nil && !slices.Contains(ev.Workers, f.id) {
+			ev.Workers = append(ev.Workers, f.id)
+		}
+	}
+	if w.chance(40) {
+		ev.Timeout = time.Duration(1+w.source.Intn(100)) * time.Millisecond
+	}
+	if len(ev.Workers) == 0 || len(ev.Workers) == len(w.workers) {
+		return
+	}
+	w.note("order %+v", ev)
+	effects, err := w.M.OrderDrain(w.now, ev, w.out[:0])
+	if err != nil {
+		w.note("refused: %s", err.Message)
+	}
+	w.after(effects)
+}
+
+// undoDrain ends the order about one worker.
+func (w *World) undoDrain() {
+	if f := w.anyWorker(); f != nil {
+		w.undo(f.name)
+	}
+}
+
+func (w *World) undo(name string) {
+	w.note("undo %s", name)
+	effects, err := w.M.UndoDrain(w.now, sched.DrainUndone{Names: []string{name}}, w.out[:0])
+	if err != nil {
+		w.note("refused: %s", err.Message)
+	}
+	w.after(effects)
+}
+
+// checkDrained checks that a drained worker could end without a loss.
+func (w *World) checkDrained(f *fakeWorker) {
+	tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 1<<30)
+	for i := range tasks {
+		t := &tasks[i]
+		if t.Worker == f.id {
+			w.fail("%s is drained, and has the task %s", f.name, t.Key)
+		}
+		if t.State != sched.TaskSucceeded || t.Inline || !slices.Contains(t.Replicas, f.id) {
+			continue
+		}
+		if !slices.ContainsFunc(t.Replicas, func(id ids.WorkerID) bool {
+			info, _ := w.M.Worker(id)
+			return w.workers[id].connected && info.State == sched.WorkerStateActive
+		}) {
+			w.fail("%s is drained, and has the only copy of %s that is safe", f.name, t.Key)
+		}
+	}
 }
 
 func (w *World) disconnect() {
@@ -270,6 +351,9 @@ func (w *World) timePasses() {
 func (w *World) drain() {
 	w.calm = true
 	w.note("calm")
+	for id := ids.WorkerID(1); id < w.nextWorker; id++ {
+		w.undo(fmt.Sprint("n", id))
+	}
 	for _, f := range w.sorted() {
 		if !f.connected || f.draining {
 			w.bringBack(f)
@@ -348,6 +432,10 @@ func (w *World) finishOne(f *fakeWorker) {
 
 // checkOutcome checks that the model explains the state of a task.
 func (w *World) checkOutcome(info *sched.TaskInfo) {
+	if info.Op.Name == "core.replicate" {
+		w.fail("%s is left after the drains: %s", info.Key, info.State)
+		return
+	}
 	fails, cancels, lost := w.ancestry(info.Task, make(map[ids.TaskID]bool))
 	switch info.State {
 	case sched.TaskSucceeded:

@@ -50,6 +50,13 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("unmap %s at %s", e.Dead, e.Worker)
 	case sched.EffectDrained:
 		return fmt.Sprintf("drained %s", e.Worker)
+	case sched.EffectRetire:
+		return fmt.Sprintf("retire %s", e.Worker)
+	case sched.EffectRestart:
+		return fmt.Sprintf("restart %s", e.Worker)
+	case sched.EffectWorkerChanged:
+		info, _ := m.Worker(e.Worker)
+		return fmt.Sprintf("changed %s: %s", e.Worker, info.State)
 	case sched.EffectAccept:
 		return fmt.Sprintf("accept %s %s at %s", task, e.Attempt, e.Worker)
 	case sched.EffectTaskForgotten:

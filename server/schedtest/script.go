@@ -20,12 +20,13 @@ import (
 //
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
-//	    incarnation=x notifies pipelined]
+//	    incarnation=x notifies pipelined alone]
 //	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain worker=1
-//	lose worker=1 [cause=... survivors=(2,3) outside killed gone fault]
+//	order workers=(1,2) to=keep|retire|restart [reason=x timeout=1s] | undo names=(n1,n2)
+//	lose worker=1 [cause=... survivors=(2,3) outside killed gone left fault]
 //	ended incarnation=x [cause=... killed]
-//	measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
+//	measured worker=1 bytes=9 [evictable=5] | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1]
 //	    [gpu=1] [slots=2] [bytes=9] [workers=a+b] [others] [nowait] [timeout=1s]
@@ -83,12 +84,20 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.step(sched.WorkerDisconnected{Worker: a.worker()})
 	case "drain":
 		return s.step(sched.WorkerDraining{Worker: a.worker()})
+	case "order":
+		purposes := map[string]sched.DrainPurpose{"keep": sched.DrainKeep, "retire": sched.DrainRetire, "restart": sched.DrainRestart}
+		effects, err := s.M.OrderDrain(s.now, sched.DrainOrdered{Workers: a.workers("workers"), Purpose: purposes[a.text("to", "keep")],
+			Reason: a.text("reason", ""), Timeout: a.duration("timeout", 0)}, nil)
+		return s.refused(err, effects)
+	case "undo":
+		effects, err := s.M.UndoDrain(s.now, sched.DrainUndone{Names: a.list("names")}, nil)
+		return s.refused(err, effects)
 	case "lose":
-		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
+		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), Left: a.d.HasArg("left"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
 	case "ended":
 		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", ""), Killed: a.d.HasArg("killed")})
 	case "measured":
-		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0)})
+		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0), MemoryEvictableBytes: a.number("evictable", 0)})
 	case "rate":
 		return s.step(sched.RatesMeasured{{From: ids.WorkerID(a.number("from", 0)), To: ids.WorkerID(a.number("to", 0)),
 			BytesPerSecond: float64(a.number("mb", 1)) * 1e6, Latency: a.duration("latency", 0)}})
@@ -350,7 +359,7 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 	id := a.worker()
 	ev := sched.WorkerRegistered{Worker: id, Name: a.text("name", fmt.Sprint("n", uint32(id))), Incarnation: a.text("incarnation", ""), Host: a.text("host", "h1"),
 		Slots: uint32(a.number("slots", 1)), MemoryBytes: a.number("mem", 0), Executors: a.list("executors")}
-	ev.Notifies = a.d.HasArg("notifies")
+	ev.Notifies, ev.Supervised = a.d.HasArg("notifies"), !a.d.HasArg("alone")
 	ev.PipelinedReads = a.d.HasArg("pipelined")
 	if ev.Executors == nil {
 		ev.Executors = []string{"native", "python"}

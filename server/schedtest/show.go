@@ -108,8 +108,19 @@ func (s *Script) show(a args) string {
 		if !ok {
 			return "unknown\n"
 		}
-		fmt.Fprintf(&b, "%s %s state %d slots %d assigned %d running %d objects %d finished %d memory %d of %d\n",
+		fmt.Fprintf(&b, "%s %s %s slots %d assigned %d running %d objects %d finished %d memory %d of %d\n",
 			w.Worker, w.Name, w.State, w.Slots, w.Assigned, w.Running, w.Objects, w.Finished, w.MemoryUsedBytes, w.MemoryBytes)
+		if d := w.Drain; d != nil {
+			fmt.Fprintf(&b, "drain to %s: %q", d.Purpose, d.Reason)
+			if !d.Until.IsZero() {
+				fmt.Fprintf(&b, " for %s more", d.Until.Sub(s.now))
+			}
+			fmt.Fprintf(&b, ", copied %d (%d bytes), remaining %d (%d bytes), staying %d (%d bytes)\n",
+				d.CopiedObjects, d.CopiedBytes, d.RemainingObjects, d.RemainingBytes, d.StayingObjects, d.StayingBytes)
+			for _, o := range d.Staying {
+				fmt.Fprintf(&b, "  %s stays: %s\n", o.Key, o.Reason)
+			}
+		}
 	case "update":
 		u, ok := s.M.UpdateOf(s.task(a.first()))
 		if !ok {

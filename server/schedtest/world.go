@@ -58,12 +58,14 @@ type modelTask struct {
 	cancels bool // it was the target of a cancel
 	died    int  // deaths that may be blamed on it
 	data    bool
+	copies  bool // the machine made it, to copy its input
 	attempt ids.Attempt
 }
 
 // fakeWorker is a worker that follows its orders as well as the faulty world allows.
 type fakeWorker struct {
 	id        ids.WorkerID
+	name      string
 	connected bool
 	draining  bool
 	notifies  bool
@@ -85,7 +87,7 @@ type attempt struct {
 // NewWorld makes an empty world.
 func NewWorld(source Source) *World {
 	return &World{
-		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, ChainBytes: 1, NoCopies: true}), source: source,
+		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, ChainBytes: 1}), source: source,
 		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), lostObjects: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
 		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
 	}
@@ -145,7 +147,14 @@ func (w *World) step() {
 	case k < 92:
 		w.reconnect()
 	case k < 93:
-		w.drainWorker()
+		switch w.source.Intn(4) {
+		case 0:
+			w.drainWorker()
+		case 1:
+			w.undoDrain()
+		default:
+			w.orderDrain()
+		}
 	case k < 94:
 		w.openClient()
 	case k < 95:
@@ -191,6 +200,20 @@ func (w *World) after(effects []sched.Effect) {
 			continue
 		}
 		f := w.workers[e.Worker]
+		switch e.Kind {
+		case sched.EffectWorkerChanged, sched.EffectRetire, sched.EffectRestart:
+			if info, _ := w.M.Worker(e.Worker); info.State == sched.WorkerStateDrained {
+				w.checkDrained(f)
+			} else if d := info.Drain; e.Kind != sched.EffectWorkerChanged && (d.Until.IsZero() || d.Until.After(w.now)) {
+				w.fail("%s is to end, and is neither drained nor out of time", e.Worker)
+			}
+			if e.Kind == sched.EffectWorkerChanged {
+				continue
+			}
+		case sched.EffectAssign, sched.EffectRetract, sched.EffectCancel, sched.EffectRelease, sched.EffectNotify, sched.EffectClientExpired,
+			sched.EffectGraphChanged, sched.EffectGraphRemoved, sched.EffectFunctionUnused, sched.EffectRescue, sched.EffectUnmap,
+			sched.EffectAccept, sched.EffectDrained, sched.EffectTaskForgotten:
+		}
 		if f == nil {
 			w.fail("effect %s goes to a worker that is lost", FormatEffect(w.M, e))
 			return
@@ -209,6 +232,11 @@ func (w *World) after(effects []sched.Effect) {
 
 func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 	t := w.tasks[a.Task]
+	if t == nil && w.M.Op(a.Op).Name == "core.replicate" {
+		info, _ := w.M.Task(a.Task)
+		t = &modelTask{key: a.Key, op: info.Op, inputs: info.InputTasks, copies: true}
+		w.tasks[a.Task] = t
+	}
 	if t == nil {
 		w.fail("task %s was assigned and never submitted", a.Task)
 		return
@@ -217,7 +245,7 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		w.fail("task %s: attempt %d after attempt %d", a.Task, a.Attempt, t.attempt)
 	}
 	t.attempt = a.Attempt
-	if f.draining || !f.connected {
+	if info, _ := w.M.Worker(f.id); f.draining || !f.connected || info.State != sched.WorkerStateActive {
 		w.fail("task %s was assigned to %s, which is draining or disconnected", a.Task, f.id)
 	}
 	if len(a.Inputs) != len(t.inputs) {
@@ -479,9 +507,11 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 		w.rescue(f, e)
 	case sched.EffectUnmap:
 		delete(f.maps, e.Dead)
+	case sched.EffectRetire, sched.EffectRestart:
+		w.ends(f, e.Kind == sched.EffectRestart)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained,
-		sched.EffectTaskForgotten:
+		sched.EffectTaskForgotten, sched.EffectWorkerChanged:
 		// These effects are for clients and the catalogue.
 	}
 }

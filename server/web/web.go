@@ -148,8 +148,8 @@ var (
 		sched.TaskSucceeded: "succeeded", sched.TaskFailed: "failed", sched.TaskCancelled: "cancelled", sched.TaskReleased: "released",
 		sched.TaskRescuing: "rescuing",
 	}
-	workerStates = [5]string{
+	workerStates = [6]string{
 		schedapi.WorkerActive: "active", schedapi.WorkerDisconnected: "disconnected",
-		schedapi.WorkerDraining: "draining", schedapi.WorkerLost: "lost",
+		schedapi.WorkerDraining: "draining", schedapi.WorkerDrained: "drained", schedapi.WorkerLost: "lost",
 	}
 )

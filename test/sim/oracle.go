@@ -87,6 +87,18 @@ func (o *oracle) add(s *spec) *spec {
 	return s
 }
 
+// copyOf returns the task by which the machine copies an object. It is added when it is first
+// assigned, because no client submitted it.
+func (o *oracle) copyOf(a *sched.Assignment) *spec {
+	if s := o.byTask[a.Task]; s != nil {
+		return s
+	}
+	s := o.add(&spec{namespace: a.Namespace, key: a.Key, op: sched.OpSpec{Kind: sched.OpNative, Name: copyOp}, inputs: []*spec{o.byTask[a.Inputs[0].Task]}})
+	o.byTask[a.Task] = s
+	o.w.counts.copies++
+	return s
+}
+
 // arguments are the bytes that the worker gets for the task: its key and its index in the book.
 func (s *spec) arguments() []byte {
 	return binary.LittleEndian.AppendUint64([]byte(s.key+"\x00"), uint64(s.index))

@@ -40,7 +40,7 @@ type plan struct {
 	// lateRegister is the probability that the registration on a broken stream still arrives.
 	lateRegister float64
 	// These are mean times between faults in the whole cluster; 0: never.
-	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery time.Duration
+	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery, drainEvery time.Duration
 	// executorDies is the probability that a run ends by the death of its executor, noRoom that it
 	// finds no memory for its result.
 	executorDies, noRoom float64
@@ -97,6 +97,7 @@ func newPlan(r *rand.Rand) plan {
 		longRuns:         some(0.7, 0.02, 0.4),
 		mapped:           r.IntN(4) > 0,
 		rescueFails:      some(0.5, 0.01, 0.5),
+		drainEvery:       every(0.5, 200*time.Millisecond, 3*time.Second),
 	}
 	if p.tight {
 		p.slabBytes = 5 << 19
@@ -111,7 +112,7 @@ func (p plan) chains() bool { return p.mapped && p.fixedPorts }
 
 // String lists the parameters of the seed.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails)
+		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds())
 }

@@ -76,6 +76,7 @@ type schedulerMessage struct {
 	rescues       []rescue
 	accepted      []sched.Replica
 	drained       bool
+	leave         bool // an operator retires or restarts the worker
 	reregister    bool
 	stop          string
 }
@@ -112,7 +113,7 @@ func (m workerMessage) clone() workerMessage {
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
-		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10, NoCopies: true}),
+		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10}),
 		byID: make([]*registeredWorker, 1), byName: map[string]*registeredWorker{}, dead: map[string]bool{}, lostWorkers: map[ids.WorkerID]*registeredWorker{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
@@ -153,7 +154,7 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "forgotten"}
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "retire", "restart", "worker", "forgotten"}
 
 // carryOut carries out the effects of a step.
 func (s *server) carryOut() {
@@ -194,6 +195,13 @@ func (s *server) carryOut() {
 			o.peers = append(o.peers, peer{e.Dead, nil})
 		case sched.EffectDrained:
 			s.messageTo(e.Worker).drained = true
+		case sched.EffectRetire, sched.EffectRestart:
+			w.counts.ended++
+			s.messageTo(e.Worker).leave = true
+		case sched.EffectWorkerChanged:
+			if info, _ := s.m.Worker(e.Worker); info.State == sched.WorkerStateDrained {
+				w.counts.drained++
+			}
 		case sched.EffectAccept:
 			o := s.messageTo(e.Worker)
 			o.accepted = append(o.accepted, sched.Replica{Task: e.Task, Generation: e.Attempt})
@@ -258,6 +266,9 @@ func (s *server) assign(e *sched.Effect) {
 	c := assignment{*a, op}
 	c.Inputs = slices.Clone(a.Inputs)
 	c.Arguments = slices.Clone(a.Arguments)
+	if op.Name == copyOp {
+		c.Arguments = w.oracle.copyOf(a).arguments()
+	}
 	for i := range c.Inputs {
 		in := &c.Inputs[i]
 		in.Holders = slices.Clone(in.Holders)
@@ -343,6 +354,9 @@ func (o *schedulerMessage) String() string {
 	}
 	if o.drained {
 		b = append(b, "drained "...)
+	}
+	if o.leave {
+		b = append(b, "leave "...)
 	}
 	if o.reregister {
 		b = append(b, "reregister "...)
@@ -476,7 +490,7 @@ func (s *server) lose(r *registeredWorker, cause, stop string) {
 	}
 	s.lostWorkers[r.id] = r
 	survivors := s.survivors(r, cause)
-	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
+	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Left: cause == "left the cluster", Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
 	for _, o := range s.byID {
 		if o != nil && o.session != nil && o.session.peers[r.id] && !slices.Contains(survivors, o.id) {
 			out := o.session.message(s)
@@ -521,14 +535,33 @@ func (s *server) receive(x *session, said workerMessage, stats uint64) {
 	s.flush()
 }
 
-// drain is an operator's order to drain a worker.
-func (s *server) drain(name string) {
+// copyOp is the op of the tasks by which the machine copies objects.
+const copyOp = "core.replicate"
+
+// orderDrain is an operator's order to drain a worker.
+func (s *server) orderDrain(name string, purpose sched.DrainPurpose, timeout time.Duration) {
 	r := s.byName[name]
-	if r == nil || r.session == nil {
+	if r == nil {
 		return
 	}
-	s.w.log("%s (%s) is drained", name, r.id)
-	s.step(sched.WorkerDraining{Worker: r.id})
+	s.w.log("%s (%s) is to be drained, purpose %d, timeout %s", name, r.id, purpose, timeout)
+	effects, err := s.m.OrderDrain(s.w.now, sched.DrainOrdered{Workers: []ids.WorkerID{r.id}, Purpose: purpose, Reason: "simulated", Timeout: timeout}, s.effects[:0])
+	s.ordered(effects, err)
+}
+
+// undoDrain is an operator's order to use a worker again.
+func (s *server) undoDrain(name string) {
+	s.w.log("the drain of %s is undone", name)
+	effects, err := s.m.UndoDrain(s.w.now, sched.DrainUndone{Names: []string{name}}, s.effects[:0])
+	s.ordered(effects, err)
+}
+
+func (s *server) ordered(effects []sched.Effect, err *sched.Error) {
+	if err != nil {
+		s.w.log("  refused: %s", err.Message)
+	}
+	s.effects = effects
+	s.carryOut()
 	s.flush()
 }
 

@@ -49,7 +49,7 @@ type world struct {
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, subscriptions, notifications int
 	writes, refused                                                                                                            int
-	runs, tasks, pipelined, notArrived                                                                                         int
+	runs, tasks, pipelined, notArrived, copies, drained, ended                                                                 int
 }
 
 // Result is the result of a successful run.
@@ -95,8 +95,8 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended),
 	}, nil
 }
 
@@ -229,6 +229,7 @@ func (w *world) begin() {
 		w.anyHost(func(h *host) { h.proc.stop(w.between(50*time.Millisecond, 8*time.Second)) })
 	})
 	w.regularly(w.plan.leaveEvery, func() { w.anyHost(w.makeLeave) })
+	w.regularly(w.plan.drainEvery, func() { w.anyHost(w.drain) })
 	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
@@ -254,23 +255,24 @@ func (w *world) regularly(mean time.Duration, run func()) {
 	})
 }
 
-// makeLeave makes a worker leave: at once, by SIGTERM, or after an operator has drained it.
+// makeLeave makes a worker leave: at once, or by SIGTERM.
 func (w *world) makeLeave(h *host) {
-	switch {
-	case w.chance(0.3):
+	if w.chance(0.4) {
 		h.leave()
-		return
-	case w.chance(0.5):
+	} else {
 		h.askToLeave()
-		return
 	}
-	p := h.proc
-	w.server.drain(h.name)
-	w.after(w.between(0, 2*time.Second), func() {
-		if h.proc == p {
-			h.leave()
-		}
-	})
+}
+
+// drain makes an operator drain a worker for a while, and perhaps retire or restart it.
+func (w *world) drain(h *host) {
+	var timeout time.Duration
+	if w.chance(0.5) {
+		timeout = w.between(10*time.Millisecond, 3*time.Second)
+	}
+	purpose := pick(w, []sched.DrainPurpose{sched.DrainKeep, sched.DrainRetire, sched.DrainRestart})
+	w.server.orderDrain(h.name, purpose, timeout)
+	w.after(w.between(0, 4*time.Second), func() { w.server.undoDrain(h.name) })
 }
 
 func (w *world) anyHost(run func(*host)) {

@@ -135,7 +135,7 @@ func (b *Batch) End(indices []int) []bool {
 		return held
 	}
 	c := b.peer
-	holds := c.conn.HeldFunc()
+	holds := c.conn.Look()
 	for n, i := range indices {
 		limit := b.leases[i].limit.Load()
 		held[n] = limit != 0 && holds(monotonic.Time(limit))

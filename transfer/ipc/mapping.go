@@ -22,11 +22,10 @@ type mapping struct {
 	path     *Path
 	export   cuda.Export
 	identity memory.Identity
-	queue    *copyQueue
-	// token is the egress token of the source; nil if the source has none.
-	token *objindex.EgressToken
-	// places are the windows of the queue. streams and events are the resources that the places
-	// use.
+	lane     *lane
+	// turn is the egress token of the source; nil if the source has none.
+	turn *objindex.EgressToken
+	// places are the windows of the lane. streams and events are the resources that the places use.
 	places  [2][]place
 	streams []*cuda.Stream
 	events  []*cuda.Event
@@ -37,7 +36,7 @@ type mapping struct {
 	// chunk bounds the bytes of one copy. base is the address of the memory's byte 0.
 	chunk uint64
 	base  uint64
-	proof Link
+	proof Lane
 
 	// uses counts the connections; guarded by path.mu. dead: a connection reported the peer dead.
 	uses int
@@ -59,7 +58,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.EgressToken) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -72,8 +71,8 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 		if known != nil && known.export == export {
 			known.uses++
 			p.mu.Unlock()
-			if token != nil {
-				_ = token.Close() // it maps the same token
+			if turn != nil {
+				_ = turn.Close() // it maps the same token
 			}
 			return known, nil
 		}
@@ -100,14 +99,14 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 	if file != nil {
 		m.file = file
 	}
-	m.take(token)
+	m.take(turn)
 	p.mu.Lock()
 	if m.peer != nil {
 		p.mappings[export.Handle] = m
 	}
-	p.peers[at.Address] = m
+	p.lanes[at.Address] = m
 	p.mu.Unlock()
-	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "link", m.proof.String())
+	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "lane", m.proof.String())
 	return m, nil
 }
 
@@ -115,7 +114,7 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 // not mapped yet.
 func (p *Path) trusted(at transfer.Peer) error {
 	p.mu.Lock()
-	m := p.peers[at.Address]
+	m := p.lanes[at.Address]
 	p.mu.Unlock()
 	if why := m.suspect(); why != nil {
 		return fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrUnreachable, why)
@@ -131,14 +130,14 @@ func (m *mapping) suspect() error {
 	return m.path.config.Suspect(m.export.Device)
 }
 
-// take gives the egress token to the queue. REQUIRES: the queue is not used yet.
-func (m *mapping) take(token *objindex.EgressToken) {
+// take gives the egress token to the lane. REQUIRES: the lane is not used yet.
+func (m *mapping) take(turn *objindex.EgressToken) {
 	switch {
-	case token == nil:
+	case turn == nil:
 	case m.peer == nil:
-		_ = token.Close() // a read from host memory is slower than the link, so it needs no token
+		_ = turn.Close() // a read from host memory is slower than the link, so it needs no token
 	default:
-		m.token, m.queue.token = token, token
+		m.turn, m.lane.turn = turn, turn
 	}
 }
 
@@ -160,27 +159,27 @@ func (m *mapping) mapHost(file *os.File, welcome *hostv1.BorrowWelcome) (err err
 	return nil
 }
 
-// prepare creates the copy queue and proves the link by timed reads.
+// prepare creates the lane and proves it by timed reads.
 func (m *mapping) prepare() (err error) {
 	if err := m.makePlaces(); err != nil {
 		return err
 	}
-	m.queue = newCopyQueue([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
-	m.queue.quiet = m.quiet
+	m.lane = newLane([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
+	m.lane.quiet = m.quiet
 	if m.peer != nil {
-		m.queue.gate = &m.path.gate
-		m.queue.fastest = fastest(m.path.config.Device.Info(), m.export.Device)
+		m.lane.entrance = &m.path.entrance
+		m.lane.fastest = fastest(m.path.config.Device.Info(), m.export.Device)
 	} else {
-		m.queue.copy = cuda.ToDevice
+		m.lane.copy = cuda.ToDevice
 	}
 	if err := m.prove(); err != nil {
 		return err
 	}
-	m.queue.tally.rates = [methods]float64{byEngine: m.proof.BytesPerSecond, byKernel: m.proof.GatherBytesPerSecond}
+	m.lane.tally.rates = [methods]float64{byEngine: m.proof.BytesPerSecond, byKernel: m.proof.GatherBytesPerSecond}
 	return nil
 }
 
-// quiet is copyQueue.quiet.
+// quiet is lane.quiet.
 func (m *mapping) quiet() (lost bool, err error) {
 	for _, s := range m.streams {
 		if m.path.config.Device.Health() != nil {
@@ -234,7 +233,7 @@ func (m *mapping) prove() error {
 	if err != nil {
 		return err
 	}
-	cq, n := m.queue, min(proofBytes, m.export.SizeBytes)
+	l, n := m.lane, min(proofBytes, m.export.SizeBytes)
 	to := scratch.Pointer(0, n)
 	timed := func(rows []row, bytes uint64, gathers bool) (time.Duration, error) {
 		began := time.Now()
@@ -245,7 +244,7 @@ func (m *mapping) prove() error {
 			defer m.path.gather.give(p.slot)
 			err = m.path.gather.launch(p.stream, p)
 		} else {
-			err = p.stream.Copy(copies(nil, p.pieces, cq.copy), m.events[0])
+			err = p.stream.Copy(copies(nil, p.pieces, l.copy), m.events[0])
 		}
 		err = errors.Join(err, p.stream.Sync())
 		return time.Since(began), err
@@ -270,7 +269,7 @@ func (m *mapping) prove() error {
 	if err != nil {
 		return fmt.Errorf("ipc: timed read: %w", err)
 	}
-	m.proof = Link{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
+	m.proof = Lane{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
 	if m.peer == nil || m.path.gather == nil || m.path.gather.full() {
 		m.proof.Why = m.path.noGather
 		return nil
@@ -284,7 +283,7 @@ func (m *mapping) prove() error {
 		return fmt.Errorf("ipc: timed read by the gather kernel: %w", err)
 	}
 	m.proof.GatherBytesPerSecond = float64(n) / took.Seconds()
-	cq.gather = m.path.gather
+	l.gather = m.path.gather
 	return nil
 }
 
@@ -301,9 +300,9 @@ func (m *mapping) Close(dead bool) {
 		if p.mappings[m.export.Handle] == m {
 			delete(p.mappings, m.export.Handle)
 		}
-		for at, known := range p.peers {
+		for at, known := range p.lanes {
 			if known == m {
-				delete(p.peers, at)
+				delete(p.lanes, at)
 			}
 		}
 	}
@@ -327,8 +326,8 @@ func (m *mapping) unmap() error {
 	for _, e := range m.events {
 		errs = append(errs, e.Close())
 	}
-	if m.token != nil {
-		errs = append(errs, m.token.Close())
+	if m.turn != nil {
+		errs = append(errs, m.turn.Close())
 	}
 	for _, s := range m.streams {
 		_ = s.Sync() // a gather writes its word just before it ends; on a lost device nothing runs

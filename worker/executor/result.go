@@ -35,19 +35,19 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 	}
 	results := make([]Result, 0, len(m.GetFinished()))
 	for _, f := range m.GetFinished() {
-		p.slot.mu.Lock()
-		q := p.slot.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
+		p.lane.mu.Lock()
+		q := p.lane.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
 		if q != nil && q.ordinal == 0 {
 			q = nil // it belongs to another process by now
 		}
 		if q != nil {
-			p.slot.remove(q)
+			p.lane.remove(q)
 			p.unuse(q)
 			if f.GetError().GetReason() != "DROPPED" {
 				p.last = q.run.Ref
 			}
 		}
-		p.slot.mu.Unlock()
+		p.lane.mu.Unlock()
 		if q != nil {
 			results = append(results, p.finish(q, f, m.GetRelease()))
 		}
@@ -60,9 +60,9 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 
 // attemptOf returns the attempt of a task that the process runs or ran last; 0 if there is none.
 func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
-	p.slot.mu.Lock()
-	defer p.slot.mu.Unlock()
-	for _, q := range p.slot.queue {
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
+	for _, q := range p.lane.queue {
 		if q.run.Ref.Task == task && q.ordinal != 0 {
 			return q.run.Ref.Attempt
 		}
@@ -136,12 +136,12 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
 		objects.Drop(id)
 		return err
 	}
-	p.slot.mu.Lock()
+	p.lane.mu.Lock()
 	_, taken := p.leases[k.GetRequest()]
 	if !taken {
 		p.leases[k.GetRequest()] = id
 	}
-	p.slot.mu.Unlock()
+	p.lane.mu.Unlock()
 	if taken {
 		objects.Drop(id)
 		return fmt.Errorf("executor: it has something by number %d already", k.GetRequest())
@@ -150,10 +150,10 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
 }
 
 func (p *process) dropTemporary(q *queued) {
-	p.slot.mu.Lock()
+	p.lane.mu.Lock()
 	temporary := q.temporary
 	q.temporary = nil
-	p.slot.mu.Unlock()
+	p.lane.mu.Unlock()
 	for _, id := range temporary {
 		p.pools.config.Store.Drop(id)
 	}
@@ -264,7 +264,7 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 }
 
 func (p *process) holder() ledger.Holder {
-	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.slot.index)}
+	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.lane.index)}
 }
 
 // adopt makes an object from ranges of memory that the run allocated, of its inputs, and of memory
@@ -277,14 +277,14 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 		return err
 	}
 	defer objects.Release(reservation)
-	p.slot.mu.Lock()
+	p.lane.mu.Lock()
 	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
 	for _, x := range released {
 		if id, known := p.leases[x.GetRequest()]; known {
 			sources = append(sources, id)
 		}
 	}
-	p.slot.mu.Unlock()
+	p.lane.mu.Unlock()
 	for _, f := range frames {
 		if err := p.adoptFrame(reservation, id, f, sources); err != nil {
 			return err
@@ -382,8 +382,8 @@ func sum(sizes []uint64) (n uint64) {
 // applicant returns the run that requests memory, nil if the process requests it for itself.
 // If the request is invalid, refused is the reason.
 func (p *process) applicant(a *executorv1.ExecutorAllocate) (q *queued, refused string) {
-	p.slot.mu.Lock()
-	defer p.slot.mu.Unlock()
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
 	if a.GetTask() == nil {
 		if _, taken := p.leases[a.GetRequest()]; taken {
 			return nil, fmt.Sprintf("it asked for memory by number %d, by which it has some", a.GetRequest())
@@ -391,7 +391,7 @@ func (p *process) applicant(a *executorv1.ExecutorAllocate) (q *queued, refused 
 		return nil, ""
 	}
 	ref := lifecycle.Ref{Task: ids.TaskID(a.GetTask().GetTaskId()), Attempt: ids.Attempt(a.GetTask().GetAttempt())}
-	if q = p.slot.find(ref); q == nil || q.ordinal == 0 {
+	if q = p.lane.find(ref); q == nil || q.ordinal == 0 {
 		return nil, fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)
 	}
 	return q, ""
@@ -415,7 +415,7 @@ func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger
 	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		return err
 	}
-	p.slot.mu.Lock()
+	p.lane.mu.Lock()
 	alive := true
 	if q == nil {
 		if _, taken := p.leases[a.GetRequest()]; taken {
@@ -423,10 +423,10 @@ func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger
 		} else {
 			p.leases[a.GetRequest()] = id
 		}
-	} else if alive = p.slot.find(q.run.Ref) == q && q.ordinal != 0; alive {
+	} else if alive = p.lane.find(q.run.Ref) == q && q.ordinal != 0; alive {
 		q.temporary = append(q.temporary, id)
 	}
-	p.slot.mu.Unlock()
+	p.lane.mu.Unlock()
 	if !alive {
 		objects.Drop(id)
 		frames = nil
@@ -438,10 +438,10 @@ func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger
 // release frees memory that was allocated for the process.
 func (p *process) release(released []*executorv1.ExecutorRelease) {
 	for _, r := range released {
-		p.slot.mu.Lock()
+		p.lane.mu.Lock()
 		id, known := p.leases[r.GetRequest()]
 		delete(p.leases, r.GetRequest())
-		p.slot.mu.Unlock()
+		p.lane.mu.Unlock()
 		if known {
 			p.pools.config.Store.Drop(id)
 		}
@@ -453,8 +453,8 @@ func (p *process) answer(a *executorv1.ExecutorAllocate, frames []memory.Frame, 
 	for _, f := range frames {
 		out.Frames = append(out.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 	}
-	p.slot.mu.Lock()
+	p.lane.mu.Lock()
 	m := p.queue()
 	m.Allocated = append(m.Allocated, out)
-	p.slot.mu.Unlock()
+	p.lane.mu.Unlock()
 }

@@ -65,10 +65,11 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	}
 	t.Cleanup(objects.Close)
 	path := &lender{Path: transfertest.NewNetwork().Path(1), asked: make(chan struct{}), lend: make(chan struct{}), ended: make(chan struct{})}
+	drain := make(chan struct{})
 	w := loop.New(loop.Config{
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
-		Traffic: func() (in, out uint64) { return 0, 0 },
+		Traffic: func() (in, out uint64) { return 0, 0 }, Drain: drain, DrainGrace: workertest.Patience,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -90,7 +91,8 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	await(t, path.asked, "the question for a loan")
 	s.Send(&workerv1.SessionResponse{Retractions: []*workerv1.AttemptRef{{TaskId: attempt, Attempt: 1}}})
 	s.Report(attempt, workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED)
-	s.Send(&workerv1.SessionResponse{Drain: true})
+	close(drain)
+	s.Send(&workerv1.SessionResponse{Drained: true})
 	close(path.lend)
 	await(t, path.ended, "the end of the loan")
 	select {

@@ -17,7 +17,7 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 	books, _, small := w.config.Store.Stats()
 	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: rss()}
 	tiers := w.config.Store.Tiers()
-	s.MemoryEvictableBytes = tiers[0].EvictableBytes
+	var below uint64 // what the tiers below have room for
 	s.MemoryPressure = len(tiers) > 1 && (books.Waiting > 0 || books.FreeBytes < books.SizeBytes/4)
 	for _, t := range tiers[1:] {
 		s.SpilledBytes += t.HeldBytes
@@ -25,8 +25,11 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 		s.SpillReadBytes += t.InBytes
 		if t.Failed != nil {
 			s.SpillFailure = t.Failed.Error()
+		} else {
+			below += t.SizeBytes - min(t.UsedBytes, t.SizeBytes)
 		}
 	}
+	s.MemoryEvictableBytes = min(tiers[0].EvictableBytes, below)
 	s.Routes = w.routes()
 	if w.config.GPUHealth != nil {
 		s.GpuHealth = w.config.GPUHealth()
@@ -51,7 +54,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
-		r.Story = w.config.Store.History(task)
+		r.Story = w.config.Store.Story(task)
 	}
 	for _, t := range snapshot.Tiers {
 		tier := &millracev1.MemoryTier{

@@ -111,7 +111,7 @@ func zeroReceive(c ZeroConfig, stream workerv1.WorkerService_SessionClient, repl
 				c.Ready(ids.WorkerID(r.GetWorkerId()))
 			}
 		}
-		if m.GetStopReason() != "" || m.GetDrain() {
+		if m.GetStopReason() != "" || m.GetLeave() != nil {
 			leaving = true
 			replies <- &workerv1.SessionRequest{Leaving: true}
 			continue

@@ -64,6 +64,9 @@ const (
 	// ExitFault is the exit code of a child whose GPU context was destroyed by a faulty kernel.
 	// The device works, but the contents of its memory may have been overwritten.
 	ExitFault = 16
+	// ExitRestart is the exit code of a child that has left so that it is started again: an
+	// operator ordered it.
+	ExitRestart = 17
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
@@ -90,11 +93,14 @@ const (
 func ExitCode(err error) int {
 	var stopped *loop.StoppedError
 	var refused *loop.RefusedError
+	var restart *loop.RestartError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &stopped):
 		return ExitStopped
+	case errors.As(err, &restart):
+		return ExitRestart
 	case errors.Is(err, cuda.ErrUnhealthy) && !faultOfProgram(err), errors.Is(err, cuda.ErrUnavailable):
 		return ExitDevice
 	case errors.Is(err, cuda.ErrUnhealthy):
@@ -222,12 +228,16 @@ func (w *child) keep(ctx context.Context) error {
 		}
 		cause := l.live(ctx)
 		switch {
-		case cause.ExitCode == 0:
+		case cause.ExitCode == 0 || cause.ExitCode == ExitRestart && ctx.Err() != nil:
 			log.Info("worker has left")
 			return nil
 		case ctx.Err() != nil:
 			log.Warn("worker ended without leaving", "cause", cause.String())
 			return nil
+		case cause.ExitCode == ExitRestart:
+			log.Info("worker is started again: an operator restarts it")
+			deaths, unborn = 0, 0
+			continue
 		}
 		if time.Since(begin) >= steady {
 			deaths = 0

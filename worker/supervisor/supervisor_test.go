@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/transfer/ucx"
@@ -227,6 +228,35 @@ func wait[T any](t *testing.T, c <-chan T, what string) T {
 }
 
 func gone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+
+// A worker that the scheduler restarts is started again at once, as often as that happens, without
+// a report of a death. One that it retires is not.
+func TestOrderedRestartIsNoDeath(t *testing.T) {
+	s := start(t, "worker", "host-0")
+	seen := map[string]bool{}
+	for range 5 {
+		session := s.scheduler.Accept(t)
+		if seen[session.Registration.GetIncarnation()] {
+			t.Errorf("incarnation %s registered twice", session.Registration.GetIncarnation())
+		}
+		seen[session.Registration.GetIncarnation()] = true
+		session.Send(&workerv1.SessionResponse{Leave: &workerv1.Leave{Restart: true, Reason: "a new driver"}})
+		session.Until("the farewell", func() bool { return session.Leaving })
+	}
+	session := s.scheduler.Accept(t)
+	session.Send(&workerv1.SessionResponse{Leave: &workerv1.Leave{Reason: "too many"}})
+	if err := wait(t, s.ended, "the end of the supervisor"); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	select {
+	case death := <-s.scheduler.Deaths:
+		t.Errorf("reported %v", death)
+	default:
+	}
+	if n := len(s.started); n != 6 {
+		t.Errorf("%d processes were started, want 6", n)
+	}
+}
 
 func TestDeathIsReportedAndTheWorkerIsBackAtOnce(t *testing.T) {
 	s := start(t, "worker", "host-0")

@@ -99,7 +99,7 @@ func (a *app) printMemory(all []workerMemory) error {
 			w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 			memoryTable(w, x)
 			memoryFetches(w, x)
-			memoryHistory(w, x)
+			memoryStory(w, x)
 			if err := w.Flush(); err != nil {
 				return err
 			}
@@ -272,7 +272,7 @@ func memoryFetches(w io.Writer, x workerMemory) {
 	}
 }
 
-func memoryHistory(w io.Writer, x workerMemory) {
+func memoryStory(w io.Writer, x workerMemory) {
 	for _, line := range x.memory.GetStory() {
 		row(w, line)
 	}

@@ -267,7 +267,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	c := worker.Config{
 		SpillLimitBytes: spill,
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
-		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), LocalDirectory: s.String("local-directory"),

@@ -36,10 +36,15 @@ const (
 	WorkerState_WORKER_STATE_ACTIVE WorkerState = 1
 	// Its session broke; it may come back within the grace period. It gets no new tasks.
 	WorkerState_WORKER_STATE_DISCONNECTED WorkerState = 2
-	// It finishes its tasks and gets no new ones.
+	// An operator takes it out of use, or its process was told to stop. It finishes the tasks that
+	// run, gets no new ones, and other workers copy the objects that it alone has.
 	WorkerState_WORKER_STATE_DRAINING WorkerState = 3
+	// An operator has taken it out of use. It has no task, and each of its wanted objects has another
+	// copy, on an ACTIVE worker. Its process can be stopped without a loss. It is DRAINING again if
+	// the other copy of an object is lost.
+	WorkerState_WORKER_STATE_DRAINED WorkerState = 4
 	// It is gone. Its tasks were placed on other workers.
-	WorkerState_WORKER_STATE_LOST WorkerState = 4
+	WorkerState_WORKER_STATE_LOST WorkerState = 5
 )
 
 // Enum value maps for WorkerState.
@@ -49,14 +54,16 @@ var (
 		1: "WORKER_STATE_ACTIVE",
 		2: "WORKER_STATE_DISCONNECTED",
 		3: "WORKER_STATE_DRAINING",
-		4: "WORKER_STATE_LOST",
+		4: "WORKER_STATE_DRAINED",
+		5: "WORKER_STATE_LOST",
 	}
 	WorkerState_value = map[string]int32{
 		"WORKER_STATE_UNSPECIFIED":  0,
 		"WORKER_STATE_ACTIVE":       1,
 		"WORKER_STATE_DISCONNECTED": 2,
 		"WORKER_STATE_DRAINING":     3,
-		"WORKER_STATE_LOST":         4,
+		"WORKER_STATE_DRAINED":      4,
+		"WORKER_STATE_LOST":         5,
 	}
 )
 
@@ -318,6 +325,67 @@ func (x RouteState) Number() protoreflect.EnumNumber {
 // Deprecated: Use RouteState.Descriptor instead.
 func (RouteState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
+}
+
+// DrainPurpose is the reason why a worker is drained, and says what follows.
+type DrainPurpose int32
+
+const (
+	// Not set.
+	DrainPurpose_DRAIN_PURPOSE_UNSPECIFIED DrainPurpose = 0
+	// Its process was told to stop (by a signal), and leaves by itself.
+	DrainPurpose_DRAIN_PURPOSE_STOP DrainPurpose = 1
+	// DrainWorkers: its process stays.
+	DrainPurpose_DRAIN_PURPOSE_KEEP DrainPurpose = 2
+	// RetireWorkers: its process ends for good.
+	DrainPurpose_DRAIN_PURPOSE_RETIRE DrainPurpose = 3
+	// RestartWorkers: its process ends, and its supervisor starts the next one.
+	DrainPurpose_DRAIN_PURPOSE_RESTART DrainPurpose = 4
+)
+
+// Enum value maps for DrainPurpose.
+var (
+	DrainPurpose_name = map[int32]string{
+		0: "DRAIN_PURPOSE_UNSPECIFIED",
+		1: "DRAIN_PURPOSE_STOP",
+		2: "DRAIN_PURPOSE_KEEP",
+		3: "DRAIN_PURPOSE_RETIRE",
+		4: "DRAIN_PURPOSE_RESTART",
+	}
+	DrainPurpose_value = map[string]int32{
+		"DRAIN_PURPOSE_UNSPECIFIED": 0,
+		"DRAIN_PURPOSE_STOP":        1,
+		"DRAIN_PURPOSE_KEEP":        2,
+		"DRAIN_PURPOSE_RETIRE":      3,
+		"DRAIN_PURPOSE_RESTART":     4,
+	}
+)
+
+func (x DrainPurpose) Enum() *DrainPurpose {
+	p := new(DrainPurpose)
+	*p = x
+	return p
+}
+
+func (x DrainPurpose) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DrainPurpose) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_worker_proto_enumTypes[5].Descriptor()
+}
+
+func (DrainPurpose) Type() protoreflect.EnumType {
+	return &file_millrace_v1_worker_proto_enumTypes[5]
+}
+
+func (x DrainPurpose) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DrainPurpose.Descriptor instead.
+func (DrainPurpose) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 // WorkerRef names one worker. One of the two must be set.
@@ -1073,6 +1141,226 @@ func (x *GpuHealth) GetForeignBytes() uint64 {
 	return 0
 }
 
+// WorkerDrain says how far the drain of a worker is. Output only.
+type WorkerDrain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The purpose: it says what follows when the worker is drained.
+	Purpose DrainPurpose `protobuf:"varint,1,opt,name=purpose,proto3,enum=millrace.v1.DrainPurpose" json:"purpose,omitempty"`
+	// The reason that the operator gave, for people.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When the drain began.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// When the process ends even if the worker is not drained; absent: never.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Number of objects that other workers have copied since the drain began.
+	CopiedObjects uint64 `protobuf:"varint,5,opt,name=copied_objects,json=copiedObjects,proto3" json:"copied_objects,omitempty"`
+	// Their size, in bytes.
+	CopiedBytes uint64 `protobuf:"varint,6,opt,name=copied_bytes,json=copiedBytes,proto3" json:"copied_bytes,omitempty"`
+	// Number of wanted objects of which no ACTIVE worker has a copy yet.
+	RemainingObjects uint64 `protobuf:"varint,7,opt,name=remaining_objects,json=remainingObjects,proto3" json:"remaining_objects,omitempty"`
+	// Their size, in bytes.
+	RemainingBytes uint64 `protobuf:"varint,8,opt,name=remaining_bytes,json=remainingBytes,proto3" json:"remaining_bytes,omitempty"`
+	// Number of remaining objects that no other worker can take now. The drain goes on when a worker
+	// can.
+	StayingObjects uint64 `protobuf:"varint,9,opt,name=staying_objects,json=stayingObjects,proto3" json:"staying_objects,omitempty"`
+	// Their size, in bytes.
+	StayingBytes uint64 `protobuf:"varint,10,opt,name=staying_bytes,json=stayingBytes,proto3" json:"staying_bytes,omitempty"`
+	// The first 20 of them. In WORKER_VIEW_FULL only.
+	Staying       []*StayingObject `protobuf:"bytes,11,rep,name=staying,proto3" json:"staying,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerDrain) Reset() {
+	*x = WorkerDrain{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerDrain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerDrain) ProtoMessage() {}
+
+func (x *WorkerDrain) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerDrain.ProtoReflect.Descriptor instead.
+func (*WorkerDrain) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WorkerDrain) GetPurpose() DrainPurpose {
+	if x != nil {
+		return x.Purpose
+	}
+	return DrainPurpose_DRAIN_PURPOSE_UNSPECIFIED
+}
+
+func (x *WorkerDrain) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *WorkerDrain) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *WorkerDrain) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *WorkerDrain) GetCopiedObjects() uint64 {
+	if x != nil {
+		return x.CopiedObjects
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetCopiedBytes() uint64 {
+	if x != nil {
+		return x.CopiedBytes
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetRemainingObjects() uint64 {
+	if x != nil {
+		return x.RemainingObjects
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetRemainingBytes() uint64 {
+	if x != nil {
+		return x.RemainingBytes
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetStayingObjects() uint64 {
+	if x != nil {
+		return x.StayingObjects
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetStayingBytes() uint64 {
+	if x != nil {
+		return x.StayingBytes
+	}
+	return 0
+}
+
+func (x *WorkerDrain) GetStaying() []*StayingObject {
+	if x != nil {
+		return x.Staying
+	}
+	return nil
+}
+
+// StayingObject is an object that only a draining worker has, and that no other worker can take
+// now. Output only.
+type StayingObject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task that made it.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Key of the task.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Namespace of the key.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its size, in bytes.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why no other worker takes it, for people: no room, or the error of the last copy.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StayingObject) Reset() {
+	*x = StayingObject{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StayingObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StayingObject) ProtoMessage() {}
+
+func (x *StayingObject) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StayingObject.ProtoReflect.Descriptor instead.
+func (*StayingObject) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StayingObject) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *StayingObject) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *StayingObject) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *StayingObject) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StayingObject) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Worker is one worker incarnation. Output only.
 type Worker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1143,15 +1431,19 @@ type Worker struct {
 	// Its routes to the workers from which it has fetched, by peer, best path first. In
 	// WORKER_VIEW_FULL only.
 	Routes []*Route `protobuf:"bytes,33,rep,name=routes,proto3" json:"routes,omitempty"`
+	// Its drain; absent if it is neither drained nor draining.
+	Drain *WorkerDrain `protobuf:"bytes,34,opt,name=drain,proto3" json:"drain,omitempty"`
+	// A supervisor started its process, and can start it again (RestartWorkers).
+	Supervised bool `protobuf:"varint,35,opt,name=supervised,proto3" json:"supervised,omitempty"`
 	// Catalogue revision of the last change.
-	Revision      uint64 `protobuf:"varint,34,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision      uint64 `protobuf:"varint,36,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1455,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1468,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Worker) GetWorkerId() uint32 {
@@ -1410,6 +1702,20 @@ func (x *Worker) GetRoutes() []*Route {
 	return nil
 }
 
+func (x *Worker) GetDrain() *WorkerDrain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+func (x *Worker) GetSupervised() bool {
+	if x != nil {
+		return x.Supervised
+	}
+	return false
+}
+
 func (x *Worker) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
@@ -1436,7 +1742,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1754,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1767,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WorkerAddress) GetWorkerId() uint32 {
@@ -1572,8 +1878,28 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"last_event\x18\v \x01(\tR\tlastEvent\x12+\n" +
 	"\x11foreign_processes\x18\f \x01(\rR\x10foreignProcesses\x12#\n" +
-	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xea\n" +
-	"\n" +
+	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xf8\x03\n" +
+	"\vWorkerDrain\x123\n" +
+	"\apurpose\x18\x01 \x01(\x0e2\x19.millrace.v1.DrainPurposeR\apurpose\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12;\n" +
+	"\vcreate_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12%\n" +
+	"\x0ecopied_objects\x18\x05 \x01(\x04R\rcopiedObjects\x12!\n" +
+	"\fcopied_bytes\x18\x06 \x01(\x04R\vcopiedBytes\x12+\n" +
+	"\x11remaining_objects\x18\a \x01(\x04R\x10remainingObjects\x12'\n" +
+	"\x0fremaining_bytes\x18\b \x01(\x04R\x0eremainingBytes\x12'\n" +
+	"\x0fstaying_objects\x18\t \x01(\x04R\x0estayingObjects\x12#\n" +
+	"\rstaying_bytes\x18\n" +
+	" \x01(\x04R\fstayingBytes\x124\n" +
+	"\astaying\x18\v \x03(\v2\x1a.millrace.v1.StayingObjectR\astaying\"\x86\x01\n" +
+	"\rStayingObject\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xba\v\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -1612,8 +1938,12 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\vdeath_count\x18\x1f \x01(\rR\n" +
 	"deathCount\x120\n" +
 	"\x06deaths\x18  \x03(\v2\x18.millrace.v1.WorkerDeathR\x06deaths\x12*\n" +
-	"\x06routes\x18! \x03(\v2\x12.millrace.v1.RouteR\x06routes\x12\x1a\n" +
-	"\brevision\x18\" \x01(\x04R\brevision\x1a<\n" +
+	"\x06routes\x18! \x03(\v2\x12.millrace.v1.RouteR\x06routes\x12.\n" +
+	"\x05drain\x18\" \x01(\v2\x18.millrace.v1.WorkerDrainR\x05drain\x12\x1e\n" +
+	"\n" +
+	"supervised\x18# \x01(\bR\n" +
+	"supervised\x12\x1a\n" +
+	"\brevision\x18$ \x01(\x04R\brevision\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa8\x01\n" +
@@ -1622,13 +1952,14 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12!\n" +
 	"\fdata_address\x18\x04 \x01(\tR\vdataAddress\x12/\n" +
-	"\x06device\x18\x05 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device*\x95\x01\n" +
+	"\x06device\x18\x05 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device*\xaf\x01\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13WORKER_STATE_ACTIVE\x10\x01\x12\x1d\n" +
 	"\x19WORKER_STATE_DISCONNECTED\x10\x02\x12\x19\n" +
-	"\x15WORKER_STATE_DRAINING\x10\x03\x12\x15\n" +
-	"\x11WORKER_STATE_LOST\x10\x04*U\n" +
+	"\x15WORKER_STATE_DRAINING\x10\x03\x12\x18\n" +
+	"\x14WORKER_STATE_DRAINED\x10\x04\x12\x15\n" +
+	"\x11WORKER_STATE_LOST\x10\x05*U\n" +
 	"\n" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -1652,7 +1983,13 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x13ROUTE_STATE_UNTRIED\x10\x01\x12\x14\n" +
 	"\x10ROUTE_STATE_OPEN\x10\x02\x12\x16\n" +
 	"\x12ROUTE_STATE_FAILED\x10\x03\x12\x1b\n" +
-	"\x17ROUTE_STATE_UNREACHABLE\x10\x04B\xa7\x01\n" +
+	"\x17ROUTE_STATE_UNREACHABLE\x10\x04*\x92\x01\n" +
+	"\fDrainPurpose\x12\x1d\n" +
+	"\x19DRAIN_PURPOSE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12DRAIN_PURPOSE_STOP\x10\x01\x12\x16\n" +
+	"\x12DRAIN_PURPOSE_KEEP\x10\x02\x12\x18\n" +
+	"\x14DRAIN_PURPOSE_RETIRE\x10\x03\x12\x19\n" +
+	"\x15DRAIN_PURPOSE_RESTART\x10\x04B\xa7\x01\n" +
 	"\x0fcom.millrace.v1B\vWorkerProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -1667,47 +2004,55 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_worker_proto_rawDescData
 }
 
-var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
 	(WorkerView)(0),               // 2: millrace.v1.WorkerView
 	(TransferPath)(0),             // 3: millrace.v1.TransferPath
 	(RouteState)(0),               // 4: millrace.v1.RouteState
-	(*WorkerRef)(nil),             // 5: millrace.v1.WorkerRef
-	(*Route)(nil),                 // 6: millrace.v1.Route
-	(*WorkerDeath)(nil),           // 7: millrace.v1.WorkerDeath
-	(*Gpu)(nil),                   // 8: millrace.v1.Gpu
-	(*GpuLink)(nil),               // 9: millrace.v1.GpuLink
-	(*GpuHealth)(nil),             // 10: millrace.v1.GpuHealth
-	(*Worker)(nil),                // 11: millrace.v1.Worker
-	(*WorkerAddress)(nil),         // 12: millrace.v1.WorkerAddress
-	nil,                           // 13: millrace.v1.Worker.ResourcesEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(DrainPurpose)(0),             // 5: millrace.v1.DrainPurpose
+	(*WorkerRef)(nil),             // 6: millrace.v1.WorkerRef
+	(*Route)(nil),                 // 7: millrace.v1.Route
+	(*WorkerDeath)(nil),           // 8: millrace.v1.WorkerDeath
+	(*Gpu)(nil),                   // 9: millrace.v1.Gpu
+	(*GpuLink)(nil),               // 10: millrace.v1.GpuLink
+	(*GpuHealth)(nil),             // 11: millrace.v1.GpuHealth
+	(*WorkerDrain)(nil),           // 12: millrace.v1.WorkerDrain
+	(*StayingObject)(nil),         // 13: millrace.v1.StayingObject
+	(*Worker)(nil),                // 14: millrace.v1.Worker
+	(*WorkerAddress)(nil),         // 15: millrace.v1.WorkerAddress
+	nil,                           // 16: millrace.v1.Worker.ResourcesEntry
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
 	3,  // 0: millrace.v1.Route.path:type_name -> millrace.v1.TransferPath
 	4,  // 1: millrace.v1.Route.state:type_name -> millrace.v1.RouteState
-	14, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
-	15, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
-	9,  // 4: millrace.v1.Gpu.links:type_name -> millrace.v1.GpuLink
-	0,  // 5: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
-	1,  // 6: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
-	8,  // 7: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
-	10, // 8: millrace.v1.Worker.gpu_health:type_name -> millrace.v1.GpuHealth
-	13, // 9: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	15, // 10: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
-	15, // 11: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
-	7,  // 12: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
-	6,  // 13: millrace.v1.Worker.routes:type_name -> millrace.v1.Route
-	1,  // 14: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	17, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
+	18, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
+	10, // 4: millrace.v1.Gpu.links:type_name -> millrace.v1.GpuLink
+	5,  // 5: millrace.v1.WorkerDrain.purpose:type_name -> millrace.v1.DrainPurpose
+	18, // 6: millrace.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
+	18, // 7: millrace.v1.WorkerDrain.expire_time:type_name -> google.protobuf.Timestamp
+	13, // 8: millrace.v1.WorkerDrain.staying:type_name -> millrace.v1.StayingObject
+	0,  // 9: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
+	1,  // 10: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
+	9,  // 11: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
+	11, // 12: millrace.v1.Worker.gpu_health:type_name -> millrace.v1.GpuHealth
+	16, // 13: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	18, // 14: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
+	18, // 15: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	8,  // 16: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
+	7,  // 17: millrace.v1.Worker.routes:type_name -> millrace.v1.Route
+	12, // 18: millrace.v1.Worker.drain:type_name -> millrace.v1.WorkerDrain
+	1,  // 19: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -1730,8 +2075,8 @@ func file_millrace_v1_worker_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   9,
+			NumEnums:      6,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

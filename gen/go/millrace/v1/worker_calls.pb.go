@@ -12,6 +12,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -253,11 +254,355 @@ func (x *ListWorkersResponse) GetNextPageToken() string {
 	return ""
 }
 
+// DrainWorkersRequest takes workers out of use, or puts them back.
+type DrainWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers. The order is about their names: it also holds for later incarnations, until it
+	// is undone.
+	Workers []*WorkerRef `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Why, for people; workers that are drained show it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Put the workers back into use. It also takes back RetireWorkers and RestartWorkers, as long as
+	// the process was not told to end. A worker that is not drained stays as it is.
+	Undo          bool `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainWorkersRequest) Reset() {
+	*x = DrainWorkersRequest{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainWorkersRequest) ProtoMessage() {}
+
+func (x *DrainWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainWorkersRequest.ProtoReflect.Descriptor instead.
+func (*DrainWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DrainWorkersRequest) GetWorkers() []*WorkerRef {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *DrainWorkersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainWorkersRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+// DrainWorkersResponse tells what was begun.
+type DrainWorkersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers as they are now, in the order of the request, in WORKER_VIEW_FULL. Lost ones that
+	// are put back into use are left out. Watch tells how the drains go on.
+	Workers       []*Worker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainWorkersResponse) Reset() {
+	*x = DrainWorkersResponse{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainWorkersResponse) ProtoMessage() {}
+
+func (x *DrainWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainWorkersResponse.ProtoReflect.Descriptor instead.
+func (*DrainWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DrainWorkersResponse) GetWorkers() []*Worker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+// RetireWorkersRequest drains workers, and then ends their processes for good.
+type RetireWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers. The order is about their names: it also holds for an incarnation that
+	// follows within 5 minutes of a death, if the supervisor starts one.
+	Workers []*WorkerRef `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Why, for people; workers that are drained show it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How long the drain may take. After that the process ends all the same: tasks that run are
+	// placed elsewhere, and objects that only this worker has are computed again, or are lost if a
+	// client scattered them. Absent: the process ends only when the worker is DRAINED. At most 30
+	// days.
+	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireWorkersRequest) Reset() {
+	*x = RetireWorkersRequest{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireWorkersRequest) ProtoMessage() {}
+
+func (x *RetireWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireWorkersRequest.ProtoReflect.Descriptor instead.
+func (*RetireWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RetireWorkersRequest) GetWorkers() []*WorkerRef {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *RetireWorkersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RetireWorkersRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+// RetireWorkersResponse tells what was begun.
+type RetireWorkersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers as they are now, in the order of the request, in WORKER_VIEW_FULL. Watch tells how
+	// they go on.
+	Workers       []*Worker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireWorkersResponse) Reset() {
+	*x = RetireWorkersResponse{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireWorkersResponse) ProtoMessage() {}
+
+func (x *RetireWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireWorkersResponse.ProtoReflect.Descriptor instead.
+func (*RetireWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RetireWorkersResponse) GetWorkers() []*Worker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+// RestartWorkersRequest drains workers, and then ends their processes, so that their supervisors
+// start them again.
+type RestartWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers. Name one at a time for a rolling restart: workers that are drained at the same
+	// time do not copy the objects of each other.
+	Workers []*WorkerRef `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Why, for people; workers that are drained show it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How long the drain may take. After that the process ends all the same: tasks that run are
+	// placed elsewhere, and objects that only this worker has are computed again, or are lost if a
+	// client scattered them. Absent: the process ends only when the worker is DRAINED. At most 30
+	// days.
+	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartWorkersRequest) Reset() {
+	*x = RestartWorkersRequest{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartWorkersRequest) ProtoMessage() {}
+
+func (x *RestartWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartWorkersRequest.ProtoReflect.Descriptor instead.
+func (*RestartWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RestartWorkersRequest) GetWorkers() []*WorkerRef {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *RestartWorkersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RestartWorkersRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+// RestartWorkersResponse tells what was begun.
+type RestartWorkersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers as they are now, in the order of the request, in WORKER_VIEW_FULL. Watch tells how
+	// they go on.
+	Workers       []*Worker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartWorkersResponse) Reset() {
+	*x = RestartWorkersResponse{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartWorkersResponse) ProtoMessage() {}
+
+func (x *RestartWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartWorkersResponse.ProtoReflect.Descriptor instead.
+func (*RestartWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RestartWorkersResponse) GetWorkers() []*Worker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
 var File_millrace_v1_worker_calls_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_calls_proto_rawDesc = "" +
 	"\n" +
-	"\x1emillrace/v1/worker_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18millrace/v1/worker.proto\"\x81\x01\n" +
+	"\x1emillrace/v1/worker_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/worker.proto\"\x81\x01\n" +
 	"\x10GetWorkerRequest\x126\n" +
 	"\x06worker\x18\x01 \x01(\v2\x16.millrace.v1.WorkerRefB\x06\xbaH\x03\xc8\x01\x01R\x06worker\x125\n" +
 	"\x04view\x18\x02 \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"@\n" +
@@ -272,7 +617,25 @@ const file_millrace_v1_worker_calls_proto_rawDesc = "" +
 	"\x04view\x18\x04 \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"l\n" +
 	"\x13ListWorkersResponse\x12-\n" +
 	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\xac\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8a\x01\n" +
+	"\x13DrainWorkersRequest\x12=\n" +
+	"\aworkers\x18\x01 \x03(\v2\x16.millrace.v1.WorkerRefB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\aworkers\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x12\n" +
+	"\x04undo\x18\x03 \x01(\bR\x04undo\"E\n" +
+	"\x14DrainWorkersResponse\x12-\n" +
+	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\"\xbd\x01\n" +
+	"\x14RetireWorkersRequest\x12=\n" +
+	"\aworkers\x18\x01 \x03(\v2\x16.millrace.v1.WorkerRefB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\aworkers\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12D\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\atimeout\"F\n" +
+	"\x15RetireWorkersResponse\x12-\n" +
+	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\"\xbe\x01\n" +
+	"\x15RestartWorkersRequest\x12=\n" +
+	"\aworkers\x18\x01 \x03(\v2\x16.millrace.v1.WorkerRefB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\aworkers\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12D\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\atimeout\"G\n" +
+	"\x16RestartWorkersResponse\x12-\n" +
+	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkersB\xac\x01\n" +
 	"\x0fcom.millrace.v1B\x10WorkerCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -287,29 +650,44 @@ func file_millrace_v1_worker_calls_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_worker_calls_proto_rawDescData
 }
 
-var file_millrace_v1_worker_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_millrace_v1_worker_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_worker_calls_proto_goTypes = []any{
-	(*GetWorkerRequest)(nil),    // 0: millrace.v1.GetWorkerRequest
-	(*GetWorkerResponse)(nil),   // 1: millrace.v1.GetWorkerResponse
-	(*ListWorkersRequest)(nil),  // 2: millrace.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil), // 3: millrace.v1.ListWorkersResponse
-	(*WorkerRef)(nil),           // 4: millrace.v1.WorkerRef
-	(WorkerView)(0),             // 5: millrace.v1.WorkerView
-	(*Worker)(nil),              // 6: millrace.v1.Worker
-	(WorkerState)(0),            // 7: millrace.v1.WorkerState
+	(*GetWorkerRequest)(nil),       // 0: millrace.v1.GetWorkerRequest
+	(*GetWorkerResponse)(nil),      // 1: millrace.v1.GetWorkerResponse
+	(*ListWorkersRequest)(nil),     // 2: millrace.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),    // 3: millrace.v1.ListWorkersResponse
+	(*DrainWorkersRequest)(nil),    // 4: millrace.v1.DrainWorkersRequest
+	(*DrainWorkersResponse)(nil),   // 5: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersRequest)(nil),   // 6: millrace.v1.RetireWorkersRequest
+	(*RetireWorkersResponse)(nil),  // 7: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersRequest)(nil),  // 8: millrace.v1.RestartWorkersRequest
+	(*RestartWorkersResponse)(nil), // 9: millrace.v1.RestartWorkersResponse
+	(*WorkerRef)(nil),              // 10: millrace.v1.WorkerRef
+	(WorkerView)(0),                // 11: millrace.v1.WorkerView
+	(*Worker)(nil),                 // 12: millrace.v1.Worker
+	(WorkerState)(0),               // 13: millrace.v1.WorkerState
+	(*durationpb.Duration)(nil),    // 14: google.protobuf.Duration
 }
 var file_millrace_v1_worker_calls_proto_depIdxs = []int32{
-	4, // 0: millrace.v1.GetWorkerRequest.worker:type_name -> millrace.v1.WorkerRef
-	5, // 1: millrace.v1.GetWorkerRequest.view:type_name -> millrace.v1.WorkerView
-	6, // 2: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
-	7, // 3: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
-	5, // 4: millrace.v1.ListWorkersRequest.view:type_name -> millrace.v1.WorkerView
-	6, // 5: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	10, // 0: millrace.v1.GetWorkerRequest.worker:type_name -> millrace.v1.WorkerRef
+	11, // 1: millrace.v1.GetWorkerRequest.view:type_name -> millrace.v1.WorkerView
+	12, // 2: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
+	13, // 3: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
+	11, // 4: millrace.v1.ListWorkersRequest.view:type_name -> millrace.v1.WorkerView
+	12, // 5: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
+	10, // 6: millrace.v1.DrainWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	12, // 7: millrace.v1.DrainWorkersResponse.workers:type_name -> millrace.v1.Worker
+	10, // 8: millrace.v1.RetireWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	14, // 9: millrace.v1.RetireWorkersRequest.timeout:type_name -> google.protobuf.Duration
+	12, // 10: millrace.v1.RetireWorkersResponse.workers:type_name -> millrace.v1.Worker
+	10, // 11: millrace.v1.RestartWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	14, // 12: millrace.v1.RestartWorkersRequest.timeout:type_name -> google.protobuf.Duration
+	12, // 13: millrace.v1.RestartWorkersResponse.workers:type_name -> millrace.v1.Worker
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_calls_proto_init() }
@@ -324,7 +702,7 @@ func file_millrace_v1_worker_calls_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_calls_proto_rawDesc), len(file_millrace_v1_worker_calls_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

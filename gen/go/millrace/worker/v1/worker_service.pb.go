@@ -210,7 +210,10 @@ type Registration struct {
 	// `inventory` and `running` continue in the next message's `register`, in which all other fields
 	// are the same. The worker is registered when the last one, without `more`, has arrived. For
 	// workers that hold more objects than one message can name.
-	More          bool `protobuf:"varint,19,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,19,opt,name=more,proto3" json:"more,omitempty"`
+	// A supervisor started the process, and starts it again when it ends for a restart
+	// (Leave.restart).
+	Supervised    bool `protobuf:"varint,20,opt,name=supervised,proto3" json:"supervised,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -374,6 +377,13 @@ func (x *Registration) GetLanguages() map[string]string {
 func (x *Registration) GetMore() bool {
 	if x != nil {
 		return x.More
+	}
+	return false
+}
+
+func (x *Registration) GetSupervised() bool {
+	if x != nil {
+		return x.Supervised
 	}
 	return false
 }
@@ -1131,8 +1141,9 @@ type SessionResponse struct {
 	Cancellations []*AttemptRef `protobuf:"bytes,7,rep,name=cancellations,proto3" json:"cancellations,omitempty"`
 	// Objects that are not needed any more: free them.
 	Releases []*Replica `protobuf:"bytes,8,rep,name=releases,proto3" json:"releases,omitempty"`
-	// Finish all assignments, then leave.
-	Drain bool `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	// An operator has retired or restarts the worker. All objects are handed over, or the time for
+	// that is over: leave at once.
+	Leave *Leave `protobuf:"bytes,9,opt,name=leave,proto3" json:"leave,omitempty"`
 	// Stop at once, because the cluster is shutting down or this incarnation was declared dead. The
 	// reason is for the log.
 	StopReason string `protobuf:"bytes,10,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
@@ -1242,11 +1253,11 @@ func (x *SessionResponse) GetReleases() []*Replica {
 	return nil
 }
 
-func (x *SessionResponse) GetDrain() bool {
+func (x *SessionResponse) GetLeave() *Leave {
 	if x != nil {
-		return x.Drain
+		return x.Leave
 	}
-	return false
+	return nil
 }
 
 func (x *SessionResponse) GetStopReason() string {
@@ -1384,6 +1395,61 @@ func (x *Rescue) GetObjects() []*Replica {
 	return nil
 }
 
+// Leave orders a worker to end its process.
+type Leave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The supervisor is to start the process again. Otherwise it is not started again.
+	Restart bool `protobuf:"varint,1,opt,name=restart,proto3" json:"restart,omitempty"`
+	// Why, for the log.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leave) Reset() {
+	*x = Leave{}
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leave) ProtoMessage() {}
+
+func (x *Leave) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leave.ProtoReflect.Descriptor instead.
+func (*Leave) Descriptor() ([]byte, []int) {
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Leave) GetRestart() bool {
+	if x != nil {
+		return x.Restart
+	}
+	return false
+}
+
+func (x *Leave) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // NextUse is the time at which an object will be needed.
 type NextUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1400,7 +1466,7 @@ type NextUse struct {
 
 func (x *NextUse) Reset() {
 	*x = NextUse{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1478,7 @@ func (x *NextUse) String() string {
 func (*NextUse) ProtoMessage() {}
 
 func (x *NextUse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1491,7 @@ func (x *NextUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextUse.ProtoReflect.Descriptor instead.
 func (*NextUse) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{11}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NextUse) GetTaskId() uint64 {
@@ -1470,7 +1536,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1548,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1561,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{12}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Registered) GetWorkerId() uint32 {
@@ -1546,7 +1612,7 @@ type OpDefinition struct {
 
 func (x *OpDefinition) Reset() {
 	*x = OpDefinition{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1624,7 @@ func (x *OpDefinition) String() string {
 func (*OpDefinition) ProtoMessage() {}
 
 func (x *OpDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1637,7 @@ func (x *OpDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpDefinition.ProtoReflect.Descriptor instead.
 func (*OpDefinition) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{13}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OpDefinition) GetOpId() uint32 {
@@ -1607,7 +1673,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1685,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1698,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{14}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Peer) GetWorkerId() uint32 {
@@ -1697,7 +1763,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1775,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1788,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{15}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignment) GetTaskId() uint64 {
@@ -1842,7 +1908,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[16]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +1920,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[16]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +1933,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{16}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Input) GetTaskId() uint64 {
@@ -1941,7 +2007,7 @@ type ReportWorkerDeathRequest struct {
 
 func (x *ReportWorkerDeathRequest) Reset() {
 	*x = ReportWorkerDeathRequest{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[17]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2019,7 @@ func (x *ReportWorkerDeathRequest) String() string {
 func (*ReportWorkerDeathRequest) ProtoMessage() {}
 
 func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[17]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2032,7 @@ func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{17}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportWorkerDeathRequest) GetName() string {
@@ -1999,7 +2065,7 @@ type ReportWorkerDeathResponse struct {
 
 func (x *ReportWorkerDeathResponse) Reset() {
 	*x = ReportWorkerDeathResponse{}
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[18]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2077,7 @@ func (x *ReportWorkerDeathResponse) String() string {
 func (*ReportWorkerDeathResponse) ProtoMessage() {}
 
 func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[18]
+	mi := &file_millrace_worker_v1_worker_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,14 +2090,14 @@ func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{18}
+	return file_millrace_worker_v1_worker_service_proto_rawDescGZIP(), []int{19}
 }
 
 var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x90\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb0\t\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +
@@ -2053,7 +2119,10 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\bnotifies\x18\x10 \x01(\bR\bnotifies\x12\x12\n" +
 	"\x04life\x18\x11 \x01(\x06R\x04life\x12M\n" +
 	"\tlanguages\x18\x12 \x03(\v2/.millrace.worker.v1.Registration.LanguagesEntryR\tlanguages\x12\x12\n" +
-	"\x04more\x18\x13 \x01(\bR\x04more\x1a<\n" +
+	"\x04more\x18\x13 \x01(\bR\x04more\x12\x1e\n" +
+	"\n" +
+	"supervised\x18\x14 \x01(\bR\n" +
+	"supervised\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
@@ -2126,7 +2195,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12*\n" +
 	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xc1\x06\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xdc\x06\n" +
 	"\x0fSessionResponse\x12>\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1e.millrace.worker.v1.RegisteredR\n" +
@@ -2137,8 +2206,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\vassignments\x18\x05 \x03(\v2\x1e.millrace.worker.v1.AssignmentR\vassignments\x12@\n" +
 	"\vretractions\x18\x06 \x03(\v2\x1e.millrace.worker.v1.AttemptRefR\vretractions\x12D\n" +
 	"\rcancellations\x18\a \x03(\v2\x1e.millrace.worker.v1.AttemptRefR\rcancellations\x127\n" +
-	"\breleases\x18\b \x03(\v2\x1b.millrace.worker.v1.ReplicaR\breleases\x12\x14\n" +
-	"\x05drain\x18\t \x01(\bR\x05drain\x12\x1f\n" +
+	"\breleases\x18\b \x03(\v2\x1b.millrace.worker.v1.ReplicaR\breleases\x12/\n" +
+	"\x05leave\x18\t \x01(\v2\x19.millrace.worker.v1.LeaveR\x05leave\x12\x1f\n" +
 	"\vstop_reason\x18\n" +
 	" \x01(\tR\n" +
 	"stopReason\x12\x1e\n" +
@@ -2155,7 +2224,10 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12!\n" +
 	"\fdata_address\x18\x03 \x01(\tR\vdataAddress\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x125\n" +
-	"\aobjects\x18\x05 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\aobjects\"V\n" +
+	"\aobjects\x18\x05 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\aobjects\"9\n" +
+	"\x05Leave\x12\x18\n" +
+	"\arestart\x18\x01 \x01(\bR\arestart\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"V\n" +
 	"\aNextUse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -2247,7 +2319,7 @@ func file_millrace_worker_v1_worker_service_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_worker_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_worker_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_millrace_worker_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(TaskOutcome)(0),                  // 0: millrace.worker.v1.TaskOutcome
 	(ObjectEvent)(0),                  // 1: millrace.worker.v1.ObjectEvent
@@ -2262,34 +2334,35 @@ var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(*WorkerStats)(nil),               // 10: millrace.worker.v1.WorkerStats
 	(*SessionResponse)(nil),           // 11: millrace.worker.v1.SessionResponse
 	(*Rescue)(nil),                    // 12: millrace.worker.v1.Rescue
-	(*NextUse)(nil),                   // 13: millrace.worker.v1.NextUse
-	(*Registered)(nil),                // 14: millrace.worker.v1.Registered
-	(*OpDefinition)(nil),              // 15: millrace.worker.v1.OpDefinition
-	(*Peer)(nil),                      // 16: millrace.worker.v1.Peer
-	(*Assignment)(nil),                // 17: millrace.worker.v1.Assignment
-	(*Input)(nil),                     // 18: millrace.worker.v1.Input
-	(*ReportWorkerDeathRequest)(nil),  // 19: millrace.worker.v1.ReportWorkerDeathRequest
-	(*ReportWorkerDeathResponse)(nil), // 20: millrace.worker.v1.ReportWorkerDeathResponse
-	nil,                               // 21: millrace.worker.v1.Registration.ResourcesEntry
-	nil,                               // 22: millrace.worker.v1.Registration.LanguagesEntry
-	nil,                               // 23: millrace.worker.v1.Assignment.ResourcesEntry
-	(v1.DeviceKind)(0),                // 24: millrace.v1.DeviceKind
-	(*v1.Gpu)(nil),                    // 25: millrace.v1.Gpu
-	(*v1.TaskError)(nil),              // 26: millrace.v1.TaskError
-	(*v1.Route)(nil),                  // 27: millrace.v1.Route
-	(*v1.GpuHealth)(nil),              // 28: millrace.v1.GpuHealth
-	(*v1.Function)(nil),               // 29: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
-	(*v1.Op)(nil),                     // 31: millrace.v1.Op
-	(*v1.WorkerDeath)(nil),            // 32: millrace.v1.WorkerDeath
+	(*Leave)(nil),                     // 13: millrace.worker.v1.Leave
+	(*NextUse)(nil),                   // 14: millrace.worker.v1.NextUse
+	(*Registered)(nil),                // 15: millrace.worker.v1.Registered
+	(*OpDefinition)(nil),              // 16: millrace.worker.v1.OpDefinition
+	(*Peer)(nil),                      // 17: millrace.worker.v1.Peer
+	(*Assignment)(nil),                // 18: millrace.worker.v1.Assignment
+	(*Input)(nil),                     // 19: millrace.worker.v1.Input
+	(*ReportWorkerDeathRequest)(nil),  // 20: millrace.worker.v1.ReportWorkerDeathRequest
+	(*ReportWorkerDeathResponse)(nil), // 21: millrace.worker.v1.ReportWorkerDeathResponse
+	nil,                               // 22: millrace.worker.v1.Registration.ResourcesEntry
+	nil,                               // 23: millrace.worker.v1.Registration.LanguagesEntry
+	nil,                               // 24: millrace.worker.v1.Assignment.ResourcesEntry
+	(v1.DeviceKind)(0),                // 25: millrace.v1.DeviceKind
+	(*v1.Gpu)(nil),                    // 26: millrace.v1.Gpu
+	(*v1.TaskError)(nil),              // 27: millrace.v1.TaskError
+	(*v1.Route)(nil),                  // 28: millrace.v1.Route
+	(*v1.GpuHealth)(nil),              // 29: millrace.v1.GpuHealth
+	(*v1.Function)(nil),               // 30: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
+	(*v1.Op)(nil),                     // 32: millrace.v1.Op
+	(*v1.WorkerDeath)(nil),            // 33: millrace.v1.WorkerDeath
 }
 var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
-	24, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
-	21, // 1: millrace.worker.v1.Registration.resources:type_name -> millrace.worker.v1.Registration.ResourcesEntry
+	25, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
+	22, // 1: millrace.worker.v1.Registration.resources:type_name -> millrace.worker.v1.Registration.ResourcesEntry
 	3,  // 2: millrace.worker.v1.Registration.inventory:type_name -> millrace.worker.v1.Replica
 	4,  // 3: millrace.worker.v1.Registration.running:type_name -> millrace.worker.v1.AttemptRef
-	25, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
-	22, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
+	26, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	23, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
 	2,  // 6: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
 	7,  // 7: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
 	9,  // 8: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
@@ -2297,38 +2370,39 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	6,  // 10: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
 	3,  // 11: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
 	0,  // 12: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
-	26, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	27, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
 	8,  // 14: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
 	3,  // 15: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
 	1,  // 16: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
-	27, // 17: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
-	28, // 18: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	14, // 19: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	15, // 20: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	29, // 21: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	16, // 22: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	17, // 23: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	28, // 17: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
+	29, // 18: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	15, // 19: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	16, // 20: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	30, // 21: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	17, // 22: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	18, // 23: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
 	4,  // 24: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
 	4,  // 25: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
 	3,  // 26: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	13, // 27: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	12, // 28: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	3,  // 29: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 30: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	30, // 31: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	31, // 32: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	18, // 33: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	23, // 34: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	32, // 35: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 36: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	19, // 37: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 38: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	20, // 39: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	38, // [38:40] is the sub-list for method output_type
-	36, // [36:38] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	13, // 27: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
+	14, // 28: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 29: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 30: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 31: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	31, // 32: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	32, // 33: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	19, // 34: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 35: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	33, // 36: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 37: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 38: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 39: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 40: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }
@@ -2342,7 +2416,7 @@ func file_millrace_worker_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_worker_v1_worker_service_proto_rawDesc), len(file_millrace_worker_v1_worker_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

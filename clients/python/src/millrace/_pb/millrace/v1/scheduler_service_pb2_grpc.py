@@ -143,6 +143,21 @@ class SchedulerServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_worker__calls__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
+        self.DrainWorkers = channel.unary_unary(
+                '/millrace.v1.SchedulerService/DrainWorkers',
+                request_serializer=millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersResponse.FromString,
+                _registered_method=True)
+        self.RetireWorkers = channel.unary_unary(
+                '/millrace.v1.SchedulerService/RetireWorkers',
+                request_serializer=millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersResponse.FromString,
+                _registered_method=True)
+        self.RestartWorkers = channel.unary_unary(
+                '/millrace.v1.SchedulerService/RestartWorkers',
+                request_serializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.FromString,
+                _registered_method=True)
         self.ListClients = channel.unary_unary(
                 '/millrace.v1.SchedulerService/ListClients',
                 request_serializer=millrace_dot_v1_dot_client__pb2.ListClientsRequest.SerializeToString,
@@ -336,6 +351,34 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainWorkers(self, request, context):
+        """DrainWorkers takes workers out of use, all or none: they get no new tasks, finish those that
+        run, and other workers copy the objects that they alone have. Then they are DRAINED; their
+        processes stay. If objects cannot be copied, the workers stay DRAINING, and WorkerDrain says
+        which and why. Repeating the call is harmless. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireWorkers(self, request, context):
+        """RetireWorkers is DrainWorkers, after which each process ends for good: its supervisor does not
+        start it again. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartWorkers(self, request, context):
+        """RestartWorkers is DrainWorkers, after which each process ends and its supervisor starts it
+        again: the same name, a new incarnation. A worker without a supervisor is refused
+        (NOT_SUPERVISED). If the call may be repeated, name the workers by number: a number names one
+        incarnation, which cannot be restarted twice. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListClients(self, request, context):
         """ListClients lists client leases by id.
         """
@@ -489,6 +532,21 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.ListWorkersRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_worker__calls__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'DrainWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorkers,
+                    request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersResponse.SerializeToString,
+            ),
+            'RetireWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireWorkers,
+                    request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersResponse.SerializeToString,
+            ),
+            'RestartWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartWorkers,
+                    request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.SerializeToString,
             ),
             'ListClients': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClients,
@@ -1068,6 +1126,87 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/ListWorkers',
             millrace_dot_v1_dot_worker__calls__pb2.ListWorkersRequest.SerializeToString,
             millrace_dot_v1_dot_worker__calls__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/DrainWorkers',
+            millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersRequest.SerializeToString,
+            millrace_dot_v1_dot_worker__calls__pb2.DrainWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/RetireWorkers',
+            millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersRequest.SerializeToString,
+            millrace_dot_v1_dot_worker__calls__pb2.RetireWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/RestartWorkers',
+            millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.SerializeToString,
+            millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

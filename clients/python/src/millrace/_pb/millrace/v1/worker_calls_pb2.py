@@ -22,22 +22,35 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from millrace._pb.millrace.v1 import worker_pb2 as millrace_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/worker_calls.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/worker.proto\"o\n\x10GetWorkerRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x16.millrace.v1.WorkerRefR\x06worker\x12+\n\x04view\x18\x02 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"@\n\x11GetWorkerResponse\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x13.millrace.v1.WorkerR\x06worker\"\xaf\x01\n\x12ListWorkersRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x30\n\x06states\x18\x03 \x03(\x0e\x32\x18.millrace.v1.WorkerStateR\x06states\x12+\n\x04view\x18\x04 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"l\n\x13ListWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/worker_calls.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18millrace/v1/worker.proto\"o\n\x10GetWorkerRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x16.millrace.v1.WorkerRefR\x06worker\x12+\n\x04view\x18\x02 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"@\n\x11GetWorkerResponse\x12+\n\x06worker\x18\x01 \x01(\x0b\x32\x13.millrace.v1.WorkerR\x06worker\"\xaf\x01\n\x12ListWorkersRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x30\n\x06states\x18\x03 \x03(\x0e\x32\x18.millrace.v1.WorkerStateR\x06states\x12+\n\x04view\x18\x04 \x01(\x0e\x32\x17.millrace.v1.WorkerViewR\x04view\"l\n\x13ListWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"s\n\x13\x44rainWorkersRequest\x12\x30\n\x07workers\x18\x01 \x03(\x0b\x32\x16.millrace.v1.WorkerRefR\x07workers\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n\x04undo\x18\x03 \x01(\x08R\x04undo\"E\n\x14\x44rainWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\"\x95\x01\n\x14RetireWorkersRequest\x12\x30\n\x07workers\x18\x01 \x03(\x0b\x32\x16.millrace.v1.WorkerRefR\x07workers\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\x12\x33\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x07timeout\"F\n\x15RetireWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workers\"\x96\x01\n\x15RestartWorkersRequest\x12\x30\n\x07workers\x18\x01 \x03(\x0b\x32\x16.millrace.v1.WorkerRefR\x07workers\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\x12\x33\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x07timeout\"G\n\x16RestartWorkersResponse\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x13.millrace.v1.WorkerR\x07workersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.worker_calls_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETWORKERREQUEST']._serialized_start=73
-  _globals['_GETWORKERREQUEST']._serialized_end=184
-  _globals['_GETWORKERRESPONSE']._serialized_start=186
-  _globals['_GETWORKERRESPONSE']._serialized_end=250
-  _globals['_LISTWORKERSREQUEST']._serialized_start=253
-  _globals['_LISTWORKERSREQUEST']._serialized_end=428
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=430
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=538
+  _globals['_GETWORKERREQUEST']._serialized_start=105
+  _globals['_GETWORKERREQUEST']._serialized_end=216
+  _globals['_GETWORKERRESPONSE']._serialized_start=218
+  _globals['_GETWORKERRESPONSE']._serialized_end=282
+  _globals['_LISTWORKERSREQUEST']._serialized_start=285
+  _globals['_LISTWORKERSREQUEST']._serialized_end=460
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=462
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=570
+  _globals['_DRAINWORKERSREQUEST']._serialized_start=572
+  _globals['_DRAINWORKERSREQUEST']._serialized_end=687
+  _globals['_DRAINWORKERSRESPONSE']._serialized_start=689
+  _globals['_DRAINWORKERSRESPONSE']._serialized_end=758
+  _globals['_RETIREWORKERSREQUEST']._serialized_start=761
+  _globals['_RETIREWORKERSREQUEST']._serialized_end=910
+  _globals['_RETIREWORKERSRESPONSE']._serialized_start=912
+  _globals['_RETIREWORKERSRESPONSE']._serialized_end=982
+  _globals['_RESTARTWORKERSREQUEST']._serialized_start=985
+  _globals['_RESTARTWORKERSREQUEST']._serialized_end=1135
+  _globals['_RESTARTWORKERSRESPONSE']._serialized_start=1137
+  _globals['_RESTARTWORKERSRESPONSE']._serialized_end=1208
 # @@protoc_insertion_point(module_scope)

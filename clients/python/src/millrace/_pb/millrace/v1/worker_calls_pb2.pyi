@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
 from millrace._pb.millrace.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -40,3 +43,51 @@ class ListWorkersResponse(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Worker]
     next_page_token: str
     def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class DrainWorkersRequest(_message.Message):
+    __slots__ = ("workers", "reason", "undo")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerRef]
+    reason: str
+    undo: bool
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.WorkerRef, _Mapping]]] = ..., reason: _Optional[str] = ..., undo: bool = ...) -> None: ...
+
+class DrainWorkersResponse(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Worker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ...) -> None: ...
+
+class RetireWorkersRequest(_message.Message):
+    __slots__ = ("workers", "reason", "timeout")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerRef]
+    reason: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.WorkerRef, _Mapping]]] = ..., reason: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class RetireWorkersResponse(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Worker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ...) -> None: ...
+
+class RestartWorkersRequest(_message.Message):
+    __slots__ = ("workers", "reason", "timeout")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerRef]
+    reason: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.WorkerRef, _Mapping]]] = ..., reason: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class RestartWorkersResponse(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Worker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ...) -> None: ...

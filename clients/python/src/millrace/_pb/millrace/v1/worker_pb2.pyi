@@ -17,6 +17,7 @@ class WorkerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKER_STATE_ACTIVE: _ClassVar[WorkerState]
     WORKER_STATE_DISCONNECTED: _ClassVar[WorkerState]
     WORKER_STATE_DRAINING: _ClassVar[WorkerState]
+    WORKER_STATE_DRAINED: _ClassVar[WorkerState]
     WORKER_STATE_LOST: _ClassVar[WorkerState]
 
 class DeviceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -47,10 +48,19 @@ class RouteState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUTE_STATE_OPEN: _ClassVar[RouteState]
     ROUTE_STATE_FAILED: _ClassVar[RouteState]
     ROUTE_STATE_UNREACHABLE: _ClassVar[RouteState]
+
+class DrainPurpose(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAIN_PURPOSE_UNSPECIFIED: _ClassVar[DrainPurpose]
+    DRAIN_PURPOSE_STOP: _ClassVar[DrainPurpose]
+    DRAIN_PURPOSE_KEEP: _ClassVar[DrainPurpose]
+    DRAIN_PURPOSE_RETIRE: _ClassVar[DrainPurpose]
+    DRAIN_PURPOSE_RESTART: _ClassVar[DrainPurpose]
 WORKER_STATE_UNSPECIFIED: WorkerState
 WORKER_STATE_ACTIVE: WorkerState
 WORKER_STATE_DISCONNECTED: WorkerState
 WORKER_STATE_DRAINING: WorkerState
+WORKER_STATE_DRAINED: WorkerState
 WORKER_STATE_LOST: WorkerState
 DEVICE_KIND_UNSPECIFIED: DeviceKind
 DEVICE_KIND_HOST: DeviceKind
@@ -69,6 +79,11 @@ ROUTE_STATE_UNTRIED: RouteState
 ROUTE_STATE_OPEN: RouteState
 ROUTE_STATE_FAILED: RouteState
 ROUTE_STATE_UNREACHABLE: RouteState
+DRAIN_PURPOSE_UNSPECIFIED: DrainPurpose
+DRAIN_PURPOSE_STOP: DrainPurpose
+DRAIN_PURPOSE_KEEP: DrainPurpose
+DRAIN_PURPOSE_RETIRE: DrainPurpose
+DRAIN_PURPOSE_RESTART: DrainPurpose
 
 class WorkerRef(_message.Message):
     __slots__ = ("id", "name")
@@ -194,8 +209,48 @@ class GpuHealth(_message.Message):
     foreign_bytes: int
     def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc_errors: _Optional[int] = ..., uncorrected_ecc_errors: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ...) -> None: ...
 
+class WorkerDrain(_message.Message):
+    __slots__ = ("purpose", "reason", "create_time", "expire_time", "copied_objects", "copied_bytes", "remaining_objects", "remaining_bytes", "staying_objects", "staying_bytes", "staying")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    COPIED_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAYING_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    STAYING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAYING_FIELD_NUMBER: _ClassVar[int]
+    purpose: DrainPurpose
+    reason: str
+    create_time: _timestamp_pb2.Timestamp
+    expire_time: _timestamp_pb2.Timestamp
+    copied_objects: int
+    copied_bytes: int
+    remaining_objects: int
+    remaining_bytes: int
+    staying_objects: int
+    staying_bytes: int
+    staying: _containers.RepeatedCompositeFieldContainer[StayingObject]
+    def __init__(self, purpose: _Optional[_Union[DrainPurpose, str]] = ..., reason: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., copied_objects: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., remaining_objects: _Optional[int] = ..., remaining_bytes: _Optional[int] = ..., staying_objects: _Optional[int] = ..., staying_bytes: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[StayingObject, _Mapping]]] = ...) -> None: ...
+
+class StayingObject(_message.Message):
+    __slots__ = ("task_id", "key", "namespace", "bytes", "reason")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    key: str
+    namespace: str
+    bytes: int
+    reason: str
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "revision")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +291,8 @@ class Worker(_message.Message):
     DEATH_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEATHS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
@@ -270,8 +327,10 @@ class Worker(_message.Message):
     death_count: int
     deaths: _containers.RepeatedCompositeFieldContainer[WorkerDeath]
     routes: _containers.RepeatedCompositeFieldContainer[Route]
+    drain: WorkerDrain
+    supervised: bool
     revision: int
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ...) -> None: ...
 
 class WorkerAddress(_message.Message):
     __slots__ = ("worker_id", "name", "host", "data_address", "device")

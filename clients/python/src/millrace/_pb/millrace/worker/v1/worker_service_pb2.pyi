@@ -45,7 +45,7 @@ OBJECT_EVENT_WRITTEN: ObjectEvent
 OBJECT_EVENT_LOST: ObjectEvent
 
 class Registration(_message.Message):
-    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more")
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more", "supervised")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class Registration(_message.Message):
     LIFE_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISED_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     host: str
@@ -98,7 +99,8 @@ class Registration(_message.Message):
     life: int
     languages: _containers.ScalarMap[str, str]
     more: bool
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., notifies: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ...) -> None: ...
+    supervised: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., notifies: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ..., supervised: bool = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")
@@ -229,7 +231,7 @@ class WorkerStats(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -238,7 +240,7 @@ class SessionResponse(_message.Message):
     RETRACTIONS_FIELD_NUMBER: _ClassVar[int]
     CANCELLATIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     NEXT_USES_FIELD_NUMBER: _ClassVar[int]
@@ -254,7 +256,7 @@ class SessionResponse(_message.Message):
     retractions: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     cancellations: _containers.RepeatedCompositeFieldContainer[AttemptRef]
     releases: _containers.RepeatedCompositeFieldContainer[Replica]
-    drain: bool
+    leave: Leave
     stop_reason: str
     reregister: bool
     next_uses: _containers.RepeatedCompositeFieldContainer[NextUse]
@@ -262,7 +264,7 @@ class SessionResponse(_message.Message):
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
     drained: bool
     accepted_writes: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Rescue(_message.Message):
     __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")
@@ -277,6 +279,14 @@ class Rescue(_message.Message):
     name: str
     objects: _containers.RepeatedCompositeFieldContainer[Replica]
     def __init__(self, worker_id: _Optional[int] = ..., incarnation: _Optional[str] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("restart", "reason")
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    restart: bool
+    reason: str
+    def __init__(self, restart: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NextUse(_message.Message):
     __slots__ = ("task_id", "generation", "rank")

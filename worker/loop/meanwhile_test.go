@@ -85,7 +85,7 @@ func (c *making) Finish() (device.Result, error) {
 	return device.Result{Header: c.Header(), Frames: c.frames}, nil
 }
 
-// made is a slot with such a device. Its results are published in a shared object index.
+// made is a lane with such a device. Its results are published in a shared object index.
 type made struct {
 	*maker
 	t       *testing.T
@@ -93,8 +93,7 @@ type made struct {
 	objects *store.Store
 	reader  *objindex.Reader
 	ended   chan *nativeRun
-	// looks gets a value each time the slot polls for notifications, which it does after
-	// overlapWork.
+	// looks gets a value each time the lane polls for notifications, which it does after meanwhile.
 	looks chan struct{}
 	tasks int
 }
@@ -130,7 +129,7 @@ func newMade(t *testing.T) *made {
 	}
 	x.n = newNative(nativeConfig{
 		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, spinTime: time.Hour, busy: busy, poller: poller{
+		post: take, hand: take, idle: func() {}, linger: time.Hour, busy: busy, poller: poller{
 			setPolling: func(bool) {}, started: func() bool { return false },
 			poll: func() bool {
 				select {
@@ -151,10 +150,10 @@ func newMade(t *testing.T) *made {
 	return x
 }
 
-// close ends the slot and checks that it has released the memory for further calls.
+// close ends the lane and checks that it has released the memory for further calls.
 func (x *made) close() {
 	x.n.close()
-	x.n.slots = nil
+	x.n.lanes = nil
 	books, _, _ := x.objects.Stats()
 	var sealed uint64
 	for _, o := range x.objects.Inventory() {
@@ -170,7 +169,7 @@ func (x *made) close() {
 	}
 }
 
-// begin starts a call and waits until the slot has done its work in overlapWork.
+// begin starts a call and waits until the lane has done its work in meanwhile.
 func (x *made) begin(name string) transfer.Ref {
 	x.t.Helper()
 	x.tasks++
@@ -182,7 +181,7 @@ func (x *made) begin(name string) transfer.Ref {
 		_, began = x.frames[name]
 		x.mu.Unlock()
 	}
-	<-x.looks // the first poll may have been before overlapWork
+	<-x.looks // the first poll may have been before meanwhile
 	<-x.looks
 	return transfer.Ref{Task: ids.TaskID(x.tasks), Generation: 1}
 }
@@ -218,7 +217,7 @@ func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 	return o.Frames[0], true
 }
 
-// While the device executes a call, its slot allocates memory for the next one, which uses it if it
+// While the device executes a call, its lane allocates memory for the next one, which uses it if it
 // needs as much.
 func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 	x := newMade(t)
@@ -273,7 +272,7 @@ func TestAnUnfinishedResultIsNotFoundInTheIndex(t *testing.T) {
 	if f, ok := x.frame(ref); ok {
 		t.Errorf("what was never made is found at %+v", f)
 	}
-	// Its memory is free for others once the slot has released it.
+	// Its memory is free for others once the lane has released it.
 	x.begin("b")
 	x.end(false)
 	id := ledger.ObjectID{Task: ref.Task, Generation: ref.Generation}

@@ -76,34 +76,34 @@ type post struct {
 	unsure bool
 }
 
-// copyQueue is the copy queue for one peer's memory. It has no goroutine: of the goroutines that
-// wait for copies one polls the queue for all of them.
-type copyQueue struct {
+// lane is the copy queue for one peer's memory. It has no goroutine: of the goroutines that wait
+// for copies one drives the lane for all of them.
+type lane struct {
 	gather *gather // nil: the copy engine only
 	// copy makes one row a copy by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
 	// fastest is an upper bound of the link's rate, in bytes per second. 0: none is known.
 	fastest float64
-	// submit, now and sleep are toDevice, time.Now and preciseSleep, except in tests. quiet waits
-	// until none of the posted copies runs any more. It returns an error if it could not find that
-	// out. lost means that the device is lost, so that nothing runs on it.
+	// submit, now and nap are toDevice, time.Now and nap, except in tests. quiet waits until none
+	// of the posted copies runs any more. It returns an error if it could not find that out. lost
+	// means that the device is lost, so that nothing runs on it.
 	submit func(p *post) error
 	now    func() time.Time
-	sleep  func(time.Duration)
+	nap    func(time.Duration)
 	quiet  func() (lost bool, err error)
-	gateState
+	ingress
 
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	queues  [2]queue
 	tally   tally
-	polling bool
+	driving bool
 	waiting []*group
 	// moved is when a post last ended.
 	moved time.Time
 	// lost, if set, is the error after which nothing is posted: the driver could not tell when a
 	// post is over. still: none of the posted copies runs any more. gone: the device is lost, so
-	// the queue never works again. Otherwise the queue continues when all posted copies have ended.
+	// the lane never works again. Otherwise the lane continues when all posted copies have ended.
 	lost        error
 	still, gone bool
 	// spare are posts for reuse. copies is the reused list of one post's copies.
@@ -111,13 +111,13 @@ type copyQueue struct {
 	copies []cuda.Copy
 }
 
-func newCopyQueue(places [2][]place) *copyQueue {
-	cq := &copyQueue{copy: cuda.OnDevice, now: time.Now, sleep: preciseSleep, quiet: func() (bool, error) { return false, nil }}
-	cq.submit = cq.toDevice
-	for kind := range cq.queues {
-		cq.queues[kind].free = places[kind]
+func newLane(places [2][]place) *lane {
+	l := &lane{copy: cuda.OnDevice, now: time.Now, nap: nap, quiet: func() (bool, error) { return false, nil }}
+	l.submit = l.toDevice
+	for kind := range l.queues {
+		l.queues[kind].free = places[kind]
 	}
-	return cq
+	return l
 }
 
 // place is one position in a window: an event and a stream. All places for large pieces share one
@@ -135,78 +135,78 @@ type event interface {
 }
 
 // add queues pieces of one group and posts as many as possible. Afterwards the list belongs to the
-// caller again, but the rows of the pieces belong to the queue.
-func (c *copyQueue) add(pieces []piece) {
+// caller again, but the rows of the pieces belong to the lane.
+func (l *lane) add(pieces []piece) {
 	if len(pieces) == 0 {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
 	g := pieces[0].group
 	g.moved = now
 	for i := range pieces {
 		p := &pieces[i]
 		g.add(p)
-		q := &c.queues[p.kind()]
+		q := &l.queues[p.kind()]
 		q.pieces = append(q.pieces, *p)
 	}
-	if len(c.queues[small].posted) == window && !c.polling {
-		c.poll(now) // the caller may not wait yet, so perhaps no other goroutine polls
+	if len(l.queues[small].posted) == window && !l.driving {
+		l.poll(now) // the caller may not wait yet, so perhaps no other goroutine polls
 		return
 	}
-	c.fill(now)
+	l.fill(now)
 }
 
 // fill posts as many pieces as the windows allow. REQUIRES: mu.
-func (c *copyQueue) fill(now time.Time) {
-	if c.lost != nil {
-		c.flush()
-		if c.gone || !c.still || !c.idle() {
+func (l *lane) fill(now time.Time) {
+	if l.lost != nil {
+		l.flush()
+		if l.gone || !l.still || !l.idle() {
 			return
 		}
-		c.lost, c.still = nil, false
+		l.lost, l.still = nil, false
 	}
-	for q := &c.queues[small]; len(q.posted) < window && q.len() > 0; {
-		c.post(now, q, c.nextSmall())
+	for q := &l.queues[small]; len(q.posted) < window && q.len() > 0; {
+		l.post(now, q, l.nextSmall())
 	}
-	q := &c.queues[large]
-	for len(q.posted) < window && q.len() > 0 && c.admitLarge(now, q) {
-		p := c.newPost()
+	q := &l.queues[large]
+	for len(q.posted) < window && q.len() > 0 && l.enter(now, q) {
+		p := l.newPost()
 		q.take(p, 1)
-		c.post(now, q, p)
+		l.post(now, q, p)
 	}
-	c.endLarge(q)
+	l.leave(q)
 }
 
 // pieceRows returns the maximum number of rows of a piece of small objects.
-func (c *copyQueue) pieceRows() int {
-	if c.gather == nil {
+func (l *lane) pieceRows() int {
+	if l.gather == nil {
 		return maxCopies
 	}
 	return pieceRows
 }
 
-func (c *copyQueue) newPost() *post {
-	if n := len(c.spare); n > 0 {
-		p := c.spare[n-1]
-		c.spare = c.spare[:n-1]
+func (l *lane) newPost() *post {
+	if n := len(l.spare); n > 0 {
+		p := l.spare[n-1]
+		l.spare = l.spare[:n-1]
 		return p
 	}
 	return &post{slot: -1}
 }
 
 // forget keeps an ended post for reuse.
-func (c *copyQueue) forget(p *post) {
+func (l *lane) forget(p *post) {
 	clear(p.pieces)
 	*p = post{slot: -1, pieces: p.pieces[:0]}
-	c.spare = append(c.spare, p)
+	l.spare = append(l.spare, p)
 }
 
 // nextSmall takes the small pieces of the next post and selects the gather kernel or the copy
 // engine. REQUIRES: mu, and a queued piece.
-func (c *copyQueue) nextSmall() *post {
-	p, q := c.newPost(), &c.queues[small]
+func (l *lane) nextSmall() *post {
+	p, q := l.newPost(), &l.queues[small]
 	n, rows, copies, bytes := 0, 0, 0, uint64(0)
 	for _, s := range q.pieces[q.next:] {
 		if n > 0 && (bytes+s.bytes > batchBytes || rows+s.tableRows() > tableRows) {
@@ -219,8 +219,8 @@ func (c *copyQueue) nextSmall() *post {
 	}
 	// The copy engine carries out one copy after the other, so behind a large copy it would be
 	// late.
-	if c.gather != nil && rows <= tableRows && (len(c.queues[large].posted) > 0 || gathers(copies, bytes)) {
-		p.slot = c.gather.take()
+	if l.gather != nil && rows <= tableRows && (len(l.queues[large].posted) > 0 || gathers(copies, bytes)) {
+		p.slot = l.gather.take()
 	}
 	if p.slot < 0 && copies > maxCopies {
 		n, copies = 0, 0
@@ -236,38 +236,38 @@ func (c *copyQueue) nextSmall() *post {
 }
 
 // post submits a post. REQUIRES: mu.
-func (c *copyQueue) post(now time.Time, q *queue, p *post) {
+func (l *lane) post(now time.Time, q *queue, p *post) {
 	last := len(q.free) - 1
 	p.place, q.free = q.free[last], q.free[:last]
-	c.tally.add(p, now, c.idle())
-	if err := c.submit(p); err != nil {
-		c.lost, p.unsure = err, true
+	l.tally.add(p, now, l.idle())
+	if err := l.submit(p); err != nil {
+		l.lost, p.unsure = err, true
 	}
-	p.least = now.Add(c.floor(p))
+	p.least = now.Add(l.floor(p))
 	q.posted = append(q.posted, p)
 }
 
 // idle reports whether nothing is posted. REQUIRES: mu.
-func (c *copyQueue) idle() bool { return len(c.queues[small].posted)+len(c.queues[large].posted) == 0 }
+func (l *lane) idle() bool { return len(l.queues[small].posted)+len(l.queues[large].posted) == 0 }
 
 // floor returns a lower bound of the time that a post takes on the link.
-func (c *copyQueue) floor(p *post) time.Duration {
-	if c.fastest == 0 {
+func (l *lane) floor(p *post) time.Duration {
+	if l.fastest == 0 {
 		return 0
 	}
-	return over(p.bytes, c.fastest)
+	return over(p.bytes, l.fastest)
 }
 
 // toDevice submits a post. It returns an error only if the end of the post cannot be detected; an
 // error of the copies themselves goes to p.err. REQUIRES: mu.
-func (c *copyQueue) toDevice(p *post) error {
+func (l *lane) toDevice(p *post) error {
 	m := p.event.(*marker)
 	if p.slot >= 0 {
-		p.err = c.gather.launch(p.stream, p)
+		p.err = l.gather.launch(p.stream, p)
 	} else {
 		m.recorded()
-		c.copies = copies(c.copies[:0], p.pieces, c.copy)
-		p.err = p.stream.Copy(c.copies, m.event)
+		l.copies = copies(l.copies[:0], p.pieces, l.copy)
+		p.err = p.stream.Copy(l.copies, m.event)
 	}
 	if p.err == nil {
 		return nil
@@ -280,32 +280,32 @@ func (c *copyQueue) toDevice(p *post) error {
 }
 
 // poll handles the posts that are over and then posts more. REQUIRES: mu.
-func (c *copyQueue) poll(now time.Time) {
-	for kind := range c.queues {
-		q := &c.queues[kind]
-		for len(q.posted) > 0 && c.over(q.posted[0], now) {
+func (l *lane) poll(now time.Time) {
+	for kind := range l.queues {
+		q := &l.queues[kind]
+		for len(q.posted) > 0 && l.over(q.posted[0], now) {
 			p := q.posted[0]
 			q.free = append(q.free, p.place)
 			n := copy(q.posted, q.posted[1:])
 			q.posted[n] = nil
 			if q.posted = q.posted[:n]; n > 0 {
-				c.raiseLeast(kind, q.posted[0], now)
+				l.follow(kind, q.posted[0], now)
 			}
-			c.forget(p)
+			l.forget(p)
 		}
 	}
-	if c.idle() {
-		c.tally.end(now)
+	if l.idle() {
+		l.tally.end(now)
 	}
-	c.fill(now)
+	l.fill(now)
 }
 
-// raiseLeast updates a post when the end of the one before it is noticed, up to a sleep late.
-// Chunks of large frames come one after the other, posts of small frames side by side.
-func (c *copyQueue) raiseLeast(kind int, p *post, now time.Time) {
-	least := now.Add(-pollInterval)
+// follow updates a post when the end of the one before it is noticed, up to a nap late. Chunks of
+// large frames come one after the other, posts of small frames side by side.
+func (l *lane) follow(kind int, p *post, now time.Time) {
+	least := now.Add(-napFor)
 	if kind == large {
-		least = least.Add(c.floor(p))
+		least = least.Add(l.floor(p))
 	}
 	if least.After(p.least) {
 		p.least = least
@@ -313,29 +313,29 @@ func (c *copyQueue) raiseLeast(kind int, p *post, now time.Time) {
 }
 
 // over reports whether a post has ended, and then ends its pieces. REQUIRES: mu.
-func (c *copyQueue) over(p *post, now time.Time) bool {
+func (l *lane) over(p *post, now time.Time) bool {
 	if !p.done {
 		done, err := false, error(nil)
 		if !p.unsure {
 			done, err = p.event.Query()
 		}
-		if err != nil && c.lost == nil {
-			c.lost = err
+		if err != nil && l.lost == nil {
+			l.lost = err
 		}
-		if !done && (c.lost == nil || !c.stopped()) {
+		if !done && (l.lost == nil || !l.stopped()) {
 			return false
 		}
 	}
-	c.moved = now
+	l.moved = now
 	if p.slot >= 0 {
-		c.gather.give(p.slot)
+		l.gather.give(p.slot)
 	}
 	err := p.err
 	if err == nil {
-		err = c.lost
+		err = l.lost
 	}
 	if err != nil {
-		c.tally.drop()
+		l.tally.drop()
 	}
 	for i := range p.pieces {
 		p.pieces[i].group.end(&p.pieces[i], err, now)
@@ -347,30 +347,30 @@ func (c *copyQueue) over(p *post, now time.Time) bool {
 // A failed driver call does not stop the copies: they still write, and their memory must not be
 // given to another object before they end. On a lost device nothing runs. REQUIRES: mu is held, and
 // lost is set.
-func (c *copyQueue) stopped() bool {
-	if !c.still {
-		lost, err := c.quiet()
-		c.gone = c.gone || lost
-		c.still = lost || err == nil
+func (l *lane) stopped() bool {
+	if !l.still {
+		lost, err := l.quiet()
+		l.gone = l.gone || lost
+		l.still = lost || err == nil
 	}
-	return c.still
+	return l.still
 }
 
 // flush fails all pieces that are not posted yet. REQUIRES: mu is held.
-func (c *copyQueue) flush() { c.drop(func(*piece) bool { return true }, c.lost) }
+func (l *lane) flush() { l.drop(func(*piece) bool { return true }, l.lost) }
 
 // cancel drops the pieces of a group that are not posted. Posted pieces end only when their event
 // has been reached.
-func (c *copyQueue) cancel(g *group, why error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.drop(func(p *piece) bool { return p.group == g }, why)
+func (l *lane) cancel(g *group, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(func(p *piece) bool { return p.group == g }, why)
 }
 
 // drop ends the selected pieces that are not posted. REQUIRES: mu.
-func (c *copyQueue) drop(which func(*piece) bool, why error) {
-	for kind := range c.queues {
-		q := &c.queues[kind]
+func (l *lane) drop(which func(*piece) bool, why error) {
+	for kind := range l.queues {
+		q := &l.queues[kind]
 		pieces := q.pieces[q.next:]
 		kept := q.pieces[:0]
 		q.next = 0
