@@ -509,7 +509,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	}
 	// A run that is too large to be sent at all fails with its size, and no executor dies of it.
 	w.call(3, 2, strings.Repeat("c", 63<<20+1000))
-	if e := w.Report(3).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its arguments have 660") {
+	if e := w.Report(3).GetError(); e.GetReason() != "TOO_LARGE" || !strings.Contains(e.GetMessage(), "its arguments have 660") {
 		t.Errorf("got %v", e)
 	}
 	w.call(4, 3)
@@ -532,7 +532,7 @@ func TestExecutorThatTakesNoPieces(t *testing.T) {
 		many.Inputs = append(many.Inputs, &workerv1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
 	}
 	w.Assign(many)
-	if e := w.Report(2).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its 70 inputs have 700") {
+	if e := w.Report(2).GetError(); e.GetReason() != "TOO_LARGE" || !strings.Contains(e.GetMessage(), "its 70 inputs have 700") {
 		t.Errorf("got %v", e)
 	}
 	w.call(3, 3)

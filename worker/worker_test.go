@@ -433,10 +433,10 @@ func TestScatteredObjectIsAcknowledgedAfterTheSchedulerKnows(t *testing.T) {
 	if v := workertest.Decode(t, w.Objects[1].GetInlineResult()); string(v.GetTensorValue().GetInlineData()) != "abc" {
 		t.Errorf("inline: %v", v)
 	}
-	if err := write(t, d, 6, bytesTensor(3), []byte("abc")); status.Code(err) != codes.AlreadyExists {
+	if err := write(t, d, 6, bytesTensor(3), []byte("abc")); status.Code(err) != codes.AlreadyExists || reasonOf(err) != "OBJECT_EXISTS" {
 		t.Errorf("twice: %v", err)
 	}
-	if err := write(t, d, 7, bytesTensor(100<<20), make([]byte, 100<<20)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "64 MiB") {
+	if err := write(t, d, 7, bytesTensor(100<<20), make([]byte, 100<<20)); status.Code(err) != codes.ResourceExhausted || reasonOf(err) != "OUT_OF_MEMORY" || !strings.Contains(err.Error(), "64 MiB") {
 		t.Errorf("too large: %v", err)
 	}
 }

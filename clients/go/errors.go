@@ -19,12 +19,14 @@ const errorDomain = "millrace.dev"
 // reasonError is a sentinel that matches every error with this reason.
 type reasonError string
 
-const reasonCancelled reasonError = "TASK_CANCELLED"
+// reasonCancelled is the reason of a cancelled task if the scheduler gave none.
+const reasonCancelled = "CANCELLED"
 
 // Error returns the reason.
 func (r reasonError) Error() string { return "millrace: " + string(r) }
 
-// Sentinels, one for each stable reason; use them with errors.Is.
+// Sentinels of the reasons that programs decide by; use them with errors.Is. millracev1.ErrorReason
+// lists all reasons, with their meaning.
 var (
 	ErrGraphHasCycle    error = reasonError("GRAPH_HAS_CYCLE")
 	ErrUnknownInput     error = reasonError("UNKNOWN_INPUT")
@@ -48,6 +50,8 @@ var (
 	ErrObjectLost       error = reasonError("OBJECT_LOST")
 	ErrObjectNotHere    error = reasonError("OBJECT_NOT_HERE")
 	ErrDatasetExists    error = reasonError("DATASET_EXISTS")
+	ErrGraphRunning     error = reasonError("GRAPH_RUNNING")
+	ErrRequestConflict  error = reasonError("REQUEST_CONFLICT")
 	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
 	ErrDraining         error = reasonError("DRAINING")
 	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
@@ -68,9 +72,9 @@ var (
 	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.
 	ErrTaskFailed error = reasonError("TASK_FAILED")
 	// ErrTaskCancelled matches the *TaskError of a task that was cancelled.
-	ErrTaskCancelled error = reasonCancelled
+	ErrTaskCancelled error = reasonError("TASK_CANCELLED")
 	// ErrUnavailable matches calls that did not reach the scheduler or a worker.
-	ErrUnavailable error = reasonError("UNAVAILABLE")
+	ErrUnavailable error = errors.New("millrace: unavailable")
 	// ErrClosed is returned by calls on a Client after Close.
 	ErrClosed error = errors.New("millrace: the client is closed")
 	// ErrReleased is returned by a Future after its Release.
@@ -88,7 +92,8 @@ type Error struct {
 	Op string
 	// Code is the gRPC code.
 	Code codes.Code
-	// Reason is the stable reason; empty if the error came from the transport.
+	// Reason is the stable reason, a name of millracev1.ErrorReason without ERROR_REASON_; empty if
+	// the error came from the transport.
 	Reason string
 	// Message describes the problem and the remedy.
 	Message string
@@ -107,13 +112,13 @@ func (e *Error) Error() string {
 // Is matches the sentinel of the reason. It matches context errors and ErrUnavailable,
 // ErrUnauthenticated and ErrPermissionDenied by the gRPC code.
 func (e *Error) Is(target error) bool {
-	if r, ok := target.(reasonError); ok {
-		return string(r) == e.Reason ||
-			target == ErrUnavailable && e.Code == codes.Unavailable ||
-			target == ErrUnauthenticated && e.Code == codes.Unauthenticated ||
-			target == ErrPermissionDenied && e.Code == codes.PermissionDenied
+	if r, ok := target.(reasonError); ok && string(r) == e.Reason {
+		return true
 	}
-	return target == context.DeadlineExceeded && e.Code == codes.DeadlineExceeded ||
+	return target == ErrUnavailable && e.Code == codes.Unavailable ||
+		target == ErrUnauthenticated && e.Code == codes.Unauthenticated ||
+		target == ErrPermissionDenied && e.Code == codes.PermissionDenied ||
+		target == context.DeadlineExceeded && e.Code == codes.DeadlineExceeded ||
 		target == context.Canceled && e.Code == codes.Canceled
 }
 
@@ -148,7 +153,8 @@ type TaskError struct {
 	Key string
 	// OriginKey is the task that failed first; it differs from Key when an input failed.
 	OriginKey string
-	// Reason is the stable reason: "PYTHON_EXCEPTION", "TIMEOUT".
+	// Reason is the stable reason: "PYTHON_EXCEPTION", "TIMEOUT". millracev1.ErrorReason lists
+	// those of Millrace itself; executors of other languages may have others.
 	Reason string
 	// Message describes the failure, its place, its cause and the remedy.
 	Message string
@@ -228,7 +234,7 @@ func taskError(key string, state millracev1.TaskState, e *millracev1.TaskError) 
 		Cancelled: state == millracev1.TaskState_TASK_STATE_CANCELLED,
 	}
 	if out.Reason == "" && out.Cancelled {
-		out.Reason = string(reasonCancelled)
+		out.Reason = reasonCancelled
 	}
 	if out.Message == "" {
 		out.Message = "no cause was given"

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/slabshare"
@@ -182,7 +180,7 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 // wrote reports whether a refusal means that the worker has the object already.
 func wrote(err error) bool {
 	var refused *slabshare.RefusedError
-	return errors.As(err, &refused) && refused.Reason == codes.AlreadyExists.String()
+	return errors.As(err, &refused) && refused.Reason == "OBJECT_EXISTS"
 }
 
 func (s *share) finish(ctx context.Context, place uint64, commit bool) error {

@@ -23,7 +23,7 @@ import (
 const (
 	reasonDenied   = "UNAUTHENTICATED"
 	reasonProtocol = "PROTOCOL_VIOLATION"
-	reasonNoPlace  = "NO_PLACE"
+	reasonInternal = "INTERNAL"
 	reasonDevice   = "DEVICE_MEMORY"
 )
 

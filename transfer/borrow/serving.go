@@ -484,10 +484,7 @@ func failure(err error) string {
 			}
 		}
 	}
-	if s, ok := status.FromError(err); ok {
-		return s.Code().String()
-	}
-	return reasonNoPlace
+	return reasonInternal
 }
 
 func (c *serving) finish(ctx context.Context, response *hostv1.BorrowResponse, order *hostv1.BorrowFinish) error {

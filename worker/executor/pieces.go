@@ -45,7 +45,7 @@ func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
 }
 
 func excess(format string, values ...any) *millracev1.TaskError {
-	return &millracev1.TaskError{Reason: "MESSAGE_TOO_LARGE", Message: "the task cannot be sent to its executor: " + fmt.Sprintf(format, values...)}
+	return &millracev1.TaskError{Reason: "TOO_LARGE", Message: "the task cannot be sent to its executor: " + fmt.Sprintf(format, values...)}
 }
 
 // messageSize estimates how many bytes a run takes in messages.

@@ -154,7 +154,7 @@ func guarded[T any](do func() (T, error)) (result T, err error) {
 			if broken, is := cause.(error); is && strings.HasPrefix(broken.Error(), "ledger: ") {
 				panic(cause)
 			}
-			err = &device.Error{Reason: "INTERNAL_PANIC", Message: text.Cut(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
+			err = &device.Error{Reason: "INTERNAL", Message: text.Cut(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
 		}
 	}()
 	return do()

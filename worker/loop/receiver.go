@@ -28,24 +28,23 @@ func (r receiver) Create(ctx context.Context, head transfer.Head) (transfer.Inco
 	w := r.worker
 	in := &written{worker: w, life: w.life.Load(), head: head, id: ledger.ObjectID{Task: head.Ref.Task, Generation: max(head.Ref.Generation, 1)}}
 	if w.config.Store.Here(in.id) {
-		return nil, status.Errorf(codes.AlreadyExists, "object %s is here already; an object is written once", in.id)
+		return nil, existsAlready(in.id)
 	}
 	if len(head.FrameBytes) == 0 {
 		return in, nil
 	}
 	reservation, err := w.config.Store.ReserveWait(ctx, ledger.Holder{Kind: ledger.HolderClient, ID: uint64(head.Ref.Task)}, head.FrameBytes, w.config.MemoryWait)
 	if err != nil {
-		return nil, status.Errorf(codes.ResourceExhausted, "object %s of %d bytes: %v", in.id, head.Bytes(), err)
+		return nil, noRoom(in.id, head.Bytes(), err)
 	}
 	in.reservation = reservation
 	frames, err := w.config.Store.Allocate(reservation, in.id, head.FrameBytes...)
 	if err != nil {
 		w.config.Store.Release(reservation)
-		code := codes.ResourceExhausted
 		if errors.Is(err, ledger.ErrDuplicate) {
-			code = codes.AlreadyExists
+			return nil, existsAlready(in.id)
 		}
-		return nil, status.Errorf(code, "object %s: %v", in.id, err)
+		return nil, noRoom(in.id, head.Bytes(), err)
 	}
 	in.regions = w.config.Store.Regions(frames)
 	return in, nil
@@ -83,9 +82,9 @@ func (in *written) Commit(ctx context.Context) error {
 	}
 	if in.reservation == 0 {
 		if err := w.config.Store.PutWritten(in.id, in.head.Header); errors.Is(err, ledger.ErrDuplicate) {
-			return status.Errorf(codes.AlreadyExists, "object %s is here already; an object is written once", in.id)
+			return existsAlready(in.id)
 		} else if err != nil {
-			return status.Errorf(codes.ResourceExhausted, "object %s: %v", in.id, err)
+			return noRoom(in.id, bytes, err)
 		}
 	} else {
 		err := w.config.Store.SealWritten(in.id, in.head.Header)
@@ -174,6 +173,15 @@ const (
 	otherLife      = "SCHEDULER_RESTARTED"
 	otherLifeWords = "the scheduler was started anew since it was begun; scatter it again"
 )
+
+func existsAlready(id ledger.ObjectID) error {
+	return edge.Refusal(codes.AlreadyExists, "OBJECT_EXISTS", fmt.Sprintf("object %s is here already; an object is written once", id),
+		map[string]string{"object": id.String()})
+}
+
+func noRoom(id ledger.ObjectID, bytes uint64, why error) error {
+	return edge.Refusal(codes.ResourceExhausted, "OUT_OF_MEMORY", fmt.Sprintf("object %s of %d bytes: %v", id, bytes, why), map[string]string{"object": id.String()})
+}
 
 func refusalOf(id ledger.ObjectID, reason, why string) error {
 	return edge.Refusal(codes.FailedPrecondition, reason, fmt.Sprintf("object %s was refused: %s", id, why), map[string]string{"object": id.String()})

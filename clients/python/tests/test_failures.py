@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _session, errors, native
-from millrace._pb.millrace.v1 import task_pb2
+from millrace._pb.millrace.v1 import error_pb2
 
 
 def inc(x: int) -> int:
@@ -207,7 +207,7 @@ def test_failures_that_are_hard_to_tell(client: Client, reason: str, run: Any, g
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 def test_exceptions_that_would_end_the_program_are_not_raised(kind: type[BaseException]) -> None:
-    error = task_pb2.TaskError(reason="PYTHON_EXCEPTION", message=f"{kind.__name__}: 0")
+    error = error_pb2.TaskError(reason="PYTHON_EXCEPTION", message=f"{kind.__name__}: 0")
     error.exception.encoding, error.exception.data = "pickle5", pickle.dumps([(kind(0), False)])
     told = errors.from_task(error, "key", cancelled=False)
     assert type(told) is errors.RemoteError

@@ -57,9 +57,9 @@ def test_a_function_of_another_python_is_not_run(client: Client, monkeypatch: py
 
 
 def test_the_reason_has_a_class_of_its_own() -> None:
-    from millrace._pb.millrace.v1 import task_pb2
+    from millrace._pb.millrace.v1 import error_pb2
 
-    error = task_pb2.TaskError(reason="VERSION_MISMATCH", message="python 3.2 against python 3.11")
+    error = error_pb2.TaskError(reason="VERSION_MISMATCH", message="python 3.2 against python 3.11")
     assert isinstance(errors.from_task(error, "x", False), errors.VersionMismatchError)
 
 

@@ -168,7 +168,7 @@ class DataPlane:
                 share.write(head_of(task_id, encoded), encoded.frames)
                 return
             except _share.RefusedError as e:
-                if e.reason == "AlreadyExists":
+                if e.reason == "OBJECT_EXISTS":
                     return
                 _log.info("%s is written by gRPC: %s", address, e)  # gRPC may report the same error
             except OSError as e:

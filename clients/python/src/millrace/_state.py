@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace import errors
-from millrace._pb.millrace.v1 import task_pb2
+from millrace._pb.millrace.v1 import error_pb2, task_pb2
 
 _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
@@ -49,7 +49,7 @@ class State:
         self.id = 0
         self.state: int = task_pb2.TASK_STATE_WAITING
         self.inline: bytes | None = None
-        self.error: task_pb2.TaskError | None = None
+        self.error: error_pb2.TaskError | None = None
         #: An error of the client itself: the submission was refused, or the scheduler is gone.
         self.failure: BaseException | None = None
         self.worker = 0
@@ -81,7 +81,7 @@ class State:
             return self.failure
         if self.state == task_pb2.TASK_STATE_FAILED or self.state == task_pb2.TASK_STATE_CANCELLED:
             cancelled = self.state == task_pb2.TASK_STATE_CANCELLED
-            return errors.from_task(self.error or task_pb2.TaskError(), self.key, cancelled)
+            return errors.from_task(self.error or error_pb2.TaskError(), self.key, cancelled)
         return None
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from millrace import _keys, errors
 from millrace._callbacks import CallbackThread, run
 from millrace._lease import Lease
-from millrace._pb.millrace.v1 import client_pb2, task_pb2, watch_pb2
+from millrace._pb.millrace.v1 import client_pb2, error_pb2, task_pb2, watch_pb2
 from millrace._state import Spec, State
 
 
@@ -244,7 +244,7 @@ class TaskTable:
                 if state.done:
                     continue
                 self._by_id.pop(state.id, None)
-                error = task_pb2.TaskError(reason="CANCELLED", message=reason or "cancelled by request")
+                error = error_pb2.TaskError(reason="CANCELLED", message=reason or "cancelled by request")
                 update = task_pb2.TaskUpdate(state=task_pb2.TASK_STATE_CANCELLED, error=error)
                 self._apply(state, update, calls)
             self.changed.notify_all()

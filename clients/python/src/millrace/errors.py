@@ -13,13 +13,14 @@ from typing import Any
 import grpc
 
 from millrace import _keys, _wire
-from millrace._pb.millrace.v1 import task_pb2
+from millrace._pb.millrace.v1 import error_pb2
 
 
 class MillraceError(Exception):
     """Base class of all errors of this package."""
 
-    #: Stable reason code ("KEY_CONFLICT"); empty if there is none.
+    #: Stable reason ("KEY_CONFLICT"); empty if there is none. `error.proto` lists all of them, in
+    #: the enum ErrorReason.
     reason: str = ""
 
 
@@ -172,7 +173,7 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
 }
 
 
-def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
+def from_task(error: error_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
     """Returns the exception of a failed or cancelled task: the user's own exception if it was sent,
     with the remote traceback, else one of this module."""
     where = f"task {_keys.name(error.origin_key or key)}"

@@ -538,7 +538,7 @@ var File_millrace_v1_data_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\"D\n" +
+	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\"D\n" +
 	"\tObjectRef\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -633,8 +633,8 @@ func file_millrace_v1_data_service_proto_init() {
 	if File_millrace_v1_data_service_proto != nil {
 		return
 	}
+	file_millrace_v1_error_proto_init()
 	file_millrace_v1_memory_proto_init()
-	file_millrace_v1_task_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -978,137 +978,6 @@ func (x *TaskSet) GetNamespace() string {
 	return ""
 }
 
-// TaskError describes the failure of a task.
-type TaskError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable machine-readable reason: "PYTHON_EXCEPTION", "WORKER_DIED", "POISON_TASK", "TIMEOUT",
-	// "TOO_LARGE", "INVALID_ARGUMENT", "OUT_OF_MEMORY", "NO_WORKER_FITS", "OBJECT_LOST",
-	// "INPUT_FAILED", "FUNCTION_NOT_FOUND", "EXECUTOR_DIED", ...
-	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Message for people: the thing that failed, the place, the cause and the remedy.
-	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Key of the task that failed first. It is another task's key if an input failed.
-	OriginKey string `protobuf:"bytes,3,opt,name=origin_key,json=originKey,proto3" json:"origin_key,omitempty"`
-	// Name of the worker on which it failed. Empty: it failed on no worker.
-	Worker string `protobuf:"bytes,4,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Formatted traceback with its chain of causes (Python). Empty: there is none.
-	Traceback string `protobuf:"bytes,5,opt,name=traceback,proto3" json:"traceback,omitempty"`
-	// The exception itself, for clients of the same language. Absent: it could not be serialised.
-	Exception *Opaque `protobuf:"bytes,6,opt,name=exception,proto3" json:"exception,omitempty"`
-	// Last lines that the task wrote to stdout and stderr; at most 8 KiB.
-	LogTail string `protobuf:"bytes,7,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
-	// Attempt that failed.
-	Attempt uint32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Details by name ("signal": "SIGKILL", "exit_code": "139", "limit_bytes": "1073741824").
-	Metadata map[string]string `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Number of attempts of the task that failed, or ended with the death of a worker or an executor,
-	// this one included. 0: the error belongs to no attempt (a cancelled task, a task that fits no
-	// worker). The scheduler sets it; workers leave it 0.
-	Attempts      uint32 `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TaskError) Reset() {
-	*x = TaskError{}
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TaskError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TaskError) ProtoMessage() {}
-
-func (x *TaskError) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TaskError.ProtoReflect.Descriptor instead.
-func (*TaskError) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *TaskError) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *TaskError) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-func (x *TaskError) GetOriginKey() string {
-	if x != nil {
-		return x.OriginKey
-	}
-	return ""
-}
-
-func (x *TaskError) GetWorker() string {
-	if x != nil {
-		return x.Worker
-	}
-	return ""
-}
-
-func (x *TaskError) GetTraceback() string {
-	if x != nil {
-		return x.Traceback
-	}
-	return ""
-}
-
-func (x *TaskError) GetException() *Opaque {
-	if x != nil {
-		return x.Exception
-	}
-	return nil
-}
-
-func (x *TaskError) GetLogTail() string {
-	if x != nil {
-		return x.LogTail
-	}
-	return ""
-}
-
-func (x *TaskError) GetAttempt() uint32 {
-	if x != nil {
-		return x.Attempt
-	}
-	return 0
-}
-
-func (x *TaskError) GetMetadata() map[string]string {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
-}
-
-func (x *TaskError) GetAttempts() uint32 {
-	if x != nil {
-		return x.Attempts
-	}
-	return 0
-}
-
 // Task is the scheduler's record of a task. Output only.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1165,7 +1034,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_millrace_v1_task_proto_msgTypes[8]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1046,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[8]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1059,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Task) GetTaskId() uint64 {
@@ -1379,7 +1248,7 @@ type TaskUpdate struct {
 
 func (x *TaskUpdate) Reset() {
 	*x = TaskUpdate{}
-	mi := &file_millrace_v1_task_proto_msgTypes[9]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1260,7 @@ func (x *TaskUpdate) String() string {
 func (*TaskUpdate) ProtoMessage() {}
 
 func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[9]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1273,7 @@ func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskUpdate.ProtoReflect.Descriptor instead.
 func (*TaskUpdate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskUpdate) GetTaskId() uint64 {
@@ -1501,7 +1370,7 @@ var File_millrace_v1_task_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x16millrace/v1/task.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/value.proto\"|\n" +
+	"\x16millrace/v1/task.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/error.proto\x1a\x17millrace/v1/value.proto\"|\n" +
 	"\x02Op\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.millrace.v1.OpKindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12\x1c\n" +
@@ -1557,23 +1426,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\aTaskSet\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12'\n" +
 	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x95\x03\n" +
-	"\tTaskError\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1d\n" +
-	"\n" +
-	"origin_key\x18\x03 \x01(\tR\toriginKey\x12\x16\n" +
-	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x1c\n" +
-	"\ttraceback\x18\x05 \x01(\tR\ttraceback\x121\n" +
-	"\texception\x18\x06 \x01(\v2\x13.millrace.v1.OpaqueR\texception\x12\x19\n" +
-	"\blog_tail\x18\a \x01(\tR\alogTail\x12\x18\n" +
-	"\aattempt\x18\b \x01(\rR\aattempt\x12@\n" +
-	"\bmetadata\x18\t \x03(\v2$.millrace.v1.TaskError.MetadataEntryR\bmetadata\x12\x1a\n" +
-	"\battempts\x18\n" +
-	" \x01(\rR\battempts\x1a;\n" +
-	"\rMetadataEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa5\x06\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xa5\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1661,7 +1514,7 @@ func file_millrace_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_task_proto_goTypes = []any{
 	(TaskState)(0),                // 0: millrace.v1.TaskState
 	(OpKind)(0),                   // 1: millrace.v1.OpKind
@@ -1673,38 +1526,34 @@ var file_millrace_v1_task_proto_goTypes = []any{
 	(*TaskSpec)(nil),              // 7: millrace.v1.TaskSpec
 	(*TaskRef)(nil),               // 8: millrace.v1.TaskRef
 	(*TaskSet)(nil),               // 9: millrace.v1.TaskSet
-	(*TaskError)(nil),             // 10: millrace.v1.TaskError
-	(*Task)(nil),                  // 11: millrace.v1.Task
-	(*TaskUpdate)(nil),            // 12: millrace.v1.TaskUpdate
-	nil,                           // 13: millrace.v1.TaskOptions.ResourcesEntry
-	nil,                           // 14: millrace.v1.TaskError.MetadataEntry
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*Arguments)(nil),             // 16: millrace.v1.Arguments
-	(*Opaque)(nil),                // 17: millrace.v1.Opaque
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Task)(nil),                  // 10: millrace.v1.Task
+	(*TaskUpdate)(nil),            // 11: millrace.v1.TaskUpdate
+	nil,                           // 12: millrace.v1.TaskOptions.ResourcesEntry
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*Arguments)(nil),             // 14: millrace.v1.Arguments
+	(*TaskError)(nil),             // 15: millrace.v1.TaskError
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_millrace_v1_task_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Op.kind:type_name -> millrace.v1.OpKind
-	15, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
-	15, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
-	13, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
+	13, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
+	13, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
+	12, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
 	6,  // 4: millrace.v1.TaskOptions.workers:type_name -> millrace.v1.WorkerSelector
-	16, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
-	17, // 6: millrace.v1.TaskError.exception:type_name -> millrace.v1.Opaque
-	14, // 7: millrace.v1.TaskError.metadata:type_name -> millrace.v1.TaskError.MetadataEntry
-	3,  // 8: millrace.v1.Task.op:type_name -> millrace.v1.Op
-	0,  // 9: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
-	10, // 10: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
-	5,  // 11: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
-	15, // 12: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
-	18, // 13: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	0,  // 14: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	10, // 15: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
+	3,  // 6: millrace.v1.Task.op:type_name -> millrace.v1.Op
+	0,  // 7: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
+	15, // 8: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
+	5,  // 9: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
+	13, // 10: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
+	16, // 11: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	0,  // 12: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	15, // 13: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }
@@ -1712,6 +1561,7 @@ func file_millrace_v1_task_proto_init() {
 	if File_millrace_v1_task_proto != nil {
 		return
 	}
+	file_millrace_v1_error_proto_init()
 	file_millrace_v1_value_proto_init()
 	file_millrace_v1_task_proto_msgTypes[3].OneofWrappers = []any{
 		(*WorkerSelector_WorkerId)(nil),
@@ -1728,7 +1578,7 @@ func file_millrace_v1_task_proto_init() {
 		(*TaskRef_Id)(nil),
 		(*TaskRef_Key)(nil),
 	}
-	file_millrace_v1_task_proto_msgTypes[9].OneofWrappers = []any{
+	file_millrace_v1_task_proto_msgTypes[8].OneofWrappers = []any{
 		(*TaskUpdate_InlineResult)(nil),
 		(*TaskUpdate_Error)(nil),
 		(*TaskUpdate_WorkerId)(nil),
@@ -1739,7 +1589,7 @@ func file_millrace_v1_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_task_proto_rawDesc), len(file_millrace_v1_task_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

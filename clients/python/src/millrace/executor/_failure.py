@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from millrace import _serialize
 
 if TYPE_CHECKING:
-    from millrace._pb.millrace.v1 import task_pb2
+    from millrace._pb.millrace.v1 import error_pb2
 
 #: Most characters that are kept of one text of an error.
 _TEXT = 64 << 10
@@ -32,12 +32,12 @@ class Refused(Exception):
 class NoRoom(Exception):
     """The worker has no room for a result. Holds the worker's error."""
 
-    def __init__(self, error: task_pb2.TaskError) -> None:
+    def __init__(self, error: error_pb2.TaskError) -> None:
         super().__init__(error.message)
         self.error = error
 
 
-def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
+def describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
     """Fills in `error` from an exception of a task. `ours` is the file of the executor's own
     frames, which are left out at the beginning of the traceback. If the exception's own methods
     fail, only its type is reported."""
@@ -51,7 +51,7 @@ def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
         )
 
 
-def _describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
+def _describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
     trace = e.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == ours:
         trace = trace.tb_next

@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from millrace._pb.millrace.executor.v1 import executor_pb2
-from millrace._pb.millrace.v1 import task_pb2
+from millrace._pb.millrace.v1 import error_pb2, task_pb2
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
 from millrace.executor._memory import IDLE, Gate, give_back
 from millrace.executor._op import Functions, Op
@@ -139,7 +139,7 @@ class Process:
         for ref in message.cancellations:
             if self._pending.pop((ref.task_id, ref.attempt), None) is not None:
                 dropped = True
-                error = task_pb2.TaskError(reason="DROPPED", message="dropped before it began")
+                error = error_pb2.TaskError(reason="DROPPED", message="dropped before it began")
                 self.out.finish(executor_pb2.ExecutorFinished(task_id=ref.task_id, attempt=ref.attempt, error=error))
         if dropped:
             self.out.flush()
@@ -154,7 +154,7 @@ class Process:
         if message.shutdown:
             for task, attempt in list(self._pending):
                 if self._pending.pop((task, attempt), None) is not None:
-                    error = task_pb2.TaskError(reason="DROPPED", message="the executor shuts down")
+                    error = error_pb2.TaskError(reason="DROPPED", message="the executor shuts down")
                     self.out.finish(executor_pb2.ExecutorFinished(task_id=task, attempt=attempt, error=error))
             self.out.flush()
             self._shut_down = True

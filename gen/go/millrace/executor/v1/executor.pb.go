@@ -1503,7 +1503,7 @@ var File_millrace_executor_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x16millrace/v1/task.proto\"\xda\x04\n" +
+	"#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\"\xda\x04\n" +
 	"\n" +
 	"ToExecutor\x129\n" +
 	"\x05hello\x18\x01 \x01(\v2#.millrace.executor.v1.ExecutorHelloR\x05hello\x124\n" +

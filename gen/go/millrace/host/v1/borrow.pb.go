@@ -1452,7 +1452,7 @@ var File_millrace_host_v1_borrow_proto protoreflect.FileDescriptor
 
 const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\xd2\x03\n" +
+	"\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x17millrace/v1/error.proto\"\xd2\x03\n" +
 	"\rBorrowRequest\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x125\n" +
 	"\x05hello\x18\x02 \x01(\v2\x1d.millrace.host.v1.BorrowHelloH\x00R\x05hello\x12;\n" +

@@ -2097,7 +2097,7 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb0\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb0\t\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +

@@ -22,33 +22,33 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millrace._pb.millrace.v1 import error_pb2 as millrace_dot_v1_dot_error__pb2
 from millrace._pb.millrace.v1 import memory_pb2 as millrace_dot_v1_dot_memory__pb2
-from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\"D\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated2\xe2\x02\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n\x0e\x44\x65scribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\"D\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated2\xe2\x02\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n\x0e\x44\x65scribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.data_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTREF']._serialized_start=97
-  _globals['_OBJECTREF']._serialized_end=165
-  _globals['_OBJECTHEAD']._serialized_start=167
-  _globals['_OBJECTHEAD']._serialized_end=284
-  _globals['_READOBJECTSREQUEST']._serialized_start=287
-  _globals['_READOBJECTSREQUEST']._serialized_end=441
-  _globals['_READOBJECTSRESPONSE']._serialized_start=444
-  _globals['_READOBJECTSRESPONSE']._serialized_end=644
-  _globals['_WRITEOBJECTREQUEST']._serialized_start=647
-  _globals['_WRITEOBJECTREQUEST']._serialized_end=778
-  _globals['_WRITEOBJECTRESPONSE']._serialized_start=780
-  _globals['_WRITEOBJECTRESPONSE']._serialized_end=823
-  _globals['_GETTASKLOGSREQUEST']._serialized_start=825
-  _globals['_GETTASKLOGSREQUEST']._serialized_end=870
-  _globals['_GETTASKLOGSRESPONSE']._serialized_start=872
-  _globals['_GETTASKLOGSRESPONSE']._serialized_end=943
-  _globals['_DATASERVICE']._serialized_start=946
-  _globals['_DATASERVICE']._serialized_end=1300
+  _globals['_OBJECTREF']._serialized_start=98
+  _globals['_OBJECTREF']._serialized_end=166
+  _globals['_OBJECTHEAD']._serialized_start=168
+  _globals['_OBJECTHEAD']._serialized_end=285
+  _globals['_READOBJECTSREQUEST']._serialized_start=288
+  _globals['_READOBJECTSREQUEST']._serialized_end=442
+  _globals['_READOBJECTSRESPONSE']._serialized_start=445
+  _globals['_READOBJECTSRESPONSE']._serialized_end=645
+  _globals['_WRITEOBJECTREQUEST']._serialized_start=648
+  _globals['_WRITEOBJECTREQUEST']._serialized_end=779
+  _globals['_WRITEOBJECTRESPONSE']._serialized_start=781
+  _globals['_WRITEOBJECTRESPONSE']._serialized_end=824
+  _globals['_GETTASKLOGSREQUEST']._serialized_start=826
+  _globals['_GETTASKLOGSREQUEST']._serialized_end=871
+  _globals['_GETTASKLOGSRESPONSE']._serialized_start=873
+  _globals['_GETTASKLOGSRESPONSE']._serialized_end=944
+  _globals['_DATASERVICE']._serialized_start=947
+  _globals['_DATASERVICE']._serialized_end=1301
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,5 @@
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from millrace._pb.millrace.v1 import memory_pb2 as _memory_pb2
-from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -48,11 +48,11 @@ class ReadObjectsResponse(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     index: int
     head: ObjectHead
-    error: _task_pb2.TaskError
+    error: _error_pb2.TaskError
     frame: int
     offset: int
     data: bytes
-    def __init__(self, index: _Optional[int] = ..., head: _Optional[_Union[ObjectHead, _Mapping]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., frame: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., head: _Optional[_Union[ObjectHead, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., frame: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class WriteObjectRequest(_message.Message):
     __slots__ = ("head", "frame", "offset", "data")

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from millrace._pb.millrace.v1 import value_pb2 as _value_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -178,37 +179,6 @@ class TaskSet(_message.Message):
     namespace: str
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., namespace: _Optional[str] = ...) -> None: ...
 
-class TaskError(_message.Message):
-    __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")
-    class MetadataEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    ORIGIN_KEY_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
-    EXCEPTION_FIELD_NUMBER: _ClassVar[int]
-    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    reason: str
-    message: str
-    origin_key: str
-    worker: str
-    traceback: str
-    exception: _value_pb2.Opaque
-    log_tail: str
-    attempt: int
-    metadata: _containers.ScalarMap[str, str]
-    attempts: int
-    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., attempts: _Optional[int] = ...) -> None: ...
-
 class Task(_message.Message):
     __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -248,7 +218,7 @@ class Task(_message.Message):
     missing_inputs: int
     waiting_dependents: int
     holders: int
-    error: TaskError
+    error: _error_pb2.TaskError
     options: TaskOptions
     run_time: _duration_pb2.Duration
     create_time: _timestamp_pb2.Timestamp
@@ -257,7 +227,7 @@ class Task(_message.Message):
     worker_deaths: int
     log_tail: str
     input_count: int
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
     __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")
@@ -272,7 +242,7 @@ class TaskUpdate(_message.Message):
     state: TaskState
     output_bytes: int
     inline_result: bytes
-    error: TaskError
+    error: _error_pb2.TaskError
     worker_id: int
     generation: int
-    def __init__(self, task_id: _Optional[int] = ..., state: _Optional[_Union[TaskState, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., worker_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., state: _Optional[_Union[TaskState, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., worker_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...

@@ -1,3 +1,4 @@
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -178,8 +179,8 @@ class ExecutorAllocated(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     request: int
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
-    error: _task_pb2.TaskError
-    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ...) -> None: ...
+    error: _error_pb2.TaskError
+    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ...) -> None: ...
 
 class ExecutorRelease(_message.Message):
     __slots__ = ("request",)
@@ -199,13 +200,13 @@ class ExecutorFinished(_message.Message):
     KEPT_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
-    error: _task_pb2.TaskError
+    error: _error_pb2.TaskError
     header: bytes
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
     run_nanos: int
     kept: _containers.RepeatedCompositeFieldContainer[ExecutorKept]
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
 
 class ExecutorKept(_message.Message):
     __slots__ = ("request", "input")

@@ -1,5 +1,5 @@
 from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
-from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -50,7 +50,7 @@ class BorrowResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     ACQUIRED_MANY_FIELD_NUMBER: _ClassVar[int]
     call: int
-    error: _task_pb2.TaskError
+    error: _error_pb2.TaskError
     welcome: BorrowWelcome
     acquired: BorrowAcquired
     renewed: BorrowHeld
@@ -58,7 +58,7 @@ class BorrowResponse(_message.Message):
     created: BorrowCreated
     finished: _data_service_pb2.WriteObjectResponse
     acquired_many: BorrowAcquiredMany
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
     __slots__ = ("token", "reader_worker_id", "write", "device", "object_index", "pinned", "notifications")

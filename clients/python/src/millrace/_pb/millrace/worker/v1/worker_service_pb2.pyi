@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from millrace._pb.millrace.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
@@ -169,12 +170,12 @@ class TaskReport(_message.Message):
     outcome: TaskOutcome
     output_bytes: int
     inline_result: bytes
-    error: _task_pb2.TaskError
+    error: _error_pb2.TaskError
     run_nanos: int
     unreachable: _containers.RepeatedCompositeFieldContainer[Unreachable]
     log_tail: str
     fetched_bytes: int
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ...) -> None: ...
 
 class Unreachable(_message.Message):
     __slots__ = ("task_id", "generation", "failed_at", "missing_at")
