@@ -4,4 +4,5 @@ package admission
 
 import "net"
 
+// boundUnacknowledged does nothing: only Linux has the option.
 func boundUnacknowledged(net.Conn) {}

@@ -10,10 +10,11 @@ import (
 // Receive reads from a socket once. It returns the descriptors that came with the first byte,
 // as files with the given name; programs that are started do not inherit them.
 // The caller closes them, also after an error. If more than most descriptors were sent, Receive
-// returns most+1 of them, so that the caller can detect it, and the kernel closes the others.
+// returns at least most+1 of them, so that the caller can detect it, and the kernel closes the
+// others. (The system rounds the room for descriptors up, so there may be one more.)
 func Receive(c *net.UnixConn, into []byte, most int, name string) (n int, files []*os.File, err error) {
 	const eachBytes = 4
-	// There is room for one more than allowed, so that an excess is visible.
+	// There is room for at least one more than allowed, so that an excess is visible.
 	control := make([]byte, unix.CmsgSpace((most+1)*eachBytes))
 	n, controlBytes, _, _, err := c.ReadMsgUnix(into, control)
 	if err != nil {

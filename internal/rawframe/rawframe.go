@@ -27,9 +27,9 @@ const (
 	// ChunkBytes is the number of frame bytes in one message. Measured here for 64 KiB to 4 MiB:
 	// smaller chunks cost more messages, larger ones cause cache misses.
 	ChunkBytes = 1 << 20
-	// MaxMessageBytes bounds a message: a head of 16 MiB, or a chunk of 4 MiB.
+	// MaxMessageBytes bounds a message: a head and a chunk, with room to spare.
 	MaxMessageBytes = 20 << 20
-	// MaxHeadBytes bounds an ObjectHead. A message has room for a head and a chunk.
+	// MaxHeadBytes bounds an ObjectHead: an object's header of 16 MiB, and the sizes of its frames.
 	MaxHeadBytes = MaxMessageBytes - 2<<20
 
 	windowBytes = 16 << 20

@@ -454,7 +454,7 @@ func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 // readWithFiles receives a message with descriptors, which arrive with the first byte.
 func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
-	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // slab and index
+	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // slab, index, slots, egress token
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import (
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 )
 
-// The layout of a slab's header page, as package memory/host writes it.
+// The layout of a slab's header page, as memory.Header writes it. It is repeated here, because this
+// package may not import memory.
 const (
 	magic         = "MILLRACE"
 	uuidAt        = 16
