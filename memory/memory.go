@@ -81,6 +81,7 @@ type Reader interface {
 // Tier is memory below a Space, larger and slower, for bytes that are not needed now. The ledger
 // decides the place of the bytes in it. Its methods may be called from any goroutine, for ranges
 // that do not overlap.
+// REQUIRES: the offsets of Write, Read and Discard are multiples of UnitBytes.
 type Tier interface {
 	Reader
 	// Name is the name for people: "disk".
@@ -91,7 +92,8 @@ type Tier interface {
 	UnitBytes() uint64
 	DiscardBytes() uint64
 	// Write writes p at off and returns its checksum. After an error the contents of the range are
-	// undefined; bytes outside of the range are not changed.
+	// undefined. Bytes outside of the range are not changed, except those up to the next multiple
+	// of UnitBytes, which are undefined after each Write.
 	Write(off uint64, p []byte) (sum uint32, err error)
 	// Read copies the bytes at off to p and compares their checksum with sum. If they differ, the
 	// error matches ErrChecksum, and the bytes in p are invalid.

@@ -11,8 +11,8 @@
 //	driver, err := cuda.Load(cuda.Config{})
 //	device, err := driver.Open(ordinal)          // the primary context; before UCX
 //	slab, err := device.NewSlab(cuda.SlabConfig{Identity: identity})
-//	pinned, err := device.Register(hostSlab, cuda.RegisterConfig{})  // the tier below
-//	... slab.Close(); pinned.Close(); device.Close()
+//	tier, err := device.NewTier(hostSlab, cuda.TierConfig{})  // the tier below
+//	... slab.Close(); tier.Close(); device.Close()
 //
 // A peer on the same host receives the result of slab.Export over the control plane and calls
 // Device.OpenPeer. OpenPeer reads the header page through the mapping and refuses a slab with
@@ -21,10 +21,11 @@
 // # Invariants
 //
 // A device has only the primary context, because UCX and the libraries of users use that one.
-// Memory that a kernel, a copy, a peer or an executor may still touch is freed by a Gate, when each
-// of its fences has signalled. An error that the context does not survive (an illegal address, an
-// uncorrectable ECC error) makes the Device unhealthy for good: Health names the call that first
-// returned it, every later call fails at once with it, and the process should be replaced.
+// Memory that a kernel, a copy, a peer or an executor may still touch must not be used again. A
+// Gate holds such memory back until each of its fences has signalled. An error that the context
+// does not survive (an illegal address, an uncorrectable ECC error) makes the Device unhealthy for
+// good: Health names the call that first returned it, every later call fails at once with it, and
+// the process should be replaced.
 //
 // The memory of a dead process stays allocated as long as any process has it mapped. Peer.Retire
 // unmaps it when the last copy out of it has ended. Until every peer has done that,

@@ -32,7 +32,7 @@
 // reservation or being built never leave.
 //
 // If a write fails, the bytes stay where they are, and nothing is written to the tier below for a
-// while. If a read fails, the objects are lost, which is reported.
+// while. If a read fails and no other tier has a copy, the objects are lost, which is reported.
 //
 // # Reservations, and why they cannot deadlock
 //

@@ -40,8 +40,8 @@ func (l *Ledger) IsPublished(id ObjectID) bool {
 	return o != nil && o.published
 }
 
-// Unpublish removes an object from the index that is being built, because its result may differ
-// from the entry that was published.
+// Unpublish removes an object that is being built from the index, because its result may differ
+// from the entry that was published. It does nothing to other objects.
 func (l *Ledger) Unpublish(id ObjectID) {
 	if o := l.objects[id]; o != nil && o.state == Building && o.published {
 		l.unpublish(o)
