@@ -2,7 +2,7 @@
 // tables of the rows that clients list and watch: graphs with their summaries per op, workers,
 // clients and datasets. Tasks are not in it, because a row per task would cost more than the task.
 //
-// One goroutine writes, in batches; each commit is one revision. All other goroutines read
+// One goroutine at a time writes, in batches; each commit is one revision. All goroutines may read
 // snapshots, which are consistent, lock-free and immutable. No goroutine may modify a row after it
 // was written or read.
 package catalog

@@ -11,8 +11,10 @@ import (
 
 // Flat combining. Each hop between goroutines costs a large part of the time that the scheduler
 // needs for a short call. So when the loop sleeps, the goroutine that brings a call or a report
-// takes the lock (owning) and steps the machine itself. Timers and catalogue commits stay with the
-// loop: if one becomes due before the loop's alarm, the loop is woken.
+// takes the lock (owning) and steps the machine itself. Timers, and the commits of the catalogue
+// that are due at a certain time, stay with the loop: if one becomes due before the loop's alarm,
+// the loop is woken. A call that must not return before its change is in the catalogue commits it
+// itself.
 
 // maxInlineReports is the largest number of reports in a message that the stream's goroutine
 // handles itself. With more reports the loop's goroutine does the work, in parallel with the

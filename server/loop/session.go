@@ -274,7 +274,7 @@ func (l *Loop) dropAgain(s *session) {
 func (l *Loop) received(s *session, message schedapi.Inbound) {
 	w := s.worker
 	if s.ended || w.session != s {
-		return // A late message of an ended session: law 4.
+		return // It is a late message of an ended session.
 	}
 	if len(message.Reports) > 0 {
 		l.step(sched.TasksReported{Worker: w.id, Reports: message.Reports})

@@ -51,7 +51,8 @@ func (l *Loop) retire(dead *worker) []ids.WorkerID {
 	return survivors
 }
 
-// mapped reports whether the worker that uses this route has the peer's memory mapped.
+// mapped reports whether the worker that uses this route has the peer's slab mapped. The path
+// pinned maps only the tier below a slab, from which nothing is rescued.
 func mapped(route schedapi.Route) bool {
 	return route.State == schedapi.RouteOpen && (route.Path == schedapi.PathBorrow || route.Path == schedapi.PathIPC)
 }

@@ -23,6 +23,7 @@ type errorClass struct {
 	reason string
 }
 
+// machineError returns the wire form of a refusal by the machine.
 func machineError(kind sched.ErrorKind) errorClass {
 	switch kind {
 	case sched.ErrGraphHasCycle:
@@ -61,7 +62,8 @@ func machineError(kind sched.ErrorKind) errorClass {
 	return errorClass{codes.Internal, "INTERNAL"}
 }
 
-func frontError(kind schedapi.ErrorKind) errorClass {
+// loopError returns the wire form of a refusal by the loop or by this package.
+func loopError(kind schedapi.ErrorKind) errorClass {
 	switch kind {
 	case schedapi.ErrUnknownWorker:
 		return errorClass{codes.NotFound, "UNKNOWN_WORKER"}
@@ -115,6 +117,7 @@ func statusOf(err error) error {
 	return edge.Fit(unbounded(err))
 }
 
+// unbounded is statusOf for texts of any length: the status may not fit into trailers.
 func unbounded(err error) error {
 	if ours := (*sched.Error)(nil); errors.As(err, &ours) {
 		metadata := map[string]string{}
@@ -128,7 +131,7 @@ func unbounded(err error) error {
 		for name, value := range ours.Metadata {
 			metadata[name] = value
 		}
-		return withInfo(frontError(ours.Kind), err.Error(), ours.Object, metadata)
+		return withInfo(loopError(ours.Kind), err.Error(), ours.Object, metadata)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return status.FromContextError(err).Err()

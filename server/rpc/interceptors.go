@@ -28,8 +28,9 @@ import (
 // Role is the set of rights that a token gives.
 type Role string
 
-// Roles. An operator may do everything; a client everything but stop the cluster; a reader may only
-// read; a worker may only make the calls of workers and their supervisors.
+// Roles. An operator may do everything. A worker may only make the calls of workers and their
+// supervisors, which clients and readers may not make. A client may make all other calls, except to
+// stop the cluster. A reader may only read.
 const (
 	RoleClient   Role = "client"
 	RoleWorker   Role = "worker"

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// GetResult is for people and small programs: it is the only call that decodes a payload.
+// GetResult is for people and small programs: it is the only call that decodes a result.
 func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest) (*pb.GetResultResponse, error) {
 	var info sched.TaskInfo
 	var update sched.Update

@@ -1,5 +1,8 @@
-// Package rpc is an Adapter: it serves the scheduler's API over gRPC. Only convert.go converts
-// messages to the scheduler's own types, and only errors.go converts errors to statuses.
+// Package rpc is an Adapter: it serves the scheduler's API over gRPC.
+//
+// Messages are converted to the scheduler's own types, and back, in convert.go. Long messages have
+// files of their own: submission.go, dataset.go, gpu.go, and session_message.go for the messages to
+// a worker. Only errors.go converts errors to statuses.
 package rpc
 
 import (

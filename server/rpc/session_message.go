@@ -22,38 +22,38 @@ import (
 // Send has serialized a message when it returns.
 type sessionMessage struct {
 	message     workerv1.SessionResponse
-	assignments slab[workerv1.Assignment]
-	inputs      slab[workerv1.Input]
-	refs        slab[workerv1.AttemptRef]
-	replicas    slab[workerv1.Replica]
+	assignments arena[workerv1.Assignment]
+	inputs      arena[workerv1.Input]
+	refs        arena[workerv1.AttemptRef]
+	replicas    arena[workerv1.Replica]
 	inputLists  []*workerv1.Input
 	holders     []uint32
 }
 
-// slab hands out elements that do not move until reset.
-type slab[T any] struct {
+// arena hands out elements that do not move until reset.
+type arena[T any] struct {
 	blocks [][]T
 	used   int
 }
 
 const (
-	slabBlock = 256
-	// slabKept bounds the blocks that are kept for the next message.
-	slabKept = 64
+	arenaBlock = 256
+	// arenaKept bounds the blocks that are kept for the next message.
+	arenaKept = 64
 )
 
-func (s *slab[T]) reset() {
+func (s *arena[T]) reset() {
 	s.used = 0
-	if len(s.blocks) > slabKept {
-		clear(s.blocks[slabKept:])
-		s.blocks = s.blocks[:slabKept]
+	if len(s.blocks) > arenaKept {
+		clear(s.blocks[arenaKept:])
+		s.blocks = s.blocks[:arenaKept]
 	}
 }
 
-func (s *slab[T]) next() *T {
-	block, i := s.used/slabBlock, s.used%slabBlock
+func (s *arena[T]) next() *T {
+	block, i := s.used/arenaBlock, s.used%arenaBlock
 	if block == len(s.blocks) {
-		s.blocks = append(s.blocks, make([]T, slabBlock))
+		s.blocks = append(s.blocks, make([]T, arenaBlock))
 	}
 	s.used++
 	return &s.blocks[block][i]
@@ -65,9 +65,10 @@ const messageBytes = 16 << 20
 // unsendable is called with the reason for each assignment that no message can carry.
 type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 
-// send sends an outbound in the order of its fields, nearly always as one message, and as several
-// if it is large. An assignment that is larger than a message, or that cannot be serialized, is
-// given to refuse instead: sending it would break the session, and so would every repetition.
+// send sends an outbound in the order that schedapi.Outbound states, nearly always as one message,
+// and as several if it is large. An assignment that is larger than a message, or that cannot be
+// serialized, is given to refuse instead: sending it would break the session, and so would every
+// repetition.
 func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()

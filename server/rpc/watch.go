@@ -284,7 +284,7 @@ func unknownGraph(id ids.GraphID) error {
 // updateMessage builds batches of updates and reuses their memory.
 type updateMessage struct {
 	message pb.WatchResponse
-	updates slab[pb.TaskUpdate]
+	updates arena[pb.TaskUpdate]
 	// catalog holds changes of the catalogue that are sent with the next message.
 	catalog *pb.WatchResponse
 }

@@ -165,8 +165,8 @@ type TaskWatch interface {
 	Close()
 }
 
-// TaskBatch holds the changed tasks in their state at the time of the batch. A task occurs at most
-// twice.
+// TaskBatch holds the changed tasks in their state at the time of the batch. A task that came into
+// that state several times, such as RUNNING in several attempts, may occur several times.
 type TaskBatch struct {
 	// Revision to resume after.
 	Revision uint64

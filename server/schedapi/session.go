@@ -150,8 +150,9 @@ type Leave struct {
 	Reason  string
 }
 
-// Outbound holds the messages to one worker, which are sent in the order of the fields. The
-// unexported slices are the memory that the exported ones refer to.
+// Outbound holds the messages to one worker, which are sent in the order of the fields. Dropped and
+// Accepted are exceptions: Dropped is sent first, and Accepted before Assignments. The unexported
+// slices are the memory that the exported ones refer to.
 type Outbound struct {
 	Ops           []OpDefinition
 	Functions     []Function

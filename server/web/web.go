@@ -78,7 +78,7 @@ func Handler(config Config) http.Handler {
 func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text + "\n")) // As above.
+	_, _ = w.Write([]byte(text + "\n")) // An error means that the reader has left.
 }
 
 // Status is the JSON body of /api/v1/status.
