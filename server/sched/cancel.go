@@ -76,6 +76,7 @@ func unknownTask(id ids.TaskID) *Error {
 // The given holder belongs to a client, or to a detached graph, whose client is 0. A nil result
 // means none.
 func (m *Machine) foreign(tasks []ids.TaskID, holder uint32, client ids.ClientID) map[ids.TaskID]bool {
+	// There is only one holder, the given one. (Slot 0 of holders is unused.)
 	if len(m.clients)+len(m.datasets) <= 1 && len(m.holders)-len(m.freeHolders) == 2 {
 		return nil
 	}

@@ -121,9 +121,9 @@ func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 			if isNew {
 				m.reruns = append(m.reruns, rerun{task: id})
 			}
-			// NB: notify again a client that already holds the task. It may have lost the answer to
-			// its first call, and with it the earlier notification.
 		} else if h := &m.holders[holder]; h.kind == holderClient && ended(t.state) {
+			// NB: also if the client already holds the task. It may have lost the answer to its
+			// first call, and with it the earlier notification.
 			m.notifyOne(id, t, h.client)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // workers. If the scheduler assigned the task only after it knew all inputs, each step would cost
 // one message to the scheduler and one back. So a short task is assigned early. At its worker it
 // waits for completion notifications, which go directly from worker to worker and carry small
-// results (Law 5: the consumer has asked for them). The scheduler learns about the results through
-// the usual reports.
+// results, but only those that this task needs. The scheduler learns about the results through the
+// usual reports.
 //
 // Workers notify each other of success only. Any other end of an attempt reaches the scheduler
 // first. The scheduler then recalls the attempts that wait for it at other workers (see

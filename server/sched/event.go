@@ -50,8 +50,8 @@ type GraphSubmitted struct {
 	CallerBytes uint64
 }
 
-// TasksHeld makes a client hold tasks by key, all or none. Machine.Hold returns the task of each
-// key.
+// TasksHeld makes a client hold tasks by number and by key, all or none. Machine.Hold returns the
+// numbers of the tasks: those of Tasks, then those of Keys.
 type TasksHeld struct {
 	Client ids.ClientID
 	Tasks  []ids.TaskID
@@ -142,7 +142,8 @@ type WorkerLost struct {
 	Killed bool
 	// Left means that the worker ended by itself, in an orderly way.
 	Left bool
-	// Gone means that its process has ended and cannot come back with its data.
+	// Gone means that its data will not come back: its process has ended, or another incarnation
+	// has its name.
 	Gone bool
 	// DeviceFault means that its memory cannot be trusted, and that reading it may break the
 	// reader. Nothing is rescued.

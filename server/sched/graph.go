@@ -13,8 +13,9 @@ type graph struct {
 	name   string
 	ns     *namespace
 	client ids.ClientID // 0: detached
-	// holder is the holder slot of a detached graph; 0: none. It holds the tasks without dependents
-	// until the retention time after the graph's end is over.
+	// holder is the holder slot of a detached graph; 0: none. It holds the tasks that were
+	// submitted with a hold or without dependents, until the retention time after the graph's end
+	// is over.
 	holder    uint32
 	retention time.Duration
 	// ranges cover the ids of its tasks, in order. They may also contain ids of forgotten tasks or

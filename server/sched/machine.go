@@ -6,13 +6,17 @@
 // of a task are numbered from 1, and the number of the attempt that made an object is the object's
 // generation. A replica is a copy of an object on a worker.
 //
-// A task is wanted while a client, a dataset or a detached graph holds it, or while a task that has
-// not ended needs its object. A task or object that is not wanted is dropped or released in the
-// same step. A wanted object that is lost is computed again from its inputs, as far back as needed.
-// A task's record is forgotten when nothing holds it and no known task depends on it.
+// A task is wanted while a client, a dataset or a detached graph holds it, and while a task that
+// has not ended needs its object. A task that a client submitted without a hold and without
+// dependents is wanted until it has run once. A task or object that is not wanted is dropped or
+// released in the same step. A wanted object that is lost is computed again from its inputs, as far
+// back as needed. A task's record is forgotten when nothing holds it and no known task depends on
+// it.
 //
 //	WAITING ⇄ READY → ASSIGNED → RUNNING → SUCCEEDED → RELEASED
 //	   any of the first four → FAILED | CANCELLED | RELEASED (dropped)
+//	   ASSIGNED → SUCCEEDED: its start was not reported
+//	   WAITING, READY → SUCCEEDED: a client wrote the bytes, or an attempt that was given up ended
 //	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
 //	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
 //	   FAILED, CANCELLED → WAITING: retried
@@ -261,7 +265,7 @@ func (m *Machine) Submit(now time.Time, ev GraphSubmitted, out []Effect) (Submit
 	return result, m.finishUnless(err), err
 }
 
-// Hold is Step for TasksHeld. It returns the task of each key.
+// Hold is Step for TasksHeld. It returns the numbers of the tasks, then those of the keys.
 func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
 	tasks, err := m.tasksHeld(ev)

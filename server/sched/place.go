@@ -305,7 +305,8 @@ const (
 	placeHere placement = iota + 1
 	// placeFull: no worker of the class has room.
 	placeFull
-	// placeLater: workers have room, but the task's memory fits none of them.
+	// placeLater: workers have room, but at none of them the task's memory fits and its inputs can
+	// be fetched.
 	placeLater
 	// placeNowhere: the task's memory fits no worker of the class.
 	placeNowhere

@@ -13,9 +13,10 @@ const (
 	longestBackoff = 30 * time.Second
 	// unreachableBackoff is the delay after the second attempt in a row that could not fetch its
 	// inputs. It doubles with each further one, up to longestUnreachable.
-	unreachableBackoff  = 10 * time.Millisecond
-	longestUnreachable  = time.Second
-	invalidRetryShiftAt = 20
+	unreachableBackoff = 10 * time.Millisecond
+	longestUnreachable = time.Second
+	// maxRetryShift bounds the number of times that a back-off is doubled.
+	maxRetryShift = 20
 )
 
 // tasksReported handles a worker's reports. A report about an attempt that is not the current one
@@ -161,7 +162,7 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 			if delay <= 0 {
 				delay = defaultBackoff
 			}
-			delay = min(delay<<min(tr.retries, invalidRetryShiftAt), max(longestBackoff, o.RetryBackoff))
+			delay = min(delay<<min(tr.retries, maxRetryShift), max(longestBackoff, o.RetryBackoff))
 			if delay <= 0 {
 				delay = longestBackoff
 			}

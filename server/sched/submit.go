@@ -11,11 +11,12 @@ import (
 
 // submitScratch is reused between submissions.
 type submitScratch struct {
-	ids   []ids.TaskID
-	ops   []uint32
-	prefs []uint32
-	opts  []uint32
-	order rankScratch
+	ids []ids.TaskID
+	ops []uint32
+	// prefixes[i] is the place of op i of the submission in its graph's prefixes.
+	prefixes []uint32
+	opts     []uint32
+	order    rankScratch
 }
 
 // maxKeyBytes is the length of the longest key.
@@ -393,9 +394,9 @@ func (s *submission) rollback() {
 func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	m, ev := s.m, s.ev
 	sc := &m.scratch.submit
-	sc.prefs = sc.prefs[:0]
+	sc.prefixes = sc.prefixes[:0]
 	for range ev.Ops {
-		sc.prefs = append(sc.prefs, math.MaxUint32)
+		sc.prefixes = append(sc.prefixes, math.MaxUint32)
 	}
 	classOp, classOpt, class := uint32(math.MaxUint32), uint32(0), uint32(0)
 	result := SubmitResult{Graph: g.id, Tasks: slices.Clone(sc.ids), Joined: uint64(s.joined)}
@@ -408,13 +409,13 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		}
 		b, t := m.at(id)
 		spec := &ev.Tasks[i]
-		if sc.prefs[spec.Op] == math.MaxUint32 {
-			sc.prefs[spec.Op] = g.prefix(ev.Ops[spec.Op].Name)
+		if sc.prefixes[spec.Op] == math.MaxUint32 {
+			sc.prefixes[spec.Op] = g.prefix(ev.Ops[spec.Op].Name)
 		}
 		if t.op != classOp || t.options != classOpt {
 			classOp, classOpt, class = t.op, t.options, m.internClass(t.op, t.options)
 		}
-		t.graph, t.prefix, t.class = g.slot, sc.prefs[spec.Op], class
+		t.graph, t.prefix, t.class = g.slot, sc.prefixes[spec.Op], class
 		m.classes[class].tasks++
 		m.useOp(t.op)
 		m.options[t.options].tasks++

@@ -15,8 +15,9 @@ import (
 )
 
 // Script executes the verbs of golden scripts on one machine. Each verb prints its effects; after
-// each verb all invariants are checked. Keys are in the namespace of the last client verb, or in
-// the default one.
+// each verb all invariants are checked. A key means the task that was submitted last with it, in
+// any namespace. Only hold looks keys up in the namespace of its client, and publish in that of the
+// last client verb.
 //
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
@@ -27,8 +28,8 @@ import (
 //	lose worker=1 [cause=... survivors=(2,3) outside killed gone left fault]
 //	ended incarnation=x [cause=... killed]
 //	measured worker=1 bytes=9 [evictable=5] | rate from=1 to=2 mb=100 [latency=1ms]
-//	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
-//	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1]
+//	submit [client=1 graph=0 request=r retention=1m ns=x name=x] with a line for each task:
+//	    KEY [op=f] [kind=native|python|data|exec|pickle] [hold] [args=x] [priority=1] [retries=1]
 //	    [gpu=1] [slots=2] [bytes=9] [workers=a+b] [others] [nowait] [timeout=1s]
 //	    [backoff=1s] [< INPUT...]
 //	report worker=1 with lines
@@ -37,11 +38,12 @@ import (
 //	    [failing=INPUT@1]"
 //	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES] [written=1]"
 //	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
-//	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force]
+//	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] [reason=x]
 //	publish dataset=1 keys=(a) | unpublish dataset=1
 //	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY |
 //	explain KEY | history KEY | graph 1 | assignment KEY | worker-info 1 |
-//	list [state=5 limit=2 after=0 graph=0 prefix=f keys=a] | update KEY | held client=1
+//	list [state=5 limit=2 after=0 graph=0 prefix=f keys=a worker=1 client=1] | update KEY |
+//	held client=1
 type Script struct {
 	M         *sched.Machine
 	now       time.Time

@@ -512,7 +512,8 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained,
 		sched.EffectTaskForgotten, sched.EffectWorkerChanged:
-		// These effects are for clients and the catalogue.
+		// Most of these effects are for clients and the catalogue. A fake worker needs to do
+		// nothing for EffectAccept and EffectDrained.
 	}
 }
 
