@@ -11,8 +11,8 @@ import (
 
 // The machine copies an object to a chosen worker when its only holder is to leave (drain.go). Each
 // copy is a task of its own, with the object as its input. The task is sent to that worker, which
-// fetches the object as it fetches all inputs, once it has room (Law 5). So copies are retried,
-// cancelled and explained like other tasks.
+// fetches the object as it fetches all inputs, once it has room: bytes are never sent to a worker
+// that has not asked for them. So copies are retried, cancelled and explained like other tasks.
 
 const (
 	// maxCopies bounds the copies under way to one worker.
