@@ -519,8 +519,8 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 }
 
 // An executor that does not understand split runs gets none.
-func TestExecutorThatTakesNoPieces(t *testing.T) {
-	w := echo(t, func(c *worker.Config) { c.ExecutorEnv, c.MemoryLimitBytes = []string{"ECHO_PIECES=no"}, 256<<20 }, "upper", "lengths", "pid")
+func TestExecutorThatTakesNoSplitRuns(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv, c.MemoryLimitBytes = []string{"ECHO_SPLIT_RUNS=no"}, 256<<20 }, "upper", "lengths", "pid")
 	w.call(1, 3)
 	pid := w.text(t, 1)
 	const inputs, each = 70, 1_000_000

@@ -37,34 +37,34 @@ type writer interface {
 	WriteFrom(off uint64, p []byte) error
 }
 
-// describe returns the description with which a process opens the slab. neighbours is the number of
+// describe returns the description with which a process opens the slab. executors is the number of
 // executor processes, of all kinds and this one included, that may have the GPU open at the same
 // time.
-func (d *Device) describe(space memory.Space, neighbours int) *executorv1.ExecutorDevice {
+func (d *Device) describe(space memory.Space, executors int) *executorv1.ExecutorDevice {
 	page := make([]byte, memory.HeaderBytes)
 	memory.Header{Identity: space.Identity(), SizeBytes: space.Size()}.Write(page)
 	return &executorv1.ExecutorDevice{
-		Uuid: d.UUID[:], MemoryHandle: d.Handle, Header: page, Alignment: frameAlignment, Driver: d.Driver,
-		ArenaBytes: d.ArenaBytes, ArenaLibraries: d.ArenaLibraries, Neighbours: uint32(neighbours),
+		Uuid: d.UUID[:], MemoryHandle: d.Handle, SlabHeader: page, AlignmentBytes: frameAlignment, DriverLibrary: d.Driver,
+		ArenaBytes: d.ArenaBytes, ArenaLibraries: d.ArenaLibraries, ExecutorCount: uint32(executors),
 	}
 }
 
-// newGate makes the file that all processes of a worker get as descriptor 4 when the slab is on a
-// GPU. The processes take turns on the GPU by locking this file.
-func newGate() (*os.File, error) {
-	fd, err := unix.MemfdCreate("millrace-gate", unix.MFD_CLOEXEC)
+// newDeviceLock makes the file that all processes of a worker get as descriptor 4 when the slab is
+// on a GPU. The processes take turns on the GPU by locking this file.
+func newDeviceLock() (*os.File, error) {
+	fd, err := unix.MemfdCreate("millrace-gpu-lock", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("executor: gate: %w; look at the limit of open files", err)
+		return nil, fmt.Errorf("executor: lock of the GPU: %w; look at the limit of open files", err)
 	}
-	return os.NewFile(uintptr(fd), "millrace-gate"), nil
+	return os.NewFile(uintptr(fd), "millrace-gpu-lock"), nil
 }
 
-// fourth returns the file that a process gets as descriptor 4: the gate, or a descriptor of the
-// slab in host memory. The caller closes it.
+// fourth returns the file that a process gets as descriptor 4: the lock file of the GPU, or a
+// descriptor of the slab in host memory. The caller closes it.
 func (p *Pools) fourth() (*os.File, error) {
 	shared := p.config.Store.Space().FD()
-	if p.gate != nil {
-		shared = int(p.gate.Fd())
+	if p.deviceLock != nil {
+		shared = int(p.deviceLock.Fd())
 	}
 	fd, err := unix.FcntlInt(uintptr(shared), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -157,7 +157,7 @@ func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...
 		}
 		in := &executorv1.ExecutorInput{Header: o.Header}
 		for _, f := range o.Frames {
-			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 		}
 		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
 	}
@@ -189,7 +189,7 @@ func TestExecutorIsToldOfTheSlabOnAGPU(t *testing.T) {
 }
 
 // Processes of another kind keep memory on the GPU as well, even while they run nothing.
-func TestNeighboursAreExecutorsOfAllKinds(t *testing.T) {
+func TestExecutorCountIncludesAllKinds(t *testing.T) {
 	r := newRigOf(t, []string{"echo", "other", "third"}, "ECHO_DEVICE=yes")
 	out := r.call(t, 1, "device")
 	var v millracev1.Value
@@ -332,11 +332,11 @@ func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 
 func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
-	r.GiveBack() // no process holds memory yet
+	r.ReleaseUnused() // no process holds memory yet
 	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
-	r.GiveBack()
+	r.ReleaseUnused()
 	// The request reaches the process before this run, and its answer comes before the run's
 	// result.
 	if out := r.call(t, 2, "env", "HOME"); out.Error != nil {
@@ -457,7 +457,7 @@ func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 func TestExecutorThatDidNotOpenTheSlabIsRefused(t *testing.T) {
 	r := newRig(t)
 	out := r.call(t, 1, "device")
-	if out.Outcome != lifecycle.ExecutorDied || !strings.Contains(out.Error.GetMessage(), "ready.device") {
+	if out.Outcome != lifecycle.ExecutorDied || !strings.Contains(out.Error.GetMessage(), "ready.device_opened") {
 		t.Errorf("got %+v", out)
 	}
 }

@@ -52,8 +52,8 @@ func (p *process) send(q *queued) {
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
 		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
 	}
-	if p.pieces && messageSize(r) > partBytes {
-		m.Runs = append(m.Runs, inPieces(run)...)
+	if p.splitRuns && messageSize(r) > partBytes {
+		m.Runs = append(m.Runs, splitRun(run)...)
 	} else {
 		m.Runs = append(m.Runs, run)
 	}
@@ -199,15 +199,15 @@ func (p *process) read() {
 			return
 		}
 		if r := m.GetReady(); r != nil && !isReady {
-			if r.GetProtocol() != protocol {
-				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
+			if r.GetProtocolVersion() != protocol {
+				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocolVersion(), protocol))
 				return
 			}
-			if p.pools.config.Device != nil && !r.GetDevice() {
-				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device); executors of that kind belong on workers with host memory"))
+			if p.pools.config.Device != nil && !r.GetDeviceOpened() {
+				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device_opened); executors of that kind belong on workers with host memory"))
 				return
 			}
-			isReady, p.understands, p.pieces, p.knowsSpares = true, r.GetSegments(), r.GetPieces(), r.GetSpare()
+			isReady, p.understands, p.splitRuns, p.knowsSpares = true, r.GetSupportsSegments(), r.GetSupportsSplitRuns(), r.GetSupportsSpare()
 			p.language = text.Valid(r.GetLanguage())
 			close(p.ready)
 		}

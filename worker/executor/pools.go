@@ -73,8 +73,8 @@ type Pools struct {
 	wait   sync.WaitGroup
 	// release undoes orphans.Keep.
 	release func()
-	// gate is shared by all processes when the slab is on a GPU, else nil.
-	gate *os.File
+	// deviceLock is shared by all processes when the slab is on a GPU, else nil.
+	deviceLock *os.File
 	// closing is closed by Close.
 	closing chan struct{}
 
@@ -109,7 +109,7 @@ func New(c Config) (*Pools, error) {
 		}
 		p.config.Preload = append([]string{"cupy"}, c.Preload...)
 		var err error
-		if p.gate, err = newGate(); err != nil {
+		if p.deviceLock, err = newDeviceLock(); err != nil {
 			return nil, err
 		}
 	} else if c.Store.Space().FD() < 0 {
@@ -123,7 +123,7 @@ func New(c Config) (*Pools, error) {
 			return nil, err
 		}
 	}
-	c.Store.OnShort(p.GiveBack)
+	c.Store.OnShort(p.ReleaseUnused)
 	// The maps are complete before any goroutine reads them.
 	for kind, command := range commands {
 		for range c.Spares {
@@ -263,21 +263,21 @@ func (p *Pools) Close() {
 	close(p.closing)
 	p.wait.Wait()
 	p.release()
-	if p.gate != nil {
-		_ = p.gate.Close() // nothing was written
+	if p.deviceLock != nil {
+		_ = p.deviceLock.Close() // nothing was written
 	}
 }
 
 func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }
 
-// GiveBack asks processes that hold memory of their own in the slab to release the unused part,
-// because a request waits for room. It does not wait for them.
-func (p *Pools) GiveBack() {
+// ReleaseUnused asks processes that hold memory of their own in the slab to release the unused
+// part, because a request waits for room. It does not wait for them.
+func (p *Pools) ReleaseUnused() {
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
 			l.mu.Lock()
 			if l.process != nil && len(l.process.leases) > 0 {
-				l.process.queue().GiveBack = true
+				l.process.queue().ReleaseUnused = true
 			}
 			l.mu.Unlock()
 		}

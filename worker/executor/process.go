@@ -78,11 +78,11 @@ type process struct {
 	outgoing chan struct{}
 
 	// The following fields are the process's own statements, fixed once ready is closed:
-	// understands says whether it supports segments, pieces whether it accepts runs split over
+	// understands says whether it supports segments, splitRuns whether it accepts runs split over
 	// several messages, and knowsSpares whether processes of its kind can be spare ones.
 	// language is its programming language.
-	understands, pieces, knowsSpares bool
-	language                         string
+	understands, splitRuns, knowsSpares bool
+	language                            string
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each
 	// of its attach entries. pending and all fields below up to working are guarded by lane.mu.
@@ -118,7 +118,7 @@ type process struct {
 // startProcess starts a process that belongs to no lane yet. A spare process is told that it is
 // one, and which modules to load in addition to Config.Preload.
 func (p *Pools) startProcess(kind string, command []string, spare bool, load []string) (*process, error) {
-	return startProcess(p, kind, command, &executorv1.ExecutorHello{Preload: slices.Concat(p.config.Preload, load), Spare: spare})
+	return startProcess(p, kind, command, &executorv1.ExecutorHello{PreloadModules: slices.Concat(p.config.Preload, load), Spare: spare})
 }
 
 func startProcess(pools *Pools, kind string, command []string, hello *executorv1.ExecutorHello) (p *process, err error) {
@@ -193,9 +193,9 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	}
 	p.reading.Add(2)
 	pools.mu.Lock()
-	hello.WorkerId, hello.InlineBytes = uint32(pools.workerID), pools.inlineBytes
+	hello.WorkerId, hello.MaxInlineBytes = uint32(pools.workerID), pools.inlineBytes
 	pools.mu.Unlock()
-	hello.Protocol, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
+	hello.ProtocolVersion, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
 	hello.SchedulerAddress, hello.ScratchDirectory = c.Scheduler, p.scratch
 	if c.Device != nil {
 		hello.Device = c.Device.describe(c.Store.Space(), len(pools.lanes)*c.Processes)

@@ -25,12 +25,12 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 			logs.Write(task, p.attemptOf(task), []byte(l.GetText()))
 		}
 	}
-	for _, a := range m.GetAllocate() {
+	for _, a := range m.GetAllocationRequests() {
 		p.allocate(a)
 	}
-	p.pools.loaded(p.kind, m.GetLoaded())
+	p.pools.loaded(p.kind, m.GetLoadedModules())
 	if len(m.GetFinished()) == 0 {
-		p.release(m.GetRelease())
+		p.release(m.GetReleases())
 		return nil
 	}
 	results := make([]Result, 0, len(m.GetFinished()))
@@ -49,11 +49,11 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 		}
 		p.lane.mu.Unlock()
 		if q != nil {
-			results = append(results, p.finish(q, f, m.GetRelease()))
+			results = append(results, p.finish(q, f, m.GetReleases()))
 		}
 	}
 	// Releases come last, because the results above may have adopted memory that is released here.
-	p.release(m.GetRelease())
+	p.release(m.GetReleases())
 	p.pools.config.Done(results)
 	return nil
 }
@@ -78,8 +78,8 @@ func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
 func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*executorv1.ExecutorRelease) Result {
 	r := q.run
 	defer p.dropTemporary(q)
-	if len(f.GetKept()) > 0 {
-		p.keepInputs(r, f.GetKept())
+	if len(f.GetRetainedInputs()) > 0 {
+		p.keepInputs(r, f.GetRetainedInputs())
 	}
 	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos())}
 	e := f.GetError()
@@ -102,17 +102,17 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 
 // keepInputs keeps inputs that the process still reads after the run, under one lease of the
 // process for each. REQUIRES: Done was not called, so that the run still holds its inputs.
-func (p *process) keepInputs(r *Run, kept []*executorv1.ExecutorKept) {
+func (p *process) keepInputs(r *Run, kept []*executorv1.ExecutorRetainedInput) {
 	for _, k := range kept {
 		if err := p.keepInput(r, k); err != nil {
 			p.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
-				"task", r.Ref, "input", k.GetInput(), "pid", p.pid(), "error", err)
+				"task", r.Ref, "input", k.GetInputIndex(), "pid", p.pid(), "error", err)
 		}
 	}
 }
 
-func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
-	i := int(k.GetInput())
+func (p *process) keepInput(r *Run, k *executorv1.ExecutorRetainedInput) error {
+	i := int(k.GetInputIndex())
 	if i >= len(r.Inputs) {
 		return fmt.Errorf("executor: input %d of a run with %d", i, len(r.Inputs))
 	}
@@ -127,7 +127,7 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
 	defer objects.Release(reservation)
 	id := objects.Temporary()
 	for _, l := range r.Inputs[i].GetFrames() {
-		if err := p.adoptFrame(reservation, id, memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}, r.InputObjects); err != nil {
+		if err := p.adoptFrame(reservation, id, memory.Frame{Offset: l.GetOffset(), Bytes: l.GetSizeBytes()}, r.InputObjects); err != nil {
 			objects.Drop(id)
 			return err
 		}
@@ -137,14 +137,14 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorKept) error {
 		return err
 	}
 	p.lane.mu.Lock()
-	_, taken := p.leases[k.GetRequest()]
+	_, taken := p.leases[k.GetRequestId()]
 	if !taken {
-		p.leases[k.GetRequest()] = id
+		p.leases[k.GetRequestId()] = id
 	}
 	p.lane.mu.Unlock()
 	if taken {
 		objects.Drop(id)
-		return fmt.Errorf("executor: it has something by number %d already", k.GetRequest())
+		return fmt.Errorf("executor: it has something by number %d already", k.GetRequestId())
 	}
 	return nil
 }
@@ -200,11 +200,11 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 	default:
 		frames := make([]memory.Frame, len(f.GetFrames()))
 		for i, l := range f.GetFrames() {
-			if l.GetSegment() != 0 {
-				return invalid(fmt.Sprintf("frame %d of its result lies in segment %d, which is another worker's memory and only lent", i, l.GetSegment()))
+			if l.GetSegmentId() != 0 {
+				return invalid(fmt.Sprintf("frame %d of its result lies in segment %d, which is another worker's memory and only lent", i, l.GetSegmentId()))
 			}
-			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}
-			out.Bytes += l.GetBytes()
+			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetSizeBytes()}
+			out.Bytes += l.GetSizeBytes()
 		}
 		if err := p.adopt(id, header, frames, q, r, released); err != nil {
 			return invalid(err.Error())
@@ -280,7 +280,7 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 	p.lane.mu.Lock()
 	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
 	for _, x := range released {
-		if id, known := p.leases[x.GetRequest()]; known {
+		if id, known := p.leases[x.GetRequestId()]; known {
 			sources = append(sources, id)
 		}
 	}
@@ -314,7 +314,7 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 
 // allocate allocates memory for a run or for the process itself, immediately or as soon as there is
 // room.
-func (p *process) allocate(a *executorv1.ExecutorAllocate) {
+func (p *process) allocate(a *executorv1.ExecutorAllocationRequest) {
 	q, refused := p.applicant(a)
 	if refused != "" {
 		p.answer(a, nil, invalid(refused))
@@ -381,16 +381,16 @@ func sum(sizes []uint64) (n uint64) {
 
 // applicant returns the run that requests memory, nil if the process requests it for itself.
 // If the request is invalid, refused is the reason.
-func (p *process) applicant(a *executorv1.ExecutorAllocate) (q *queued, refused string) {
+func (p *process) applicant(a *executorv1.ExecutorAllocationRequest) (q *queued, refused string) {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()
-	if a.GetTask() == nil {
-		if _, taken := p.leases[a.GetRequest()]; taken {
-			return nil, fmt.Sprintf("it asked for memory by number %d, by which it has some", a.GetRequest())
+	if a.GetAttempt() == nil {
+		if _, taken := p.leases[a.GetRequestId()]; taken {
+			return nil, fmt.Sprintf("it asked for memory by number %d, by which it has some", a.GetRequestId())
 		}
 		return nil, ""
 	}
-	ref := lifecycle.Ref{Task: ids.TaskID(a.GetTask().GetTaskId()), Attempt: ids.Attempt(a.GetTask().GetAttempt())}
+	ref := lifecycle.Ref{Task: ids.TaskID(a.GetAttempt().GetTaskId()), Attempt: ids.Attempt(a.GetAttempt().GetAttempt())}
 	if q = p.lane.find(ref); q == nil || q.ordinal == 0 {
 		return nil, fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)
 	}
@@ -398,7 +398,7 @@ func (p *process) applicant(a *executorv1.ExecutorAllocate) (q *queued, refused 
 }
 
 // take allocates the frames of a granted reservation.
-func (p *process) take(a *executorv1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
+func (p *process) take(a *executorv1.ExecutorAllocationRequest, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
 	objects := p.pools.config.Store
 	frames, err := objects.Allocate(reservation, id, a.GetFrameBytes()...)
 	if err == nil {
@@ -410,7 +410,7 @@ func (p *process) take(a *executorv1.ExecutorAllocate, q *queued, reservation le
 
 // allocated sends frames to the executor. From here on they are an object of their own, which ends
 // with the run or with the process.
-func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
+func (p *process) allocated(a *executorv1.ExecutorAllocationRequest, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
 	objects := p.pools.config.Store
 	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		return err
@@ -418,10 +418,10 @@ func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger
 	p.lane.mu.Lock()
 	alive := true
 	if q == nil {
-		if _, taken := p.leases[a.GetRequest()]; taken {
+		if _, taken := p.leases[a.GetRequestId()]; taken {
 			alive = false
 		} else {
-			p.leases[a.GetRequest()] = id
+			p.leases[a.GetRequestId()] = id
 		}
 	} else if alive = p.lane.find(q.run.Ref) == q && q.ordinal != 0; alive {
 		q.temporary = append(q.temporary, id)
@@ -439,8 +439,8 @@ func (p *process) allocated(a *executorv1.ExecutorAllocate, q *queued, id ledger
 func (p *process) release(released []*executorv1.ExecutorRelease) {
 	for _, r := range released {
 		p.lane.mu.Lock()
-		id, known := p.leases[r.GetRequest()]
-		delete(p.leases, r.GetRequest())
+		id, known := p.leases[r.GetRequestId()]
+		delete(p.leases, r.GetRequestId())
 		p.lane.mu.Unlock()
 		if known {
 			p.pools.config.Store.Drop(id)
@@ -448,13 +448,13 @@ func (p *process) release(released []*executorv1.ExecutorRelease) {
 	}
 }
 
-func (p *process) answer(a *executorv1.ExecutorAllocate, frames []memory.Frame, e *millracev1.TaskError) {
-	out := &executorv1.ExecutorAllocated{Request: a.GetRequest(), Error: e}
+func (p *process) answer(a *executorv1.ExecutorAllocationRequest, frames []memory.Frame, e *millracev1.TaskError) {
+	out := &executorv1.ExecutorAllocation{RequestId: a.GetRequestId(), Error: e}
 	for _, f := range frames {
-		out.Frames = append(out.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+		out.Frames = append(out.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 	}
 	p.lane.mu.Lock()
 	m := p.queue()
-	m.Allocated = append(m.Allocated, out)
+	m.Allocations = append(m.Allocations, out)
 	p.lane.mu.Unlock()
 }

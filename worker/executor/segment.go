@@ -47,7 +47,7 @@ func (p *process) locate(m *executorv1.ToExecutor, q *queued) []*executorv1.Exec
 		// This is a copy, since the run may be sent to another process later, with other numbers.
 		inputs[i] = &executorv1.ExecutorInput{Header: in.GetHeader()}
 		for _, f := range in.GetFrames() {
-			inputs[i].Frames = append(inputs[i].Frames, &executorv1.FrameLocation{Offset: f.GetOffset(), Bytes: f.GetBytes(), Segment: s.number})
+			inputs[i].Frames = append(inputs[i].Frames, &executorv1.FrameLocation{Offset: f.GetOffset(), SizeBytes: f.GetSizeBytes(), SegmentId: s.number})
 		}
 	}
 	return inputs
@@ -61,7 +61,7 @@ func (p *process) attach(m *executorv1.ToExecutor, space memory.Space) *segment 
 		p.lastSegment++
 		s = &segment{number: p.lastSegment}
 		p.segments[space] = s
-		m.Attach = append(m.Attach, &executorv1.ExecutorAttach{Segment: s.number, Bytes: space.Size()})
+		m.AttachSegments = append(m.AttachSegments, &executorv1.ExecutorAttach{SegmentId: s.number, SizeBytes: space.Size()})
 		p.rights = append(p.rights, space.FD())
 	}
 	return s
@@ -88,7 +88,7 @@ func (p *process) detachIdle(now time.Time) (more bool) {
 		default:
 			delete(p.segments, space)
 			m := p.queue()
-			m.Detach = append(m.Detach, &executorv1.ExecutorDetach{Segment: s.number})
+			m.DetachSegments = append(m.DetachSegments, &executorv1.ExecutorDetach{SegmentId: s.number})
 		}
 	}
 	return more

@@ -155,7 +155,7 @@ func (l *spilling) run(op, text string, input int) executor.Result {
 		}
 		in := &executorv1.ExecutorInput{Header: o.Header}
 		for _, f := range o.Frames {
-			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			in.Frames = append(in.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 		}
 		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
 	}

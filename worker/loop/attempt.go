@@ -544,7 +544,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	for i, in := range a.inputs {
 		x := &executorv1.ExecutorInput{Header: in.Header}
 		for _, f := range in.Frames {
-			x.Frames = append(x.Frames, &executorv1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+			x.Frames = append(x.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 		}
 		r.Inputs = append(r.Inputs, x)
 		if a.isLent(i) {

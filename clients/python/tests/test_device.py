@@ -104,9 +104,9 @@ class DeviceWorker(Worker):
         fields = {
             "uuid": gpu.uuid,
             "memory_handle": handle,
-            "header": HEADER,
-            "alignment": 256,
-            "driver": str(gpu.library),
+            "slab_header": HEADER,
+            "alignment_bytes": 256,
+            "driver_library": str(gpu.library),
         }
         self.hello = {"device": executor_pb2.ExecutorDevice(**{**fields, **device})}
         self.leases: dict[int, Any] = {}
@@ -121,7 +121,7 @@ class DeviceWorker(Worker):
         made = executor_pb2.ExecutorInput(header=encoded.header)
         for frame in encoded.frames:
             self.gpu.put(self.at + at, frame.tobytes())
-            made.frames.add(offset=at, bytes=frame.nbytes)
+            made.frames.add(offset=at, size_bytes=frame.nbytes)
             at += (frame.nbytes + 255) // 256 * 256
         return made
 
@@ -152,7 +152,7 @@ class DeviceWorker(Worker):
         assert not finished.HasField("error"), finished.error
         if finished.inline_frames:
             return super().value(finished)
-        frames = [self.memory(f.offset, f.bytes) for f in finished.frames]
+        frames = [self.memory(f.offset, f.size_bytes) for f in finished.frames]
         return _serialize.decode(finished.header, frames)
 
 
@@ -184,7 +184,7 @@ class Recycling(DeviceWorker):
             self._let_go(("lease", request))
 
     def place(self, request: Any, n: int) -> int:
-        holder = ("run", request.task.task_id) if request.HasField("task") else ("lease", request.request)
+        holder = ("run", request.attempt.task_id) if request.HasField("attempt") else ("lease", request.request_id)
         for i in range(len(self._free) - 1, -1, -1):
             at, there = self._free[i]
             if n <= there:
@@ -258,7 +258,7 @@ def test_views_of_inputs_cost_nothing(worker: DeviceWorker) -> None:
     data = np.arange(40_000.0).reshape(200, 200)
     given = worker.given(ROOM, data)
     made = worker.call(lambda x: x[50:100], given)
-    assert (made.frames[0].offset, made.frames[0].bytes) == (ROOM + 50 * 1600, 50 * 1600)
+    assert (made.frames[0].offset, made.frames[0].size_bytes) == (ROOM + 50 * 1600, 50 * 1600)
     assert (worker.value(made) == data[50:100]).all()
     made = worker.call(lambda x: x.T, given)
     assert made.frames[0].offset == ROOM
@@ -405,7 +405,7 @@ def test_both_sides_know_the_same_errors() -> None:
 
 def test_the_wrong_memory_is_refused(fake: Fake) -> None:
     with pytest.raises(EOFError):
-        DeviceWorker(fake, header=b"MILLRACE" + bytes(56))
+        DeviceWorker(fake, slab_header=b"MILLRACE" + bytes(56))
     with pytest.raises(EOFError):
         DeviceWorker(fake, uuid=bytes(16))
 
@@ -497,7 +497,7 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
 
         def send(self, **fields: Any) -> None:
             if "hello" in fields:
-                fields["hello"].preload.extend(self.hello_preload)
+                fields["hello"].preload_modules.extend(self.hello_preload)
             super().send(**fields)
 
     # Without CuPy, torch is preloaded, because tasks are then given its tensors.
@@ -717,7 +717,7 @@ def test_an_executor_gives_back_what_is_free(lending: Recycling) -> None:
 
     lending.call(use)
     assert set(lending.leased) - set(lending.released), "nothing was kept for the next run"
-    lending.send(give_back=True)
+    lending.send(release_unused=True)
     while set(lending.leased) - set(lending.released):
         lending.take()
     assert (lending.value(made)[0] == 7).all()
@@ -728,8 +728,8 @@ class Short(Recycling):
     """A worker that has no room for a result until the process has released its unused leases."""
 
     def place(self, request: Any, n: int) -> int:
-        if request.HasField("task") and set(self.leased) - set(self.released):
-            self.send(give_back=True)
+        if request.HasField("attempt") and set(self.leased) - set(self.released):
+            self.send(release_unused=True)
             while set(self.leased) - set(self.released):
                 self.take()
         return super().place(request, n)
@@ -757,9 +757,9 @@ class Pressed(Recycling):
     and answers after it has released a lease."""
 
     def place(self, request: Any, n: int) -> int:
-        if request.HasField("task"):
+        if request.HasField("attempt"):
             before = len(self.released)
-            self.send(give_back=True)
+            self.send(release_unused=True)
             while len(self.released) == before:
                 self.take()
         return super().place(request, n)
@@ -981,10 +981,10 @@ def check_kept(worker: Recycling, library: str) -> None:
     else:
         marked = arrays(library)(keep)
     finished = worker.call(marked, given, other)
-    assert [k.input for k in finished.kept] == [0]
+    assert [k.input_index for k in finished.retained_inputs] == [0]
     assert not worker.call(
         lambda x, d: (x[5:], d[1] + 1), given, other
-    ).kept  # the result shares the input, and nothing keeps it
+    ).retained_inputs  # the result shares the input, and nothing keeps it
 
     def forget() -> None:
         import cupy
@@ -994,7 +994,7 @@ def check_kept(worker: Recycling, library: str) -> None:
     worker.call(forget)
     while not worker.released:
         worker.take()
-    assert worker.released == [finished.kept[0].request]
+    assert worker.released == [finished.retained_inputs[0].request_id]
 
 
 # ---- a process in reserve ------------------------------------------------------------------------
@@ -1008,14 +1008,14 @@ class Spare(Recycling):
     def send(self, **fields: Any) -> None:
         if "hello" in fields:
             fields["hello"].spare = True
-            fields["hello"].preload.extend(self.preload)
+            fields["hello"].preload_modules.extend(self.preload)
         super().send(**fields)
 
 
 def test_a_process_in_reserve_does_not_touch_the_gpu(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     setup(fake, monkeypatch)
     # It becomes ready without noticing yet that the slab is not the expected one.
-    w = Spare(fake, header=b"MILLRACE" + bytes(56))
+    w = Spare(fake, slab_header=b"MILLRACE" + bytes(56))
     w.define(50, import_cupy)
     w.start(50)
     with pytest.raises(EOFError):
@@ -1084,7 +1084,7 @@ def test_clients_send_arrays_of_cupy_as_bytes_and_import_nothing(fake: Fake) -> 
 
 def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-    w = DeviceWorker(fake, neighbours=2)
+    w = DeviceWorker(fake, executor_count=2)
     w.call(import_cupy)
 
     def use() -> Any:
@@ -1126,8 +1126,8 @@ except OSError:
 def test_a_process_that_did_not_get_the_gpu_alone_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_memory, "_ALONE", 0.05)
     with tempfile.TemporaryFile() as file:
-        gate = _memory.Gate(file.fileno())
-        gate.share()
+        device_lock = _memory.DeviceLock(file.fileno())
+        device_lock.share()
         with subprocess.Popen(
             [sys.executable, "-c", OTHER_PROCESS, str(file.fileno())],
             pass_fds=[file.fileno()],
@@ -1137,7 +1137,7 @@ def test_a_process_that_did_not_get_the_gpu_alone_shares_it(monkeypatch: pytest.
         ) as other:
             assert other.stdin is not None and other.stdout is not None
             assert other.stdout.readline() == "\n"
-            assert not gate.take()
+            assert not device_lock.take()
             other.stdin.write("\n")
             other.stdin.flush()
             assert other.stdout.readline() == "not alone\n"

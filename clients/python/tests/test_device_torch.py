@@ -113,7 +113,7 @@ def test_a_part_is_copied_and_the_block_stays(worker: TorchWorker) -> None:
 
     for _ in range(3):
         made = worker.call(part)
-        assert (worker.value(made) == 3).all() and made.frames[0].bytes == 8000
+        assert (worker.value(made) == 3).all() and made.frames[0].size_bytes == 8000
     assert len(worker.leased) == 1 and not worker.released
     assert 0 <= where(worker) < worker.size
 
@@ -157,7 +157,7 @@ def test_memory_that_outlives_its_run_is_not_given_to_others(worker: TorchWorker
 
     worker.call(drop)
     assert lease not in worker.released, "torch gives it back when it is told to"
-    worker.send(give_back=True)
+    worker.send(release_unused=True)
     while lease not in worker.released:
         worker.take()
 
@@ -298,7 +298,7 @@ def test_a_stopped_run_leaves_torch_as_it_was(worker: TorchWorker, tmp_path: Pat
 
 
 def test_an_idle_process_gives_everything_back(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    for w in started(fake, monkeypatch, neighbours=2):
+    for w in started(fake, monkeypatch, executor_count=2):
         made = [w.call(lambda i=i: filled(4 * MIB, float(i))) for i in range(3)]
         while len(w.leased) < 3 or set(w.released) != set(w.leased):
             w.take()

@@ -65,7 +65,7 @@ class Worker:
         self.link.settimeout(PATIENCE)
         self.send(
             hello=executor_pb2.ExecutorHello(
-                protocol=1, worker_name="w", slab_bytes=self.size, inline_bytes=1024, **self.hello
+                protocol_version=1, worker_name="w", slab_bytes=self.size, max_inline_bytes=1024, **self.hello
             )
         )
         self.inbox: list[Any] = []
@@ -75,7 +75,7 @@ class Worker:
         self.released: list[int] = []
         #: Modules that tasks have made the process import.
         self.loaded: list[str] = []
-        assert self.receive().ready.protocol == 1
+        assert self.receive().ready.protocol_version == 1
         #: Seconds until the process was ready.
         self.started = time.monotonic() - began
         self.runs = 0
@@ -125,15 +125,15 @@ class Worker:
         message = self.receive()
         self.inbox += message.finished
         self.logs += message.logs
-        self.released += [r.request for r in message.release]
-        self.loaded += message.loaded
-        for request in message.allocate:
+        self.released += [r.request_id for r in message.releases]
+        self.loaded += message.loaded_modules
+        for request in message.allocation_requests:
             frames = []
-            if not request.HasField("task"):
-                self.leased.append(request.request)
+            if not request.HasField("attempt"):
+                self.leased.append(request.request_id)
             for n in request.frame_bytes:
-                frames.append({"offset": self.place(request, n), "bytes": n})
-            self.send(allocated=[{"request": request.request, "frames": frames}])
+                frames.append({"offset": self.place(request, n), "size_bytes": n})
+            self.send(allocations=[{"request_id": request.request_id, "frames": frames}])
 
     def place(self, request: Any, n: int) -> int:
         """Returns an offset in the slab with room for n bytes."""
@@ -146,7 +146,7 @@ class Worker:
         if finished.inline_frames:
             return _serialize.decode(finished.header, [memoryview(f) for f in finished.inline_frames])
         view = memoryview(self.slab)
-        return _serialize.decode(finished.header, [view[f.offset : f.offset + f.bytes] for f in finished.frames])
+        return _serialize.decode(finished.header, [view[f.offset : f.offset + f.size_bytes] for f in finished.frames])
 
     def word(self, index: int) -> int:
         return struct.unpack_from("<Q", self.page, 8 * index)[0]
@@ -210,7 +210,7 @@ def test_inputs_are_read_only_views_of_the_slab_and_results_go_there(worker: Wor
     data = np.arange(10_000.0)
     worker.slab[4096 : 4096 + data.nbytes] = data.tobytes()
     header = _serialize.encode(data).header
-    given = executor_pb2.ExecutorInput(header=header, frames=[{"offset": 4096, "bytes": data.nbytes}])
+    given = executor_pb2.ExecutorInput(header=header, frames=[{"offset": 4096, "size_bytes": data.nbytes}])
 
     class Pid:
         pass
@@ -614,11 +614,11 @@ class Lender:
 
     def attach(self, number: int) -> executor_pb2.ExecutorInput:
         read_only = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY)
-        data = executor_pb2.ToExecutor(attach=[{"segment": number, "bytes": LENT}]).SerializeToString()
+        data = executor_pb2.ToExecutor(attach_segments=[{"segment_id": number, "size_bytes": LENT}]).SerializeToString()
         sent = socket.send_fds(self.worker.link, [struct.pack("<I", len(data)) + data], [read_only])
         assert sent == 4 + len(data)
         os.close(read_only)
-        at = {"offset": 4096, "bytes": self.array.nbytes, "segment": number}
+        at = {"offset": 4096, "size_bytes": self.array.nbytes, "segment_id": number}
         return executor_pb2.ExecutorInput(header=_serialize.encode(self.array).header, frames=[at])
 
     def mappings(self) -> int:
@@ -639,7 +639,7 @@ def test_inputs_in_segments_are_read_only_views_and_results_of_them_are_copied(w
     assert worker.value(run(worker, 1, arguments(Pid()), given)) == (True, 20_000.0)
     worker.define(2, lambda x: x[5000:])
     finished = run(worker, 2, arguments(Pid()), given)
-    assert finished.frames[0].segment == 0 and finished.frames[0].offset >= 1 << 20
+    assert finished.frames[0].segment_id == 0 and finished.frames[0].offset >= 1 << 20
     np.testing.assert_array_equal(worker.value(finished), np.full(5000, 2.0))
 
 
@@ -660,7 +660,7 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
         worker.define(op, function)
     finished = run(worker, 1, arguments(Pid()), given)
     # The worker cannot keep borrowed memory, so the process has made a copy at the same addresses.
-    assert worker.value(finished) is None and not finished.kept
+    assert worker.value(finished) is None and not finished.retained_inputs
     lender.memory[:] = bytes(LENT)
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
     # Later inputs in the same segment have its current contents.
@@ -668,7 +668,7 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
     given = executor_pb2.ExecutorInput(header=given.header, frames=given.frames)
     worker.define(4, lambda x: float(x.sum()))
     assert worker.value(run(worker, 4, arguments(Pid()), given)) == 30_000.0
-    worker.send(detach=[{"segment": 1}])
+    worker.send(detach_segments=[{"segment_id": 1}])
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
     assert lender.mappings()
     worker.value(run(worker, 3, arguments()))
@@ -685,7 +685,7 @@ def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
     def once(number: int) -> None:
         given = lender.attach(number)
         assert worker.value(run(worker, 1, arguments(Pid()), given)) == 2.0
-        worker.send(detach=[{"segment": number}])
+        worker.send(detach_segments=[{"segment_id": number}])
 
     once(1)
     eventually(lambda: lender.mappings() == 0)
@@ -705,14 +705,14 @@ def stored(worker: Worker, at: int, obj: Any) -> Any:
     frames = []
     for frame in encoded.frames:
         worker.slab[at : at + frame.nbytes] = frame.tobytes()
-        frames.append({"offset": at, "bytes": frame.nbytes})
+        frames.append({"offset": at, "size_bytes": frame.nbytes})
         at += (frame.nbytes + 255) // 256 * 256
     return executor_pb2.ExecutorInput(header=encoded.header, frames=frames)
 
 
 def kept(finished: Any) -> list[int]:
     assert not finished.HasField("error"), finished.error
-    return [k.input for k in finished.kept]
+    return [k.input_index for k in finished.retained_inputs]
 
 
 def keep_in_a_global(x: Any) -> None:
@@ -747,12 +747,12 @@ def test_an_input_that_outlives_its_run_is_kept(worker: Worker, keep: Callable[[
     # The input is kept as long as it is referenced.
     again = run(worker, 1, arguments(Pid(0), Pid(1)), given, other)
     assert 1 in kept(again)
-    numbers = {k.request for k in finished.kept}
+    numbers = {k.request_id for k in finished.retained_inputs}
     while not numbers <= set(worker.released):
         worker.take()
     assert set(worker.released) == numbers
     run(worker, 2, arguments())
-    numbers |= {k.request for k in again.kept}
+    numbers |= {k.request_id for k in again.retained_inputs}
     while not numbers <= set(worker.released):
         worker.take()
     assert len(worker.released) == len(numbers)
@@ -774,7 +774,7 @@ def test_inputs_of_pickles_with_several_buffers_are_kept(worker: Worker) -> None
     run(worker, 2, arguments())
     while not worker.released:
         worker.take()
-    assert worker.released == [finished.kept[0].request]
+    assert worker.released == [finished.retained_inputs[0].request_id]
 
 
 def result_is_a_view(x: Any) -> Any:
@@ -807,7 +807,7 @@ def test_an_input_that_nothing_looks_at_is_not_kept(worker: Worker, use: Callabl
         assert kept(run(worker, 1, arguments(Pid(0)), given)) == []
     worker.define(2, lambda x: 1 // 0)
     finished = run(worker, 2, arguments(Pid(0)), given)
-    assert finished.error.reason == "PYTHON_EXCEPTION" and not finished.kept
+    assert finished.error.reason == "PYTHON_EXCEPTION" and not finished.retained_inputs
 
 
 def test_a_failed_run_keeps_its_inputs_as_well(worker: Worker) -> None:
@@ -817,7 +817,7 @@ def test_a_failed_run_keeps_its_inputs_as_well(worker: Worker) -> None:
 
     worker.define(1, fail)
     finished = run(worker, 1, arguments(Pid(0)), stored(worker, 4096, np.arange(10_000.0)))
-    assert finished.error.reason == "PYTHON_EXCEPTION" and [k.input for k in finished.kept] == [0]
+    assert finished.error.reason == "PYTHON_EXCEPTION" and [k.input_index for k in finished.retained_inputs] == [0]
 
 
 def test_a_process_that_cannot_copy_lent_memory_ends(worker: Worker) -> None:
@@ -837,7 +837,7 @@ def test_a_process_that_cannot_copy_lent_memory_ends(worker: Worker) -> None:
     worker.define(2, lambda: None)
     finished = run(worker, 1, arguments(Pid(0), Pid(1)), own, Lender(worker).attach(1))
     assert finished.error.reason == "OUT_OF_MEMORY" and "no memory for a copy" in finished.error.message
-    assert not finished.kept and not worker.released
+    assert not finished.retained_inputs and not worker.released
     with pytest.raises((EOFError, ConnectionError)):
         run(worker, 2, arguments())
     assert worker.process.wait(PATIENCE) == 70
@@ -859,7 +859,7 @@ def test_a_thread_that_ends_while_nothing_runs_gives_its_input_back(worker: Work
     gate.open()
     while not worker.released:
         worker.take()
-    assert worker.released == [finished.kept[0].request]
+    assert worker.released == [finished.retained_inputs[0].request_id]
 
 
 def test_an_idle_process_looks_for_cycles(worker: Worker) -> None:

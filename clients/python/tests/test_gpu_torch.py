@@ -41,21 +41,21 @@ class Lender(DeviceWorker):
 
     def take(self) -> None:
         message = self.receive()
-        for request in message.allocate:
+        for request in message.allocation_requests:
             frames = []
             for n in request.frame_bytes:
-                frames.append({"offset": self._place(n), "bytes": n})
-            if not request.HasField("task"):
-                self.leased.append(request.request)
-                self._lent[request.request] = (frames[0]["offset"], frames[0]["bytes"])
-            self.send(allocated=[{"request": request.request, "frames": frames}])
+                frames.append({"offset": self._place(n), "size_bytes": n})
+            if not request.HasField("attempt"):
+                self.leased.append(request.request_id)
+                self._lent[request.request_id] = (frames[0]["offset"], frames[0]["size_bytes"])
+            self.send(allocations=[{"request_id": request.request_id, "frames": frames}])
         for finished in message.finished:
-            self.kept += [(f.offset, f.bytes) for f in finished.frames]
+            self.kept += [(f.offset, f.size_bytes) for f in finished.frames]
         self.inbox += message.finished
         self.logs += message.logs
-        for r in message.release:
-            self.released.append(r.request)
-            at, n = self._lent.pop(r.request)
+        for r in message.releases:
+            self.released.append(r.request_id)
+            at, n = self._lent.pop(r.request_id)
             if not any(at < a + k and a < at + n for a, k in self.kept):
                 self.gpu.runtime.memset(self.at + at, 0xEE, n)
                 self.gpu.runtime.deviceSynchronize()
@@ -73,9 +73,9 @@ class Lender(DeviceWorker):
     def drop(self, finished: Any) -> None:
         """Simulates that no client holds a result any more."""
         for f in finished.frames:
-            self.kept.remove((f.offset, f.bytes))
+            self.kept.remove((f.offset, f.size_bytes))
             if not any(a <= f.offset < a + n for a, n in self._lent.values()):
-                self._free.append((f.offset, f.bytes))
+                self._free.append((f.offset, f.size_bytes))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_tensors_that_outlive_their_run(lender: Lender) -> None:
 
     lender.call(drop)
     held = set(lender.leased) - set(lender.released)
-    lender.send(give_back=True)
+    lender.send(release_unused=True)
     while set(lender.leased) - set(lender.released):
         lender.take()
     assert held

@@ -5,7 +5,7 @@
 // the others fail, wait, write logs or die. Environment variables set its capabilities.
 // ECHO_SEGMENTS: it understands segments if the value is "yes", or if the value is the name of a
 // pipe from which it reads "yes" at its start. ECHO_DEVICE: if it is "yes", the process answers
-// that it opened a slab on a GPU, but it never touches the slab. ECHO_PIECES: if it is "no",
+// that it opened a slab on a GPU, but it never touches the slab. ECHO_SPLIT_RUNS: if it is "no",
 // the process does not understand runs that are split over several messages.
 package main
 
@@ -85,7 +85,7 @@ type executor struct {
 	queue    []pending
 	ordinal  uint64
 	dropped  map[ref]bool
-	allocs   []*executorv1.ExecutorAllocated
+	allocs   []*executorv1.ExecutorAllocation
 	// functions are the hashes of the functions that the process was sent and not told to forget.
 	functions map[string]bool
 	shutdown  bool
@@ -98,8 +98,8 @@ func (e *executor) run() error {
 		return err
 	}
 	hello := first.GetHello()
-	if hello.GetProtocol() != 1 {
-		fmt.Fprintln(os.Stderr, "echo: cannot speak version", hello.GetProtocol())
+	if hello.GetProtocolVersion() != 1 {
+		fmt.Fprintln(os.Stderr, "echo: cannot speak version", hello.GetProtocolVersion())
 		os.Exit(64)
 	}
 	device := hello.GetDevice() != nil
@@ -120,7 +120,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Pieces: os.Getenv("ECHO_PIECES") != "no", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
+	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{ProtocolVersion: 1, Language: runtime.Version(), SupportsSegments: segments == "yes", SupportsSplitRuns: os.Getenv("ECHO_SPLIT_RUNS") != "no", DeviceOpened: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -153,7 +153,7 @@ func (e *executor) run() error {
 		f := e.execute(op, r)
 		f.TaskId, f.Attempt, f.RunNanos = r.GetTaskId(), r.GetAttempt(), uint64(time.Since(begin))
 		e.store(8, r.ordinal)
-		if err := e.send(&executorv1.FromExecutor{Finished: []*executorv1.ExecutorFinished{f}, Release: e.releasing}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Finished: []*executorv1.ExecutorFinished{f}, Releases: e.releasing}); err != nil {
 			return err
 		}
 		e.releasing = nil
@@ -167,12 +167,12 @@ func (e *executor) word(at int) *uint64    { return (*uint64)(unsafe.Pointer(&e.
 func (e *executor) store(at int, v uint64) { atomic.StoreUint64(e.word(at), v) }
 func (e *executor) bytes(f *executorv1.FrameLocation) []byte {
 	memory := e.slab
-	if f.GetSegment() != 0 {
+	if f.GetSegmentId() != 0 {
 		e.mu.Lock()
-		memory = e.segments[f.GetSegment()]
+		memory = e.segments[f.GetSegmentId()]
 		e.mu.Unlock()
 	}
-	return memory[f.GetOffset() : f.GetOffset()+f.GetBytes()]
+	return memory[f.GetOffset() : f.GetOffset()+f.GetSizeBytes()]
 }
 
 func (e *executor) read() {
@@ -185,12 +185,12 @@ func (e *executor) read() {
 			// The worker is gone, so a running task does not matter.
 			os.Exit(0)
 		}
-		for _, a := range m.GetAttach() {
-			e.segments[a.GetSegment()] = e.link.segment(int(a.GetBytes()))
+		for _, a := range m.GetAttachSegments() {
+			e.segments[a.GetSegmentId()] = e.link.segment(int(a.GetSizeBytes()))
 		}
-		for _, d := range m.GetDetach() {
-			_ = unix.Munmap(e.segments[d.GetSegment()]) // no run reads it
-			delete(e.segments, d.GetSegment())
+		for _, d := range m.GetDetachSegments() {
+			_ = unix.Munmap(e.segments[d.GetSegmentId()]) // no run reads it
+			delete(e.segments, d.GetSegmentId())
 		}
 		for _, d := range m.GetOps() {
 			e.ops[d.GetOpId()] = d.GetOp().GetName()
@@ -204,9 +204,9 @@ func (e *executor) read() {
 		for _, r := range m.GetRuns() {
 			if e.piece != nil {
 				r.Inputs = append(e.piece.GetInputs(), r.GetInputs()...)
-				e.piece.Inputs, e.piece.More, r = r.GetInputs(), r.GetMore(), e.piece
+				e.piece.Inputs, e.piece.MoreInputs, r = r.GetInputs(), r.GetMoreInputs(), e.piece
 			}
-			if e.piece = nil; r.GetMore() {
+			if e.piece = nil; r.GetMoreInputs() {
 				e.piece = r
 				continue
 			}
@@ -222,11 +222,11 @@ func (e *executor) read() {
 				}
 			}
 		}
-		e.allocs = append(e.allocs, m.GetAllocated()...)
+		e.allocs = append(e.allocs, m.GetAllocations()...)
 		e.shutdown = e.shutdown || m.GetShutdown()
 		e.answered.Broadcast()
-		if m.GetGiveBack() { // the answer comes before any other
-			_ = e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 1001}}})
+		if m.GetReleaseUnused() { // the answer comes before any other
+			_ = e.send(&executorv1.FromExecutor{Releases: []*executorv1.ExecutorRelease{{RequestId: 1001}}})
 		}
 		e.mu.Unlock()
 		if len(drops) > 0 {
@@ -240,11 +240,11 @@ func (e *executor) read() {
 }
 
 func (e *executor) allocate(r pending, sizes ...uint64) ([]*executorv1.FrameLocation, *millracev1.TaskError) {
-	return e.ask(&executorv1.ExecutorAllocate{Request: r.ordinal, Task: &executorv1.AttemptRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes})
+	return e.ask(&executorv1.ExecutorAllocationRequest{RequestId: r.ordinal, Attempt: &executorv1.AttemptRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes})
 }
 
-func (e *executor) ask(a *executorv1.ExecutorAllocate) ([]*executorv1.FrameLocation, *millracev1.TaskError) {
-	if err := e.send(&executorv1.FromExecutor{Allocate: []*executorv1.ExecutorAllocate{a}}); err != nil {
+func (e *executor) ask(a *executorv1.ExecutorAllocationRequest) ([]*executorv1.FrameLocation, *millracev1.TaskError) {
+	if err := e.send(&executorv1.FromExecutor{AllocationRequests: []*executorv1.ExecutorAllocationRequest{a}}); err != nil {
 		return nil, &millracev1.TaskError{Reason: "EXECUTOR_ERROR", Message: err.Error()}
 	}
 	e.mu.Lock()
@@ -363,36 +363,36 @@ func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 		return tensors(frames[1:])
 	case "alias": // the second half of the input, in place
 		f := r.GetInputs()[0].GetFrames()[0]
-		half := f.GetBytes() / 2
-		return tensors([]*executorv1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half, Segment: f.GetSegment()}})
+		half := f.GetSizeBytes() / 2
+		return tensors([]*executorv1.FrameLocation{{Offset: f.GetOffset() + half, SizeBytes: f.GetSizeBytes() - half, SegmentId: f.GetSegmentId()}})
 	case "inline":
-		f := tensors([]*executorv1.FrameLocation{{Bytes: uint64(len(arg))}})
+		f := tensors([]*executorv1.FrameLocation{{SizeBytes: uint64(len(arg))}})
 		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
 		return f
 	case "steal": // a result in memory that the run does not own
-		return tensors([]*executorv1.FrameLocation{{Offset: 0, Bytes: 4096}})
+		return tensors([]*executorv1.FrameLocation{{Offset: 0, SizeBytes: 4096}})
 	case "huge":
 		_, failed := e.allocate(r, 1<<40)
 		return &executorv1.ExecutorFinished{Error: failed}
 	case "device": // the description of the slab on a GPU
-		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
+		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetSlabHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetExecutorCount(), os.Getenv("CUDA_VISIBLE_DEVICES")))
 	case "lease", "retain": // a result inside of a lease, which is released with the result or kept; filled with the argument's text
 		n := uint64(4096 + max(4096, len(arg)))
-		frames, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
+		frames, failed := e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
 		if failed != nil {
 			return &executorv1.ExecutorFinished{Error: failed}
 		}
-		at := &executorv1.FrameLocation{Offset: frames[0].GetOffset() + 4096, Bytes: n - 4096}
+		at := &executorv1.FrameLocation{Offset: frames[0].GetOffset() + 4096, SizeBytes: n - 4096}
 		if arg != "" {
-			at.Bytes = uint64(len(arg))
+			at.SizeBytes = uint64(len(arg))
 			copy(e.bytes(at), arg)
 		}
 		if name == "lease" {
-			e.releasing = append(e.releasing, &executorv1.ExecutorRelease{Request: 1000 + r.ordinal})
+			e.releasing = append(e.releasing, &executorv1.ExecutorRelease{RequestId: 1000 + r.ordinal})
 		}
 		return tensors([]*executorv1.FrameLocation{at})
 	case "hoard": // takes a lease, writes to it and keeps it
-		frames, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		frames, failed := e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed != nil {
 			return &executorv1.ExecutorFinished{Error: failed}
 		}
@@ -401,18 +401,18 @@ func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 		}
 		return text("")
 	case "greedy": // requests more memory than is free, without waiting
-		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
+		_, failed := e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
 		return &executorv1.ExecutorFinished{Error: failed}
 	case "spare": // takes a lease without waiting, if no other request waits for the memory
-		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
+		_, failed := e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
 		if failed != nil {
 			return &executorv1.ExecutorFinished{Error: failed}
 		}
 		return text("")
 	case "twice": // requests memory with a request number that is in use
-		_, failed := e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		_, failed := e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed == nil {
-			_, failed = e.ask(&executorv1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+			_, failed = e.ask(&executorv1.ExecutorAllocationRequest{RequestId: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		}
 		return &executorv1.ExecutorFinished{Error: failed}
 	case "release": // releases the lease of the first run, or of the run in the argument
@@ -422,20 +422,20 @@ func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 				return failure("EXECUTOR_ERROR", "%v", err)
 			}
 		}
-		if err := e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 1000 + n}, {Request: 4711}}}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Releases: []*executorv1.ExecutorRelease{{RequestId: 1000 + n}, {RequestId: 4711}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")
 	case "keep": // keeps the input after the end of the run
 		f := text("")
-		f.Kept = []*executorv1.ExecutorKept{{Request: 2000 + r.ordinal}, {Request: 3000, Input: 7}}
+		f.RetainedInputs = []*executorv1.ExecutorRetainedInput{{RequestId: 2000 + r.ordinal}, {RequestId: 3000, InputIndex: 7}}
 		return f
 	case "unkeep": // releases a kept input; the argument is the ordinal of the run that kept it
 		var n uint64
 		if _, err := fmt.Sscan(arg, &n); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
-		if err := e.send(&executorv1.FromExecutor{Release: []*executorv1.ExecutorRelease{{Request: 2000 + n}}}); err != nil {
+		if err := e.send(&executorv1.FromExecutor{Releases: []*executorv1.ExecutorRelease{{RequestId: 2000 + n}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")
@@ -526,7 +526,7 @@ func tensors(frames []*executorv1.FrameLocation) *executorv1.ExecutorFinished {
 	list := &millracev1.ListValue{}
 	for i, l := range frames {
 		list.Values = append(list.Values, &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
-			Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{int64(l.GetBytes())}, Location: &millracev1.Tensor_Frame{Frame: uint32(i)},
+			Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{int64(l.GetSizeBytes())}, Location: &millracev1.Tensor_Frame{Frame: uint32(i)},
 		}}})
 	}
 	v := &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}

@@ -105,12 +105,12 @@ class Device:
 
     def __init__(self, hello: executor_pb2.ExecutorDevice, size: int) -> None:
         self.hello = hello
-        self.driver = Driver(hello.driver, hello.uuid, hello.ordinal)
+        self.driver = Driver(hello.driver_library, hello.uuid, hello.ordinal)
         self.size = size
         self.base = self.driver.open(hello.memory_handle)
-        found = ctypes.create_string_buffer(len(hello.header))
-        self.driver.read(ctypes.addressof(found), self.base, len(hello.header))
-        if found.raw != hello.header:
+        found = ctypes.create_string_buffer(len(hello.slab_header))
+        self.driver.read(ctypes.addressof(found), self.base, len(hello.slab_header))
+        if found.raw != hello.slab_header:
             raise RuntimeError(
                 "the memory behind the worker's handle is not its slab: it is that of an earlier life of it"
             )

@@ -47,14 +47,14 @@ class DeviceMemory:
         )
         if answer.HasField("error"):
             raise NoLease(answer.error.message)
-        return Lease(answer.request, answer.frames[0].offset, size)
+        return Lease(answer.request_id, answer.frames[0].offset, size)
 
     def _lease_later(self, size: int, arrived: Callable[[Lease | None], None]) -> None:
         """Like `_lease`, but does not wait: calls `arrived` in the reader thread, with None if
         there is no room."""
 
-        def put(answer: executor_pb2.ExecutorAllocated) -> None:
-            arrived(None if answer.HasField("error") else Lease(answer.request, answer.frames[0].offset, size))
+        def put(answer: executor_pb2.ExecutorAllocation) -> None:
+            arrived(None if answer.HasField("error") else Lease(answer.request_id, answer.frames[0].offset, size))
 
         self._out.ask_later([size], put, no_wait=True)
 

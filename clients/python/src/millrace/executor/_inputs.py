@@ -93,13 +93,13 @@ class Inputs:
         if self.device is not None:
             owner = Owner(self.device)
             self._given.append((number, weakref.ref(owner)))
-            return [DeviceRange(self.device, at.offset, at.bytes, owner) for at in places]
+            return [DeviceRange(self.device, at.offset, at.size_bytes, owner) for at in places]
         import numpy as np
 
         out: list[memoryview] = []
         for at in places:
-            view = self._memory(at.segment)[at.offset : at.offset + at.bytes]
-            if at.bytes:
+            view = self._memory(at.segment_id)[at.offset : at.offset + at.size_bytes]
+            if at.size_bytes:
                 # Every array that a library makes from this one keeps it alive. NumPy stores as the
                 # base of a derived array not the array itself but that array's base, if the base is
                 # an array, too. Here the base is a memoryview, so the chain ends at this array.
@@ -148,11 +148,11 @@ class Inputs:
         own: list[tuple[int, list[weakref.ref[Any]]]] = []
         for n, refs in by_input.items():
             places = run.inputs[n].frames
-            if not places[0].segment:
+            if not places[0].segment_id:
                 own.append((n, refs))
                 continue
             for at in places:
-                lent.setdefault(at.segment, []).append((at.offset, at.bytes))
+                lent.setdefault(at.segment_id, []).append((at.offset, at.size_bytes))
         # The copies come first, because they can fail.
         for segment, ranges in lent.items():
             there = self.segments[segment]
@@ -160,7 +160,7 @@ class Inputs:
             there.part_with(ranges)
         for n, refs in own:
             request = number()
-            finished.kept.add(request=request, input=n)
+            finished.retained_inputs.add(request_id=request, input_index=n)
             self._watch(request, refs)
 
     def _watch(self, request: int, refs: list[weakref.ref[Any]]) -> None:
@@ -204,7 +204,7 @@ class Inputs:
         device = self.device
         if device is None:
             return []
-        return [[device.checksum(f.offset, f.bytes) for f in given.frames] for given in run.inputs]
+        return [[device.checksum(f.offset, f.size_bytes) for f in given.frames] for given in run.inputs]
 
     def changed(self, run: executor_pb2.ExecutorRun, before: list[list[int]]) -> str:
         """Names the first input that a function has changed; "" if there is none."""

@@ -13,7 +13,7 @@ from collections import deque
 
 from millrace._pb.millrace.executor.v1 import executor_pb2
 
-#: Inherited descriptors. If the slab lies on a GPU, SLAB_FD is the lock file of the Gate instead.
+#: Inherited descriptors. If the slab lies on a GPU, SLAB_FD is the lock file of DeviceLock instead.
 LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5
 MAX_MESSAGE = 64 << 20
 _WORD = struct.Struct("<Q")

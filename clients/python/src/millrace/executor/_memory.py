@@ -232,7 +232,7 @@ class Arena:
             return out
 
 
-class Gate:
+class DeviceLock:
     """A lock between the processes of one worker on the same GPU: normally all share it; a process
     that needs the GPU alone takes it exclusively."""
 

@@ -39,10 +39,10 @@ class Outbox:
         self._link = link
         # By request number, the function that takes the answer to a request for memory; None: the
         # requester has given up. Guarded by _lock.
-        self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
+        self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocation], None] | None] = {}
         self._requests = 0
         # The queues of the threads that wait for memory and have a `meanwhile`. Guarded by _lock.
-        self._asking: list[SimpleQueue[executor_pb2.ExecutorAllocated | None]] = []
+        self._asking: list[SimpleQueue[executor_pb2.ExecutorAllocation | None]] = []
         # Guards _out, since, _texts, _logged, _bytes and _swept. Reentrant: the garbage collector
         # can call a __del__ while a thread holds the lock, and a print in it needs the lock.
         self._lock = threading.RLock()
@@ -90,7 +90,7 @@ class Outbox:
             self._bytes += nbytes + 100
             self._out.finished.append(finished)
             for request in released:
-                self._out.release.add(request=request)
+                self._out.releases.add(request_id=request)
             self.since = self.since or time.monotonic()
 
     def _sweep_soon(self) -> None:
@@ -120,14 +120,14 @@ class Outbox:
         """Adds leases that the worker is to release."""
         with self._lock:
             for request in requests:
-                self._out.release.add(request=request)
+                self._out.releases.add(request_id=request)
                 self.since = self.since or time.monotonic()
 
     def loaded(self, modules: Iterable[str]) -> None:
         """Adds names of modules that tasks have imported. They wait for the next message to the
         worker."""
         with self._lock:
-            self._out.loaded.extend(modules)
+            self._out.loaded_modules.extend(modules)
 
     def before_run(self, longest: float) -> None:
         """Sends the waiting items, unless the run that begins is likely to end soon (`longest`
@@ -179,20 +179,20 @@ class Outbox:
         *,
         no_wait: bool = False,
         meanwhile: Callable[[], None] | None = None,
-    ) -> executor_pb2.ExecutorAllocated:
+    ) -> executor_pb2.ExecutorAllocation:
         """Asks the worker for memory, for a run or for the process, and waits for its answer, which
         may be an error. With `no_wait`, the worker answers at once. `meanwhile` is called in this
         thread for each `nudge` before the answer."""
-        answers: SimpleQueue[executor_pb2.ExecutorAllocated | None] = SimpleQueue()
+        answers: SimpleQueue[executor_pb2.ExecutorAllocation | None] = SimpleQueue()
         with self._lock:
             self._requests += 1
             number = self._requests
             self._answers[number] = answers.put
             if meanwhile is not None:
                 self._asking.append(answers)
-            request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
+            request = self._out.allocation_requests.add(request_id=number, frame_bytes=sizes, no_wait=no_wait)
             if run is not None:
-                request.task.task_id, request.task.attempt = run.task_id, run.attempt
+                request.attempt.task_id, request.attempt.attempt = run.task_id, run.attempt
             self.since = self.since or time.monotonic()
         try:
             self.flush()
@@ -205,7 +205,7 @@ class Outbox:
                 if number in self._answers:
                     self._answers[number] = None
                 else:
-                    self._out.release.add(request=number)
+                    self._out.releases.add(request_id=number)
             raise
         finally:
             if meanwhile is not None:
@@ -213,22 +213,22 @@ class Outbox:
                     self._asking.remove(answers)
 
     def ask_later(
-        self, sizes: list[int], put: Callable[[executor_pb2.ExecutorAllocated], None], *, no_wait: bool = False
+        self, sizes: list[int], put: Callable[[executor_pb2.ExecutorAllocation], None], *, no_wait: bool = False
     ) -> None:
         """Like `ask`, but does not wait: `put` is called with the answer in the reader thread."""
         with self._lock:
             self._requests += 1
             self._answers[self._requests] = put
-            self._out.allocate.add(request=self._requests, frame_bytes=sizes, no_wait=no_wait)
+            self._out.allocation_requests.add(request_id=self._requests, frame_bytes=sizes, no_wait=no_wait)
             self.since = self.since or time.monotonic()
 
-    def answered(self, allocated: executor_pb2.ExecutorAllocated) -> None:
+    def answered(self, allocated: executor_pb2.ExecutorAllocation) -> None:
         """Handles an answer of the worker. Memory that the requester does not want any more is
         released."""
         with self._lock:
-            waiting = self._answers.pop(allocated.request, None)
+            waiting = self._answers.pop(allocated.request_id, None)
             if waiting is None:
-                self._out.release.add(request=allocated.request)  # ignored if it was for a run
+                self._out.releases.add(request_id=allocated.request_id)  # ignored if it was for a run
                 self.since = self.since or time.monotonic()
         if waiting is not None:
             waiting(allocated)

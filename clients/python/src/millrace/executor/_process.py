@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import error_pb2, task_pb2
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
-from millrace.executor._memory import IDLE, Gate, give_back
+from millrace.executor._memory import IDLE, DeviceLock, give_back
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import HELD, Outbox
 from millrace.executor._output import Stream, Unraisable, drain
@@ -48,28 +48,28 @@ class Process:
         if hello is None:
             raise SystemExit(0)
         self.hello = hello.hello
-        if self.hello.protocol != PROTOCOL:
-            print(f"worker speaks protocol {self.hello.protocol}, this executor {PROTOCOL}", file=sys.stderr)
+        if self.hello.protocol_version != PROTOCOL:
+            print(f"worker speaks protocol {self.hello.protocol_version}, this executor {PROTOCOL}", file=sys.stderr)
             raise SystemExit(64)
         # The slab lies either in host memory or on a GPU. Processes that share a GPU have a lock.
         slab: Slab | None = None
-        self._gate: Gate | None = None
+        self._device_lock: DeviceLock | None = None
         self._on_device = self.hello.HasField("device")
         if not self._on_device:
             slab = Slab(SLAB_FD, self.hello.slab_bytes)
-        elif self.hello.device.neighbours > 1:
-            self._gate = Gate(SLAB_FD)
+        elif self.hello.device.executor_count > 1:
+            self._device_lock = DeviceLock(SLAB_FD)
         self._control = ControlPage(CONTROL_FD)
         self._stopping = Stopping(self._control)
         self._functions = Functions()
         #: Runs the tasks.
-        self.runner = Runner(self.hello, self.out, self._functions, slab, self._gate, self._stopping, self._wake)
+        self.runner = Runner(self.hello, self.out, self._functions, slab, self._device_lock, self._stopping, self._wake)
         # The device is opened before `ready` is sent. A spare process opens it at its first run,
         # because it may never get one.
         if self._on_device and not self.hello.spare:
             self.runner.open_device()
         # The slab is short of memory: release what is unused. Set by the reader thread.
-        self._give_back = False
+        self._release_unused = False
         self._ops: dict[int, Op] = {}
         # Runs, by (task, attempt), that have neither begun nor been dropped. The thread that pops
         # an entry must report its result. dict.pop is atomic, so a drop by the reader thread and
@@ -111,11 +111,13 @@ class Process:
         os._exit(0)
 
     def _accept(self, message: executor_pb2.ToExecutor) -> None:
-        for attach in message.attach:
+        for attach in message.attach_segments:
             try:
-                self.runner.inputs.segments[attach.segment] = Segment(self._link.take_descriptor(), attach.bytes)
+                self.runner.inputs.segments[attach.segment_id] = Segment(
+                    self._link.take_descriptor(), attach.size_bytes
+                )
             except OSError as e:
-                self.runner.inputs.segments[attach.segment] = e
+                self.runner.inputs.segments[attach.segment_id] = e
         for definition in message.ops:
             self._ops[definition.op_id] = Op(definition.op)
         for function in message.functions:
@@ -123,17 +125,17 @@ class Process:
         for run in message.runs:
             if self._piece is not None:
                 self._piece.inputs.extend(run.inputs)
-                self._piece.more = run.more
+                self._piece.more_inputs = run.more_inputs
                 run = self._piece
-            self._piece = run if run.more else None
-            if run.more:
+            self._piece = run if run.more_inputs else None
+            if run.more_inputs:
                 continue
             self._ordinal += 1
             key = (run.task_id, run.attempt)
             # The op is looked up now, because the worker may give its number to another op later.
             self._pending[key] = (self._ordinal, run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
             self._queue.put(key)
-        for allocated in message.allocated:
+        for allocated in message.allocations:
             self.out.answered(allocated)
         dropped = False
         for ref in message.cancellations:
@@ -143,12 +145,12 @@ class Process:
                 self.out.finish(executor_pb2.ExecutorFinished(task_id=ref.task_id, attempt=ref.attempt, error=error))
         if dropped:
             self.out.flush()
-        for detach in message.detach:
-            self.runner.inputs.segments.pop(detach.segment, None)
+        for detach in message.detach_segments:
+            self.runner.inputs.segments.pop(detach.segment_id, None)
         if message.dropped_functions:
             self._forget(set(message.dropped_functions))
-        if message.give_back:
-            self._give_back = True
+        if message.release_unused:
+            self._release_unused = True
             self._queue.put(None)
             self.out.nudge()
         if message.shutdown:
@@ -189,13 +191,12 @@ class Process:
         sys.stderr = Stream(sys.stderr, partial(self._log, True), self._send_log)
         sys.unraisablehook = self._unraisable
         ready = executor_pb2.ExecutorReady(
-            protocol=PROTOCOL,
-            pid=os.getpid(),
+            protocol_version=PROTOCOL,
             language=f"python {platform.python_version()}",
-            segments=not self._on_device,
-            device=self._on_device,
-            pieces=True,
-            spare=True,
+            device_opened=self._on_device,
+            supports_segments=not self._on_device,
+            supports_split_runs=True,
+            supports_spare=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
@@ -224,8 +225,8 @@ class Process:
                 self._prepare()
             if self.out.since:
                 self.out.before_run(op.longest)
-            if self._gate is not None:
-                self._gate.share()
+            if self._device_lock is not None:
+                self._device_lock.share()
             self._control.begin(ordinal)
             began = time.perf_counter()
             finished = runner.run(ordinal, run, op)
@@ -233,14 +234,14 @@ class Process:
             op.took(took)
             if run.inputs:
                 runner.keep(run, finished)
-                self._collect = self._collect or bool(finished.kept)
+                self._collect = self._collect or bool(finished.retained_inputs)
             self._unraisable.end_of_run()
             runner.end()
             if took > 0.001:  # it may have started a program
                 drain()
             runner.settle()
-            if self._gate is not None:
-                self._gate.leave()
+            if self._device_lock is not None:
+                self._device_lock.leave()
             self._control.end(ordinal)
             if len(sys.modules) != self._modules:
                 self._tell_loaded()
@@ -258,14 +259,14 @@ class Process:
         were kept for longer than their run: inputs that are only referenced by cycles can be
         released then.
         """
-        if self._gate is None and self._collect:
+        if self._device_lock is None and self._collect:
             try:
                 return self._queue.get(timeout=IDLE)
             except Empty:
                 self._collect = False
                 gc.collect()
                 return None
-        if self._gate is not None and self._queue.empty():
+        if self._device_lock is not None and self._queue.empty():
             try:
                 return self._queue.get(timeout=IDLE)
             except Empty:
@@ -279,8 +280,8 @@ class Process:
         """Releases, between two runs, the memory that nothing needs any more. If the worker asked
         for memory, it also releases what was cached for later runs."""
         memory = self.runner.memory
-        if self._give_back:
-            self._give_back = False
+        if self._release_unused:
+            self._release_unused = False
             gc.collect()
             if memory is not None:
                 memory.drop_caches()
@@ -297,7 +298,7 @@ class Process:
 
     def _preload(self) -> None:
         """Imports the modules that most tasks need, until the first run arrives."""
-        names = ["numpy", *self.hello.preload]
+        names = ["numpy", *self.hello.preload_modules]
         if self._on_device and importlib.util.find_spec("cupy") is None:
             names.append("torch")  # without CuPy, tasks are given tensors of torch
         for name in names:

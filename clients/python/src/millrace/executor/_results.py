@@ -69,8 +69,8 @@ class Results:
         if not frames:
             return
         device = memory.device
-        for frame, place in zip(frames, self._allocate(run, [f.bytes for f in frames]), strict=True):
-            device.driver.copy(device.base + place.offset, device.base + frame.offset, frame.bytes)
+        for frame, place in zip(frames, self._allocate(run, [f.size_bytes for f in frames]), strict=True):
+            device.driver.copy(device.base + place.offset, device.base + frame.offset, frame.size_bytes)
             frame.offset = place.offset
         device.wait()
         memory.arena.keep_all()
@@ -134,7 +134,7 @@ class Results:
                 at, lease = known
                 if lease is not None:
                     lent.append((n, lease))
-            finished.frames.add(offset=at, bytes=frame.nbytes)
+            finished.frames.add(offset=at, size_bytes=frame.nbytes)
         if device is not None and wanted:
             device.wait()
         return lent
@@ -158,7 +158,7 @@ class Results:
             return None
         for i in run.inputs:
             for f in i.frames:
-                if not f.segment and f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
+                if not f.segment_id and f.offset <= at and at + frame.nbytes <= f.offset + f.size_bytes:
                     return at, None
         lease = None if self.memory is None else self.memory.holds(at, frame.nbytes)
         return None if lease is None else (at, lease)

@@ -17,7 +17,7 @@ from millrace.executor._device_memory import DeviceMemory
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, shortened
 from millrace.executor._inputs import Inputs
 from millrace.executor._link import Slab
-from millrace.executor._memory import Gate, NoLease, give_back, holders, is_out_of_memory
+from millrace.executor._memory import DeviceLock, NoLease, give_back, holders, is_out_of_memory
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
 from millrace.executor._results import Results
@@ -33,7 +33,7 @@ class Runner:
         out: messages to the worker.
         functions: pickled functions.
         slab: the slab in host memory; None if it lies on a GPU.
-        gate: the lock of the processes that share a GPU; None if there is one process.
+        device_lock: the lock of the processes that share a GPU; None if there is one process.
         stopping: stops of the run.
         wake: called, in any thread, when memory that was kept for longer than its run is free.
     """
@@ -44,17 +44,23 @@ class Runner:
         out: Outbox,
         functions: Functions,
         slab: Slab | None,
-        gate: Gate | None,
+        device_lock: DeviceLock | None,
         stopping: Stopping,
         wake: Callable[[], None],
     ) -> None:
-        self._hello, self._out, self._functions, self._gate, self._stopping = hello, out, functions, gate, stopping
+        self._hello, self._out, self._functions, self._device_lock, self._stopping = (
+            hello,
+            out,
+            functions,
+            device_lock,
+            stopping,
+        )
         #: Inputs of the current run, and those that are still in use after their run.
         self.inputs = Inputs(hello.worker_name, slab)
         self.inputs.on_gone = wake
         #: The slab on a GPU; None if it lies in host memory, or is not opened yet.
         self.memory: DeviceMemory | None = None
-        self._results = Results(out, self.inputs, slab, hello.inline_bytes, stopping, self._give_back_now)
+        self._results = Results(out, self.inputs, slab, hello.max_inline_bytes, stopping, self._release_unused)
         #: The reason why this process must not go on: the GPU does not work in it any more, or
         #: something in it still reads memory that was only lent. It then ends, and the worker
         #: starts another one. "": there is none.
@@ -69,7 +75,7 @@ class Runner:
 
     def open_device(self) -> None:
         """Opens the slab on the GPU. This takes some memory of the GPU."""
-        self.memory = self._results.memory = DeviceMemory(self._hello, self._out, self._give_back_now)
+        self.memory = self._results.memory = DeviceMemory(self._hello, self._out, self._release_unused)
         self.inputs.device = self.memory.device
 
     @property
@@ -186,7 +192,7 @@ class Runner:
             of_torch.give_back()
         # The first run has no result that could own these.
         self._out.release(self.released() + self.taken())
-        alone = self._gate is None or self._gate.take()
+        alone = self._device_lock is None or self._device_lock.take()
         cupy: Any = sys.modules.get("cupy")
         before: Any = cupy.cuda.get_allocator() if cupy is not None else None
         finished.Clear()
@@ -271,7 +277,7 @@ class Runner:
         """See `DeviceMemory.taken`."""
         return [] if self.memory is None else self.memory.taken()
 
-    def _give_back_now(self) -> None:
+    def _release_unused(self) -> None:
         """Releases unused memory in the middle of a run that waits for memory. Without this,
         processes could deadlock: another one may wait for that memory while it holds the memory
         that this run waits for."""

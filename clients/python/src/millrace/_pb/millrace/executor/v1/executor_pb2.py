@@ -26,7 +26,7 @@ from millrace._pb.millrace.v1 import error_pb2 as millrace_dot_v1_dot_error__pb2
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\"\xda\x04\n\nToExecutor\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32#.millrace.executor.v1.ExecutorHelloR\x05hello\x12\x34\n\x03ops\x18\x02 \x03(\x0b\x32\".millrace.executor.v1.OpDefinitionR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x35\n\x04runs\x18\x04 \x03(\x0b\x32!.millrace.executor.v1.ExecutorRunR\x04runs\x12\x45\n\tallocated\x18\x05 \x03(\x0b\x32\'.millrace.executor.v1.ExecutorAllocatedR\tallocated\x12\x46\n\rcancellations\x18\x06 \x03(\x0b\x32 .millrace.executor.v1.AttemptRefR\rcancellations\x12\x1a\n\x08shutdown\x18\x07 \x01(\x08R\x08shutdown\x12<\n\x06\x61ttach\x18\x08 \x03(\x0b\x32$.millrace.executor.v1.ExecutorAttachR\x06\x61ttach\x12<\n\x06\x64\x65tach\x18\t \x03(\x0b\x32$.millrace.executor.v1.ExecutorDetachR\x06\x64\x65tach\x12+\n\x11\x64ropped_functions\x18\n \x03(\x0cR\x10\x64roppedFunctions\x12\x1b\n\tgive_back\x18\x0b \x01(\x08R\x08giveBack\"\x9d\x03\n\x0c\x46romExecutor\x12\x39\n\x05ready\x18\x01 \x01(\x0b\x32#.millrace.executor.v1.ExecutorReadyR\x05ready\x12:\n\x07started\x18\x02 \x03(\x0b\x32 .millrace.executor.v1.AttemptRefR\x07started\x12\x42\n\x08\x61llocate\x18\x03 \x03(\x0b\x32&.millrace.executor.v1.ExecutorAllocateR\x08\x61llocate\x12\x42\n\x08\x66inished\x18\x04 \x03(\x0b\x32&.millrace.executor.v1.ExecutorFinishedR\x08\x66inished\x12\x35\n\x04logs\x18\x05 \x03(\x0b\x32!.millrace.executor.v1.ExecutorLogR\x04logs\x12?\n\x07release\x18\x06 \x03(\x0b\x32%.millrace.executor.v1.ExecutorReleaseR\x07release\x12\x16\n\x06loaded\x18\x07 \x03(\tR\x06loaded\"\xf3\x02\n\rExecutorHello\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x1f\n\x0bworker_name\x18\x02 \x01(\tR\nworkerName\x12\x1b\n\tworker_id\x18\x03 \x01(\rR\x08workerId\x12\x1d\n\nslab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12!\n\x0cinline_bytes\x18\x05 \x01(\x04R\x0binlineBytes\x12+\n\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n\x11scratch_directory\x18\x07 \x01(\tR\x10scratchDirectory\x12<\n\x06\x64\x65vice\x18\x08 \x01(\x0b\x32$.millrace.executor.v1.ExecutorDeviceR\x06\x64\x65vice\x12\x18\n\x07preload\x18\t \x03(\tR\x07preload\x12\x14\n\x05spare\x18\n \x01(\x08R\x05spare\"\x9b\x02\n\x0e\x45xecutorDevice\x12\x12\n\x04uuid\x18\x01 \x01(\x0cR\x04uuid\x12\x18\n\x07ordinal\x18\x02 \x01(\rR\x07ordinal\x12#\n\rmemory_handle\x18\x03 \x01(\x0cR\x0cmemoryHandle\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12\x1c\n\talignment\x18\x05 \x01(\rR\talignment\x12\x16\n\x06\x64river\x18\x06 \x01(\tR\x06\x64river\x12\x1f\n\x0b\x61rena_bytes\x18\x07 \x01(\x04R\narenaBytes\x12\x1e\n\nneighbours\x18\x08 \x01(\rR\nneighbours\x12\'\n\x0f\x61rena_libraries\x18\t \x03(\tR\x0e\x61renaLibraries\"\xbb\x01\n\rExecutorReady\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x10\n\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n\x08language\x18\x03 \x01(\tR\x08language\x12\x1a\n\x08segments\x18\x04 \x01(\x08R\x08segments\x12\x16\n\x06\x64\x65vice\x18\x05 \x01(\x08R\x06\x64\x65vice\x12\x16\n\x06pieces\x18\x06 \x01(\x08R\x06pieces\x12\x14\n\x05spare\x18\x07 \x01(\x08R\x05spare\"@\n\x0e\x45xecutorAttach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"*\n\x0e\x45xecutorDetach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\"\x9b\x02\n\x0b\x45xecutorRun\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12\x13\n\x05op_id\x18\x03 \x01(\rR\x04opId\x12\x1c\n\targuments\x18\x04 \x01(\x0cR\targuments\x12;\n\x06inputs\x18\x05 \x03(\x0b\x32#.millrace.executor.v1.ExecutorInputR\x06inputs\x12\x10\n\x03key\x18\x06 \x01(\tR\x03key\x12%\n\x0etimeout_millis\x18\x07 \x01(\x04R\rtimeoutMillis\x12\x1c\n\tnamespace\x18\x08 \x01(\tR\tnamespace\x12\x12\n\x04more\x18\t \x01(\x08R\x04more\"d\n\rExecutorInput\x12\x16\n\x06header\x18\x01 \x01(\x0cR\x06header\x12;\n\x06\x66rames\x18\x02 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\"\x9c\x01\n\x10\x45xecutorAllocate\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12\x34\n\x04task\x18\x02 \x01(\x0b\x32 .millrace.executor.v1.AttemptRefR\x04task\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\x12\x17\n\x07no_wait\x18\x04 \x01(\x08R\x06noWait\"\x98\x01\n\x11\x45xecutorAllocated\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12;\n\x06\x66rames\x18\x02 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\"+\n\x0f\x45xecutorRelease\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\"\xc2\x02\n\x10\x45xecutorFinished\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12;\n\x06\x66rames\x18\x05 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\x12#\n\rinline_frames\x18\x06 \x03(\x0cR\x0cinlineFrames\x12\x1b\n\trun_nanos\x18\x07 \x01(\x04R\x08runNanos\x12\x36\n\x04kept\x18\x08 \x03(\x0b\x32\".millrace.executor.v1.ExecutorKeptR\x04kept\">\n\x0c\x45xecutorKept\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12\x14\n\x05input\x18\x02 \x01(\rR\x05input\"R\n\x0b\x45xecutorLog\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n\x06stderr\x18\x02 \x01(\x08R\x06stderr\x12\x12\n\x04text\x18\x03 \x01(\tR\x04text\"?\n\nAttemptRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\"D\n\x0cOpDefinition\x12\x13\n\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n\x02op\x18\x02 \x01(\x0b\x32\x0f.millrace.v1.OpR\x02op\"W\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\x12\x18\n\x07segment\x18\x03 \x01(\rR\x07segmentb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\"\x8b\x05\n\nToExecutor\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32#.millrace.executor.v1.ExecutorHelloR\x05hello\x12M\n\x0f\x61ttach_segments\x18\x02 \x03(\x0b\x32$.millrace.executor.v1.ExecutorAttachR\x0e\x61ttachSegments\x12\x34\n\x03ops\x18\x03 \x03(\x0b\x32\".millrace.executor.v1.OpDefinitionR\x03ops\x12\x33\n\tfunctions\x18\x04 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x35\n\x04runs\x18\x05 \x03(\x0b\x32!.millrace.executor.v1.ExecutorRunR\x04runs\x12J\n\x0b\x61llocations\x18\x06 \x03(\x0b\x32(.millrace.executor.v1.ExecutorAllocationR\x0b\x61llocations\x12\x46\n\rcancellations\x18\x07 \x03(\x0b\x32 .millrace.executor.v1.AttemptRefR\rcancellations\x12M\n\x0f\x64\x65tach_segments\x18\x08 \x03(\x0b\x32$.millrace.executor.v1.ExecutorDetachR\x0e\x64\x65tachSegments\x12+\n\x11\x64ropped_functions\x18\t \x03(\x0cR\x10\x64roppedFunctions\x12%\n\x0erelease_unused\x18\n \x01(\x08R\rreleaseUnused\x12\x1a\n\x08shutdown\x18\x0b \x01(\x08R\x08shutdown\"\x90\x03\n\x0c\x46romExecutor\x12\x39\n\x05ready\x18\x01 \x01(\x0b\x32#.millrace.executor.v1.ExecutorReadyR\x05ready\x12\x35\n\x04logs\x18\x02 \x03(\x0b\x32!.millrace.executor.v1.ExecutorLogR\x04logs\x12`\n\x13\x61llocation_requests\x18\x03 \x03(\x0b\x32/.millrace.executor.v1.ExecutorAllocationRequestR\x12\x61llocationRequests\x12%\n\x0eloaded_modules\x18\x04 \x03(\tR\rloadedModules\x12\x42\n\x08\x66inished\x18\x05 \x03(\x0b\x32&.millrace.executor.v1.ExecutorFinishedR\x08\x66inished\x12\x41\n\x08releases\x18\x06 \x03(\x0b\x32%.millrace.executor.v1.ExecutorReleaseR\x08releases\"\x98\x03\n\rExecutorHello\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1f\n\x0bworker_name\x18\x02 \x01(\tR\nworkerName\x12\x1b\n\tworker_id\x18\x03 \x01(\rR\x08workerId\x12\x1d\n\nslab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12(\n\x10max_inline_bytes\x18\x05 \x01(\x04R\x0emaxInlineBytes\x12+\n\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n\x11scratch_directory\x18\x07 \x01(\tR\x10scratchDirectory\x12<\n\x06\x64\x65vice\x18\x08 \x01(\x0b\x32$.millrace.executor.v1.ExecutorDeviceR\x06\x64\x65vice\x12\'\n\x0fpreload_modules\x18\t \x03(\tR\x0epreloadModules\x12\x14\n\x05spare\x18\n \x01(\x08R\x05spare\"\xc5\x02\n\x0e\x45xecutorDevice\x12\x12\n\x04uuid\x18\x01 \x01(\x0cR\x04uuid\x12\x18\n\x07ordinal\x18\x02 \x01(\rR\x07ordinal\x12#\n\rmemory_handle\x18\x03 \x01(\x0cR\x0cmemoryHandle\x12\x1f\n\x0bslab_header\x18\x04 \x01(\x0cR\nslabHeader\x12\'\n\x0f\x61lignment_bytes\x18\x05 \x01(\rR\x0e\x61lignmentBytes\x12%\n\x0e\x64river_library\x18\x06 \x01(\tR\rdriverLibrary\x12\x1f\n\x0b\x61rena_bytes\x18\x07 \x01(\x04R\narenaBytes\x12\'\n\x0f\x61rena_libraries\x18\x08 \x03(\tR\x0e\x61renaLibraries\x12%\n\x0e\x65xecutor_count\x18\t \x01(\rR\rexecutorCount\"\xff\x01\n\rExecutorReady\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1a\n\x08language\x18\x02 \x01(\tR\x08language\x12#\n\rdevice_opened\x18\x03 \x01(\x08R\x0c\x64\x65viceOpened\x12+\n\x11supports_segments\x18\x04 \x01(\x08R\x10supportsSegments\x12.\n\x13supports_split_runs\x18\x05 \x01(\x08R\x11supportsSplitRuns\x12%\n\x0esupports_spare\x18\x06 \x01(\x08R\rsupportsSpare\"N\n\x0e\x45xecutorAttach\x12\x1d\n\nsegment_id\x18\x01 \x01(\rR\tsegmentId\x12\x1d\n\nsize_bytes\x18\x02 \x01(\x04R\tsizeBytes\"/\n\x0e\x45xecutorDetach\x12\x1d\n\nsegment_id\x18\x01 \x01(\rR\tsegmentId\"\xa8\x02\n\x0b\x45xecutorRun\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12\x13\n\x05op_id\x18\x03 \x01(\rR\x04opId\x12\x1c\n\targuments\x18\x04 \x01(\x0cR\targuments\x12;\n\x06inputs\x18\x05 \x03(\x0b\x32#.millrace.executor.v1.ExecutorInputR\x06inputs\x12\x1f\n\x0bmore_inputs\x18\x06 \x01(\x08R\nmoreInputs\x12%\n\x0etimeout_millis\x18\x07 \x01(\x04R\rtimeoutMillis\x12\x10\n\x03key\x18\x08 \x01(\tR\x03key\x12\x1c\n\tnamespace\x18\t \x01(\tR\tnamespace\"d\n\rExecutorInput\x12\x16\n\x06header\x18\x01 \x01(\x0cR\x06header\x12;\n\x06\x66rames\x18\x02 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\"\xb0\x01\n\x19\x45xecutorAllocationRequest\x12\x1d\n\nrequest_id\x18\x01 \x01(\x04R\trequestId\x12:\n\x07\x61ttempt\x18\x02 \x01(\x0b\x32 .millrace.executor.v1.AttemptRefR\x07\x61ttempt\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\x12\x17\n\x07no_wait\x18\x04 \x01(\x08R\x06noWait\"\x9e\x01\n\x12\x45xecutorAllocation\x12\x1d\n\nrequest_id\x18\x01 \x01(\x04R\trequestId\x12;\n\x06\x66rames\x18\x02 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\"0\n\x0f\x45xecutorRelease\x12\x1d\n\nrequest_id\x18\x01 \x01(\x04R\trequestId\"\xe0\x02\n\x10\x45xecutorFinished\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12;\n\x06\x66rames\x18\x05 \x03(\x0b\x32#.millrace.executor.v1.FrameLocationR\x06\x66rames\x12#\n\rinline_frames\x18\x06 \x03(\x0cR\x0cinlineFrames\x12\x1b\n\trun_nanos\x18\x07 \x01(\x04R\x08runNanos\x12T\n\x0fretained_inputs\x18\x08 \x03(\x0b\x32+.millrace.executor.v1.ExecutorRetainedInputR\x0eretainedInputs\"W\n\x15\x45xecutorRetainedInput\x12\x1d\n\nrequest_id\x18\x01 \x01(\x04R\trequestId\x12\x1f\n\x0binput_index\x18\x02 \x01(\rR\ninputIndex\"R\n\x0b\x45xecutorLog\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n\x06stderr\x18\x02 \x01(\x08R\x06stderr\x12\x12\n\x04text\x18\x03 \x01(\tR\x04text\"?\n\nAttemptRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\"D\n\x0cOpDefinition\x12\x13\n\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n\x02op\x18\x02 \x01(\x0b\x32\x0f.millrace.v1.OpR\x02op\"e\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x1d\n\nsize_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x1d\n\nsegment_id\x18\x03 \x01(\rR\tsegmentIdb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,39 +34,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.executor.v1.execut
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOEXECUTOR']._serialized_start=111
-  _globals['_TOEXECUTOR']._serialized_end=713
-  _globals['_FROMEXECUTOR']._serialized_start=716
-  _globals['_FROMEXECUTOR']._serialized_end=1129
-  _globals['_EXECUTORHELLO']._serialized_start=1132
-  _globals['_EXECUTORHELLO']._serialized_end=1503
-  _globals['_EXECUTORDEVICE']._serialized_start=1506
-  _globals['_EXECUTORDEVICE']._serialized_end=1789
-  _globals['_EXECUTORREADY']._serialized_start=1792
-  _globals['_EXECUTORREADY']._serialized_end=1979
-  _globals['_EXECUTORATTACH']._serialized_start=1981
-  _globals['_EXECUTORATTACH']._serialized_end=2045
-  _globals['_EXECUTORDETACH']._serialized_start=2047
-  _globals['_EXECUTORDETACH']._serialized_end=2089
-  _globals['_EXECUTORRUN']._serialized_start=2092
-  _globals['_EXECUTORRUN']._serialized_end=2375
-  _globals['_EXECUTORINPUT']._serialized_start=2377
-  _globals['_EXECUTORINPUT']._serialized_end=2477
-  _globals['_EXECUTORALLOCATE']._serialized_start=2480
-  _globals['_EXECUTORALLOCATE']._serialized_end=2636
-  _globals['_EXECUTORALLOCATED']._serialized_start=2639
-  _globals['_EXECUTORALLOCATED']._serialized_end=2791
-  _globals['_EXECUTORRELEASE']._serialized_start=2793
-  _globals['_EXECUTORRELEASE']._serialized_end=2836
-  _globals['_EXECUTORFINISHED']._serialized_start=2839
-  _globals['_EXECUTORFINISHED']._serialized_end=3161
-  _globals['_EXECUTORKEPT']._serialized_start=3163
-  _globals['_EXECUTORKEPT']._serialized_end=3225
-  _globals['_EXECUTORLOG']._serialized_start=3227
-  _globals['_EXECUTORLOG']._serialized_end=3309
-  _globals['_ATTEMPTREF']._serialized_start=3311
-  _globals['_ATTEMPTREF']._serialized_end=3374
-  _globals['_OPDEFINITION']._serialized_start=3376
-  _globals['_OPDEFINITION']._serialized_end=3444
-  _globals['_FRAMELOCATION']._serialized_start=3446
-  _globals['_FRAMELOCATION']._serialized_end=3533
+  _globals['_TOEXECUTOR']._serialized_end=762
+  _globals['_FROMEXECUTOR']._serialized_start=765
+  _globals['_FROMEXECUTOR']._serialized_end=1165
+  _globals['_EXECUTORHELLO']._serialized_start=1168
+  _globals['_EXECUTORHELLO']._serialized_end=1576
+  _globals['_EXECUTORDEVICE']._serialized_start=1579
+  _globals['_EXECUTORDEVICE']._serialized_end=1904
+  _globals['_EXECUTORREADY']._serialized_start=1907
+  _globals['_EXECUTORREADY']._serialized_end=2162
+  _globals['_EXECUTORATTACH']._serialized_start=2164
+  _globals['_EXECUTORATTACH']._serialized_end=2242
+  _globals['_EXECUTORDETACH']._serialized_start=2244
+  _globals['_EXECUTORDETACH']._serialized_end=2291
+  _globals['_EXECUTORRUN']._serialized_start=2294
+  _globals['_EXECUTORRUN']._serialized_end=2590
+  _globals['_EXECUTORINPUT']._serialized_start=2592
+  _globals['_EXECUTORINPUT']._serialized_end=2692
+  _globals['_EXECUTORALLOCATIONREQUEST']._serialized_start=2695
+  _globals['_EXECUTORALLOCATIONREQUEST']._serialized_end=2871
+  _globals['_EXECUTORALLOCATION']._serialized_start=2874
+  _globals['_EXECUTORALLOCATION']._serialized_end=3032
+  _globals['_EXECUTORRELEASE']._serialized_start=3034
+  _globals['_EXECUTORRELEASE']._serialized_end=3082
+  _globals['_EXECUTORFINISHED']._serialized_start=3085
+  _globals['_EXECUTORFINISHED']._serialized_end=3437
+  _globals['_EXECUTORRETAINEDINPUT']._serialized_start=3439
+  _globals['_EXECUTORRETAINEDINPUT']._serialized_end=3526
+  _globals['_EXECUTORLOG']._serialized_start=3528
+  _globals['_EXECUTORLOG']._serialized_end=3610
+  _globals['_ATTEMPTREF']._serialized_start=3612
+  _globals['_ATTEMPTREF']._serialized_end=3675
+  _globals['_OPDEFINITION']._serialized_start=3677
+  _globals['_OPDEFINITION']._serialized_end=3745
+  _globals['_FRAMELOCATION']._serialized_start=3747
+  _globals['_FRAMELOCATION']._serialized_end=3848
 # @@protoc_insertion_point(module_scope)

@@ -9,148 +9,144 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToExecutor(_message.Message):
-    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach", "dropped_functions", "give_back")
+    __slots__ = ("hello", "attach_segments", "ops", "functions", "runs", "allocations", "cancellations", "detach_segments", "dropped_functions", "release_unused", "shutdown")
     HELLO_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
-    ALLOCATED_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
     CANCELLATIONS_FIELD_NUMBER: _ClassVar[int]
-    SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
-    ATTACH_FIELD_NUMBER: _ClassVar[int]
-    DETACH_FIELD_NUMBER: _ClassVar[int]
+    DETACH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
-    GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
+    attach_segments: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
     runs: _containers.RepeatedCompositeFieldContainer[ExecutorRun]
-    allocated: _containers.RepeatedCompositeFieldContainer[ExecutorAllocated]
+    allocations: _containers.RepeatedCompositeFieldContainer[ExecutorAllocation]
     cancellations: _containers.RepeatedCompositeFieldContainer[AttemptRef]
-    shutdown: bool
-    attach: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
-    detach: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
+    detach_segments: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
-    give_back: bool
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., give_back: bool = ...) -> None: ...
+    release_unused: bool
+    shutdown: bool
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., attach_segments: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocations: _Optional[_Iterable[_Union[ExecutorAllocation, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., detach_segments: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., release_unused: bool = ..., shutdown: bool = ...) -> None: ...
 
 class FromExecutor(_message.Message):
-    __slots__ = ("ready", "started", "allocate", "finished", "logs", "release", "loaded")
+    __slots__ = ("ready", "logs", "allocation_requests", "loaded_modules", "finished", "releases")
     READY_FIELD_NUMBER: _ClassVar[int]
-    STARTED_FIELD_NUMBER: _ClassVar[int]
-    ALLOCATE_FIELD_NUMBER: _ClassVar[int]
-    FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    LOADED_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LOADED_MODULES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
     ready: ExecutorReady
-    started: _containers.RepeatedCompositeFieldContainer[AttemptRef]
-    allocate: _containers.RepeatedCompositeFieldContainer[ExecutorAllocate]
-    finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
     logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
-    release: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
-    loaded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ..., loaded: _Optional[_Iterable[str]] = ...) -> None: ...
+    allocation_requests: _containers.RepeatedCompositeFieldContainer[ExecutorAllocationRequest]
+    loaded_modules: _containers.RepeatedScalarFieldContainer[str]
+    finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
+    releases: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., allocation_requests: _Optional[_Iterable[_Union[ExecutorAllocationRequest, _Mapping]]] = ..., loaded_modules: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload", "spare")
-    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("protocol_version", "worker_name", "worker_id", "slab_bytes", "max_inline_bytes", "scheduler_address", "scratch_directory", "device", "preload_modules", "spare")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     SLAB_BYTES_FIELD_NUMBER: _ClassVar[int]
-    INLINE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_INLINE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
-    PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_MODULES_FIELD_NUMBER: _ClassVar[int]
     SPARE_FIELD_NUMBER: _ClassVar[int]
-    protocol: int
+    protocol_version: int
     worker_name: str
     worker_id: int
     slab_bytes: int
-    inline_bytes: int
+    max_inline_bytes: int
     scheduler_address: str
     scratch_directory: str
     device: ExecutorDevice
-    preload: _containers.RepeatedScalarFieldContainer[str]
+    preload_modules: _containers.RepeatedScalarFieldContainer[str]
     spare: bool
-    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload: _Optional[_Iterable[str]] = ..., spare: bool = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., max_inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload_modules: _Optional[_Iterable[str]] = ..., spare: bool = ...) -> None: ...
 
 class ExecutorDevice(_message.Message):
-    __slots__ = ("uuid", "ordinal", "memory_handle", "header", "alignment", "driver", "arena_bytes", "neighbours", "arena_libraries")
+    __slots__ = ("uuid", "ordinal", "memory_handle", "slab_header", "alignment_bytes", "driver_library", "arena_bytes", "arena_libraries", "executor_count")
     UUID_FIELD_NUMBER: _ClassVar[int]
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_HANDLE_FIELD_NUMBER: _ClassVar[int]
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    SLAB_HEADER_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_LIBRARY_FIELD_NUMBER: _ClassVar[int]
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
-    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     ARENA_LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_COUNT_FIELD_NUMBER: _ClassVar[int]
     uuid: bytes
     ordinal: int
     memory_handle: bytes
-    header: bytes
-    alignment: int
-    driver: str
+    slab_header: bytes
+    alignment_bytes: int
+    driver_library: str
     arena_bytes: int
-    neighbours: int
     arena_libraries: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ...) -> None: ...
+    executor_count: int
+    def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., slab_header: _Optional[bytes] = ..., alignment_bytes: _Optional[int] = ..., driver_library: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ..., executor_count: _Optional[int] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol", "pid", "language", "segments", "device", "pieces", "spare")
-    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    PID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("protocol_version", "language", "device_opened", "supports_segments", "supports_split_runs", "supports_spare")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    PIECES_FIELD_NUMBER: _ClassVar[int]
-    SPARE_FIELD_NUMBER: _ClassVar[int]
-    protocol: int
-    pid: int
+    DEVICE_OPENED_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_SPLIT_RUNS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_SPARE_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
     language: str
-    segments: bool
-    device: bool
-    pieces: bool
-    spare: bool
-    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ..., pieces: bool = ..., spare: bool = ...) -> None: ...
+    device_opened: bool
+    supports_segments: bool
+    supports_split_runs: bool
+    supports_spare: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., language: _Optional[str] = ..., device_opened: bool = ..., supports_segments: bool = ..., supports_split_runs: bool = ..., supports_spare: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
-    __slots__ = ("segment", "bytes")
-    SEGMENT_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    segment: int
-    bytes: int
-    def __init__(self, segment: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    __slots__ = ("segment_id", "size_bytes")
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    size_bytes: int
+    def __init__(self, segment_id: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecutorDetach(_message.Message):
-    __slots__ = ("segment",)
-    SEGMENT_FIELD_NUMBER: _ClassVar[int]
-    segment: int
-    def __init__(self, segment: _Optional[int] = ...) -> None: ...
+    __slots__ = ("segment_id",)
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    def __init__(self, segment_id: _Optional[int] = ...) -> None: ...
 
 class ExecutorRun(_message.Message):
-    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "key", "timeout_millis", "namespace", "more")
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "more_inputs", "timeout_millis", "key", "namespace")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OP_ID_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
+    MORE_INPUTS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     op_id: int
     arguments: bytes
     inputs: _containers.RepeatedCompositeFieldContainer[ExecutorInput]
-    key: str
+    more_inputs: bool
     timeout_millis: int
+    key: str
     namespace: str
-    more: bool
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., key: _Optional[str] = ..., timeout_millis: _Optional[int] = ..., namespace: _Optional[str] = ..., more: bool = ...) -> None: ...
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., more_inputs: bool = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class ExecutorInput(_message.Message):
     __slots__ = ("header", "frames")
@@ -160,36 +156,36 @@ class ExecutorInput(_message.Message):
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ...) -> None: ...
 
-class ExecutorAllocate(_message.Message):
-    __slots__ = ("request", "task", "frame_bytes", "no_wait")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    TASK_FIELD_NUMBER: _ClassVar[int]
+class ExecutorAllocationRequest(_message.Message):
+    __slots__ = ("request_id", "attempt", "frame_bytes", "no_wait")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     NO_WAIT_FIELD_NUMBER: _ClassVar[int]
-    request: int
-    task: AttemptRef
+    request_id: int
+    attempt: AttemptRef
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
     no_wait: bool
-    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[AttemptRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
 
-class ExecutorAllocated(_message.Message):
-    __slots__ = ("request", "frames", "error")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
+class ExecutorAllocation(_message.Message):
+    __slots__ = ("request_id", "frames", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    request: int
+    request_id: int
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     error: _error_pb2.TaskError
-    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ...) -> None: ...
 
 class ExecutorRelease(_message.Message):
-    __slots__ = ("request",)
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    request: int
-    def __init__(self, request: _Optional[int] = ...) -> None: ...
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class ExecutorFinished(_message.Message):
-    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos", "kept")
+    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos", "retained_inputs")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -197,7 +193,7 @@ class ExecutorFinished(_message.Message):
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     INLINE_FRAMES_FIELD_NUMBER: _ClassVar[int]
     RUN_NANOS_FIELD_NUMBER: _ClassVar[int]
-    KEPT_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_INPUTS_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     error: _error_pb2.TaskError
@@ -205,16 +201,16 @@ class ExecutorFinished(_message.Message):
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
     inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
     run_nanos: int
-    kept: _containers.RepeatedCompositeFieldContainer[ExecutorKept]
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
+    retained_inputs: _containers.RepeatedCompositeFieldContainer[ExecutorRetainedInput]
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., retained_inputs: _Optional[_Iterable[_Union[ExecutorRetainedInput, _Mapping]]] = ...) -> None: ...
 
-class ExecutorKept(_message.Message):
-    __slots__ = ("request", "input")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    INPUT_FIELD_NUMBER: _ClassVar[int]
-    request: int
-    input: int
-    def __init__(self, request: _Optional[int] = ..., input: _Optional[int] = ...) -> None: ...
+class ExecutorRetainedInput(_message.Message):
+    __slots__ = ("request_id", "input_index")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    input_index: int
+    def __init__(self, request_id: _Optional[int] = ..., input_index: _Optional[int] = ...) -> None: ...
 
 class ExecutorLog(_message.Message):
     __slots__ = ("task_id", "stderr", "text")
@@ -243,11 +239,11 @@ class OpDefinition(_message.Message):
     def __init__(self, op_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ...) -> None: ...
 
 class FrameLocation(_message.Message):
-    __slots__ = ("offset", "bytes", "segment")
+    __slots__ = ("offset", "size_bytes", "segment_id")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    bytes: int
-    segment: int
-    def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ..., segment: _Optional[int] = ...) -> None: ...
+    size_bytes: int
+    segment_id: int
+    def __init__(self, offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segment_id: _Optional[int] = ...) -> None: ...

@@ -28,7 +28,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			}
 			return blank[:n]
 		}
-		whole := &executorv1.ToExecutor{Attach: []*executorv1.ExecutorAttach{{Segment: 1}}, Shutdown: true, GiveBack: true, DroppedFunctions: [][]byte{{1}}}
+		whole := &executorv1.ToExecutor{AttachSegments: []*executorv1.ExecutorAttach{{SegmentId: 1}}, Shutdown: true, ReleaseUnused: true, DroppedFunctions: [][]byte{{1}}}
 		for i := range r.IntN(3) {
 			whole.Functions = append(whole.Functions, &millracev1.Function{Hash: []byte{byte(i)}, Payload: some()})
 			whole.Ops = append(whole.Ops, &executorv1.OpDefinition{OpId: uint32(i)})
@@ -53,7 +53,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, e)
 			}
 			want = append(want, x)
-			whole.Runs = append(whole.Runs, inPieces(&executorv1.ExecutorRun{TaskId: uint64(i), Attempt: 1, Arguments: run.Arguments, Inputs: run.Inputs})...)
+			whole.Runs = append(whole.Runs, splitRun(&executorv1.ExecutorRun{TaskId: uint64(i), Attempt: 1, Arguments: run.Arguments, Inputs: run.Inputs})...)
 			whole.Cancellations = append(whole.Cancellations, &executorv1.AttemptRef{TaskId: uint64(i)})
 		}
 		var got []sent
@@ -65,8 +65,8 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			if err != nil || len(b) > maxMessageBytes {
 				t.Fatalf("seed %d: a message of %d bytes: %v", seed, len(b), err)
 			}
-			if len(m.GetAttach()) > 0 != (n == 0) || m.GetShutdown() != (n == len(messages)-1) || m.GetGiveBack() != m.GetShutdown() || len(m.GetDroppedFunctions()) > 0 != m.GetShutdown() {
-				t.Errorf("seed %d: message %d of %d attaches %v, and ends %v", seed, n, len(messages), m.GetAttach(), m.GetShutdown())
+			if len(m.GetAttachSegments()) > 0 != (n == 0) || m.GetShutdown() != (n == len(messages)-1) || m.GetReleaseUnused() != m.GetShutdown() || len(m.GetDroppedFunctions()) > 0 != m.GetShutdown() {
+				t.Errorf("seed %d: message %d of %d attaches %v, and ends %v", seed, n, len(messages), m.GetAttachSegments(), m.GetShutdown())
 			}
 			if len(got) > 0 && len(m.GetFunctions())+len(m.GetOps()) > 0 {
 				t.Errorf("seed %d: functions behind runs", seed)
@@ -86,7 +86,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 				if last.ref.Task != ids.TaskID(x.GetTaskId()) {
 					t.Errorf("seed %d: a piece of t%d behind %v", seed, x.GetTaskId(), last.ref)
 				}
-				more = x.GetMore()
+				more = x.GetMoreInputs()
 			}
 		}
 		if more || len(got) != len(want) || functions != len(whole.GetFunctions()) || cancellations != len(want) {

@@ -24,8 +24,8 @@ const (
 
 // tooLarge returns the error of a run that is too large to be sent to the process at all, nil if it
 // can be sent. The limit exists because arguments and headers of inputs are sent in messages,
-// whose size is limited. pieces: the process accepts a run that is split over several messages.
-func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
+// whose size is limited. splitRuns: the process accepts a run that is split over several messages.
+func tooLarge(r *Run, splitRuns bool) *millracev1.TaskError {
 	if n := len(r.Arguments); n > oneBytes {
 		return excess("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, oneBytes)
 	}
@@ -37,9 +37,9 @@ func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
 			return excess("its input %d has a header of %d bytes, and %d can be sent to an executor: return arrays or bytes in place of lists", i, n, oneBytes)
 		}
 	}
-	if n := messageSize(r); n > oneBytes && !pieces {
+	if n := messageSize(r); n > oneBytes && !splitRuns {
 		return excess("its arguments and the headers of its %d inputs have %d bytes together, of which this executor can be sent %d: it does not say "+
-			"that it understands runs in pieces (ready.pieces)", len(r.Inputs), n, oneBytes)
+			"that it understands split runs (ready.supports_split_runs)", len(r.Inputs), n, oneBytes)
 	}
 	return nil
 }
@@ -61,24 +61,24 @@ func inputSize(in *executorv1.ExecutorInput) int {
 	return 8 + len(in.GetHeader()) + frameBytes*len(in.GetFrames())
 }
 
-// inPieces splits a run by its inputs, so that a piece with several inputs is not much larger than
+// splitRun splits a run by its inputs, so that a part with several inputs is not much larger than
 // partBytes.
-func inPieces(whole *executorv1.ExecutorRun) []*executorv1.ExecutorRun {
+func splitRun(whole *executorv1.ExecutorRun) []*executorv1.ExecutorRun {
 	inputs := whole.GetInputs()
-	pieces := []*executorv1.ExecutorRun{whole}
+	out := []*executorv1.ExecutorRun{whole}
 	first, bytes := 0, runBytes+len(whole.GetArguments())
 	for i, in := range inputs {
 		n := inputSize(in)
 		if bytes+n > partBytes && bytes > runBytes {
-			last := pieces[len(pieces)-1]
-			last.Inputs, last.More = inputs[first:i:i], true
-			pieces = append(pieces, &executorv1.ExecutorRun{TaskId: whole.GetTaskId(), Attempt: whole.GetAttempt()})
+			last := out[len(out)-1]
+			last.Inputs, last.MoreInputs = inputs[first:i:i], true
+			out = append(out, &executorv1.ExecutorRun{TaskId: whole.GetTaskId(), Attempt: whole.GetAttempt()})
 			first, bytes = i, runBytes
 		}
 		bytes += n
 	}
-	pieces[len(pieces)-1].Inputs = inputs[first:]
-	return pieces
+	out[len(out)-1].Inputs = inputs[first:]
+	return out
 }
 
 // parts splits a message into several that are not much larger than partBytes, unless a single item
@@ -89,7 +89,7 @@ func parts(m *executorv1.ToExecutor) []*executorv1.ToExecutor {
 		return []*executorv1.ToExecutor{m}
 	}
 	var out []*executorv1.ToExecutor
-	part := &executorv1.ToExecutor{Hello: m.GetHello(), Attach: m.GetAttach()}
+	part := &executorv1.ToExecutor{Hello: m.GetHello(), AttachSegments: m.GetAttachSegments()}
 	bytes := 0
 	take := func(n int) {
 		if bytes += n; bytes > partBytes && bytes > n {
@@ -108,13 +108,13 @@ func parts(m *executorv1.ToExecutor) []*executorv1.ToExecutor {
 		take(proto.Size(x))
 		part.Runs = append(part.Runs, x)
 	}
-	for _, x := range m.GetAllocated() {
+	for _, x := range m.GetAllocations() {
 		take(proto.Size(x))
-		part.Allocated = append(part.Allocated, x)
+		part.Allocations = append(part.Allocations, x)
 	}
 	// All of these are small, and there are no more of them than of runs and functions.
-	part.Cancellations, part.Detach, part.Shutdown, part.DroppedFunctions = m.GetCancellations(), m.GetDetach(), m.GetShutdown(), m.GetDroppedFunctions()
-	part.GiveBack = m.GetGiveBack()
+	part.Cancellations, part.DetachSegments, part.Shutdown, part.DroppedFunctions = m.GetCancellations(), m.GetDetachSegments(), m.GetShutdown(), m.GetDroppedFunctions()
+	part.ReleaseUnused = m.GetReleaseUnused()
 	out = append(out, part)
 	for _, x := range out {
 		proto.Size(x)
@@ -127,7 +127,7 @@ func (p *process) refuses(r *Run) *Result {
 	if !p.understands && len(r.Spaces) > 0 {
 		return &Result{Ref: r.Ref, NoSegments: true}
 	}
-	if e := tooLarge(r, p.pieces); e != nil {
+	if e := tooLarge(r, p.splitRuns); e != nil {
 		out := failed(r, lifecycle.Failed, e)
 		return &out
 	}
