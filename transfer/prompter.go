@@ -18,8 +18,8 @@ type Prompter interface {
 // that work on before the goroutine blocks.
 type Waiter interface {
 	// Waits is called by the goroutine of the fetch before it waits; left is the expected duration.
-	// A Prompter calls it, and calls it again if the wait takes longer than
-	// that. Waits does not block.
+	// A Prompter calls it, and calls it again if the wait takes longer than that. Waits does not
+	// block.
 	Waits(left time.Duration)
 }
 

@@ -103,8 +103,9 @@ func (p Peer) String() string {
 	return fmt.Sprintf("%s (%s, %s)", p.Name, p.Worker, p.Address)
 }
 
-// Sink receives the objects of a fetch. The goroutine of the fetch calls its methods: Place before
-// Done, and Done exactly once for each object of the request, unless Fetch fails as a whole.
+// Sink receives the objects of a fetch. The goroutine of the fetch calls its methods: Place for
+// each object that the peer has, and afterwards Done. Done is called exactly once for each object
+// of the request, also without Place if the peer does not have it, unless Fetch fails as a whole.
 type Sink interface {
 	// Place provides a region for each frame of the object at index in the request. It may wait for
 	// memory. Its error becomes the error of the object; the rest of the fetch goes on.

@@ -23,8 +23,8 @@ import (
 )
 
 // oneSided is the transfer path of one-sided reads (RDMA, through UCX). It opens UCX at the first
-// use: when a peer connects, or when a fetch has no better path. A cluster on one host,
-// or without the UCX library, never pays for it.
+// use: when a peer connects, or when a fetch has no better path; with --protocol ucx, at the start.
+// Otherwise a cluster on one host, or without the UCX library, never pays for it.
 type oneSided struct {
 	config ucx.Config
 	path   ucx.PathConfig

@@ -32,7 +32,7 @@ type lending struct {
 	read uint64
 }
 
-// shared is an epoch guard that several loans share.
+// sharedGuard is an epoch guard that several loans share.
 type sharedGuard struct {
 	guard *ReadGuard
 	began time.Time

@@ -1,8 +1,8 @@
 // Package flow is a Machine: for each peer it chooses the path on which objects are fetched, and
 // learns from the results. Paths are given best first. For each peer and path it keeps a circuit
 // breaker (two failures shut it, one probe at a time opens it again), the measured rate and
-// latency, and a readable reason why a path is not used. The last path is never shut: some path
-// must be tried, and the last one bounds its own waiting.
+// latency, and a readable reason why a path is not used. The last path is chosen in any state: some
+// path must be tried, and the last one bounds its own waiting.
 package flow
 
 import (
@@ -88,7 +88,8 @@ const (
 	Failed
 	// CannotReach: this path cannot reach the peer.
 	CannotReach
-	// GivenUp: the caller cancelled the fetch, which says nothing about the path.
+	// GivenUp: the end says nothing about the path. The caller cancelled the fetch, for example, or
+	// the path refused only these objects.
 	GivenUp
 )
 
@@ -110,7 +111,7 @@ type route struct {
 	until time.Time
 	// probing: one fetch is testing whether the path works again.
 	probing bool
-	// opened is when the path was last found to work.
+	// opened is when the path last became Open.
 	opened time.Time
 	// small is the time of a small fetch. large is the time per byte of a large one.
 	small, large figure
@@ -119,11 +120,13 @@ type route struct {
 // figure is a measured time in nanoseconds.
 type figure struct {
 	known float64 // 0: not measured
-	// seen counts the measuring fetches that did not wait for a connection, up to firsts.
+	// seen counts the measuring fetches that did not wait for a connection, up to firsts. A proof
+	// sets it to firsts.
 	seen int
 }
 
 type peer struct {
+	// name is any key of the peer; package route uses its address.
 	name   string
 	routes []route // by path, in the order of Config.Paths
 }

@@ -42,8 +42,8 @@ const (
 	rawAsk  byte = 1
 
 	recordBytes = 8
-	// rawChunkBytes is the most data that a record carries. 32 MiB take as much CPU time as this;
-	// smaller records take more.
+	// rawChunkBytes is the most data that a record carries. Records of 32 MiB take as much CPU time
+	// for the same data, and smaller ones take more.
 	rawChunkBytes = 4 << 20
 	// rawCopyBytes: less data than this is copied behind its header and sent together with other
 	// records.

@@ -324,7 +324,7 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 	return nil
 }
 
-// Connect is part of DataServiceServer.
+// Connect is part of PeerServiceServer.
 func (s *Server) Connect(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 	if s.OneSided == nil {
 		return nil, status.Error(codes.Unimplemented, "this worker has no library for one-sided reads")

@@ -21,8 +21,9 @@ const (
 	// threads is the size of a block. With four loads of 16 bytes in flight in each thread they
 	// saturate the link.
 	threads = 512
-	// A block copies one row at a time. A row has at least minRow bytes, so that few bytes still
-	// occupy many blocks, and at most maxRow, so that tables stay short.
+	// A block copies one row at a time. Longer ranges are cut into rows of minRow to maxRow bytes:
+	// into short ones if there are few bytes, so that these still occupy many blocks, and otherwise
+	// into long ones, so that tables stay short.
 	minRow = 16 << 10
 	maxRow = 64 << 10
 	// rowBytes is the size of a row, the same as in the kernel.

@@ -32,7 +32,9 @@ type Mirror struct {
 }
 
 // ownLeases is the first number of the mirror's own leases, far above the numbers of sources. A
-// copy under such a lease stays valid while the lease lasts, whatever happens to the object.
+// copy under such a lease stays valid while the lease lasts, whatever happens to the object. The
+// mirror's own leases last until Release, whatever their ttl: the server of a connection releases
+// those that are left when the connection ends.
 const ownLeases transfer.LeaseID = 1 << 62
 
 func own(id transfer.LeaseID) bool { return id >= ownLeases && id < 2*ownLeases }

@@ -14,8 +14,9 @@
 // goroutine polls, the socket wakes the connection's goroutine. Between hosts the connection begins
 // like a bare stream of package grpcpath, on the same port.
 //
-// Notifications report success only. The scheduler reports every other end of an attempt; only the
-// end of the connection fails the subscriptions that are open on it.
+// A notification reports success, or that the publisher cannot report the object (Unavailable): it
+// does not know the attempt that makes the object. The scheduler reports every other end of an
+// attempt. The end of the connection makes the objects Unavailable that are still subscribed on it.
 package notify
 
 import (
@@ -159,8 +160,8 @@ type publisher struct {
 	count atomic.Int64
 }
 
-// note updates count. REQUIRES: mu is held.
-func (p *publisher) note() { p.count.Store(int64(len(p.subscribed))) }
+// updateCount sets count to the length of subscribed. REQUIRES: mu is held.
+func (p *publisher) updateCount() { p.count.Store(int64(len(p.subscribed))) }
 
 // Subscribe subscribes to an object at a peer.
 func (n *Notifier) Subscribe(peer transfer.Peer, ref transfer.Ref) {
@@ -169,7 +170,7 @@ func (n *Notifier) Subscribe(peer transfer.Peer, ref transfer.Ref) {
 		p.mu.Lock()
 		if !p.ended {
 			p.subscribed[ref] = struct{}{}
-			p.note()
+			p.updateCount()
 			p.mu.Unlock()
 			n.append(&p.writer, appendRef(nil, requestSubscribe, ref))
 			return
@@ -188,7 +189,7 @@ func (n *Notifier) Unsubscribe(peer transfer.Peer, ref transfer.Ref) {
 	}
 	p.mu.Lock()
 	delete(p.subscribed, ref)
-	p.note()
+	p.updateCount()
 	p.mu.Unlock()
 	n.append(&p.writer, appendRef(nil, requestUnsubscribe, ref))
 }
@@ -287,7 +288,7 @@ func (p *publisher) wants(ref transfer.Ref) bool {
 	defer p.mu.Unlock()
 	_, expected := p.subscribed[ref]
 	delete(p.subscribed, ref)
-	p.note()
+	p.updateCount()
 	return expected
 }
 

@@ -70,7 +70,7 @@ import (
 var ErrNotAnIndex = errors.New("not an object index")
 
 const (
-	// DefaultEntries is the default capacity. Such an index takes 8 MiB.
+	// DefaultEntries is the default capacity. Such an index takes 8.25 MiB.
 	DefaultEntries = 32 << 10
 	// DefaultTTL equals the duration of leases in package borrow.
 	DefaultTTL = 10 * time.Second
@@ -104,7 +104,7 @@ func New(entries int, ttl time.Duration) (*Index, error) {
 	}
 	n := uint64(entries) / ways
 	if entries < 2*ways || entries&(entries-1) != 0 || fileBytes(n) > maxFileBytes {
-		return nil, fmt.Errorf("object index: room for %d objects: must be a power of two from 16 to 4 Mi", entries)
+		return nil, fmt.Errorf("object index: room for %d objects: must be a power of two from 16 to 2 Mi", entries)
 	}
 	file, err := sealed("millrace-objindex", int(fileBytes(n)))
 	if err != nil {

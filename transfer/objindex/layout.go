@@ -49,8 +49,8 @@ const (
 	firstBytes = 64 << 10
 )
 
-// A page of slots has one word for each slot, on a cache line of its own. The two lowest bits are
-// the state; the bits above count the uses.
+// A page of slots has a cache line for each slot. Its first word is the slot: the two lowest bits
+// are the state; the bits above count the uses. Its second word counts the bytes that were read.
 const (
 	slots         = 16
 	slotBytes     = 64
