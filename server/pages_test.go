@@ -143,7 +143,7 @@ func TestListsAndWatchesOfDatasetsLeaveKeysAndValuesOut(t *testing.T) {
 	if seen != datasets {
 		t.Errorf("%d of %d datasets were in the snapshot", seen, datasets)
 	}
-	whole, err := c.client.GetDataset(ctx, &pb.GetDatasetRequest{Name: "d-042"})
+	whole, err := c.client.GetDataset(ctx, &pb.GetDatasetRequest{Name: "d-012"})
 	if err != nil || len(whole.GetDataset().GetKeys()) != 3000 || !proto.Equal(whole.GetDataset().GetValue(), value) {
 		t.Errorf("%d keys, %d bytes, %v", len(whole.GetDataset().GetKeys()), whole.GetDataset().GetValueBytes(), err)
 	}
