@@ -532,9 +532,9 @@ func (l *Ledger) settle(o *object, out []Effect) []Effect {
 	return l.free(o, out)
 }
 
-// letGo removes a dropped object from the holds of granted reservations. Such a reservation lives
-// on after its task while a transfer into it is in progress, and before it ends the object may be
-// wanted and fetched again.
+// letGo removes a dropped object from the holds of granted reservations, so that it can be freed at
+// once. A reservation may live on after its task, while a transfer into it is in progress.
+// Meanwhile the object may be wanted and fetched again, and then its id must be free.
 func (l *Ledger) letGo(o *object) {
 	// order-free: each reservation loses the same object.
 	for _, r := range l.reservations {
