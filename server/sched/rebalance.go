@@ -10,7 +10,7 @@ import (
 const (
 	// minMoveMicros is the queue length below which a busy worker keeps its tasks: they would be
 	// done before they could be moved.
-	minMoveMicros = 4000 // microseconds
+	minMoveMicros = 4000
 	// stuckAfter is the silence after which the waiting tasks of a busy worker may move to an idle
 	// one in spite of short estimates. The silence must also be at least as long as the idle worker
 	// would need to fetch their inputs.
@@ -78,6 +78,8 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		if w.state != WorkerStateActive || w.usedSlots <= uint64(w.slots) {
 			continue
 		}
+		// s counts the attempts that could be given back. At least one attempt counts as running,
+		// because the report of its start may be on its way.
 		s := w.assigned - w.preassigned - max(w.running, 1) - w.retracting
 		if s <= 0 {
 			continue
@@ -90,7 +92,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		return 0, false
 	}
 	stuck := m.now.Sub(victim.reportedAt) >= stuckAfter
-	n = min(n, (surplus+1)/2)
+	n = min(n, (surplus+1)/2) // the victim needs tasks, too
 	for i, scanned := len(victim.queue)-1, 0; i >= 0 && scanned < maxScan && moved < n; i-- {
 		ref := victim.queue[i]
 		b, t := m.lookup(ref.Task)
@@ -115,6 +117,8 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 			continue
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))
+		// long means that the task would wait longer at the victim than its move takes, or that
+		// this is not known, because no task of its op has ended yet.
 		long := m.ops[t.op].samples == 0 || victim.load() >= minMoveMicros+fetch
 		if !long && !(stuck && float64(m.now.Sub(victim.reportedAt).Microseconds()) >= fetch) {
 			early = true

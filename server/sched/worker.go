@@ -322,13 +322,15 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 const outsideFactor = 4
 
 // suspect records the kill of a worker that had the task. The sender of a kill is not known, and it
-// is seldom a task; so blame counts a kill as a quarter of a death. But if each of the last killed
-// workers had the task, and some of them were running only this task (alone), the task is the
-// likely cause; streak counts those. Kills by people and by the system also hit workers without the
-// task, and workers that were running others beside it (ran, not alone): such a kill starts the
-// count again. A worker that had the task in its queue, as far as is known, neither counts nor
-// starts the count again: reports of the tasks before it may have been lost with the worker. An
-// orderly end does not count, and a task that succeeds is no suspect any more.
+// is seldom a task; so blame counts a kill as a quarter of a death. There is one pattern that makes
+// the task the likely cause: each of the last killed workers had it, and some of them were running
+// only this task (alone). streak counts the latter.
+//
+//   - The kill of a worker without the task, or of one that was running others beside it (ran, not
+//     alone), starts the count again: people and the system also kill such workers.
+//   - The kill of a worker that had the task only in its queue, as far as is known, changes
+//     nothing: reports of the tasks before it may have been lost with the worker.
+//   - An orderly end does not count, and a task that succeeds is no suspect any more.
 func (m *Machine) suspect(id ids.TaskID, t *task, alone, ran bool) {
 	tr := m.troubleIf(id, t)
 	if tr == nil && !alone {
