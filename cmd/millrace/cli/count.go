@@ -11,7 +11,7 @@ import (
 func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	workers, slots = a.settings.Int("workers"), a.settings.Int("slots")
 	if workers < 0 || workers > 4096 {
-		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for as many as cores", workers)}
+		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for one on each GPU, or without GPUs for each core, 8 at most", workers)}
 	}
 	cores := runtime.NumCPU()
 	switch {

@@ -27,7 +27,7 @@ what to do if that is too little. The exit code is 1 if workers could not run he
 				Python: a.python(), Library: s.String("ucx-library"), TLS: s.String("ucx-tls"), NetDevices: s.String("ucx-net-devices"),
 				LocalDirectory: s.String("local-directory"),
 				GPUs: doctor.GPUs{
-					CUDALibrary: s.String("cuda-library"), NVMLLibrary: s.String("nvml-library"), Topology: a.look(), Retired: a.retired(cmd.Context()),
+					CUDALibrary: s.String("cuda-library"), NVMLLibrary: s.String("nvml-library"), Topology: a.discover(), Retired: a.retired(cmd.Context()),
 				},
 			})
 			if err := a.printFindings(findings); err != nil {

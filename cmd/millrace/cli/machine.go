@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/worker/topology/nvml"
 )
 
-// look discovers the GPUs of this machine, by NVML, else by the CUDA driver. It creates no CUDA
+// discover finds the GPUs of this machine, by NVML, else by the CUDA driver. It creates no CUDA
 // context.
-func (a *app) look() *topology.Topology {
+func (a *app) discover() *topology.Topology {
 	s := a.settings
 	c := topology.Config{
 		Root: os.Getenv("MILLRACE_SYSFS"), DeviceOrder: os.Getenv("CUDA_DEVICE_ORDER"),
@@ -150,7 +150,7 @@ func (a *app) fleet() (*fleet, error) {
 	if kind != "auto" && kind != worker.DeviceCUDA {
 		return nil, usageError{fmt.Errorf("--device %s: auto, host or cuda", kind)}
 	}
-	t := a.look()
+	t := a.discover()
 	if t.Wrong != nil && (kind == worker.DeviceCUDA || len(t.Devices) > 0 || t.Driver != "") {
 		return nil, usageError{fmt.Errorf("%w, or use --device host", t.Wrong)}
 	}
