@@ -133,7 +133,7 @@ api-image: gen ## Write proto/api.binpb, with which lint-proto compares
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
-	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/golangci-lint run --allow-serial-runners ./...
 	.venv/bin/ruff check -q clients/python examples tools
 	.venv/bin/ruff format -q --check clients/python examples tools
 
