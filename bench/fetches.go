@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -31,7 +33,7 @@ func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error)
 			return nil, fmt.Errorf("bench: the fetches of %s: %w", w.GetName(), err)
 		}
 		for _, f := range m.GetFetches() {
-			if f.GetObjects() > 0 && f.GetReadByTaskId() == 0 {
+			if f.GetObjectCount() > 0 && f.GetReadByTaskId() == 0 {
 				out[f.GetTaskId()] = append(out[f.GetTaskId()], f)
 			}
 		}
@@ -45,10 +47,10 @@ func (f fetched) span(tasks ...uint64) time.Duration {
 	var first, last time.Time
 	for _, task := range tasks {
 		for _, x := range f[task] {
-			wanted := x.GetWanted().AsTime()
-			usable := wanted.Add(time.Duration(x.GetUsableNanos()))
-			if first.IsZero() || wanted.Before(first) {
-				first = wanted
+			ordered := x.GetCreateTime().AsTime()
+			usable := ordered.Add(x.GetUsableAfter().AsDuration())
+			if first.IsZero() || ordered.Before(first) {
+				first = ordered
 			}
 			if usable.After(last) {
 				last = usable
@@ -74,8 +76,8 @@ func (f fetched) steps(tasks []uint64) (begun, placed, arrived float64) {
 	var all [3][]time.Duration
 	for _, task := range tasks {
 		for _, x := range f[task] {
-			for i, nanos := range []uint64{x.GetBegunNanos(), x.GetPlacedNanos(), x.GetArrivedNanos()} {
-				all[i] = append(all[i], time.Duration(nanos))
+			for i, after := range []*durationpb.Duration{x.GetBegunAfter(), x.GetPlacedAfter(), x.GetArrivedAfter()} {
+				all[i] = append(all[i], after.AsDuration())
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
 )
@@ -94,27 +96,29 @@ type Account struct {
 }
 
 // nativeTimes returns the sums over all workers.
-func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, nanos [6]uint64, err error) {
+func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, sums [6]time.Duration, err error) {
 	workers, err := c.Client.Workers(ctx)
 	if err != nil {
-		return 0, nanos, err
+		return 0, sums, err
 	}
 	for _, w := range workers {
 		m, err := c.Client.DescribeMemory(ctx, w, 0, 0)
 		if err != nil {
-			return 0, nanos, fmt.Errorf("bench: what %s spends its time on: %w", w.GetName(), err)
+			return 0, sums, fmt.Errorf("bench: what %s spends its time on: %w", w.GetName(), err)
 		}
 		t := m.GetNativeTimes()
 		attempts += t.GetAttempts()
-		for i, n := range [...]uint64{t.GetAdmittedNanos(), t.GetQueuedNanos(), t.GetSubmittedNanos(), t.GetWorkedNanos(), t.GetStoredNanos(), t.GetToldNanos()} {
-			nanos[i] += n
+		for i, d := range [...]*durationpb.Duration{
+			t.GetAdmissionTime(), t.GetQueueTime(), t.GetSubmissionTime(), t.GetDeviceTime(), t.GetStoreTime(), t.GetNotifyTime(),
+		} {
+			sums[i] += d.AsDuration()
 		}
 	}
-	return attempts, nanos, nil
+	return attempts, sums, nil
 }
 
 // account returns the means of the times that were added between two readings.
-func account(attempts uint64, before, after [6]uint64, granularity Micros) (a Account) {
+func account(attempts uint64, before, after [6]time.Duration, granularity Micros) (a Account) {
 	a.Between = granularity
 	for i, to := range [...]*Micros{&a.Admitted, &a.Queued, &a.Submitted, &a.Worked, &a.Stored, &a.Told} {
 		*to = Micros(float64(after[i]-before[i]) / 1e3 / float64(max(attempts, 1)))

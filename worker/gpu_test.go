@@ -109,7 +109,7 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 			if last := tiers[len(tiers)-1]; last.GetName() != "disk" || last.GetWrittenBytes() == 0 {
 				t.Errorf("nothing was written to disk: %v", tiers)
 			}
-			if pinned != worker.NoSpill && (tiers[1].GetName() != "pinned" || tiers[1].GetWrittenBytes() == 0 || tiers[1].GetHeldBytes() == 0) {
+			if pinned != worker.NoSpill && (tiers[1].GetName() != "pinned" || tiers[1].GetWrittenBytes() == 0 || tiers[1].GetObjectBytes() == 0) {
 				t.Errorf("nothing was written to pinned memory: %v", tiers)
 			}
 			for range 2 {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -55,9 +56,18 @@ func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
 	for i := b.written - min(limit, b.written, bookedFetches); i < b.written; i++ {
 		t := &b.ring[i%bookedFetches]
 		out = append(out, &millracev1.MemoryFetch{
-			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), Objects: uint32(t.objects), Bytes: t.bytes, PeerWorkerId: uint32(t.peer), ReadByTaskId: uint64(t.readBy), Wanted: timestamppb.New(t.wanted),
-			BegunNanos: uint64(t.begun), PlacedNanos: uint64(t.placed), ArrivedNanos: uint64(t.arrived), UsableNanos: uint64(t.usable),
+			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), ObjectCount: uint32(t.objects), ObjectBytes: t.bytes,
+			PeerWorkerId: uint32(t.peer), ReadByTaskId: uint64(t.readBy), CreateTime: timestamppb.New(t.wanted),
+			BegunAfter: known(t.begun), PlacedAfter: known(t.placed), ArrivedAfter: known(t.arrived), UsableAfter: known(t.usable),
 		})
 	}
 	return out
+}
+
+// known converts a duration; nil if it is 0, since the fetch did not reach that step.
+func known(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }

@@ -29,7 +29,7 @@ func TestFetchBookHasTheLastOnes(t *testing.T) {
 			t.Fatalf("%d fetches of %d asked for", len(got), limit)
 		}
 		for i, f := range got {
-			if want := uint64(written - len(got) + i + 1); f.GetTaskId() != want || f.GetUsableNanos() != want-1 {
+			if want := uint64(written - len(got) + i + 1); f.GetTaskId() != want || f.GetUsableAfter().AsDuration() != time.Duration(want-1) {
 				t.Fatalf("fetch %d of %d is %v, want that of t%d", i, limit, f, want)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -51,14 +53,14 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
-		r.Story = w.config.Store.Story(task)
+		r.History = w.config.Store.Story(task)
 	}
 	for _, t := range snapshot.Tiers {
 		tier := &millracev1.MemoryTier{
-			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, HeldBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
+			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
 			EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes, WrittenBytes: t.OutBytes, ReadBytes: t.InBytes,
 		}
 		if t.Failed != nil {
@@ -68,8 +70,8 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	}
 	for _, x := range snapshot.Reservations {
 		r.Reservations = append(r.Reservations, &millracev1.MemoryReservation{
-			ReservationId: uint64(x.ID), Holder: x.Holder.String(), Bytes: x.Bytes, LoadBytes: x.LoadBytes, Granted: x.Granted, Urgent: x.Urgent,
-			AgeMillis: uint64(max(time.Since(x.Since), 0) / time.Millisecond),
+			ReservationId: uint64(x.ID), Owner: owner(x.Holder), RequestedBytes: x.Bytes, LoadBytes: x.LoadBytes, Granted: x.Granted, Urgent: x.Urgent,
+			Age: durationpb.New(max(time.Since(x.Since), 0)),
 		})
 	}
 	return r
@@ -80,12 +82,20 @@ func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.M
 		h := &list[i]
 		x := &millracev1.MemoryHolding{
 			TaskId: uint64(h.Object.Task), Generation: uint32(h.Object.Generation), ReservationId: uint64(h.Reservation),
-			SharedBytes: h.SharedBytes, Leases: uint32(h.Leases), NextUse: h.NextUse, Copy: h.Copied, TierBytes: h.TierBytes[:tiers],
+			SharedBytes: h.SharedBytes, LeaseCount: uint32(h.Leases), Copy: h.Copied, TierBytes: h.TierBytes[:tiers],
 		}
 		if h.Reservation != 0 {
-			x.Holder, x.TierBytes[0] = h.Holder.String(), h.Bytes
+			x.Owner, x.TierBytes[0] = owner(h.Holder), h.Bytes
 		} else {
-			x.State = h.State.String()
+			x.State = objectState(h.State)
+			switch h.NextUse {
+			case ledger.NeverUsed:
+				x.Use = &millracev1.MemoryHolding_NextUse{NextUse: millracev1.NextUse_NEXT_USE_NEVER}
+			case ledger.UnknownUse:
+				x.Use = &millracev1.MemoryHolding_NextUse{NextUse: millracev1.NextUse_NEXT_USE_UNKNOWN}
+			default:
+				x.Use = &millracev1.MemoryHolding_NextRank{NextRank: h.NextUse}
+			}
 		}
 		for _, p := range h.Pins {
 			x.Pins = append(x.Pins, w.pinName(p))
@@ -93,6 +103,33 @@ func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.M
 		out = append(out, x)
 	}
 	return out
+}
+
+func objectState(s ledger.State) millracev1.ObjectState {
+	switch s {
+	case ledger.Building:
+		return millracev1.ObjectState_OBJECT_STATE_BUILDING
+	case ledger.Sealed:
+		return millracev1.ObjectState_OBJECT_STATE_SEALED
+	case ledger.Dropped:
+		return millracev1.ObjectState_OBJECT_STATE_DROPPED
+	}
+	return millracev1.ObjectState_OBJECT_STATE_UNSPECIFIED
+}
+
+// owner converts the holder of a reservation.
+func owner(h ledger.Holder) *millracev1.MemoryOwner {
+	switch h.Kind {
+	case ledger.HolderTask:
+		return &millracev1.MemoryOwner{Owner: &millracev1.MemoryOwner_TaskId{TaskId: h.ID}}
+	case ledger.HolderWorker:
+		return &millracev1.MemoryOwner{Owner: &millracev1.MemoryOwner_WorkerId{WorkerId: uint32(h.ID)}}
+	case ledger.HolderClient:
+		return &millracev1.MemoryOwner{Owner: &millracev1.MemoryOwner_WrittenTaskId{WrittenTaskId: h.ID}}
+	case ledger.HolderExecutor:
+		return &millracev1.MemoryOwner{Owner: &millracev1.MemoryOwner_ExecutorSlot{ExecutorSlot: uint32(h.ID)}}
+	}
+	return &millracev1.MemoryOwner{}
 }
 
 // pinName describes the holder of a pin, as in "input t42/a1" or "executor python, pid 4711".

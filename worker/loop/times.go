@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -43,7 +45,7 @@ func (b *timeBook) read() *millracev1.NativeTimes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return &millracev1.NativeTimes{
-		Attempts: b.attempts, AdmittedNanos: uint64(b.sums[0]), QueuedNanos: uint64(b.sums[1]), SubmittedNanos: uint64(b.sums[2]),
-		WorkedNanos: uint64(b.sums[3]), StoredNanos: uint64(b.sums[4]), ToldNanos: uint64(b.sums[5]),
+		Attempts: b.attempts, AdmissionTime: durationpb.New(b.sums[0]), QueueTime: durationpb.New(b.sums[1]), SubmissionTime: durationpb.New(b.sums[2]),
+		DeviceTime: durationpb.New(b.sums[3]), StoreTime: durationpb.New(b.sums[4]), NotifyTime: durationpb.New(b.sums[5]),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
@@ -18,7 +19,8 @@ func TestTimesOfATaskAddUp(t *testing.T) {
 	// It was submitted at 30, when the call before it and also its own work had ended.
 	b.write(&runTimes{known: at(0), handed: at(1), begun: at(3), submitted: at(30), worked: at(29), stored: at(35)}, at(41))
 	want := &millracev1.NativeTimes{
-		Attempts: 2, AdmittedNanos: 1 + 1, QueuedNanos: 2 + 2, SubmittedNanos: 3 + 27, WorkedNanos: 4 + 0, StoredNanos: 5 + 5, ToldNanos: 6 + 6,
+		Attempts: 2, AdmissionTime: durationpb.New(1 + 1), QueueTime: durationpb.New(2 + 2), SubmissionTime: durationpb.New(3 + 27),
+		DeviceTime: durationpb.New(4 + 0), StoreTime: durationpb.New(5 + 5), NotifyTime: durationpb.New(6 + 6),
 	}
 	if got := b.read(); !proto.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

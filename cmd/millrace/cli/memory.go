@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -99,7 +100,7 @@ func (a *app) printMemory(all []workerMemory) error {
 			w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 			memoryTable(w, x)
 			memoryFetches(w, x)
-			memoryStory(w, x)
+			memoryHistory(w, x)
 			if err := w.Flush(); err != nil {
 				return err
 			}
@@ -155,9 +156,8 @@ func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Tas
 
 // memoryWait describes the memory that a task waits for.
 func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
-	holder := fmt.Sprintf("t%d", task)
 	for before, r := range m.GetReservations() {
-		if r.GetHolder() != holder {
+		if r.GetOwner().GetTaskId() != task {
 			continue
 		}
 		if r.GetGranted() && r.GetLoadBytes() > 0 {
@@ -167,7 +167,7 @@ func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 			continue
 		}
 		var text strings.Builder
-		fmt.Fprintf(&text, "; it has waited %v for memory: %s for its result", time.Duration(r.GetAgeMillis())*time.Millisecond, size(r.GetBytes()))
+		fmt.Fprintf(&text, "; it has waited %v for memory: %s for its result", r.GetAge().AsDuration().Round(time.Millisecond), size(r.GetRequestedBytes()))
 		if n := r.GetLoadBytes(); n > 0 {
 			fmt.Fprintf(&text, " and %s for inputs that are to be read back", size(n))
 		}
@@ -179,7 +179,7 @@ func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 			}
 		}
 		for i, h := range m.GetLargest() {
-			who := h.GetHolder()
+			who := ownerName(h.GetOwner())
 			if h.GetReservationId() == 0 {
 				who = fmt.Sprintf("the result of t%d", h.GetTaskId())
 			}
@@ -197,14 +197,14 @@ func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 func memoryTable(w io.Writer, x workerMemory) {
 	m := x.memory
 	_, _ = fmt.Fprintf(w, "%s (w%d): %s of %s beside the tiers, %s resident without the slab\n",
-		plain(x.worker.GetName()), x.worker.GetWorkerId(), several(int(m.GetSmallObjects()), "small object"), size(m.GetSmallBytes()), size(m.GetRssBytes()))
+		plain(x.worker.GetName()), x.worker.GetWorkerId(), several(int(m.GetSmallObjectCount()), "small object"), size(m.GetSmallObjectBytes()), size(m.GetRssBytes()))
 	row(w, "TIER", "SIZE", "USED", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
 	for _, t := range m.GetTiers() {
 		state := "ok"
 		if t.GetFailure() != "" {
 			state = t.GetFailure()
 		}
-		row(w, t.GetName(), size(t.GetSizeBytes()), size(t.GetUsedBytes()), size(t.GetHeldBytes()), size(t.GetCleanBytes()), size(t.GetEvictableBytes()),
+		row(w, t.GetName(), size(t.GetSizeBytes()), size(t.GetUsedBytes()), size(t.GetObjectBytes()), size(t.GetCleanBytes()), size(t.GetEvictableBytes()),
 			size(t.GetLeavingBytes()), size(t.GetComingBytes()), size(t.GetWrittenBytes()), size(t.GetReadBytes()), state)
 	}
 	var tiers []string
@@ -222,9 +222,9 @@ func memoryTable(w io.Writer, x workerMemory) {
 		row(w, "")
 		row(w, anys(slices.Concat([]string{list.title}, tiers, []string{"STATE", "NEXT USE", "KEPT BY"}))...)
 		for _, h := range list.holdings {
-			name, state := fmt.Sprintf("t%d/a%d", h.GetTaskId(), h.GetGeneration()), h.GetState()
+			name, state := fmt.Sprintf("t%d/a%d", h.GetTaskId(), h.GetGeneration()), strings.ToLower(short(h.GetState(), "OBJECT_STATE_"))
 			if h.GetReservationId() != 0 {
-				name, state = fmt.Sprintf("reservation %d of %s", h.GetReservationId(), h.GetHolder()), "set aside"
+				name, state = fmt.Sprintf("reservation %d of %s", h.GetReservationId(), ownerName(h.GetOwner())), "set aside"
 			}
 			if h.GetCopy() {
 				state += " copy"
@@ -248,7 +248,7 @@ func memoryTable(w io.Writer, x workerMemory) {
 		if r.GetGranted() {
 			state = "granted"
 		}
-		row(w, r.GetReservationId(), r.GetHolder(), size(r.GetBytes()), size(r.GetLoadBytes()), state, (time.Duration(r.GetAgeMillis()) * time.Millisecond).String())
+		row(w, r.GetReservationId(), ownerName(r.GetOwner()), size(r.GetRequestedBytes()), size(r.GetLoadBytes()), state, r.GetAge().AsDuration().Round(time.Millisecond).String())
 	}
 }
 
@@ -260,22 +260,37 @@ func memoryFetches(w io.Writer, x workerMemory) {
 		row(w, "FETCHED", "OBJECTS", "BYTES", "FROM", "BEGUN AFTER", "PLACED", "ARRIVED", "USABLE")
 	}
 	for _, f := range x.memory.GetFetches() {
-		cells := []any{fmt.Sprintf("t%d/a%d", f.GetTaskId(), f.GetGeneration()), f.GetObjects(), size(f.GetBytes()), fmt.Sprintf("w%d", f.GetPeerWorkerId())}
+		cells := []any{fmt.Sprintf("t%d/a%d", f.GetTaskId(), f.GetGeneration()), f.GetObjectCount(), size(f.GetObjectBytes()), fmt.Sprintf("w%d", f.GetPeerWorkerId())}
 		if by := f.GetReadByTaskId(); by != 0 {
-			row(w, append(cells, fmt.Sprintf("read in place by t%d", by), "-", "-", time.Duration(f.GetUsableNanos()).Round(time.Microsecond).String())...)
+			row(w, append(cells, fmt.Sprintf("read in place by t%d", by), "-", "-", f.GetUsableAfter().AsDuration().Round(time.Microsecond).String())...)
 			continue
 		}
-		for _, nanos := range []uint64{f.GetBegunNanos(), f.GetPlacedNanos(), f.GetArrivedNanos(), f.GetUsableNanos()} {
-			cells = append(cells, time.Duration(nanos).Round(time.Microsecond).String())
+		for _, after := range []*durationpb.Duration{f.GetBegunAfter(), f.GetPlacedAfter(), f.GetArrivedAfter(), f.GetUsableAfter()} {
+			cells = append(cells, after.AsDuration().Round(time.Microsecond).String())
 		}
 		row(w, cells...)
 	}
 }
 
-func memoryStory(w io.Writer, x workerMemory) {
-	for _, line := range x.memory.GetStory() {
+func memoryHistory(w io.Writer, x workerMemory) {
+	for _, line := range x.memory.GetHistory() {
 		row(w, line)
 	}
+}
+
+// ownerName names the owner of a reservation, as in "t42" or "executor 1".
+func ownerName(o *millracev1.MemoryOwner) string {
+	switch owner := o.GetOwner().(type) {
+	case *millracev1.MemoryOwner_TaskId:
+		return fmt.Sprintf("t%d", owner.TaskId)
+	case *millracev1.MemoryOwner_WorkerId:
+		return fmt.Sprintf("w%d", owner.WorkerId)
+	case *millracev1.MemoryOwner_WrittenTaskId:
+		return fmt.Sprintf("a client that writes t%d", owner.WrittenTaskId)
+	case *millracev1.MemoryOwner_ExecutorSlot:
+		return fmt.Sprintf("executor %d", owner.ExecutorSlot)
+	}
+	return "unknown"
 }
 
 // usesInOrder returns the sorted ranks of the next use of all listed objects. Only the order of
@@ -283,39 +298,30 @@ func memoryStory(w io.Writer, x workerMemory) {
 func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
 	var ranks []uint64
 	for _, h := range slices.Concat(m.GetLargest(), m.GetPinned()) {
-		if n := h.GetNextUse(); h.GetReservationId() == 0 && n < unknownUse {
-			ranks = append(ranks, n)
+		if use, ok := h.GetUse().(*millracev1.MemoryHolding_NextRank); ok {
+			ranks = append(ranks, use.NextRank)
 		}
 	}
 	slices.Sort(ranks)
 	return slices.Compact(ranks)
 }
 
-// unknownUse and neverUsed are special values of NextUse, not ranks.
-const (
-	unknownUse = 1<<64 - 2
-	neverUsed  = 1<<64 - 1
-)
-
 // nextUse returns the position of an object in the order of next uses ("1st"), or the reason why it
 // has none.
 func nextUse(h *millracev1.MemoryHolding, order []uint64) string {
-	switch n := h.GetNextUse(); {
-	case h.GetReservationId() != 0:
-		return "-"
-	case n == neverUsed:
-		return "never"
-	case n == unknownUse:
-		return "unknown"
-	default:
-		at, _ := slices.BinarySearch(order, n)
+	switch use := h.GetUse().(type) {
+	case *millracev1.MemoryHolding_NextRank:
+		at, _ := slices.BinarySearch(order, use.NextRank)
 		return humanize.Ordinal(at + 1)
+	case *millracev1.MemoryHolding_NextUse:
+		return strings.ToLower(short(use.NextUse, "NEXT_USE_"))
 	}
+	return "-"
 }
 
 func keptBy(h *millracev1.MemoryHolding) string {
 	kept := h.GetPins()
-	if n := h.GetLeases(); n > 0 {
+	if n := h.GetLeaseCount(); n > 0 {
 		kept = append(kept, fmt.Sprintf("%d read leases", n))
 	}
 	if len(kept) == 0 {

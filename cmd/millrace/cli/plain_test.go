@@ -44,9 +44,17 @@ func TestErrorsSpeakOfCommands(t *testing.T) {
 
 // NextUse is a rank of which only the order matters. The command shows the position in that order.
 func TestNextUseIsAPlaceInTheOrder(t *testing.T) {
+	rank := func(n uint64) *millracev1.MemoryHolding {
+		return &millracev1.MemoryHolding{Use: &millracev1.MemoryHolding_NextRank{NextRank: n}}
+	}
+	none := func(why millracev1.NextUse) *millracev1.MemoryHolding {
+		return &millracev1.MemoryHolding{Use: &millracev1.MemoryHolding_NextUse{NextUse: why}}
+	}
 	m := &millracev1.DescribeMemoryResponse{
-		Largest: []*millracev1.MemoryHolding{{NextUse: 9223090561878065172}, {NextUse: 7}, {NextUse: unknownUse}, {NextUse: neverUsed}, {NextUse: 7}, {NextUse: 3, ReservationId: 1}},
-		Pinned:  []*millracev1.MemoryHolding{{NextUse: 9}},
+		Largest: []*millracev1.MemoryHolding{
+			rank(9223090561878065172), rank(7), none(millracev1.NextUse_NEXT_USE_UNKNOWN), none(millracev1.NextUse_NEXT_USE_NEVER), rank(7), {ReservationId: 1},
+		},
+		Pinned: []*millracev1.MemoryHolding{rank(9)},
 	}
 	order, got := usesInOrder(m), ""
 	for _, h := range m.GetLargest() {

@@ -12,6 +12,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -25,12 +26,123 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ObjectState is the state of an object in a worker's memory.
+type ObjectState int32
+
+const (
+	// Not set: the holding is a reservation.
+	ObjectState_OBJECT_STATE_UNSPECIFIED ObjectState = 0
+	// Its bytes are being written; nobody can read it.
+	ObjectState_OBJECT_STATE_BUILDING ObjectState = 1
+	// It is complete and does not change any more.
+	ObjectState_OBJECT_STATE_SEALED ObjectState = 2
+	// It is not wanted any more, and is freed when its last reader has ended.
+	ObjectState_OBJECT_STATE_DROPPED ObjectState = 3
+)
+
+// Enum value maps for ObjectState.
+var (
+	ObjectState_name = map[int32]string{
+		0: "OBJECT_STATE_UNSPECIFIED",
+		1: "OBJECT_STATE_BUILDING",
+		2: "OBJECT_STATE_SEALED",
+		3: "OBJECT_STATE_DROPPED",
+	}
+	ObjectState_value = map[string]int32{
+		"OBJECT_STATE_UNSPECIFIED": 0,
+		"OBJECT_STATE_BUILDING":    1,
+		"OBJECT_STATE_SEALED":      2,
+		"OBJECT_STATE_DROPPED":     3,
+	}
+)
+
+func (x ObjectState) Enum() *ObjectState {
+	p := new(ObjectState)
+	*p = x
+	return p
+}
+
+func (x ObjectState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ObjectState) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_memory_proto_enumTypes[0].Descriptor()
+}
+
+func (ObjectState) Type() protoreflect.EnumType {
+	return &file_millrace_v1_memory_proto_enumTypes[0]
+}
+
+func (x ObjectState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ObjectState.Descriptor instead.
+func (ObjectState) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{0}
+}
+
+// NextUse says why an object has no rank of a next use.
+type NextUse int32
+
+const (
+	// Not set: the holding is a reservation.
+	NextUse_NEXT_USE_UNSPECIFIED NextUse = 0
+	// No task will need it.
+	NextUse_NEXT_USE_NEVER NextUse = 1
+	// The worker does not know whether a task will need it.
+	NextUse_NEXT_USE_UNKNOWN NextUse = 2
+)
+
+// Enum value maps for NextUse.
+var (
+	NextUse_name = map[int32]string{
+		0: "NEXT_USE_UNSPECIFIED",
+		1: "NEXT_USE_NEVER",
+		2: "NEXT_USE_UNKNOWN",
+	}
+	NextUse_value = map[string]int32{
+		"NEXT_USE_UNSPECIFIED": 0,
+		"NEXT_USE_NEVER":       1,
+		"NEXT_USE_UNKNOWN":     2,
+	}
+)
+
+func (x NextUse) Enum() *NextUse {
+	p := new(NextUse)
+	*p = x
+	return p
+}
+
+func (x NextUse) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NextUse) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_memory_proto_enumTypes[1].Descriptor()
+}
+
+func (NextUse) Type() protoreflect.EnumType {
+	return &file_millrace_v1_memory_proto_enumTypes[1]
+}
+
+func (x NextUse) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NextUse.Descriptor instead.
+func (NextUse) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{1}
+}
+
 // DescribeMemoryRequest requests a description.
 type DescribeMemoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the largest holders and pins to name. 0 means 20.
+	// Number of the largest holdings and pins to name. 0 means 20.
 	Limit uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// A task; the answer has the history of its result. 0: none.
+	// A task, by its number; a worker does not know keys. The answer has the history of its result.
+	// 0: none.
 	TaskId        uint64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -83,9 +195,9 @@ func (x *DescribeMemoryRequest) GetTaskId() uint64 {
 // DescribeMemoryResponse describes the memory of one worker at one moment.
 type DescribeMemoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tiers, fastest first: the slab, then disk.
+	// The tiers, fastest first: the slab, then pinned host memory (below a slab on a GPU), then disk.
 	Tiers []*MemoryTier `protobuf:"bytes,1,rep,name=tiers,proto3" json:"tiers,omitempty"`
-	// The largest holders of the slab, the largest first, then those of the tiers below.
+	// The largest holdings in the slab, the largest first, then those in the tiers below.
 	Largest []*MemoryHolding `protobuf:"bytes,2,rep,name=largest,proto3" json:"largest,omitempty"`
 	// The largest objects that cannot leave the slab now.
 	Pinned []*MemoryHolding `protobuf:"bytes,3,rep,name=pinned,proto3" json:"pinned,omitempty"`
@@ -93,15 +205,15 @@ type DescribeMemoryResponse struct {
 	// granted.
 	Reservations []*MemoryReservation `protobuf:"bytes,4,rep,name=reservations,proto3" json:"reservations,omitempty"`
 	// Number of objects outside of all tiers, because they are small.
-	SmallObjects uint64 `protobuf:"varint,5,opt,name=small_objects,json=smallObjects,proto3" json:"small_objects,omitempty"`
+	SmallObjectCount uint64 `protobuf:"varint,5,opt,name=small_object_count,json=smallObjectCount,proto3" json:"small_object_count,omitempty"`
 	// Their size in bytes.
-	SmallBytes uint64 `protobuf:"varint,6,opt,name=small_bytes,json=smallBytes,proto3" json:"small_bytes,omitempty"`
+	SmallObjectBytes uint64 `protobuf:"varint,6,opt,name=small_object_bytes,json=smallObjectBytes,proto3" json:"small_object_bytes,omitempty"`
 	// Resident set size of the worker without the slab, in bytes.
 	RssBytes uint64 `protobuf:"varint,7,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
-	// The history of the task's result on this worker, oldest first: when it was made, pinned and
-	// read, why it left and when it came back. The worker remembers about a thousand events of all
-	// objects together.
-	Story []string `protobuf:"bytes,8,rep,name=story,proto3" json:"story,omitempty"`
+	// The history of the task's result on this worker, oldest first, for people: when it was made,
+	// pinned and read, why it left and when it came back. The worker remembers about a thousand
+	// events of all objects together.
+	History []string `protobuf:"bytes,8,rep,name=history,proto3" json:"history,omitempty"`
 	// The last fetches that have ended, oldest first; at most `limit`, and at most 256.
 	Fetches []*MemoryFetch `protobuf:"bytes,9,rep,name=fetches,proto3" json:"fetches,omitempty"`
 	// The parts of the time of its native operations.
@@ -168,16 +280,16 @@ func (x *DescribeMemoryResponse) GetReservations() []*MemoryReservation {
 	return nil
 }
 
-func (x *DescribeMemoryResponse) GetSmallObjects() uint64 {
+func (x *DescribeMemoryResponse) GetSmallObjectCount() uint64 {
 	if x != nil {
-		return x.SmallObjects
+		return x.SmallObjectCount
 	}
 	return 0
 }
 
-func (x *DescribeMemoryResponse) GetSmallBytes() uint64 {
+func (x *DescribeMemoryResponse) GetSmallObjectBytes() uint64 {
 	if x != nil {
-		return x.SmallBytes
+		return x.SmallObjectBytes
 	}
 	return 0
 }
@@ -189,9 +301,9 @@ func (x *DescribeMemoryResponse) GetRssBytes() uint64 {
 	return 0
 }
 
-func (x *DescribeMemoryResponse) GetStory() []string {
+func (x *DescribeMemoryResponse) GetHistory() []string {
 	if x != nil {
-		return x.Story
+		return x.History
 	}
 	return nil
 }
@@ -211,29 +323,28 @@ func (x *DescribeMemoryResponse) GetNativeTimes() *NativeTimes {
 }
 
 // NativeTimes are sums over the successful attempts of native operations since the worker started,
-// in nanoseconds, in the order of a task's life. Between two tasks of a chain on one worker there
-// is no other time.
+// in the order of a task's life. Between two tasks of a chain on one worker there is no other time.
 type NativeTimes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of attempts.
 	Attempts uint64 `protobuf:"varint,1,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// From the notification that the last input exists until the attempt enters the queue of a slot:
 	// admission, memory, fetches from other workers, and the wait for a slot.
-	AdmittedNanos uint64 `protobuf:"varint,2,opt,name=admitted_nanos,json=admittedNanos,proto3" json:"admitted_nanos,omitempty"`
+	AdmissionTime *durationpb.Duration `protobuf:"bytes,2,opt,name=admission_time,json=admissionTime,proto3" json:"admission_time,omitempty"`
 	// From then until the slot began with the attempt.
-	QueuedNanos uint64 `protobuf:"varint,3,opt,name=queued_nanos,json=queuedNanos,proto3" json:"queued_nanos,omitempty"`
+	QueueTime *durationpb.Duration `protobuf:"bytes,3,opt,name=queue_time,json=queueTime,proto3" json:"queue_time,omitempty"`
 	// From then until the work was submitted to the device: arguments, memory for the result,
 	// launches. For operations on the CPU, and for those that wait for the device in between, this is
 	// all of the work.
-	SubmittedNanos uint64 `protobuf:"varint,4,opt,name=submitted_nanos,json=submittedNanos,proto3" json:"submitted_nanos,omitempty"`
+	SubmissionTime *durationpb.Duration `protobuf:"bytes,4,opt,name=submission_time,json=submissionTime,proto3" json:"submission_time,omitempty"`
 	// From then, or from the end of the previous call of the slot if that was later, until the worker
 	// saw the end of the work.
-	WorkedNanos uint64 `protobuf:"varint,5,opt,name=worked_nanos,json=workedNanos,proto3" json:"worked_nanos,omitempty"`
+	DeviceTime *durationpb.Duration `protobuf:"bytes,5,opt,name=device_time,json=deviceTime,proto3" json:"device_time,omitempty"`
 	// From then until the result was stored.
-	StoredNanos uint64 `protobuf:"varint,6,opt,name=stored_nanos,json=storedNanos,proto3" json:"stored_nanos,omitempty"`
+	StoreTime *durationpb.Duration `protobuf:"bytes,6,opt,name=store_time,json=storeTime,proto3" json:"store_time,omitempty"`
 	// From then until the worker had recorded the result, and had notified the tasks and peers that
 	// wait for it.
-	ToldNanos     uint64 `protobuf:"varint,7,opt,name=told_nanos,json=toldNanos,proto3" json:"told_nanos,omitempty"`
+	NotifyTime    *durationpb.Duration `protobuf:"bytes,7,opt,name=notify_time,json=notifyTime,proto3" json:"notify_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,50 +386,50 @@ func (x *NativeTimes) GetAttempts() uint64 {
 	return 0
 }
 
-func (x *NativeTimes) GetAdmittedNanos() uint64 {
+func (x *NativeTimes) GetAdmissionTime() *durationpb.Duration {
 	if x != nil {
-		return x.AdmittedNanos
+		return x.AdmissionTime
 	}
-	return 0
+	return nil
 }
 
-func (x *NativeTimes) GetQueuedNanos() uint64 {
+func (x *NativeTimes) GetQueueTime() *durationpb.Duration {
 	if x != nil {
-		return x.QueuedNanos
+		return x.QueueTime
 	}
-	return 0
+	return nil
 }
 
-func (x *NativeTimes) GetSubmittedNanos() uint64 {
+func (x *NativeTimes) GetSubmissionTime() *durationpb.Duration {
 	if x != nil {
-		return x.SubmittedNanos
+		return x.SubmissionTime
 	}
-	return 0
+	return nil
 }
 
-func (x *NativeTimes) GetWorkedNanos() uint64 {
+func (x *NativeTimes) GetDeviceTime() *durationpb.Duration {
 	if x != nil {
-		return x.WorkedNanos
+		return x.DeviceTime
 	}
-	return 0
+	return nil
 }
 
-func (x *NativeTimes) GetStoredNanos() uint64 {
+func (x *NativeTimes) GetStoreTime() *durationpb.Duration {
 	if x != nil {
-		return x.StoredNanos
+		return x.StoreTime
 	}
-	return 0
+	return nil
 }
 
-func (x *NativeTimes) GetToldNanos() uint64 {
+func (x *NativeTimes) GetNotifyTime() *durationpb.Duration {
 	if x != nil {
-		return x.ToldNanos
+		return x.NotifyTime
 	}
-	return 0
+	return nil
 }
 
-// MemoryFetch is one request of the worker to another one, for objects that its tasks need. Times
-// in nanoseconds count from the moment at which the fetch was ordered.
+// MemoryFetch is one request of the worker to another one, for objects that its tasks need. The
+// durations count from `create_time`.
 type MemoryFetch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Task that made the first of the objects.
@@ -326,25 +437,25 @@ type MemoryFetch struct {
 	// Generation of that object.
 	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Number of objects that arrived.
-	Objects uint32 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	ObjectCount uint32 `protobuf:"varint,3,opt,name=object_count,json=objectCount,proto3" json:"object_count,omitempty"`
 	// Their size in bytes.
-	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	ObjectBytes uint64 `protobuf:"varint,4,opt,name=object_bytes,json=objectBytes,proto3" json:"object_bytes,omitempty"`
 	// The worker from which they were fetched.
 	PeerWorkerId uint32 `protobuf:"varint,5,opt,name=peer_worker_id,json=peerWorkerId,proto3" json:"peer_worker_id,omitempty"`
-	// Time at which it was ordered, by the clock of the worker's host.
-	Wanted *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	// Time until the request began, in nanoseconds.
-	BegunNanos uint64 `protobuf:"varint,6,opt,name=begun_nanos,json=begunNanos,proto3" json:"begun_nanos,omitempty"`
-	// Time until the first object was found at the other worker and had a place here, in nanoseconds.
-	PlacedNanos uint64 `protobuf:"varint,7,opt,name=placed_nanos,json=placedNanos,proto3" json:"placed_nanos,omitempty"`
-	// Time until the last object was here and valid, in nanoseconds.
-	ArrivedNanos uint64 `protobuf:"varint,8,opt,name=arrived_nanos,json=arrivedNanos,proto3" json:"arrived_nanos,omitempty"`
-	// Time until the waiting tasks could continue, in nanoseconds.
-	UsableNanos uint64 `protobuf:"varint,9,opt,name=usable_nanos,json=usableNanos,proto3" json:"usable_nanos,omitempty"`
 	// The task whose kernel read the object in place, at the other worker. Then no bytes arrived
-	// here, and all times are 0 except usable_nanos, the time until the kernel had ended. 0: the
+	// here, and all durations are absent except `usable_after`, at which the kernel had ended. 0: the
 	// objects were fetched.
-	ReadByTaskId  uint64 `protobuf:"varint,11,opt,name=read_by_task_id,json=readByTaskId,proto3" json:"read_by_task_id,omitempty"`
+	ReadByTaskId uint64 `protobuf:"varint,6,opt,name=read_by_task_id,json=readByTaskId,proto3" json:"read_by_task_id,omitempty"`
+	// Time at which the fetch was ordered, by the clock of the worker's host.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Time until the request began.
+	BegunAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=begun_after,json=begunAfter,proto3" json:"begun_after,omitempty"`
+	// Time until the first object was found at the other worker and had a place here.
+	PlacedAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=placed_after,json=placedAfter,proto3" json:"placed_after,omitempty"`
+	// Time until the last object was here and valid.
+	ArrivedAfter *durationpb.Duration `protobuf:"bytes,10,opt,name=arrived_after,json=arrivedAfter,proto3" json:"arrived_after,omitempty"`
+	// Time until the waiting tasks could continue.
+	UsableAfter   *durationpb.Duration `protobuf:"bytes,11,opt,name=usable_after,json=usableAfter,proto3" json:"usable_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,16 +504,16 @@ func (x *MemoryFetch) GetGeneration() uint32 {
 	return 0
 }
 
-func (x *MemoryFetch) GetObjects() uint32 {
+func (x *MemoryFetch) GetObjectCount() uint32 {
 	if x != nil {
-		return x.Objects
+		return x.ObjectCount
 	}
 	return 0
 }
 
-func (x *MemoryFetch) GetBytes() uint64 {
+func (x *MemoryFetch) GetObjectBytes() uint64 {
 	if x != nil {
-		return x.Bytes
+		return x.ObjectBytes
 	}
 	return 0
 }
@@ -414,41 +525,6 @@ func (x *MemoryFetch) GetPeerWorkerId() uint32 {
 	return 0
 }
 
-func (x *MemoryFetch) GetWanted() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Wanted
-	}
-	return nil
-}
-
-func (x *MemoryFetch) GetBegunNanos() uint64 {
-	if x != nil {
-		return x.BegunNanos
-	}
-	return 0
-}
-
-func (x *MemoryFetch) GetPlacedNanos() uint64 {
-	if x != nil {
-		return x.PlacedNanos
-	}
-	return 0
-}
-
-func (x *MemoryFetch) GetArrivedNanos() uint64 {
-	if x != nil {
-		return x.ArrivedNanos
-	}
-	return 0
-}
-
-func (x *MemoryFetch) GetUsableNanos() uint64 {
-	if x != nil {
-		return x.UsableNanos
-	}
-	return 0
-}
-
 func (x *MemoryFetch) GetReadByTaskId() uint64 {
 	if x != nil {
 		return x.ReadByTaskId
@@ -456,17 +532,52 @@ func (x *MemoryFetch) GetReadByTaskId() uint64 {
 	return 0
 }
 
+func (x *MemoryFetch) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *MemoryFetch) GetBegunAfter() *durationpb.Duration {
+	if x != nil {
+		return x.BegunAfter
+	}
+	return nil
+}
+
+func (x *MemoryFetch) GetPlacedAfter() *durationpb.Duration {
+	if x != nil {
+		return x.PlacedAfter
+	}
+	return nil
+}
+
+func (x *MemoryFetch) GetArrivedAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ArrivedAfter
+	}
+	return nil
+}
+
+func (x *MemoryFetch) GetUsableAfter() *durationpb.Duration {
+	if x != nil {
+		return x.UsableAfter
+	}
+	return nil
+}
+
 // MemoryTier is one kind of memory. Sizes include rounding to blocks.
 type MemoryTier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: "slab", "disk".
+	// Name: "slab", "pinned", "disk".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Capacity in bytes.
 	SizeBytes uint64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// Bytes in use for any purpose.
 	UsedBytes uint64 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	// Bytes of objects.
-	HeldBytes uint64 `protobuf:"varint,4,opt,name=held_bytes,json=heldBytes,proto3" json:"held_bytes,omitempty"`
+	ObjectBytes uint64 `protobuf:"varint,4,opt,name=object_bytes,json=objectBytes,proto3" json:"object_bytes,omitempty"`
 	// Of these, bytes that a tier below has as well.
 	CleanBytes uint64 `protobuf:"varint,5,opt,name=clean_bytes,json=cleanBytes,proto3" json:"clean_bytes,omitempty"`
 	// Bytes that could leave at present.
@@ -536,9 +647,9 @@ func (x *MemoryTier) GetUsedBytes() uint64 {
 	return 0
 }
 
-func (x *MemoryTier) GetHeldBytes() uint64 {
+func (x *MemoryTier) GetObjectBytes() uint64 {
 	if x != nil {
-		return x.HeldBytes
+		return x.ObjectBytes
 	}
 	return 0
 }
@@ -592,39 +703,165 @@ func (x *MemoryTier) GetFailure() string {
 	return ""
 }
 
+// MemoryOwner is the party that has a reservation.
+type MemoryOwner struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one. Absent: it is not known.
+	//
+	// Types that are valid to be assigned to Owner:
+	//
+	//	*MemoryOwner_TaskId
+	//	*MemoryOwner_WorkerId
+	//	*MemoryOwner_WrittenTaskId
+	//	*MemoryOwner_ExecutorSlot
+	Owner         isMemoryOwner_Owner `protobuf_oneof:"owner"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryOwner) Reset() {
+	*x = MemoryOwner{}
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryOwner) ProtoMessage() {}
+
+func (x *MemoryOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryOwner.ProtoReflect.Descriptor instead.
+func (*MemoryOwner) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *MemoryOwner) GetOwner() isMemoryOwner_Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *MemoryOwner) GetTaskId() uint64 {
+	if x != nil {
+		if x, ok := x.Owner.(*MemoryOwner_TaskId); ok {
+			return x.TaskId
+		}
+	}
+	return 0
+}
+
+func (x *MemoryOwner) GetWorkerId() uint32 {
+	if x != nil {
+		if x, ok := x.Owner.(*MemoryOwner_WorkerId); ok {
+			return x.WorkerId
+		}
+	}
+	return 0
+}
+
+func (x *MemoryOwner) GetWrittenTaskId() uint64 {
+	if x != nil {
+		if x, ok := x.Owner.(*MemoryOwner_WrittenTaskId); ok {
+			return x.WrittenTaskId
+		}
+	}
+	return 0
+}
+
+func (x *MemoryOwner) GetExecutorSlot() uint32 {
+	if x != nil {
+		if x, ok := x.Owner.(*MemoryOwner_ExecutorSlot); ok {
+			return x.ExecutorSlot
+		}
+	}
+	return 0
+}
+
+type isMemoryOwner_Owner interface {
+	isMemoryOwner_Owner()
+}
+
+type MemoryOwner_TaskId struct {
+	// A task, for its inputs and its result.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3,oneof"`
+}
+
+type MemoryOwner_WorkerId struct {
+	// Another worker, by its number.
+	WorkerId uint32 `protobuf:"varint,2,opt,name=worker_id,json=workerId,proto3,oneof"`
+}
+
+type MemoryOwner_WrittenTaskId struct {
+	// A client that writes the object of this task.
+	WrittenTaskId uint64 `protobuf:"varint,3,opt,name=written_task_id,json=writtenTaskId,proto3,oneof"`
+}
+
+type MemoryOwner_ExecutorSlot struct {
+	// An executor process, by the number of its slot, from 0.
+	ExecutorSlot uint32 `protobuf:"varint,4,opt,name=executor_slot,json=executorSlot,proto3,oneof"`
+}
+
+func (*MemoryOwner_TaskId) isMemoryOwner_Owner() {}
+
+func (*MemoryOwner_WorkerId) isMemoryOwner_Owner() {}
+
+func (*MemoryOwner_WrittenTaskId) isMemoryOwner_Owner() {}
+
+func (*MemoryOwner_ExecutorSlot) isMemoryOwner_Owner() {}
+
 // MemoryHolding is an object, or the unused part of a reservation.
 type MemoryHolding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Task that made the object; 0 for a reservation.
 	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Its generation.
+	// Its generation; 0 for a reservation.
 	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The reservation; 0 for an object.
-	ReservationId uint64 `protobuf:"varint,3,opt,name=reservation_id,json=reservationId,proto3" json:"reservation_id,omitempty"`
-	// The holder of the reservation, a letter and a number ("t42"): t is a task, w a worker, c a
-	// client, x an executor.
-	Holder string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
-	// State of the object: "building", "sealed" or "dropped".
-	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	// Bytes in each tier, in the order of the tiers.
-	TierBytes []uint64 `protobuf:"varint,6,rep,packed,name=tier_bytes,json=tierBytes,proto3" json:"tier_bytes,omitempty"`
-	// Of the bytes in the slab, those that other objects keep as well.
-	SharedBytes uint64 `protobuf:"varint,7,opt,name=shared_bytes,json=sharedBytes,proto3" json:"shared_bytes,omitempty"`
-	// Its pins ("input t42/a1").
-	Pins []string `protobuf:"bytes,8,rep,name=pins,proto3" json:"pins,omitempty"`
-	// Number of readers outside of the worker.
-	Leases uint32 `protobuf:"varint,9,opt,name=leases,proto3" json:"leases,omitempty"`
-	// Lowest rank of the tasks that will need it. 2^64-1: none will need it. 2^64-2: unknown.
-	NextUse uint64 `protobuf:"varint,10,opt,name=next_use,json=nextUse,proto3" json:"next_use,omitempty"`
+	// State of the object.
+	State ObjectState `protobuf:"varint,3,opt,name=state,proto3,enum=millrace.v1.ObjectState" json:"state,omitempty"`
 	// It is a copy; another worker keeps the object.
-	Copy          bool `protobuf:"varint,11,opt,name=copy,proto3" json:"copy,omitempty"`
+	Copy bool `protobuf:"varint,4,opt,name=copy,proto3" json:"copy,omitempty"`
+	// The reservation; 0 for an object.
+	ReservationId uint64 `protobuf:"varint,5,opt,name=reservation_id,json=reservationId,proto3" json:"reservation_id,omitempty"`
+	// The owner of the reservation; absent for an object.
+	Owner *MemoryOwner `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Bytes in each tier, in the order of the tiers.
+	TierBytes []uint64 `protobuf:"varint,7,rep,packed,name=tier_bytes,json=tierBytes,proto3" json:"tier_bytes,omitempty"`
+	// Of the bytes in the slab, those that other objects keep as well.
+	SharedBytes uint64 `protobuf:"varint,8,opt,name=shared_bytes,json=sharedBytes,proto3" json:"shared_bytes,omitempty"`
+	// Its pins, for people ("input t42/a1").
+	Pins []string `protobuf:"bytes,9,rep,name=pins,proto3" json:"pins,omitempty"`
+	// Number of readers outside of the worker.
+	LeaseCount uint32 `protobuf:"varint,10,opt,name=lease_count,json=leaseCount,proto3" json:"lease_count,omitempty"`
+	// The next use of the object, by which the worker decides which one leaves the slab. Absent for a
+	// reservation.
+	//
+	// Types that are valid to be assigned to Use:
+	//
+	//	*MemoryHolding_NextRank
+	//	*MemoryHolding_NextUse
+	Use           isMemoryHolding_Use `protobuf_oneof:"use"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryHolding) Reset() {
 	*x = MemoryHolding{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	mi := &file_millrace_v1_memory_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +873,7 @@ func (x *MemoryHolding) String() string {
 func (*MemoryHolding) ProtoMessage() {}
 
 func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	mi := &file_millrace_v1_memory_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +886,7 @@ func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryHolding.ProtoReflect.Descriptor instead.
 func (*MemoryHolding) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MemoryHolding) GetTaskId() uint64 {
@@ -666,6 +903,20 @@ func (x *MemoryHolding) GetGeneration() uint32 {
 	return 0
 }
 
+func (x *MemoryHolding) GetState() ObjectState {
+	if x != nil {
+		return x.State
+	}
+	return ObjectState_OBJECT_STATE_UNSPECIFIED
+}
+
+func (x *MemoryHolding) GetCopy() bool {
+	if x != nil {
+		return x.Copy
+	}
+	return false
+}
+
 func (x *MemoryHolding) GetReservationId() uint64 {
 	if x != nil {
 		return x.ReservationId
@@ -673,18 +924,11 @@ func (x *MemoryHolding) GetReservationId() uint64 {
 	return 0
 }
 
-func (x *MemoryHolding) GetHolder() string {
+func (x *MemoryHolding) GetOwner() *MemoryOwner {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
-	return ""
-}
-
-func (x *MemoryHolding) GetState() string {
-	if x != nil {
-		return x.State
-	}
-	return ""
+	return nil
 }
 
 func (x *MemoryHolding) GetTierBytes() []uint64 {
@@ -708,51 +952,81 @@ func (x *MemoryHolding) GetPins() []string {
 	return nil
 }
 
-func (x *MemoryHolding) GetLeases() uint32 {
+func (x *MemoryHolding) GetLeaseCount() uint32 {
 	if x != nil {
-		return x.Leases
+		return x.LeaseCount
 	}
 	return 0
 }
 
-func (x *MemoryHolding) GetNextUse() uint64 {
+func (x *MemoryHolding) GetUse() isMemoryHolding_Use {
 	if x != nil {
-		return x.NextUse
+		return x.Use
+	}
+	return nil
+}
+
+func (x *MemoryHolding) GetNextRank() uint64 {
+	if x != nil {
+		if x, ok := x.Use.(*MemoryHolding_NextRank); ok {
+			return x.NextRank
+		}
 	}
 	return 0
 }
 
-func (x *MemoryHolding) GetCopy() bool {
+func (x *MemoryHolding) GetNextUse() NextUse {
 	if x != nil {
-		return x.Copy
+		if x, ok := x.Use.(*MemoryHolding_NextUse); ok {
+			return x.NextUse
+		}
 	}
-	return false
+	return NextUse_NEXT_USE_UNSPECIFIED
 }
+
+type isMemoryHolding_Use interface {
+	isMemoryHolding_Use()
+}
+
+type MemoryHolding_NextRank struct {
+	// Lowest rank of the tasks that will need it. Only the order of ranks has a meaning: the lowest
+	// is needed first.
+	NextRank uint64 `protobuf:"varint,11,opt,name=next_rank,json=nextRank,proto3,oneof"`
+}
+
+type MemoryHolding_NextUse struct {
+	// The reason why there is no rank.
+	NextUse NextUse `protobuf:"varint,12,opt,name=next_use,json=nextUse,proto3,enum=millrace.v1.NextUse,oneof"`
+}
+
+func (*MemoryHolding_NextRank) isMemoryHolding_Use() {}
+
+func (*MemoryHolding_NextUse) isMemoryHolding_Use() {}
 
 // MemoryReservation is memory that is set aside, or a request that waits for memory.
 type MemoryReservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
 	ReservationId uint64 `protobuf:"varint,1,opt,name=reservation_id,json=reservationId,proto3" json:"reservation_id,omitempty"`
-	// The holder, as in MemoryHolding.holder.
-	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The owner.
+	Owner *MemoryOwner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Requested size in bytes.
-	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	RequestedBytes uint64 `protobuf:"varint,3,opt,name=requested_bytes,json=requestedBytes,proto3" json:"requested_bytes,omitempty"`
 	// Bytes of inputs that must be read back for it.
 	LoadBytes uint64 `protobuf:"varint,4,opt,name=load_bytes,json=loadBytes,proto3" json:"load_bytes,omitempty"`
 	// It is granted. Otherwise it waits.
 	Granted bool `protobuf:"varint,5,opt,name=granted,proto3" json:"granted,omitempty"`
-	// Its holder has memory already, so it is served before those whose holders have none.
+	// Its owner has memory already, so it is served before those whose owners have none.
 	Urgent bool `protobuf:"varint,6,opt,name=urgent,proto3" json:"urgent,omitempty"`
-	// Time since the request, in milliseconds.
-	AgeMillis     uint64 `protobuf:"varint,7,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// Time since the request.
+	Age           *durationpb.Duration `protobuf:"bytes,7,opt,name=age,proto3" json:"age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryReservation) Reset() {
 	*x = MemoryReservation{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[6]
+	mi := &file_millrace_v1_memory_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +1038,7 @@ func (x *MemoryReservation) String() string {
 func (*MemoryReservation) ProtoMessage() {}
 
 func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[6]
+	mi := &file_millrace_v1_memory_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +1051,7 @@ func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReservation.ProtoReflect.Descriptor instead.
 func (*MemoryReservation) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MemoryReservation) GetReservationId() uint64 {
@@ -787,16 +1061,16 @@ func (x *MemoryReservation) GetReservationId() uint64 {
 	return 0
 }
 
-func (x *MemoryReservation) GetHolder() string {
+func (x *MemoryReservation) GetOwner() *MemoryOwner {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
-	return ""
+	return nil
 }
 
-func (x *MemoryReservation) GetBytes() uint64 {
+func (x *MemoryReservation) GetRequestedBytes() uint64 {
 	if x != nil {
-		return x.Bytes
+		return x.RequestedBytes
 	}
 	return 0
 }
@@ -822,68 +1096,70 @@ func (x *MemoryReservation) GetUrgent() bool {
 	return false
 }
 
-func (x *MemoryReservation) GetAgeMillis() uint64 {
+func (x *MemoryReservation) GetAge() *durationpb.Duration {
 	if x != nil {
-		return x.AgeMillis
+		return x.Age
 	}
-	return 0
+	return nil
 }
 
 var File_millrace_v1_memory_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
+	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
 	"\x15DescribeMemoryRequest\x12\x1e\n" +
 	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\x12\x17\n" +
-	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xdf\x03\n" +
+	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xf9\x03\n" +
 	"\x16DescribeMemoryResponse\x12-\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
 	"\alargest\x18\x02 \x03(\v2\x1a.millrace.v1.MemoryHoldingR\alargest\x122\n" +
 	"\x06pinned\x18\x03 \x03(\v2\x1a.millrace.v1.MemoryHoldingR\x06pinned\x12B\n" +
-	"\freservations\x18\x04 \x03(\v2\x1e.millrace.v1.MemoryReservationR\freservations\x12#\n" +
-	"\rsmall_objects\x18\x05 \x01(\x04R\fsmallObjects\x12\x1f\n" +
-	"\vsmall_bytes\x18\x06 \x01(\x04R\n" +
-	"smallBytes\x12\x1b\n" +
-	"\trss_bytes\x18\a \x01(\x04R\brssBytes\x12\x14\n" +
-	"\x05story\x18\b \x03(\tR\x05story\x122\n" +
+	"\freservations\x18\x04 \x03(\v2\x1e.millrace.v1.MemoryReservationR\freservations\x12,\n" +
+	"\x12small_object_count\x18\x05 \x01(\x04R\x10smallObjectCount\x12,\n" +
+	"\x12small_object_bytes\x18\x06 \x01(\x04R\x10smallObjectBytes\x12\x1b\n" +
+	"\trss_bytes\x18\a \x01(\x04R\brssBytes\x12\x18\n" +
+	"\ahistory\x18\b \x03(\tR\ahistory\x122\n" +
 	"\afetches\x18\t \x03(\v2\x18.millrace.v1.MemoryFetchR\afetches\x12;\n" +
 	"\fnative_times\x18\n" +
-	" \x01(\v2\x18.millrace.v1.NativeTimesR\vnativeTimes\"\x81\x02\n" +
+	" \x01(\v2\x18.millrace.v1.NativeTimesR\vnativeTimes\"\x9b\x03\n" +
 	"\vNativeTimes\x12\x1a\n" +
-	"\battempts\x18\x01 \x01(\x04R\battempts\x12%\n" +
-	"\x0eadmitted_nanos\x18\x02 \x01(\x04R\radmittedNanos\x12!\n" +
-	"\fqueued_nanos\x18\x03 \x01(\x04R\vqueuedNanos\x12'\n" +
-	"\x0fsubmitted_nanos\x18\x04 \x01(\x04R\x0esubmittedNanos\x12!\n" +
-	"\fworked_nanos\x18\x05 \x01(\x04R\vworkedNanos\x12!\n" +
-	"\fstored_nanos\x18\x06 \x01(\x04R\vstoredNanos\x12\x1d\n" +
+	"\battempts\x18\x01 \x01(\x04R\battempts\x12@\n" +
+	"\x0eadmission_time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\radmissionTime\x128\n" +
 	"\n" +
-	"told_nanos\x18\a \x01(\x04R\ttoldNanos\"\x83\x03\n" +
+	"queue_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tqueueTime\x12B\n" +
+	"\x0fsubmission_time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x0esubmissionTime\x12:\n" +
+	"\vdevice_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"deviceTime\x128\n" +
+	"\n" +
+	"store_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tstoreTime\x12:\n" +
+	"\vnotify_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"notifyTime\"\x8e\x04\n" +
 	"\vMemoryFetch\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
-	"generation\x12\x18\n" +
-	"\aobjects\x18\x03 \x01(\rR\aobjects\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12$\n" +
-	"\x0epeer_worker_id\x18\x05 \x01(\rR\fpeerWorkerId\x122\n" +
-	"\x06wanted\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x06wanted\x12\x1f\n" +
-	"\vbegun_nanos\x18\x06 \x01(\x04R\n" +
-	"begunNanos\x12!\n" +
-	"\fplaced_nanos\x18\a \x01(\x04R\vplacedNanos\x12#\n" +
-	"\rarrived_nanos\x18\b \x01(\x04R\farrivedNanos\x12!\n" +
-	"\fusable_nanos\x18\t \x01(\x04R\vusableNanos\x12%\n" +
-	"\x0fread_by_task_id\x18\v \x01(\x04R\freadByTaskId\"\xed\x02\n" +
+	"generation\x12!\n" +
+	"\fobject_count\x18\x03 \x01(\rR\vobjectCount\x12!\n" +
+	"\fobject_bytes\x18\x04 \x01(\x04R\vobjectBytes\x12$\n" +
+	"\x0epeer_worker_id\x18\x05 \x01(\rR\fpeerWorkerId\x12%\n" +
+	"\x0fread_by_task_id\x18\x06 \x01(\x04R\freadByTaskId\x12;\n" +
+	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12:\n" +
+	"\vbegun_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"begunAfter\x12<\n" +
+	"\fplaced_after\x18\t \x01(\v2\x19.google.protobuf.DurationR\vplacedAfter\x12>\n" +
+	"\rarrived_after\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\farrivedAfter\x12<\n" +
+	"\fusable_after\x18\v \x01(\v2\x19.google.protobuf.DurationR\vusableAfter\"\xf1\x02\n" +
 	"\n" +
 	"MemoryTier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x1d\n" +
 	"\n" +
-	"used_bytes\x18\x03 \x01(\x04R\tusedBytes\x12\x1d\n" +
-	"\n" +
-	"held_bytes\x18\x04 \x01(\x04R\theldBytes\x12\x1f\n" +
+	"used_bytes\x18\x03 \x01(\x04R\tusedBytes\x12!\n" +
+	"\fobject_bytes\x18\x04 \x01(\x04R\vobjectBytes\x12\x1f\n" +
 	"\vclean_bytes\x18\x05 \x01(\x04R\n" +
 	"cleanBytes\x12'\n" +
 	"\x0fevictable_bytes\x18\x06 \x01(\x04R\x0eevictableBytes\x12#\n" +
@@ -893,33 +1169,50 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\n" +
 	"read_bytes\x18\n" +
 	" \x01(\x04R\treadBytes\x12\x18\n" +
-	"\afailure\x18\v \x01(\tR\afailure\"\xba\x02\n" +
+	"\afailure\x18\v \x01(\tR\afailure\"\xa1\x01\n" +
+	"\vMemoryOwner\x12\x19\n" +
+	"\atask_id\x18\x01 \x01(\x04H\x00R\x06taskId\x12\x1d\n" +
+	"\tworker_id\x18\x02 \x01(\rH\x00R\bworkerId\x12(\n" +
+	"\x0fwritten_task_id\x18\x03 \x01(\x04H\x00R\rwrittenTaskId\x12%\n" +
+	"\rexecutor_slot\x18\x04 \x01(\rH\x00R\fexecutorSlotB\a\n" +
+	"\x05owner\"\xb3\x03\n" +
 	"\rMemoryHolding\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
-	"generation\x12%\n" +
-	"\x0ereservation_id\x18\x03 \x01(\x04R\rreservationId\x12\x16\n" +
-	"\x06holder\x18\x04 \x01(\tR\x06holder\x12\x14\n" +
-	"\x05state\x18\x05 \x01(\tR\x05state\x12\x1d\n" +
+	"generation\x12.\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x18.millrace.v1.ObjectStateR\x05state\x12\x12\n" +
+	"\x04copy\x18\x04 \x01(\bR\x04copy\x12%\n" +
+	"\x0ereservation_id\x18\x05 \x01(\x04R\rreservationId\x12.\n" +
+	"\x05owner\x18\x06 \x01(\v2\x18.millrace.v1.MemoryOwnerR\x05owner\x12\x1d\n" +
 	"\n" +
-	"tier_bytes\x18\x06 \x03(\x04R\ttierBytes\x12!\n" +
-	"\fshared_bytes\x18\a \x01(\x04R\vsharedBytes\x12\x12\n" +
-	"\x04pins\x18\b \x03(\tR\x04pins\x12\x16\n" +
-	"\x06leases\x18\t \x01(\rR\x06leases\x12\x19\n" +
-	"\bnext_use\x18\n" +
-	" \x01(\x04R\anextUse\x12\x12\n" +
-	"\x04copy\x18\v \x01(\bR\x04copy\"\xd8\x01\n" +
+	"tier_bytes\x18\a \x03(\x04R\ttierBytes\x12!\n" +
+	"\fshared_bytes\x18\b \x01(\x04R\vsharedBytes\x12\x12\n" +
+	"\x04pins\x18\t \x03(\tR\x04pins\x12\x1f\n" +
+	"\vlease_count\x18\n" +
+	" \x01(\rR\n" +
+	"leaseCount\x12\x1d\n" +
+	"\tnext_rank\x18\v \x01(\x04H\x00R\bnextRank\x121\n" +
+	"\bnext_use\x18\f \x01(\x0e2\x14.millrace.v1.NextUseH\x00R\anextUseB\x05\n" +
+	"\x03use\"\x91\x02\n" +
 	"\x11MemoryReservation\x12%\n" +
-	"\x0ereservation_id\x18\x01 \x01(\x04R\rreservationId\x12\x16\n" +
-	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x1d\n" +
+	"\x0ereservation_id\x18\x01 \x01(\x04R\rreservationId\x12.\n" +
+	"\x05owner\x18\x02 \x01(\v2\x18.millrace.v1.MemoryOwnerR\x05owner\x12'\n" +
+	"\x0frequested_bytes\x18\x03 \x01(\x04R\x0erequestedBytes\x12\x1d\n" +
 	"\n" +
 	"load_bytes\x18\x04 \x01(\x04R\tloadBytes\x12\x18\n" +
 	"\agranted\x18\x05 \x01(\bR\agranted\x12\x16\n" +
-	"\x06urgent\x18\x06 \x01(\bR\x06urgent\x12\x1d\n" +
-	"\n" +
-	"age_millis\x18\a \x01(\x04R\tageMillisB\xa7\x01\n" +
+	"\x06urgent\x18\x06 \x01(\bR\x06urgent\x12+\n" +
+	"\x03age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03age*y\n" +
+	"\vObjectState\x12\x1c\n" +
+	"\x18OBJECT_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15OBJECT_STATE_BUILDING\x10\x01\x12\x17\n" +
+	"\x13OBJECT_STATE_SEALED\x10\x02\x12\x18\n" +
+	"\x14OBJECT_STATE_DROPPED\x10\x03*M\n" +
+	"\aNextUse\x12\x18\n" +
+	"\x14NEXT_USE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eNEXT_USE_NEVER\x10\x01\x12\x14\n" +
+	"\x10NEXT_USE_UNKNOWN\x10\x02B\xa7\x01\n" +
 	"\x0fcom.millrace.v1B\vMemoryProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -934,30 +1227,50 @@ func file_millrace_v1_memory_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_memory_proto_rawDescData
 }
 
-var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_millrace_v1_memory_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_memory_proto_goTypes = []any{
-	(*DescribeMemoryRequest)(nil),  // 0: millrace.v1.DescribeMemoryRequest
-	(*DescribeMemoryResponse)(nil), // 1: millrace.v1.DescribeMemoryResponse
-	(*NativeTimes)(nil),            // 2: millrace.v1.NativeTimes
-	(*MemoryFetch)(nil),            // 3: millrace.v1.MemoryFetch
-	(*MemoryTier)(nil),             // 4: millrace.v1.MemoryTier
-	(*MemoryHolding)(nil),          // 5: millrace.v1.MemoryHolding
-	(*MemoryReservation)(nil),      // 6: millrace.v1.MemoryReservation
-	(*timestamppb.Timestamp)(nil),  // 7: google.protobuf.Timestamp
+	(ObjectState)(0),               // 0: millrace.v1.ObjectState
+	(NextUse)(0),                   // 1: millrace.v1.NextUse
+	(*DescribeMemoryRequest)(nil),  // 2: millrace.v1.DescribeMemoryRequest
+	(*DescribeMemoryResponse)(nil), // 3: millrace.v1.DescribeMemoryResponse
+	(*NativeTimes)(nil),            // 4: millrace.v1.NativeTimes
+	(*MemoryFetch)(nil),            // 5: millrace.v1.MemoryFetch
+	(*MemoryTier)(nil),             // 6: millrace.v1.MemoryTier
+	(*MemoryOwner)(nil),            // 7: millrace.v1.MemoryOwner
+	(*MemoryHolding)(nil),          // 8: millrace.v1.MemoryHolding
+	(*MemoryReservation)(nil),      // 9: millrace.v1.MemoryReservation
+	(*durationpb.Duration)(nil),    // 10: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
 }
 var file_millrace_v1_memory_proto_depIdxs = []int32{
-	4, // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
-	5, // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
-	5, // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
-	6, // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
-	3, // 4: millrace.v1.DescribeMemoryResponse.fetches:type_name -> millrace.v1.MemoryFetch
-	2, // 5: millrace.v1.DescribeMemoryResponse.native_times:type_name -> millrace.v1.NativeTimes
-	7, // 6: millrace.v1.MemoryFetch.wanted:type_name -> google.protobuf.Timestamp
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	6,  // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
+	8,  // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
+	8,  // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
+	9,  // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
+	5,  // 4: millrace.v1.DescribeMemoryResponse.fetches:type_name -> millrace.v1.MemoryFetch
+	4,  // 5: millrace.v1.DescribeMemoryResponse.native_times:type_name -> millrace.v1.NativeTimes
+	10, // 6: millrace.v1.NativeTimes.admission_time:type_name -> google.protobuf.Duration
+	10, // 7: millrace.v1.NativeTimes.queue_time:type_name -> google.protobuf.Duration
+	10, // 8: millrace.v1.NativeTimes.submission_time:type_name -> google.protobuf.Duration
+	10, // 9: millrace.v1.NativeTimes.device_time:type_name -> google.protobuf.Duration
+	10, // 10: millrace.v1.NativeTimes.store_time:type_name -> google.protobuf.Duration
+	10, // 11: millrace.v1.NativeTimes.notify_time:type_name -> google.protobuf.Duration
+	11, // 12: millrace.v1.MemoryFetch.create_time:type_name -> google.protobuf.Timestamp
+	10, // 13: millrace.v1.MemoryFetch.begun_after:type_name -> google.protobuf.Duration
+	10, // 14: millrace.v1.MemoryFetch.placed_after:type_name -> google.protobuf.Duration
+	10, // 15: millrace.v1.MemoryFetch.arrived_after:type_name -> google.protobuf.Duration
+	10, // 16: millrace.v1.MemoryFetch.usable_after:type_name -> google.protobuf.Duration
+	0,  // 17: millrace.v1.MemoryHolding.state:type_name -> millrace.v1.ObjectState
+	7,  // 18: millrace.v1.MemoryHolding.owner:type_name -> millrace.v1.MemoryOwner
+	1,  // 19: millrace.v1.MemoryHolding.next_use:type_name -> millrace.v1.NextUse
+	7,  // 20: millrace.v1.MemoryReservation.owner:type_name -> millrace.v1.MemoryOwner
+	10, // 21: millrace.v1.MemoryReservation.age:type_name -> google.protobuf.Duration
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_memory_proto_init() }
@@ -965,18 +1278,29 @@ func file_millrace_v1_memory_proto_init() {
 	if File_millrace_v1_memory_proto != nil {
 		return
 	}
+	file_millrace_v1_memory_proto_msgTypes[5].OneofWrappers = []any{
+		(*MemoryOwner_TaskId)(nil),
+		(*MemoryOwner_WorkerId)(nil),
+		(*MemoryOwner_WrittenTaskId)(nil),
+		(*MemoryOwner_ExecutorSlot)(nil),
+	}
+	file_millrace_v1_memory_proto_msgTypes[6].OneofWrappers = []any{
+		(*MemoryHolding_NextRank)(nil),
+		(*MemoryHolding_NextUse)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_memory_proto_rawDesc), len(file_millrace_v1_memory_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   7,
+			NumEnums:      2,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_millrace_v1_memory_proto_goTypes,
 		DependencyIndexes: file_millrace_v1_memory_proto_depIdxs,
+		EnumInfos:         file_millrace_v1_memory_proto_enumTypes,
 		MessageInfos:      file_millrace_v1_memory_proto_msgTypes,
 	}.Build()
 	File_millrace_v1_memory_proto = out.File
