@@ -58,7 +58,7 @@ func NewObjectsIn(room *Room) *Objects {
 // Room returns the room that contains the objects; nil for the heap.
 func (o *Objects) Room() *Room { return o.room }
 
-// ShowOn also publishes all objects that are put from now on in a shared object index.
+// PublishTo also publishes all objects that are put from now on in a shared object index.
 func (o *Objects) PublishTo(b *objindex.Index) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -105,7 +105,7 @@ func (f *fetching) Waits(left time.Duration) {
 	f.publish()
 }
 
-// shownEarly is the largest number of objects in a fetch that are published while they arrive
+// publishedEarly is the largest number of objects in a fetch that are published while they arrive
 // although no reader is known: there is time for that while the data is copied, and less to do once
 // they are here.
 const publishedEarly = 8
