@@ -37,6 +37,10 @@ GENERATORS := $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protopr
   .tools/venv-gen/.stamp
 # The libraries that Go tests load.
 LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp
+# The machines: packages without goroutines, as internal/purity checks. The race detector can find
+# nothing in them, and makes them ten times slower.
+MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
+  server worker transfer memory internal | xargs -n1 dirname | sed 's,^,./,')
 # The tests that run clusters of processes.
 PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
 
@@ -61,7 +65,7 @@ PKG      ?= ./...
 .PHONY: help
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: build ## Build, start a cluster on this machine, run the main job on real data; ends with "ok"
@@ -77,8 +81,8 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
-	@MAKE="$(MAKE)" tools/steps test prepare gen-check lint-proto lint build-nocgo race \
-	  "sim-seeds SEEDS=50" py e2e gpu
+	@MAKE="$(MAKE)" tools/steps test prepare gen-check lint-proto lint build-nocgo machines \
+	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
@@ -154,6 +158,14 @@ unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detecto
 race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
 	  -timeout 20m $$(go list $(PKG) | grep -v /test/)
+
+.PHONY: race-concurrent
+race-concurrent: bootstrap ## Run race on all packages but the machines
+	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES)) | tr '\n' ' ')"
+
+.PHONY: machines
+machines: bootstrap ## Run the Go tests of the machines at full size, without the race detector
+	go test -tags invariants -p $(PARALLEL) $(MACHINES)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile

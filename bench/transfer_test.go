@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
-// gpus returns two GPUs of a fake driver that computes nothing, and a program that uses them.
+// gpus returns two GPUs of a fake driver that computes nothing, and a program that uses them:
+// MILLRACE_BIN, or else one that is built here.
 func gpus(t *testing.T) (program, library string, environment []string) {
 	t.Helper()
 	fake, err := cudatest.Start(2, 2<<30)
@@ -24,13 +25,22 @@ func gpus(t *testing.T) (program, library string, environment []string) {
 			t.Error(err)
 		}
 	})
+	environment = []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
+	// go test repeats tests if a file changed that they looked at, but not if a program changed
+	// that they run.
+	if program = os.Getenv("MILLRACE_BIN"); program != "" {
+		if _, err := os.Stat(program); err != nil {
+			t.Fatalf("MILLRACE_BIN: %v", err)
+		}
+		return program, fake.Library, environment
+	}
 	program = filepath.Join(t.TempDir(), "millrace")
 	build := exec.Command("go", "build", "-o", program, "github.com/millrace/millrace/cmd/millrace")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return program, fake.Library, []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
+	return program, fake.Library, environment
 }
 
 // Workers on GPUs fetch objects by CUDA IPC. The result contains the workers' reports of their

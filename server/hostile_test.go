@@ -102,6 +102,10 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 	r := registration("w-0")
 	r.Resources = map[string]float64{"lic": 1}
 	c.join(c.conn, r, succeed)
+	requests := 60
+	if testing.Short() {
+		requests = 15
+	}
 	fine := map[codes.Code]bool{codes.OK: true, codes.InvalidArgument: true, codes.NotFound: true, codes.FailedPrecondition: true,
 		codes.AlreadyExists: true, codes.OutOfRange: true, codes.DeadlineExceeded: true}
 	methods := pb.File_millrace_v1_scheduler_service_proto.Services().ByName("SchedulerService").Methods()
@@ -120,7 +124,7 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 60 {
+			for range requests {
 				request := input.New()
 				h.fill(request, 0)
 				// A watch, or a call that waits for a result, may take as long as it wants.

@@ -27,7 +27,10 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	id := c.open(ctx)
-	const inputs, tasks = 20_000, 12
+	inputs, tasks := 20_000, 12
+	if testing.Short() {
+		inputs, tasks = 10_000, 3
+	}
 	submit := func(specs []*pb.TaskSpec) []uint64 {
 		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs})
 		if err != nil {
@@ -56,7 +59,7 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 		for _, task := range page.GetTasks() {
 			if strings.HasPrefix(task.GetKey(), "wide") {
 				found++
-				if task.GetInputCount() != inputs || len(task.GetInputs()) == 0 {
+				if int(task.GetInputCount()) != inputs || len(task.GetInputs()) == 0 {
 					t.Errorf("%s: %d of %d inputs", task.GetKey(), len(task.GetInputs()), task.GetInputCount())
 				}
 			}
@@ -69,7 +72,7 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 		t.Errorf("%d of %d tasks were listed", found, tasks)
 	}
 	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Id{Id: wide[0]}}, History: true})
-	if err != nil || task.GetTask().GetInputCount() != inputs || task.GetTask().GetMissingInputs() != inputs {
+	if err != nil || int(task.GetTask().GetInputCount()) != inputs || int(task.GetTask().GetMissingInputs()) != inputs {
 		t.Fatalf("%d inputs, %d of them missing, %v", task.GetTask().GetInputCount(), task.GetTask().GetMissingInputs(), err)
 	}
 	small(t, task)
@@ -95,7 +98,10 @@ func TestListsAndWatchesOfDatasetsLeaveKeysAndValuesOut(t *testing.T) {
 	for i, spec := range specs {
 		keys[i] = spec.GetKey()
 	}
-	const datasets = 100
+	datasets := 100
+	if testing.Short() {
+		datasets = 20
+	}
 	value := &pb.Value{Kind: &pb.Value_BytesValue{BytesValue: make([]byte, 1<<20-4)}}
 	counted := func(d *pb.Dataset) {
 		t.Helper()
@@ -154,7 +160,10 @@ func TestListedPagesEndAtTheirSize(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	id := c.open(ctx)
-	const rows = 600
+	rows := 600
+	if testing.Short() {
+		rows = 300
+	}
 	specs := noops("k", 30)
 	names := make([]string, len(specs))
 	for i, spec := range specs {
@@ -217,7 +226,10 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := opened.GetClient().GetClientId()
-	const tasks = 600
+	tasks := 600
+	if testing.Short() {
+		tasks = 250
+	}
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("f", tasks)})
 	if err != nil {
 		t.Fatal(err)

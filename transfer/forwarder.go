@@ -17,10 +17,10 @@ type Forwarder interface {
 	Withdraw(index int)
 }
 
-// Follower is a Path that can read objects from a peer that is still fetching them itself.
-type Follower interface {
-	// Follow is Fetch from a peer that has the objects or will soon begin to fetch them. An object
-	// fails with ErrNotHere if the peer does not begin to fetch it in time, or gives it up. An
-	// object is done only after the peer has found its own copy to be valid.
-	Follow(ctx context.Context, peer Peer, refs []Ref, sink Sink) error
+// PipelinedFetcher is a Path that can read objects from a peer that is still fetching them itself.
+type PipelinedFetcher interface {
+	// FetchPipelined is Fetch from a peer that has the objects or will soon begin to fetch them. An
+	// object fails with ErrNotHere if the peer does not begin to fetch it in time, or gives it up.
+	// An object is done only after the peer has found its own copy to be valid.
+	FetchPipelined(ctx context.Context, peer Peer, refs []Ref, sink Sink) error
 }

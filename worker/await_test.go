@@ -10,13 +10,13 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// pair starts two workers that know each other. looks is the spin limit (Config.LookFor).
+// pair starts two workers that know each other. looks is the spin limit (Config.SpinTime).
 func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	t.Helper()
 	s := workertest.NewScheduler(t)
 	with := func(name string) func(c *worker.Config) {
 		return func(c *worker.Config) {
-			c.Name, c.Token, c.AcceptTokens, c.LookFor = name, "secret", []string{"secret"}, looks
+			c.Name, c.Token, c.AcceptTokens, c.SpinTime = name, "secret", []string{"secret"}, looks
 		}
 	}
 	a, b = start(t, s, with("host-0")), start(t, s, with("host-1"))

@@ -281,7 +281,7 @@ func TestCancelStopsOrDropsRuns(t *testing.T) {
 	w.text(t, 3)
 }
 
-func TestRunsStuckBehindALongOneMoveToAnIdleLane(t *testing.T) {
+func TestRunsStuckBehindALongOneMoveToAnIdleSlot(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.Slots = 2 }, "sleep")
 	// The op looks short, so runs are sent ahead.
 	for i := range uint64(64) {

@@ -23,7 +23,7 @@ func (c Config) gpuCandidates(space memory.Space, self func() ids.WorkerID, rece
 	path, err := ipc.New(ipc.Config{
 		Device: slab.Device(), Slab: slab, Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Log: c.Log,
 		Computing: computing,
-		Linger:    linger, PeerUnmapped: unmapped, Suspect: func(gpu cuda.UUID) error { return c.suspects.why(gpu, time.Now()) },
+		KeepDead:  keepDead, PeerUnmapped: unmapped, Suspect: func(gpu cuda.UUID) error { return c.suspects.why(gpu, time.Now()) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)

@@ -15,10 +15,10 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// linger is how long the memory of a dead peer stays mapped unless the scheduler says that it is
+// keepDead is how long the memory of a dead peer stays mapped unless the scheduler says that it is
 // not needed any more. It is long enough for the scheduler to detect the death by itself (2 s) if
 // no supervisor reports it.
-const linger = 2500 * time.Millisecond
+const keepDead = 2500 * time.Millisecond
 
 // paths builds the route selector over all paths to the objects of other workers, best path first.
 // computing reports whether tasks use the GPU now.
@@ -37,7 +37,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		}
 	}
 	mapped := borrow.New(borrow.Config{
-		Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Linger: linger, Unmapped: unmapped,
+		Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, KeepDead: keepDead, Unmapped: unmapped,
 	})
 	all, err := c.gpuCandidates(space, self, received, unmapped, computing)
 	if err != nil {

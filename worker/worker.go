@@ -146,10 +146,10 @@ type Config struct {
 	// BorrowWait is the longest time that a task waits for peers to lend inputs that it could also
 	// fetch. Default 2 s.
 	BorrowWait time.Duration
-	// LookFor is the longest time that an execution slot or a notification reader busy-polls before
-	// it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no polling.
-	// Negative: no polling.
-	LookFor time.Duration
+	// SpinTime is the longest time that an execution slot or a notification reader busy-polls
+	// before it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no
+	// polling. Negative: no polling.
+	SpinTime time.Duration
 	// StopGrace is the time that an interrupted run gets to end before its process is killed.
 	// Default 1 s.
 	StopGrace time.Duration
@@ -185,9 +185,9 @@ type Config struct {
 // memory.
 const NoSpill = ^uint64(0)
 
-// lookFor is the default of Config.LookFor on machines with enough processors;
-// see internal/spin.
-const lookFor = time.Millisecond
+// defaultSpinTime is the default of Config.SpinTime on machines with enough processors; see
+// internal/spin.
+const defaultSpinTime = time.Millisecond
 
 // The values of Config.Device.
 const (
@@ -390,9 +390,9 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		return err
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, OneSided: oneSided.accept, Log: c.Log}
-	looks := max(c.LookFor, 0)
-	if c.LookFor == 0 && slabshare.Spins() {
-		looks = lookFor
+	spinTime := max(c.SpinTime, 0)
+	if c.SpinTime == 0 && slabshare.Spins() {
+		spinTime = defaultSpinTime
 	}
 	notifier := notify.New(notify.Config{
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -401,7 +401,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			}
 			return streams.DialNotify(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
-		Spin:      looks,
+		Spin:      spinTime,
 		Completed: func(completions []notify.Completion) { w.Completed(completions) },
 		Requested: func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
 		Handle:    func() { w.Handle() },
@@ -428,7 +428,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			out += oneSided.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Linger: looks, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SpinTime: spinTime, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})

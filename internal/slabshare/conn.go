@@ -347,9 +347,9 @@ func (c *Conn) open() (end monotonic.Time, open bool) {
 	return end, !c.hungUp()
 }
 
-// Look is Held for many leases: it queries the system once, now. The returned function answers for
-// each limit.
-func (c *Conn) Look() func(limit monotonic.Time) bool {
+// HeldFunc is Held for many leases: it queries the system once, now. The returned function answers
+// for each limit.
+func (c *Conn) HeldFunc() func(limit monotonic.Time) bool {
 	end, open := c.open()
 	dead := sync.OnceValue(c.Exited)
 	return func(limit monotonic.Time) bool {

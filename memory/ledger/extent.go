@@ -145,11 +145,11 @@ type tier struct {
 	heldBytes, cleanBytes, leavingBytes uint64
 	// discardBytes are withheld until Discarded, or in the slab until Recalled. Copies smaller than
 	// DiscardBytes are freed without a Discard, so the system may still keep room for them in the
-	// range [0, littered). sweep discards this range when the tier is empty.
-	discardBytes, littered uint64
-	// strewn: some bytes in [0, littered) were really written, so discarding the range gives room
-	// back.
-	strewn bool
+	// range [0, dirtyEnd). sweep discards this range when the tier is empty.
+	discardBytes, dirtyEnd uint64
+	// dirtyWritten: some bytes in [0, dirtyEnd) were really written, so discarding the range gives
+	// room back.
+	dirtyWritten bool
 	// cheap are the victims that leave without a write. costly are the victims that must be
 	// written.
 	cheap, costly victims
@@ -261,8 +261,8 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	}
 	if n < t.DiscardBytes {
 		t.space.Free(region.Offset)
-		t.littered = max(t.littered, region.End())
-		t.strewn = t.strewn || !unwritten
+		t.dirtyEnd = max(t.dirtyEnd, region.End())
+		t.dirtyWritten = t.dirtyWritten || !unwritten
 		return l.sweep(i, out)
 	}
 	t.discardBytes += n
@@ -271,16 +271,16 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 
-// sweep discards the range of small copies in a tier (see littered) when the tier is empty.
+// sweep discards the range of small copies in a tier (see dirtyEnd) when the tier is empty.
 func (l *Ledger) sweep(i int, out []Effect) []Effect {
 	t := l.tiers[i]
-	if t.heldBytes > 0 || t.discardBytes > 0 || t.littered == 0 || !t.space.Claim(0, t.littered) {
+	if t.heldBytes > 0 || t.discardBytes > 0 || t.dirtyEnd == 0 || !t.space.Claim(0, t.dirtyEnd) {
 		return out
 	}
-	region := Region{i, memory.Frame{Bytes: t.littered}}
+	region := Region{i, memory.Frame{Bytes: t.dirtyEnd}}
 	l.tickets++
-	l.discards[l.tickets] = discard{region, !t.strewn}
-	t.discardBytes, t.littered, t.strewn = t.littered, 0, false
+	l.discards[l.tickets] = discard{region, !t.dirtyWritten}
+	t.discardBytes, t.dirtyEnd, t.dirtyWritten = t.dirtyEnd, 0, false
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 

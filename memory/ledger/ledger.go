@@ -244,7 +244,7 @@ type Ledger struct {
 	clock uint64
 
 	trim trimmer
-	log  story
+	log  history
 }
 
 // New returns the ledger of an empty slab.

@@ -436,8 +436,8 @@ func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
 	if held, out := x.l.EndLease(x.now.Add(20), kept); !held || !slices.Equal(out, []Effect{Freed{obj(1)}}) {
 		t.Errorf("the last lease: held %v, %v", held, out)
 	}
-	if story := strings.Join(x.l.Story(obj(1)), "\n"); !strings.Contains(story, "dropped") || !strings.HasSuffix(story, "freed 1000") {
-		t.Errorf("story:\n%s", story)
+	if history := strings.Join(x.l.History(obj(1)), "\n"); !strings.Contains(history, "dropped") || !strings.HasSuffix(history, "freed 1000") {
+		t.Errorf("history:\n%s", history)
 	}
 }
 

@@ -14,9 +14,9 @@ type ObjectIndex interface {
 }
 
 // Published reports that the caller put an object into the index, with its place in the slab: a
-// sealed object, or one that is being built and that readers follow. The ledger unpublishes the
-// object when it is dropped or lost, when it is not built after all, or when it leaves the slab. If
-// that has already happened, Published unpublishes it at once.
+// sealed object, or one that is being built and that readers read while it arrives. The ledger
+// unpublishes the object when it is dropped or lost, when it is not built after all, or when it
+// leaves the slab. If that has already happened, Published unpublishes it at once.
 func (l *Ledger) Published(id ObjectID) {
 	o := l.objects[id]
 	switch {

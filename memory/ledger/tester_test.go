@@ -107,7 +107,7 @@ func (x *tester) contents(o Object) {
 		have := x.granules(c.Tier, c.Frame)
 		for j, n := range have {
 			if n != x.want[o.ID][i]+uint64(j) {
-				x.t.Fatalf("object %s: granule %d of frame %d in tier %d is %x, want %x\n%s", o.ID, j, i, c.Tier, n, x.want[o.ID][i]+uint64(j), strings.Join(x.l.Story(o.ID), "\n"))
+				x.t.Fatalf("object %s: granule %d of frame %d in tier %d is %x, want %x\n%s", o.ID, j, i, c.Tier, n, x.want[o.ID][i]+uint64(j), strings.Join(x.l.History(o.ID), "\n"))
 			}
 		}
 	}

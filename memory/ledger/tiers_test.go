@@ -74,8 +74,8 @@ func TestVictimIsWhatIsNeededLast(t *testing.T) {
 		x.settle()
 		x.whereAll(step.where)
 		for n, now := range strings.Fields(step.where) {
-			if now != before[n] && !strings.Contains(strings.Join(x.l.Story(obj(n+1)), "\n"), step.reason) {
-				t.Errorf("the story of %d does not say %q:\n%s", n+1, step.reason, strings.Join(x.l.Story(obj(n+1)), "\n"))
+			if now != before[n] && !strings.Contains(strings.Join(x.l.History(obj(n+1)), "\n"), step.reason) {
+				t.Errorf("the history of %d does not say %q:\n%s", n+1, step.reason, strings.Join(x.l.History(obj(n+1)), "\n"))
 			}
 		}
 		if !slices.Contains(x.granted, id) {
@@ -121,8 +121,8 @@ func TestVictimAmongEqualsIsWhatIsQuicklyMadeAgain(t *testing.T) {
 			if x.where(3) != "disk" || x.where(2) != "slab" {
 				t.Errorf("objects are %s", x.places(6))
 			}
-			if story := strings.Join(x.l.Story(obj(3)), "\n"); !strings.Contains(story, "took 1ms to make") || use >= UnknownUse && !strings.Contains(story, "; it took 1ms to make") {
-				t.Errorf("the story does not tell the cost:\n%s", story)
+			if history := strings.Join(x.l.History(obj(3)), "\n"); !strings.Contains(history, "took 1ms to make") || use >= UnknownUse && !strings.Contains(history, "; it took 1ms to make") {
+				t.Errorf("the history does not have the cost:\n%s", history)
 			}
 		})
 	}

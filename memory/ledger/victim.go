@@ -229,7 +229,7 @@ func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
 	for _, e := range freed {
 		if ok {
 			l.tell(e, "left "+t.Name+" for others; it is elsewhere too")
-			t.littered, t.strewn = max(t.littered, e.places[i].offset+t.block(e.bytes)), true
+			t.dirtyEnd, t.dirtyWritten = max(t.dirtyEnd, e.places[i].offset+t.block(e.bytes)), true
 			l.clear(e, i)
 		} else if !t.space.Claim(e.places[i].offset, t.block(e.bytes)) {
 			panic("ledger: a place that was just given up is taken")

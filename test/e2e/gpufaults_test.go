@@ -321,7 +321,7 @@ func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
 	list := people(t, client)
 	held := stamp(t, client, list[0].GetName(), 1, 6, 16<<20)
 	held.check(t, millrace.WithWorkers(list[1].GetName()))
-	within(t, "the lane to say why it is none", func() bool {
+	within(t, "the route to say why it is none", func() bool {
 		return slices.ContainsFunc(people(t, client), func(w *millracev1.Worker) bool {
 			return slices.ContainsFunc(w.GetRoutes(), func(l *millracev1.Route) bool {
 				return l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_UCX && strings.Contains(l.GetReason(), "cannot read from one GPU to another")

@@ -27,7 +27,7 @@ func startPair(t *testing.T, args ...string) *pair {
 	p := &pair{cluster: c, client: c.dial(t)}
 	within(t, "two workers that know the way to each other", func() bool {
 		list, err := p.client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
-		if err != nil || len(list) != 2 || lanesTo(t, list[0], list[1])+lanesTo(t, list[1], list[0]) != 2 {
+		if err != nil || len(list) != 2 || routesTo(t, list[0], list[1])+routesTo(t, list[1], list[0]) != 2 {
 			return false
 		}
 		slices.SortFunc(list, func(a, b *millracev1.Worker) int { return strings.Compare(a.GetName(), b.GetName()) })

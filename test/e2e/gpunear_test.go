@@ -33,7 +33,7 @@ func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 					return false
 				}
 				for _, peer := range list {
-					open += lanesTo(t, w, peer)
+					open += routesTo(t, w, peer)
 				}
 			}
 			pid = uint64(list[0].GetPid())
@@ -49,8 +49,8 @@ func TestGPUWorkersOfAHostAreConnectedFromTheStart(t *testing.T) {
 	connected(pid)
 }
 
-// lanesTo counts the open paths between two workers that have not carried any bytes yet.
-func lanesTo(t *testing.T, reader, source *millracev1.Worker) (open int) {
+// routesTo counts the open paths between two workers that have not carried any bytes yet.
+func routesTo(t *testing.T, reader, source *millracev1.Worker) (open int) {
 	t.Helper()
 	for _, l := range reader.GetRoutes() {
 		if l.GetPeerWorkerId() != source.GetWorkerId() || l.GetPath() != millracev1.TransferPath_TRANSFER_PATH_IPC || l.GetState() != millracev1.RouteState_ROUTE_STATE_OPEN {

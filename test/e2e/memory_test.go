@@ -68,7 +68,7 @@ func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
 	}
 	task, _ := dig(c.succeed(t, "describe", "task", "mem-0", "--json"), "task", "taskId").(string)
 	if text, errs, code := c.command(t, "", "memory", "--task", "t"+task); code != 0 || !strings.Contains(text, "sealed") || !strings.Contains(text, " to make") {
-		t.Errorf("the story of t%s: exit code %d\n%s%s", task, code, text, errs)
+		t.Errorf("the history of t%s: exit code %d\n%s%s", task, code, text, errs)
 	}
 	if _, errs, code := c.command(t, "", "memory", "nobody"); code == 0 || !strings.Contains(errs, "nobody") {
 		t.Errorf("exit code %d\n%s", code, errs)

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	bytesFlag = flag.Int64("faults.bytes", 1<<30, "bytes that are transferred when a process is killed or stopped in the middle")
+	bytesFlag = flag.Int64("faults.bytes", 0, "bytes that are transferred when a process is killed or stopped in the middle; 0: 1 GiB, or 256 MiB with -short")
 	logFlag   = flag.Bool("faults.log", false, "show the output of the processes even if the test passes")
 	stopFlag  = flag.Duration("faults.stop", 8*time.Second, "how long processes are stopped: more than the lease of a worker")
 )
@@ -33,5 +33,11 @@ func TestMain(m *testing.M) {
 
 // transferBytes returns the number of bytes that are transferred.
 func transferBytes() int64 {
-	return *bytesFlag
+	switch {
+	case *bytesFlag > 0:
+		return *bytesFlag
+	case testing.Short():
+		return 256 << 20
+	}
+	return 1 << 30
 }

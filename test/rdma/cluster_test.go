@@ -275,8 +275,8 @@ func (c *cluster) startReading(first, key int64) (*millrace.Future, []*millrace.
 	return read, kept
 }
 
-// TestLaneIsProved: topo shows that both workers read from each other over rc.
-func TestLaneIsProved(t *testing.T) {
+// TestConnectionIsProved: topo shows that both workers read from each other over rc.
+func TestConnectionIsProved(t *testing.T) {
 	c := start(t)
 	var all string
 	t.Cleanup(func() {

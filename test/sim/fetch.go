@@ -80,9 +80,9 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 					for i := range parts {
 						p.arrived(e.Fetch, &parts[i])
 						switch {
-						case e.Follow && parts[i].missing:
+						case e.Pipelined && parts[i].missing:
 							w.counts.notArrived++
-						case e.Follow:
+						case e.Pipelined:
 							w.counts.pipelined++
 						}
 					}
@@ -94,7 +94,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 			})
 		}
 		peer.run(func() {
-			if e.Follow && !peer.hasAll(e.Objects) {
+			if e.Pipelined && !peer.hasAll(e.Objects) {
 				peer.after(upstreamWait, lend) // the reader fetches later ones elsewhere
 				return
 			}

@@ -46,7 +46,7 @@ func (h *host) start() {
 		w: w, host: h, incarnation: fmt.Sprintf("life-%d", w.lastIncarnation),
 		life: lifecycle.New(lifecycle.Config{
 			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
-			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
+			SlotDepth: 8, FetchObjects: 5, Fetches: 6,
 		}),
 		ledger: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
 		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, mappings: map[ids.WorkerID]*process{}, slots: map[slotKey]*slot{},
@@ -643,7 +643,7 @@ func (p *process) assigned(a *assignment) {
 	j := &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
 	p.jobs[ref] = j
 	if makers, awaited := p.missingInputs(a); len(makers)+len(awaited) > 0 {
-		p.push(&lifecycle.AssignedAhead{Ref: ref, Makers: makers, Awaited: awaited})
+		p.push(&lifecycle.PreAssignment{Ref: ref, Makers: makers, Awaited: awaited})
 	} else {
 		p.push(p.admit(j))
 	}
@@ -671,7 +671,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 			continue
 		}
 		x := jobInput{object: o}
-		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Relay: in.Upstream, Relayed: in.Downstream}
+		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Upstream: in.Upstream, Downstream: in.Downstream}
 		if v, here := p.find(o); here {
 			if p.isSmall(o) {
 				x.value, x.known = v, true
@@ -864,7 +864,7 @@ func (p *process) describe(b *strings.Builder, task ids.TaskID) {
 	for _, r := range p.life.Attempts() {
 		if r.Task == task {
 			state, _ := p.life.State(r)
-			fmt.Fprintf(b, "  %s (%s) has %s, %s: %v\n", p.host.name, p.self, r, state, p.life.Story(r))
+			fmt.Fprintf(b, "  %s (%s) has %s, %s: %v\n", p.host.name, p.self, r, state, p.life.History(r))
 		}
 	}
 	for _, o := range p.inventory() {

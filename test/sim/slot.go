@@ -39,7 +39,7 @@ func (p *process) startRun(e lifecycle.StartRun) {
 	if j == nil || j.slot != nil {
 		p.w.fail([]ids.TaskID{e.Ref.Task}, "worker %s: %s is started and is unknown or running", p.host.name, e.Ref)
 	}
-	key := slotKey{e.Runner, e.Lane}
+	key := slotKey{e.Runner, e.Slot}
 	l := p.slots[key]
 	if l == nil {
 		l = &slot{}
@@ -136,7 +136,7 @@ func (p *process) readInputs(j *job) {
 		if !in.known {
 			view, ok := p.ledger.Lookup(in.object)
 			if !ok || view.State == ledger.Building {
-				w.fail([]ids.TaskID{j.ref.Task, in.object.Task}, "worker %s runs %s and its input %s is not there: %v", p.host.name, j.ref, in.object, p.life.Story(j.ref))
+				w.fail([]ids.TaskID{j.ref.Task, in.object.Task}, "worker %s runs %s and its input %s is not there: %v", p.host.name, j.ref, in.object, p.life.History(j.ref))
 			}
 			v = p.values[in.object]
 		}

@@ -135,7 +135,7 @@ func (b *Batch) End(indices []int) []bool {
 		return held
 	}
 	c := b.peer
-	holds := c.conn.Look()
+	holds := c.conn.HeldFunc()
 	for n, i := range indices {
 		limit := b.leases[i].limit.Load()
 		held[n] = limit != 0 && holds(monotonic.Time(limit))

@@ -62,9 +62,9 @@ type Config struct {
 	Pinned bool
 	// NoIndex disables the shared object index: the path asks for a lease on each object.
 	NoIndex bool
-	// Linger is how long the memory of a dead peer stays mapped for Rescue; Forget ends it earlier.
-	// Default 0: it is unmapped at once.
-	Linger time.Duration
+	// KeepDead is how long the memory of a dead peer stays mapped for Rescue; Forget ends it
+	// earlier. Default 0: it is unmapped at once.
+	KeepDead time.Duration
 	// Unmapped, if set, is called when the memory of a peer is no longer mapped by its connection;
 	// dead says that the peer's process had ended. The function must not call the path.
 	Unmapped func(at transfer.Peer, dead bool)
@@ -127,7 +127,7 @@ func (p *Path) Close() error {
 	p.mu.Lock()
 	peers := p.peers
 	p.peers, p.closed = nil, true
-	p.buryAll(func(*peer) bool { return true })
+	p.unneedAll(func(*peer) bool { return true })
 	p.mu.Unlock()
 	for _, peer := range peers {
 		<-peer.ready
@@ -147,7 +147,7 @@ func (p *Path) Forget(address string) {
 	if known != nil {
 		known.unneeded = true
 	}
-	p.buryAll(func(c *peer) bool { return c.at.Address == address })
+	p.unneedAll(func(c *peer) bool { return c.at.Address == address })
 	p.mu.Unlock()
 	if known == nil {
 		return

@@ -151,7 +151,7 @@ func (c *peer) run(at transfer.Peer) {
 		case <-c.conn.Done():
 			// NB: a process with much memory on a GPU may still exist for a while after its sockets
 			// are closed. So ask only now whether it has exited.
-			c.linger()
+			c.keepMapped()
 			dead := c.conn.Exited()
 			c.mu.Lock()
 			c.gone, c.dead = true, dead

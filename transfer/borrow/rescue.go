@@ -15,11 +15,11 @@ import (
 // removed before the memory was used again. So the objects of a dead peer can be found and copied
 // like those of a live one; but nobody can be asked for objects that are not in the index.
 
-// linger keeps the memory of a peer mapped after the connection has ended (the peer is dead or
-// about to die), until Forget or Close is called or the time Config.Linger is over. run calls it.
-func (c *peer) linger() {
+// keepMapped keeps the memory of a peer mapped after the connection has ended (the peer is dead or
+// about to die), until Forget or Close is called or the time Config.KeepDead is over. run calls it.
+func (c *peer) keepMapped() {
 	p := c.path
-	if c.index == nil || p.config.Linger <= 0 {
+	if c.index == nil || p.config.KeepDead <= 0 {
 		return
 	}
 	over := make(chan struct{})
@@ -30,7 +30,7 @@ func (c *peer) linger() {
 	}
 	p.deadPeers[c] = over
 	p.mu.Unlock()
-	timer := time.NewTimer(p.config.Linger)
+	timer := time.NewTimer(p.config.KeepDead)
 	defer timer.Stop()
 	select {
 	case <-over:
@@ -41,8 +41,8 @@ func (c *peer) linger() {
 	p.mu.Unlock()
 }
 
-// buryAll ends the wait of linger for the peers that which selects. REQUIRES: mu.
-func (p *Path) buryAll(which func(*peer) bool) {
+// unneedAll ends the wait of keepMapped for the peers that which selects. REQUIRES: mu.
+func (p *Path) unneedAll(which func(*peer) bool) {
 	for c, over := range p.deadPeers {
 		if which(c) {
 			delete(p.deadPeers, c)

@@ -16,7 +16,7 @@ import (
 func TestRescueFromADeadLender(t *testing.T) {
 	child, peer := startLender(t)
 	unmapped := make(chan bool, 1)
-	path := open(t, borrow.Config{Linger: time.Hour, Unmapped: func(_ transfer.Peer, dead bool) { unmapped <- dead }})
+	path := open(t, borrow.Config{KeepDead: time.Hour, Unmapped: func(_ transfer.Peer, dead bool) { unmapped <- dead }})
 	never := transfer.Ref{Task: 2, Generation: 1}
 	rescue := func(incarnation [16]byte) (*transfertest.Sink, error) {
 		sink := transfertest.NewSink()
@@ -58,11 +58,11 @@ func TestRescueFromADeadLender(t *testing.T) {
 	}
 }
 
-// TestDeadLenderIsUnmappedInTime: without Forget, the memory is unmapped after Config.Linger.
+// TestDeadLenderIsUnmappedInTime: without Forget, the memory is unmapped after Config.KeepDead.
 func TestDeadLenderIsUnmappedInTime(t *testing.T) {
 	child, peer := startLender(t)
 	unmapped := make(chan bool, 1)
-	path := open(t, borrow.Config{Linger: time.Millisecond, Unmapped: func(_ transfer.Peer, dead bool) { unmapped <- dead }})
+	path := open(t, borrow.Config{KeepDead: time.Millisecond, Unmapped: func(_ transfer.Peer, dead bool) { unmapped <- dead }})
 	if err := path.Connect(t.Context(), peer); err != nil {
 		t.Fatal(err)
 	}

@@ -46,10 +46,10 @@ type fetch struct {
 	missed []int
 	// indices maps an object to its index in the request. nil: they are equal.
 	indices []int
-	// lane is the copy queue, nil before the first copy. group is the state of this fetch on it.
-	lane  *lane
+	// queue is the copy queue, nil before the first copy. group is the state of this fetch on it.
+	queue *copyQueue
 	group *group
-	// The lane has the pieces before submitted. The pieces that are not submitted have the given
+	// The queue has the pieces before submitted. The pieces that are not submitted have the given
 	// bytes; they are submitted once bytes reaches enough.
 	cutting       cutting
 	submitted     int
@@ -80,7 +80,7 @@ func (f *fetch) close() {
 	clear(f.heads[:min(f.objects(), stretch)])
 	f.cutting.reset()
 	f.group.reset()
-	f.path, f.sink, f.batcher, f.memory, f.batch, f.guard, f.lane = nil, nil, nil, nil, nil, nil, nil
+	f.path, f.sink, f.batcher, f.memory, f.batch, f.guard, f.queue = nil, nil, nil, nil, nil, nil, nil
 	f.refs, f.missed, f.indices, f.whole, f.submitted, f.bytes = nil, nil, nil, f.whole[:0], 0, 0
 	fetches.Put(f)
 }
@@ -334,7 +334,7 @@ func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Fr
 	m, c := f.memory.(*mapping), &f.cutting
 	most, size := min(m.chunk, smallBytes-1), f.path.config.Slab.Size()
 	rows, began, sum := c.rows, c.began, uint64(0)
-	room := m.lane.pieceRows() - (len(rows) - began)
+	room := m.queue.pieceRows() - (len(rows) - began)
 	if c.open.count > 0 && c.open.object+c.open.count != first {
 		return 0 // cut of the first object closes the open piece
 	}
@@ -379,7 +379,7 @@ func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Fr
 	c.rows = rows
 	c.open.count += count
 	c.open.bytes += sum
-	f.lane = m.lane
+	f.queue = m.queue
 	if f.bytes += sum; f.bytes >= f.enough {
 		f.submit()
 	}
@@ -398,16 +398,16 @@ func (f *fetch) cut(object int, from, to []memory.Frame) {
 	case bytes == 0:
 		f.whole = append(f.whole, span{first: object, count: 1})
 		return
-	case bytes < smallBytes && len(from) > m.lane.pieceRows():
+	case bytes < smallBytes && len(from) > m.queue.pieceRows():
 		c.close()
 		for i := range from {
 			if n := from[i].Bytes; n > 0 {
 				c.small(slab+to[i].Offset, m.base+from[i].Offset, n, m.chunk)
 			}
 		}
-		c.parts(f.group, object, m.lane.pieceRows())
+		c.parts(f.group, object, m.queue.pieceRows())
 	case bytes < smallBytes:
-		if c.open.count == 0 || c.open.object+c.open.count != object || len(c.rows)-c.began >= m.lane.pieceRows() {
+		if c.open.count == 0 || c.open.object+c.open.count != object || len(c.rows)-c.began >= m.queue.pieceRows() {
 			c.close()
 			c.open = piece{group: f.group, object: object}
 		}
@@ -422,7 +422,7 @@ func (f *fetch) cut(object int, from, to []memory.Frame) {
 		c.close()
 		f.large(object, bytes, m, from, to)
 	}
-	f.lane = m.lane
+	f.queue = m.queue
 	if f.bytes += bytes; f.bytes >= f.enough {
 		f.submit()
 	}
@@ -446,16 +446,16 @@ func (f *fetch) large(object int, bytes uint64, m *mapping, from, to []memory.Fr
 	for i := range pieces {
 		pieces[i].step = step
 	}
-	m.lane.forward(f.group, object, on, pieces)
+	m.queue.forward(f.group, object, on, pieces)
 }
 
-// submit gives the cut pieces to the lane and raises the threshold for the next time.
+// submit gives the cut pieces to the queue and raises the threshold for the next time.
 func (f *fetch) submit() {
-	if f.lane == nil {
+	if f.queue == nil {
 		return
 	}
 	f.cutting.close()
-	f.lane.add(f.cutting.pieces[f.submitted:])
+	f.queue.add(f.cutting.pieces[f.submitted:])
 	f.submitted, f.bytes = len(f.cutting.pieces), 0
 	f.enough = min(2*f.enough, laterBytes)
 }
@@ -481,17 +481,17 @@ func (f *fetch) abandon() {
 // await waits until all submitted copies are over and delivers their objects. failed is an error
 // that happened before; then nothing is delivered.
 func (f *fetch) await(ctx context.Context, failed error) error {
-	if f.lane == nil {
+	if f.queue == nil {
 		return failed
 	}
 	if failed != nil {
-		f.lane.cancel(f.group, failed)
+		f.queue.cancel(f.group, failed)
 	}
 	if w := f.sink.Capabilities().Wait; w != nil {
 		f.group.waits = w.Waits
 	}
 	for {
-		ended, err := f.lane.wait(ctx, f.group, f.path.config.StallTimeout)
+		ended, err := f.queue.wait(ctx, f.group, f.path.config.StallTimeout)
 		if failed == nil {
 			failed = err
 		}
@@ -505,7 +505,7 @@ func (f *fetch) await(ctx context.Context, failed error) error {
 			continue
 		}
 		if failed = f.deliver(ended); failed != nil {
-			f.lane.cancel(f.group, failed)
+			f.queue.cancel(f.group, failed)
 		}
 	}
 }

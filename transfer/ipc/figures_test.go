@@ -53,11 +53,11 @@ func TestGPUFetchFigures(t *testing.T) {
 	peer := transfer.Peer{Worker: 7, Name: "source", Address: address}
 	r := newReader(t, slabBytes, nil)
 	began := time.Now()
-	lane, err := r.path.Connect(t.Context(), peer)
+	link, err := r.path.Connect(t.Context(), peer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("connected in %v: %s", time.Since(began), lane)
+	t.Logf("connected in %v: %s", time.Since(began), link)
 	raw := openDevice(t, 0)
 	mapped, err := raw.OpenPeer(c.export)
 	if err != nil {
@@ -283,9 +283,9 @@ func TestGPUChainFigures(t *testing.T) {
 	})
 	measure("alone, relayed", func(i int) order {
 		if i == 1 {
-			return order{Fetch: addresses[:1], Relay: true}
+			return order{Fetch: addresses[:1], Forward: true}
 		}
 		return order{}
 	})
-	measure("chain", func(i int) order { return order{Fetch: addresses[i-1 : i], Relay: true, Behind: i > 1} })
+	measure("chain", func(i int) order { return order{Fetch: addresses[i-1 : i], Forward: true, Pipelined: i > 1} })
 }

@@ -59,10 +59,10 @@ func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
 				t.Errorf("%d frames: number %d of %d bytes: done %v, %v, or its bytes differ", count, i, len(want[i]), done, err)
 			}
 		}
-		lane := r.path.Lanes()[peer.Address]
-		t.Logf("%d frames: %s", count, lane)
-		if lane.GatherBytesPerSecond == 0 {
-			t.Errorf("no gather: %s", lane.Why)
+		link := r.path.Links()[peer.Address]
+		t.Logf("%d frames: %s", count, link)
+		if link.GatherBytesPerSecond == 0 {
+			t.Errorf("no gather: %s", link.Why)
 		}
 		if fake != nil && count > 3 && fake.Launches.Load() == before {
 			t.Errorf("%d frames were not gathered", count)

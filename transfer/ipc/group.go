@@ -9,8 +9,8 @@ type span struct {
 	err          error
 }
 
-// group is the set of a fetch's objects that are being copied on one lane. All fields but waits,
-// told and wake are guarded by lane.mu.
+// group is the set of a fetch's objects that are being copied on one copy queue. All fields but
+// waits, reportedWait and wake are guarded by copyQueue.mu.
 type group struct {
 	// open counts the pieces that are not over.
 	open int
@@ -19,16 +19,17 @@ type group struct {
 	// ended are the finished objects that the fetch has not received yet. seen is the list that it
 	// received last, kept for reuse.
 	ended, seen []span
-	// forwarded has the objects whose progress is reported to followers.
+	// forwarded has the objects whose progress is reported to downstream readers.
 	forwarded map[int]*progress
 	// moved is when a piece last ended, or when pieces were last added.
 	moved time.Time
 	// waits, if not nil, is called by the waiting goroutine with the expected duration of the wait:
-	// before the wait, and again if it takes longer. told is the longest duration reported so far.
-	waits func(left time.Duration)
-	told  time.Duration
+	// before the wait, and again if it takes longer. reportedWait is the longest duration reported
+	// so far.
+	waits        func(left time.Duration)
+	reportedWait time.Duration
 	// wake, with a capacity of 1, is signalled when something ended, or when a waiter of this group
-	// should drive the lane.
+	// should poll the queue.
 	wake chan struct{}
 }
 
@@ -49,7 +50,7 @@ func (g *group) reset() {
 	clear(g.parts)
 	clear(g.ended)
 	clear(g.seen)
-	g.open, g.parts, g.ended, g.seen, g.forwarded, g.waits, g.told = 0, g.parts[:0], g.ended[:0], g.seen[:0], nil, nil, 0
+	g.open, g.parts, g.ended, g.seen, g.forwarded, g.waits, g.reportedWait = 0, g.parts[:0], g.ended[:0], g.seen[:0], nil, nil, 0
 	select {
 	case <-g.wake:
 	default:
@@ -74,7 +75,7 @@ func (g *group) part(object int) *part {
 	return &g.parts[len(g.parts)-1]
 }
 
-// add registers a piece that is being queued. REQUIRES: lane.mu.
+// add registers a piece that is being queued. REQUIRES: copyQueue.mu.
 func (g *group) add(p *piece) {
 	g.open++
 	if p.part {
@@ -82,7 +83,7 @@ func (g *group) add(p *piece) {
 	}
 }
 
-// end registers that a piece is over. REQUIRES: lane.mu.
+// end registers that a piece is over. REQUIRES: copyQueue.mu.
 func (g *group) end(p *piece, err error, now time.Time) {
 	g.moved = now
 	g.open--
@@ -111,7 +112,7 @@ func (g *group) over(s span) {
 }
 
 // forward arranges that the progress of an object with the given pieces is reported.
-func (l *lane) forward(g *group, object int, on forwarding, pieces []piece) {
+func (c *copyQueue) forward(g *group, object int, on forwarding, pieces []piece) {
 	if on.arrived == nil {
 		return
 	}
@@ -121,8 +122,8 @@ func (l *lane) forward(g *group, object int, on forwarding, pieces []piece) {
 		at += pieces[i].bytes
 		f.ends[i], pieces[i].order = at, i
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if g.forwarded == nil {
 		g.forwarded = make(map[int]*progress)
 	}

@@ -45,9 +45,9 @@ func TestGPUCopiesFromHostMemoryOfAPeer(t *testing.T) {
 		}
 	}
 	transfertest.NoLeases(t, objects)
-	lane := r.path.Lanes()[address]
-	if !lane.Host || lane.BytesPerSecond <= 0 {
-		t.Errorf("the lane is %s", lane)
+	link := r.path.Links()[address]
+	if !link.Host || link.BytesPerSecond <= 0 {
+		t.Errorf("the link is %s", link)
 	}
 	r.room.Reset()
 	again := transfertest.NewSinkIn(r.room)

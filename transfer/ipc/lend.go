@@ -9,10 +9,10 @@ import (
 var _ memory.Reader = (*mapping)(nil)
 
 // lends reports whether our kernels can read a peer's memory: the gather kernel did so when the
-// lane was proved.
+// link was proved.
 func lends(space borrow.Memory) bool {
 	m := space.(*mapping)
-	return m.peer != nil && m.lane.gather != nil
+	return m.peer != nil && m.queue.gather != nil
 }
 
 // CanLend is part of transfer.Lender: the peer's memory is mapped and the object is in its object

@@ -22,18 +22,18 @@ func (u unasked) Query() (bool, error) {
 	return u.done.Query()
 }
 
-func (u unasked) lane(fails *error) *lane {
-	l := u.link.lane()
-	for kind := range l.queues {
-		for i, p := range l.queues[kind].free {
-			l.queues[kind].free[i].event = unasked{p.event.(*done), fails}
+func (u unasked) lane(fails *error) *copyQueue {
+	cq := u.link.copyQueue()
+	for kind := range cq.queues {
+		for i, p := range cq.queues[kind].free {
+			cq.queues[kind].free[i].event = unasked{p.event.(*done), fails}
 		}
 	}
-	l.submit = func(p *post) error {
+	cq.submit = func(p *post) error {
 		p.event.(unasked).submit(p)
 		return nil
 	}
-	return l
+	return cq
 }
 
 func (k *link) pieces(objects int) (*group, []piece) {
@@ -51,14 +51,14 @@ func newLink() *link {
 
 // TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs: the memory that the copy writes to is given
 // to other objects as soon as the copy counts as over. So it must not count as over before its
-// stream has finished. The lane continues afterwards, unless the device is lost.
+// stream has finished. The queue continues afterwards, unless the device is lost.
 func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 	for name, lost := range map[string]bool{"healthy": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
 			k, fails, tries := newLink(), error(nil), 0
-			l := unasked{&done{link: k}, nil}.lane(&fails)
+			cq := unasked{&done{link: k}, nil}.lane(&fails)
 			g, pieces := k.pieces(5)
-			l.quiet = func() (bool, error) {
+			cq.quiet = func() (bool, error) {
 				if g.open < window {
 					t.Errorf("of %d that were posted %d are open when the streams have not been waited for", window, g.open)
 				}
@@ -67,10 +67,10 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 				}
 				return lost, nil
 			}
-			l.add(pieces)
+			cq.add(pieces)
 			fails = errors.New("a query fails")
 			for ended := 0; ended < 5; {
-				spans, err := l.wait(t.Context(), g, time.Minute)
+				spans, err := cq.wait(t.Context(), g, time.Minute)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -85,8 +85,8 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 			}
 			fails = nil
 			again, pieces := k.pieces(1)
-			l.add(pieces)
-			spans, err := l.wait(t.Context(), again, time.Minute)
+			cq.add(pieces)
+			spans, err := cq.wait(t.Context(), again, time.Minute)
 			if err != nil || len(spans) != 1 || (spans[0].err != nil) != lost {
 				t.Errorf("the next one: %v, %v", spans, err)
 			}
@@ -98,27 +98,27 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 // is over.
 func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
 	k, fails, quiet := newLink(), error(nil), false
-	l := unasked{&done{link: k}, nil}.lane(&fails)
-	l.submit = func(*post) error { return errors.New("a record fails") }
-	l.quiet = func() (bool, error) { quiet = true; return false, nil }
+	cq := unasked{&done{link: k}, nil}.lane(&fails)
+	cq.submit = func(*post) error { return errors.New("a record fails") }
+	cq.quiet = func() (bool, error) { quiet = true; return false, nil }
 	g, pieces := k.pieces(1)
-	l.add(pieces)
-	if spans, err := l.wait(t.Context(), g, time.Minute); err != nil || len(spans) != 1 || spans[0].err == nil || !quiet {
+	cq.add(pieces)
+	if spans, err := cq.wait(t.Context(), g, time.Minute); err != nil || len(spans) != 1 || spans[0].err == nil || !quiet {
 		t.Errorf("%v, %v, waited for: %v", spans, err, quiet)
 	}
 }
 
-// TestAWaitBehindOtherFetchesIsNoStall: all fetches from one peer share a lane, and earlier posts
-// on it may take longer than the stall timeout, as long as copies end.
+// TestAWaitBehindOtherFetchesIsNoStall: all fetches from one peer share a copy queue, and earlier
+// posts on it may take longer than the stall timeout, as long as copies end.
 func TestAWaitBehindOtherFetchesIsNoStall(t *testing.T) {
 	k := newLink()
 	k.rate = 64 << 20 // bytes per second
-	l := k.lane()
+	cq := k.copyQueue()
 	before, pieces := k.pieces(10)
-	l.add(pieces)
+	cq.add(pieces)
 	g, pieces := k.pieces(1)
-	l.add(pieces)
-	spans, err := l.wait(t.Context(), g, 5*time.Second)
+	cq.add(pieces)
+	spans, err := cq.wait(t.Context(), g, 5*time.Second)
 	if err != nil || len(spans) != 1 || spans[0].err != nil {
 		t.Errorf("%v, %v with %d open before it", spans, err, before.open)
 	}
@@ -128,21 +128,21 @@ func TestAWaitBehindOtherFetchesIsNoStall(t *testing.T) {
 // the driver 3 µs.
 func TestOneObjectOfManyFramesIsPostedInParts(t *testing.T) {
 	k := newLink()
-	l := k.lane()
+	cq := k.copyQueue()
 	most := 0
-	l.submit = func(p *post) error {
+	cq.submit = func(p *post) error {
 		most = max(most, p.copies)
 		p.event.(*done).submit(p)
 		return nil
 	}
-	f := &fetch{path: &Path{}, group: newGroup(), enough: math.MaxUint64, memory: &mapping{lane: l, chunk: chunkBytes}}
+	f := &fetch{path: &Path{}, group: newGroup(), enough: math.MaxUint64, memory: &mapping{queue: cq, chunk: chunkBytes}}
 	var from []memory.Frame
 	for i := range uint64(5000) {
 		from = append(from, memory.Frame{Offset: 8192 * i, Bytes: 1000})
 	}
 	f.cut(0, from, from)
-	l.add(f.cutting.pieces)
-	spans, err := l.wait(t.Context(), f.group, time.Minute)
+	cq.add(f.cutting.pieces)
+	spans, err := cq.wait(t.Context(), f.group, time.Minute)
 	if err != nil || len(spans) != 1 || spans[0].bytes != 5000*1000 || spans[0].count != 1 {
 		t.Errorf("%v, %v", spans, err)
 	}

@@ -108,11 +108,11 @@ type order struct {
 	Rounds int
 	Bytes  uint64
 
-	// Unpublish removes object Ref, which was fetched before, from the index. Relay publishes it
-	// while it arrives. Behind means that the source in Fetch does so, and this child follows it.
-	// The fetch begins at At, a wall clock time in nanoseconds.
-	Unpublish, Relay, Behind bool
-	At                       int64
+	// Unpublish removes object Ref, which was fetched before, from the index. Forward publishes it
+	// while it arrives. Pipelined means that the source in Fetch does so, and this child reads
+	// there. The fetch begins at At, a wall clock time in nanoseconds.
+	Unpublish, Forward, Pipelined bool
+	At                            int64
 
 	// Rewrite is the number of objects, of Bytes bytes, whose index entries are written again.
 	Rewrite int
@@ -266,17 +266,17 @@ func rewrite(o order) error {
 
 func fetchOnce(o order, from transfer.Peer, sink *places) error {
 	var to transfer.Sink = sink
-	if o.Relay {
+	if o.Forward {
 		to = &relayed{places: sink, ref: ref(o.Ref)}
 	}
 	get := childPath.Fetch
-	if o.Behind {
-		get = childPath.Follow
+	if o.Pipelined {
+		get = childPath.FetchPipelined
 	}
 	for {
 		sink.err = nil
 		err := get(context.Background(), from, []transfer.Ref{ref(o.Ref)}, to)
-		if !o.Behind || !errors.Is(sink.err, transfer.ErrNotHere) {
+		if !o.Pipelined || !errors.Is(sink.err, transfer.ErrNotHere) {
 			return errors.Join(err, sink.err)
 		}
 		// The source has not begun yet, because it maps memory or the machine is loaded.

@@ -22,10 +22,11 @@ type mapping struct {
 	path     *Path
 	export   cuda.Export
 	identity memory.Identity
-	lane     *lane
-	// turn is the egress token of the source; nil if the source has none.
-	turn *objindex.EgressToken
-	// places are the windows of the lane. streams and events are the resources that the places use.
+	queue    *copyQueue
+	// token is the egress token of the source; nil if the source has none.
+	token *objindex.EgressToken
+	// places are the windows of the queue. streams and events are the resources that the places
+	// use.
 	places  [2][]place
 	streams []*cuda.Stream
 	events  []*cuda.Event
@@ -36,7 +37,7 @@ type mapping struct {
 	// chunk bounds the bytes of one copy. base is the address of the memory's byte 0.
 	chunk uint64
 	base  uint64
-	proof Lane
+	proof Link
 
 	// uses counts the connections; guarded by path.mu. dead: a connection reported the peer dead.
 	uses int
@@ -58,7 +59,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, turn *objindex.EgressToken) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -71,8 +72,8 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 		if known != nil && known.export == export {
 			known.uses++
 			p.mu.Unlock()
-			if turn != nil {
-				_ = turn.Close() // it maps the same token
+			if token != nil {
+				_ = token.Close() // it maps the same token
 			}
 			return known, nil
 		}
@@ -99,14 +100,14 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 	if file != nil {
 		m.file = file
 	}
-	m.take(turn)
+	m.take(token)
 	p.mu.Lock()
 	if m.peer != nil {
 		p.mappings[export.Handle] = m
 	}
-	p.lanes[at.Address] = m
+	p.peers[at.Address] = m
 	p.mu.Unlock()
-	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "lane", m.proof.String())
+	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "link", m.proof.String())
 	return m, nil
 }
 
@@ -114,7 +115,7 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 // not mapped yet.
 func (p *Path) trusted(at transfer.Peer) error {
 	p.mu.Lock()
-	m := p.lanes[at.Address]
+	m := p.peers[at.Address]
 	p.mu.Unlock()
 	if why := m.suspect(); why != nil {
 		return fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrUnreachable, why)
@@ -130,14 +131,14 @@ func (m *mapping) suspect() error {
 	return m.path.config.Suspect(m.export.Device)
 }
 
-// take gives the egress token to the lane. REQUIRES: the lane is not used yet.
-func (m *mapping) take(turn *objindex.EgressToken) {
+// take gives the egress token to the queue. REQUIRES: the queue is not used yet.
+func (m *mapping) take(token *objindex.EgressToken) {
 	switch {
-	case turn == nil:
+	case token == nil:
 	case m.peer == nil:
-		_ = turn.Close() // a read from host memory is slower than the link, so it needs no token
+		_ = token.Close() // a read from host memory is slower than the link, so it needs no token
 	default:
-		m.turn, m.lane.turn = turn, turn
+		m.token, m.queue.token = token, token
 	}
 }
 
@@ -159,27 +160,27 @@ func (m *mapping) mapHost(file *os.File, welcome *hostv1.BorrowWelcome) (err err
 	return nil
 }
 
-// prepare creates the lane and proves it by timed reads.
+// prepare creates the copy queue and proves the link by timed reads.
 func (m *mapping) prepare() (err error) {
 	if err := m.makePlaces(); err != nil {
 		return err
 	}
-	m.lane = newLane([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
-	m.lane.quiet = m.quiet
+	m.queue = newCopyQueue([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
+	m.queue.quiet = m.quiet
 	if m.peer != nil {
-		m.lane.entrance = &m.path.entrance
-		m.lane.fastest = fastest(m.path.config.Device.Info(), m.export.Device)
+		m.queue.gate = &m.path.gate
+		m.queue.fastest = fastest(m.path.config.Device.Info(), m.export.Device)
 	} else {
-		m.lane.copy = cuda.ToDevice
+		m.queue.copy = cuda.ToDevice
 	}
 	if err := m.prove(); err != nil {
 		return err
 	}
-	m.lane.tally.rates = [methods]float64{byEngine: m.proof.BytesPerSecond, byKernel: m.proof.GatherBytesPerSecond}
+	m.queue.tally.rates = [methods]float64{byEngine: m.proof.BytesPerSecond, byKernel: m.proof.GatherBytesPerSecond}
 	return nil
 }
 
-// quiet is lane.quiet.
+// quiet is copyQueue.quiet.
 func (m *mapping) quiet() (lost bool, err error) {
 	for _, s := range m.streams {
 		if m.path.config.Device.Health() != nil {
@@ -233,7 +234,7 @@ func (m *mapping) prove() error {
 	if err != nil {
 		return err
 	}
-	l, n := m.lane, min(proofBytes, m.export.SizeBytes)
+	cq, n := m.queue, min(proofBytes, m.export.SizeBytes)
 	to := scratch.Pointer(0, n)
 	timed := func(rows []row, bytes uint64, gathers bool) (time.Duration, error) {
 		began := time.Now()
@@ -244,7 +245,7 @@ func (m *mapping) prove() error {
 			defer m.path.gather.give(p.slot)
 			err = m.path.gather.launch(p.stream, p)
 		} else {
-			err = p.stream.Copy(copies(nil, p.pieces, l.copy), m.events[0])
+			err = p.stream.Copy(copies(nil, p.pieces, cq.copy), m.events[0])
 		}
 		err = errors.Join(err, p.stream.Sync())
 		return time.Since(began), err
@@ -269,7 +270,7 @@ func (m *mapping) prove() error {
 	if err != nil {
 		return fmt.Errorf("ipc: timed read: %w", err)
 	}
-	m.proof = Lane{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
+	m.proof = Link{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
 	if m.peer == nil || m.path.gather == nil || m.path.gather.full() {
 		m.proof.Why = m.path.noGather
 		return nil
@@ -283,7 +284,7 @@ func (m *mapping) prove() error {
 		return fmt.Errorf("ipc: timed read by the gather kernel: %w", err)
 	}
 	m.proof.GatherBytesPerSecond = float64(n) / took.Seconds()
-	l.gather = m.path.gather
+	cq.gather = m.path.gather
 	return nil
 }
 
@@ -300,9 +301,9 @@ func (m *mapping) Close(dead bool) {
 		if p.mappings[m.export.Handle] == m {
 			delete(p.mappings, m.export.Handle)
 		}
-		for at, known := range p.lanes {
+		for at, known := range p.peers {
 			if known == m {
-				delete(p.lanes, at)
+				delete(p.peers, at)
 			}
 		}
 	}
@@ -326,8 +327,8 @@ func (m *mapping) unmap() error {
 	for _, e := range m.events {
 		errs = append(errs, e.Close())
 	}
-	if m.turn != nil {
-		errs = append(errs, m.turn.Close())
+	if m.token != nil {
+		errs = append(errs, m.token.Close())
 	}
 	for _, s := range m.streams {
 		_ = s.Sync() // a gather writes its word just before it ends; on a lost device nothing runs

@@ -45,8 +45,8 @@ func (m *marker) Query() (bool, error) {
 
 // Await is part of event.
 func (m *marker) Await(spin time.Duration) (bool, error) {
-	// looks is the number of checks between two reads of the clock.
-	const looks = 32
+	// polls is the number of checks between two reads of the clock.
+	const polls = 32
 	switch {
 	case m.word == nil && spin == 0:
 		return false, nil // the next Query answers as well
@@ -54,7 +54,7 @@ func (m *marker) Await(spin time.Duration) (bool, error) {
 		return m.event.Await(spin)
 	}
 	for began := time.Now(); ; {
-		for range looks {
+		for range polls {
 			if m.written() {
 				return true, nil
 			}

@@ -1,17 +1,17 @@
 // Package ipc is an Adapter: the path from the memory of another process of this host to the slab
-// of our GPU. The reader maps the peer's slab (CUDA IPC), gets read leases from the peer's board or
-// over its unix socket, and copies by itself. The source does no work for the copy.
+// of our GPU. The reader maps the peer's slab (CUDA IPC), gets read leases from the peer's object
+// index or over its unix socket, and copies by itself. The source does no work for the copy.
 //
 // Leases and their validity checks are those of package borrow. There the processor reads the
 // peer's memory in place; here the device copies from it. The host memory of workers without a GPU
 // is reached in the same way.
 //
-// # Lanes
+// # Copy queues
 //
-// A lane is the copy queue for one peer. At most two chunks of 128 MiB are under way on it at a
+// A copy queue has the copies from one peer. At most two chunks of 128 MiB are under way on it at a
 // time, so that a small frame that comes later waits only for those. Frames of less than 16 MiB go
 // first. Many of them are copied together by one launch of a kernel that reads a table (gather.cu),
-// if that is faster by their number and size. A lane is proved when the peer's memory is mapped:
+// if that is faster by their number and size. A link is proved when the peer's memory is mapped:
 // the header page must be that of the announced incarnation, and timed reads measure latency and
 // bandwidth.
 //
@@ -32,8 +32,8 @@
 // # Reading in place
 //
 // Data that a kernel reads only once need not be copied: Lend returns at once the device address of
-// an object on the peer's board. A loan keeps the mapping as a copy does. At its end it reports
-// whether the data that was read is valid.
+// an object in the peer's object index. A loan keeps the mapping as a copy does. At its end it
+// reports whether the data that was read is valid.
 package ipc
 
 import (
@@ -61,8 +61,8 @@ const (
 	// pageableBytes is the chunk size of copies from host memory that is not registered. The driver
 	// copies such memory through its own buffers and returns only afterwards.
 	pageableBytes = 4 << 20
-	// tables is the number of concurrent gathers over all lanes. Beyond that, frames are copied one
-	// by one.
+	// tables is the number of concurrent gathers over all copy queues. Beyond that, frames are
+	// copied one by one.
 	tables = 16
 )
 
@@ -80,7 +80,7 @@ type Config struct {
 	StallTimeout time.Duration
 	// LeaseTTL is the duration of a lease that is not renewed. Default 30 s.
 	LeaseTTL time.Duration
-	// NoBoard disables lookups in boards: leases are always requested by message.
+	// NoIndex disables lookups in object indexes: leases are always requested by message.
 	NoIndex bool
 	// NoGather disables the gather kernel: the copy engine copies every frame.
 	NoGather bool
@@ -90,10 +90,10 @@ type Config struct {
 	ComputeBlocks uint32
 	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
-	// Linger is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends that
-	// before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a peer,
-	// dead or alive, is no longer mapped.
-	Linger       time.Duration
+	// KeepDead is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends
+	// that before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a
+	// peer, dead or alive, is no longer mapped.
+	KeepDead     time.Duration
 	PeerUnmapped func(at transfer.Peer, dead bool)
 	// Suspect, if set, returns the reason why the memory of a GPU must not be read, or nil. It is
 	// called before each fetch, rescue and loan, and must be quick.
@@ -104,13 +104,13 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Lane describes how a peer's memory is read.
-type Lane struct {
+// Link describes how a peer's memory is read.
+type Link struct {
 	// Device is the GPU of the memory. Host: it is host memory instead.
 	Device cuda.UUID
 	Host   bool
 	// Latency is the time of a read of 4 KiB, and BytesPerSecond the rate of a read of 4 MiB, by
-	// the copy engine when the lane was proved. GatherBytesPerSecond is the rate of 4 MiB in 64
+	// the copy engine when the link was proved. GatherBytesPerSecond is the rate of 4 MiB in 64
 	// frames by the gather kernel; 0 if the kernel is not used, for the reason in Why.
 	Latency              time.Duration
 	BytesPerSecond       float64
@@ -121,8 +121,8 @@ type Lane struct {
 	Now, GatherNow float64
 }
 
-// String describes the lane in one line.
-func (l Lane) String() string {
+// String describes the link in one line.
+func (l Link) String() string {
 	from := "GPU " + l.Device.String()
 	if l.Host {
 		from = "host memory"
@@ -144,7 +144,7 @@ func gigabytes(rate float64) string {
 }
 
 // carried is a short form of String, with the current rates.
-func (l Lane) carried() string {
+func (l Link) carried() string {
 	s := "copies"
 	if l.Host {
 		s += " from host memory"
@@ -161,10 +161,10 @@ func (l Lane) carried() string {
 
 // Path is the reading side. It keeps one connection and one mapping per peer.
 type Path struct {
-	config   Config
-	lenders  *borrow.Path
-	gather   *gather // nil: no gather kernel, for the reason in noGather
-	entrance entrance
+	config  Config
+	lenders *borrow.Path
+	gather  *gather // nil: no gather kernel, for the reason in noGather
+	gate    chunkGate
 	// noGather never changes after New.
 	noGather string
 
@@ -176,10 +176,10 @@ type Path struct {
 	slab uint64
 
 	mu sync.Mutex
-	// mappings is keyed by handle, lanes by the peer's address. Both, and running, are guarded by
+	// mappings is keyed by handle, peers by the peer's address. Both, and running, are guarded by
 	// mu.
 	mappings map[cuda.Handle]*mapping
-	lanes    map[string]*mapping
+	peers    map[string]*mapping
 	// running has the cancel function of each running fetch. nil: the path is closed.
 	running map[*context.CancelCauseFunc]struct{}
 	fetches sync.WaitGroup
@@ -189,7 +189,7 @@ var _ transfer.Path = (*Path)(nil)
 
 // Capabilities is part of transfer.Path.
 func (p *Path) Capabilities() transfer.Capabilities {
-	return transfer.Capabilities{Lend: p, Rescue: p, Follow: p, Prepare: p, Prompt: p}
+	return transfer.Capabilities{Lend: p, Rescue: p, Pipelined: p, Prepare: p, Prompt: p}
 }
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
@@ -212,11 +212,11 @@ func New(c Config) (*Path, error) {
 	if c.Received == nil {
 		c.Received = func(int) {}
 	}
-	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*context.CancelCauseFunc]struct{})}
+	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), peers: make(map[string]*mapping), running: make(map[*context.CancelCauseFunc]struct{})}
 	p.slab = c.Slab.Pointer(0, c.Slab.Size())
 	p.lenders = borrow.New(borrow.Config{
 		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoIndex: c.NoIndex, Open: p.open, Spin: spinFor,
-		Linger: c.Linger, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
+		KeepDead: c.KeepDead, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"
@@ -242,46 +242,46 @@ func (p *Path) Name() string { return "ipc" }
 // copy.
 func (p *Path) Forget(address string) { p.lenders.Forget(address) }
 
-// Lanes describes the mapped peers, by address.
-func (p *Path) Lanes() map[string]Lane {
+// Links describes the mapped peers, by address.
+func (p *Path) Links() map[string]Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	lanes := make(map[string]Lane, len(p.lanes))
-	for at, m := range p.lanes {
-		lane := m.proof
-		m.lane.mu.Lock()
-		lane.Now, lane.GatherNow = m.lane.tally.rates[byEngine], m.lane.tally.rates[byKernel]
-		m.lane.mu.Unlock()
-		lanes[at] = lane
+	queues := make(map[string]Link, len(p.peers))
+	for at, m := range p.peers {
+		link := m.proof
+		m.queue.mu.Lock()
+		link.Now, link.GatherNow = m.queue.tally.rates[byEngine], m.queue.tally.rates[byKernel]
+		m.queue.mu.Unlock()
+		queues[at] = link
 	}
-	return lanes
+	return queues
 }
 
 // Transport describes the mechanisms that carry the bytes of a peer's objects, with their current
 // rates. It is empty if the peer's memory is not mapped.
 func (p *Path) Transport(at string) string {
-	lane, ok := p.Lanes()[at]
+	link, ok := p.Links()[at]
 	if !ok {
 		return ""
 	}
-	return lane.carried()
+	return link.carried()
 }
 
 // Connect maps a peer's memory, unless it is mapped already, and describes how it is read.
-func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Lane, error) {
+func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Link, error) {
 	if err := p.lenders.Connect(ctx, at); err != nil {
-		return Lane{}, err
+		return Link{}, err
 	}
-	return p.Lanes()[at.Address], nil
+	return p.Links()[at.Address], nil
 }
 
-// Prepare is part of transfer.Preparer: it maps the peer's memory and proves the lane.
+// Prepare is part of transfer.Preparer: it maps the peer's memory and proves the link.
 func (p *Path) Prepare(ctx context.Context, at transfer.Peer) (transfer.Measured, error) {
-	lane, err := p.Connect(ctx, at)
+	link, err := p.Connect(ctx, at)
 	if err != nil {
 		return transfer.Measured{}, fmt.Errorf("ipc: %w", err)
 	}
-	return transfer.Measured{Latency: lane.Latency, BytesPerSecond: lane.BytesPerSecond}, nil
+	return transfer.Measured{Latency: link.Latency, BytesPerSecond: link.BytesPerSecond}, nil
 }
 
 // Close is part of transfer.Path. It returns when no copy is under way.
@@ -327,7 +327,7 @@ func (p *Path) end(cancel *context.CancelCauseFunc) {
 }
 
 // Prompt is part of transfer.Prompter: it reports whether the peer's memory is mapped and the peer
-// has a board.
+// has an object index.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.lenders.Prompt(at) }
 
 // Fetch is part of transfer.Path.
@@ -347,7 +347,7 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	if !p.Prompt(at) {
 		transfer.Waits(sink)
 	}
-	missed, err := p.fetchShown(ctx, at, refs, sink)
+	missed, err := p.fetchIndexed(ctx, at, refs, sink)
 	if err != nil {
 		return fmt.Errorf("ipc from %s: %w", at, err)
 	}
@@ -362,9 +362,9 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	return p.fetchLent(ctx, cancel, at, rest, missed, sink)
 }
 
-// fetchShown fetches the objects that are on the peer's board and returns the indices of the
-// others.
-func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
+// fetchIndexed fetches the objects that are in the peer's object index and returns the indices of
+// the others.
+func (p *Path) fetchIndexed(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
 	g, err := p.lenders.Pin(ctx, at, len(refs))
 	if err != nil {
 		return nil, err

@@ -14,7 +14,8 @@ type piece struct {
 	// The piece covers count objects from object on.
 	object, count int
 	// part: the object has several pieces. Then order is the number of the piece if the object is
-	// forwarded. step: the piece is smaller than necessary, because a follower waits for its bytes.
+	// forwarded. step: the piece is smaller than necessary, because a downstream reader waits for
+	// its bytes.
 	part  bool
 	order int
 	step  bool

@@ -28,12 +28,12 @@ const (
 	methods
 )
 
-// tally measures a lane's rates for display. Nothing is decided by them.
+// tally measures a copy queue's rates for display. Nothing is decided by them.
 type tally struct {
-	// rates are in bytes per second, by method: first those that the lane was proved with, then
+	// rates are in bytes per second, by method: first those that the link was proved with, then
 	// moving averages.
 	rates [methods]float64
-	// since is the beginning of the batch that is under way: of all that is posted until the lane
+	// since is the beginning of the batch that is under way: of all that is posted until the queue
 	// is idle again. bytes are its bytes.
 	since time.Time
 	bytes [methods]uint64

@@ -38,7 +38,8 @@ func carries(slot int, bytes uint64, step bool) *post {
 	return &post{slot: slot, bytes: bytes, pieces: []piece{{step: step}}}
 }
 
-// The rate of a lane is that of whole batches by one method. Other batches say nothing about it.
+// The rate of a copy queue is that of whole batches by one method. Other batches say nothing about
+// it.
 func TestRatesAreThoseOfWholeBatches(t *testing.T) {
 	const proved = 200e9
 	r := &tally{rates: [methods]float64{proved, proved}}

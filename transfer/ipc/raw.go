@@ -21,7 +21,7 @@ func (p *Path) Raw(ctx context.Context, at transfer.Peer, remote memory.Frame, i
 		return nil, err
 	}
 	p.mu.Lock()
-	m := p.lanes[at.Address]
+	m := p.peers[at.Address]
 	p.mu.Unlock()
 	if m == nil || m.peer == nil || !m.peer.Acquire() {
 		return nil, fmt.Errorf("ipc from %s: raw copy: its memory is not mapped here, or is not on a GPU", at)

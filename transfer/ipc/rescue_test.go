@@ -23,7 +23,7 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	c, peer := lender(t, slab, set{Count: 2, Bytes: 1 << 20})
 	var suspect atomic.Bool
 	r := newReader(t, slab, func(c *ipc.Config) {
-		c.Linger = time.Hour
+		c.KeepDead = time.Hour
 		c.Suspect = func(cuda.UUID) error {
 			if suspect.Load() {
 				return errors.New("Xid 94")
@@ -50,8 +50,8 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	if err := fetch(); !errors.Is(err, transfer.ErrUnreachable) || !strings.Contains(err.Error(), "Xid 94") {
 		t.Errorf("fetched: %v", err)
 	}
-	if err := r.path.Follow(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrUnreachable) {
-		t.Errorf("followed: %v", err)
+	if err := r.path.FetchPipelined(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrUnreachable) {
+		t.Errorf("a pipelined read: %v", err)
 	}
 	if r.path.Lend(peer, ref(0), &loan) {
 		t.Error("lent")
@@ -77,7 +77,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	c, peer := lender(t, slab, set{Count: 4, Bytes: large}, set{First: 4, Count: small, Bytes: 4 << 10})
 	unmapped := make(chan bool, 1)
 	r := newReader(t, slab, func(c *ipc.Config) {
-		c.Linger = time.Hour
+		c.KeepDead = time.Hour
 		c.PeerUnmapped = func(_ transfer.Peer, dead bool) { unmapped <- dead }
 	})
 	life := c.export.Identity.Incarnation

@@ -50,8 +50,8 @@ func (d *done) Await(spin time.Duration) (bool, error) {
 	return true, nil
 }
 
-// nap sleeps. Falling asleep and waking up takes the processor 3 µs.
-func (k *link) nap(d time.Duration) {
+// sleep sleeps. Falling asleep and waking up takes the processor 3 µs.
+func (k *link) sleep(d time.Duration) {
 	const cost = 3 * time.Microsecond
 	d += k.late[k.naps%len(k.late)]
 	k.naps++
@@ -75,35 +75,35 @@ func (d *done) submit(p *post) {
 	d.last = d
 }
 
-// lane returns a lane over the link.
-func (k *link) lane() *lane {
+// copyQueue returns a copy queue over the link.
+func (k *link) copyQueue() *copyQueue {
 	var places [2][]place
 	for kind := range places {
 		for range window {
 			places[kind] = append(places[kind], place{event: &done{link: k}})
 		}
 	}
-	l := newLane(places)
-	l.now, l.nap = func() time.Time { return k.now }, k.nap
-	l.submit = func(p *post) error {
+	cq := newCopyQueue(places)
+	cq.now, cq.sleep = func() time.Time { return k.now }, k.sleep
+	cq.submit = func(p *post) error {
 		p.event.(*done).submit(p)
 		return nil
 	}
-	return l
+	return cq
 }
 
 // fetch copies an object as a fetch does. It returns the time that this took, and the part of it
 // spent awake.
-func (k *link) fetch(t *testing.T, l *lane, bytes uint64) (took, awake time.Duration) {
+func (k *link) fetch(t *testing.T, cq *copyQueue, bytes uint64) (took, awake time.Duration) {
 	t.Helper()
 	k.now = k.now.Add(20 * time.Microsecond)
 	began, slept := k.now, k.slept
 	var c cutting
 	g := newGroup()
 	c.large(0, 0, bytes, chunkBytes, g, 0)
-	l.add(c.pieces)
+	cq.add(c.pieces)
 	for {
-		ended, err := l.wait(t.Context(), g, time.Minute)
+		ended, err := cq.wait(t.Context(), g, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func times(list ...int) (out []time.Duration) {
 	return out
 }
 
-// A fetch ends at most a nap after its copies, and near NVLink's rate much sooner. The waiter is
+// A fetch ends at most a sleep after its copies, and near NVLink's rate much sooner. The waiter is
 // awake while it may poll, and for a tenth of the rest.
 func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 	sways := map[string][]float64{"sharp": {0}, "dull": {.01, -.03, .02, 0, -.02, .03, -.01}}
@@ -131,17 +131,17 @@ func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 			for _, bound := range []float64{0, fastestLink} {
 				for _, bytes := range []uint64{64 << 20, 256 << 20, 1 << 30, 100 << 20} {
 					k := &link{now: time.Unix(1, 0), rate: rate, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: late, sways: sways[name]}
-					l := k.lane()
-					l.fastest = bound
+					cq := k.copyQueue()
+					cq.fastest = bound
 					var took, awake time.Duration
 					const counted = 20
 					for range counted {
-						one, spun := k.fetch(t, l, bytes)
+						one, spun := k.fetch(t, cq, bytes)
 						took, awake = took+one, awake+spun
 					}
 					took, awake = took/counted, awake/counted
 					bare := k.base + over(bytes, rate)
-					most, busy := bare+bare/50+max(napFor, bare/napShare)+slices.Max(late), spinFor+took/10
+					most, busy := bare+bare/50+max(pollInterval, bare/pollShare)+slices.Max(late), spinFor+took/10
 					if bound > 0 && rate > bound/2 {
 						most, busy = bare+bare/25+10*time.Microsecond, 60*time.Microsecond+took/10
 					}
@@ -157,31 +157,31 @@ func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 
 // A fetch that was delayed, by another program or by the device, does not make later ones slower.
 func TestADelayedFetchLeavesNoTrace(t *testing.T) {
-	fresh := func() (*link, *lane) {
+	fresh := func() (*link, *copyQueue) {
 		k := &link{now: time.Unix(1, 0), rate: 390e9, base: 8 * time.Microsecond, late: times(5), sways: []float64{0}, shared: true}
-		l := k.lane()
-		l.gather, l.fastest = &gather{free: []int{0, 1, 2, 3}}, fastestLink
-		return k, l
+		cq := k.copyQueue()
+		cq.gather, cq.fastest = &gather{free: []int{0, 1, 2, 3}}, fastestLink
+		return k, cq
 	}
 	for _, bytes := range []uint64{1 << 20, 64 << 20, 1 << 30} {
-		k, l := fresh()
-		before, _ := k.fetch(t, l, bytes)
-		small := k.gathered(t, l, 100, 4<<10)
+		k, cq := fresh()
+		before, _ := k.fetch(t, cq, bytes)
+		small := k.gathered(t, cq, 100, 4<<10)
 		k.rate /= 1000
-		k.fetch(t, l, bytes)
-		k.gathered(t, l, 100, 64<<10)
+		k.fetch(t, cq, bytes)
+		k.gathered(t, cq, 100, 64<<10)
 		k.rate *= 1000
-		if after, _ := k.fetch(t, l, bytes); after != before {
+		if after, _ := k.fetch(t, cq, bytes); after != before {
 			t.Errorf("%d MiB took %v before a delay and %v after it", bytes>>20, before, after)
 		}
-		if after := k.gathered(t, l, 100, 4<<10); after != small {
+		if after := k.gathered(t, cq, 100, 4<<10); after != small {
 			t.Errorf("a gather took %v before a delay and %v after it", small, after)
 		}
 	}
 }
 
 // The waiter polls for what is short, sleeps briefly for what is long, and polls without a pause
-// for a piece that a follower waits for.
+// for a piece that a downstream reader waits for.
 func TestHowLongTheWaiterPolls(t *testing.T) {
 	now := time.Unix(1, 0)
 	for name, c := range map[string]struct {
@@ -189,26 +189,26 @@ func TestHowLongTheWaiterPolls(t *testing.T) {
 		step, behind bool
 		sleep, spin  time.Duration
 	}{
-		"just posted":                   {spin: spinFor},
-		"for half of the time":          {left: -spinFor / 2, spin: spinFor / 2},
-		"for all of the time":           {left: -spinFor, sleep: napFor},
-		"for a long time":               {left: -4 * time.Millisecond, sleep: 250 * time.Microsecond},
-		"for a very long time":          {left: -time.Second, sleep: longest},
-		"before it can be over":         {left: time.Millisecond, sleep: time.Millisecond},
-		"just before it can be over":    {left: leastNap / 2, spin: spinFor + leastNap/2},
-		"another one behind it":         {behind: true, sleep: napFor},
-		"a follower waits":              {left: time.Millisecond, step: true, behind: true, spin: spinFor + time.Millisecond},
-		"a follower has waited in vain": {left: -spinFor, step: true, sleep: napFor},
+		"just posted":                            {spin: spinFor},
+		"for half of the time":                   {left: -spinFor / 2, spin: spinFor / 2},
+		"for all of the time":                    {left: -spinFor, sleep: pollInterval},
+		"for a long time":                        {left: -4 * time.Millisecond, sleep: 250 * time.Microsecond},
+		"for a very long time":                   {left: -time.Second, sleep: maxPollInterval},
+		"before it can be over":                  {left: time.Millisecond, sleep: time.Millisecond},
+		"just before it can be over":             {left: minSleep / 2, spin: spinFor + minSleep/2},
+		"another one behind it":                  {behind: true, sleep: pollInterval},
+		"a downstream reader waits":              {left: time.Millisecond, step: true, behind: true, spin: spinFor + time.Millisecond},
+		"a downstream reader has waited in vain": {left: -spinFor, step: true, sleep: pollInterval},
 	} {
 		p := &post{pieces: []piece{{step: c.step}}, least: now.Add(c.left)}
-		if sleep, spin := p.patience(now, c.behind); sleep != c.sleep || spin != c.spin {
+		if sleep, spin := p.waitTimes(now, c.behind); sleep != c.sleep || spin != c.spin {
 			t.Errorf("%s: sleeps %v and polls %v, want %v and %v", name, sleep, spin, c.sleep, c.spin)
 		}
 	}
 }
 
 // gathered is fetch for the given number of small objects, submitted as they are cut.
-func (k *link) gathered(t *testing.T, l *lane, count int, bytes uint64) (took time.Duration) {
+func (k *link) gathered(t *testing.T, cq *copyQueue, count int, bytes uint64) (took time.Duration) {
 	t.Helper()
 	k.now = k.now.Add(20 * time.Microsecond)
 	began := k.now
@@ -223,10 +223,10 @@ func (k *link) gathered(t *testing.T, l *lane, count int, bytes uint64) (took ti
 			c.open.bytes += bytes
 		}
 		c.close()
-		l.add(c.pieces)
+		cq.add(c.pieces)
 	}
 	for {
-		ended, err := l.wait(t.Context(), g, time.Minute)
+		ended, err := cq.wait(t.Context(), g, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,10 +241,10 @@ func TestGathersEndWhenTheyAreOver(t *testing.T) {
 	const objects, bytes = 1000, 64 << 10
 	for _, rate := range []float64{340e9, 150e9, 25e9} {
 		k := &link{now: time.Unix(1, 0), rate: rate, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: times(5), sways: []float64{0}, shared: true}
-		l := k.lane()
-		l.gather, l.fastest = &gather{free: []int{0, 1, 2, 3}}, fastestLink
+		cq := k.copyQueue()
+		cq.gather, cq.fastest = &gather{free: []int{0, 1, 2, 3}}, fastestLink
 		bare := k.base + over(objects*bytes, rate)
-		if took := k.gathered(t, l, objects, bytes); took > bare+bare/10+10*time.Microsecond {
+		if took := k.gathered(t, cq, objects, bytes); took > bare+bare/10+10*time.Microsecond {
 			t.Errorf("%.0f GB/s: it took %v, the copies alone %v", rate/1e9, took, bare)
 		}
 	}
@@ -254,18 +254,18 @@ func TestGathersEndWhenTheyAreOver(t *testing.T) {
 // and again if it takes longer. It is not notified if there is nothing to wait for.
 func TestWaitsAreToldBeforehand(t *testing.T) {
 	k := &link{now: time.Unix(1, 0), rate: 390e9, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: []time.Duration{5 * time.Microsecond}, sways: []float64{0}}
-	l := k.lane()
+	cq := k.copyQueue()
 	wait := func(g *group) (told []time.Duration) {
 		t.Helper()
 		g.waits = func(left time.Duration) {
-			if !l.mu.TryLock() {
-				t.Fatal("it is told under the lane's lock")
+			if !cq.mu.TryLock() {
+				t.Fatal("it is told under the queue's lock")
 			}
-			l.mu.Unlock()
+			cq.mu.Unlock()
 			told = append(told, left)
 		}
 		for {
-			ended, err := l.wait(t.Context(), g, time.Minute)
+			ended, err := cq.wait(t.Context(), g, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +278,7 @@ func TestWaitsAreToldBeforehand(t *testing.T) {
 		var c cutting
 		g := newGroup()
 		c.large(0, 0, bytes, chunkBytes, g, 0)
-		l.add(c.pieces)
+		cq.add(c.pieces)
 		return g
 	}
 	if told := wait(post(4 << 20)); len(told) != 1 || told[0] > 30*time.Microsecond {

@@ -51,9 +51,9 @@ func BenchmarkWait(b *testing.B) {
 					places[kind] = append(places[kind], place{event: &timer{takes: c.takes}})
 				}
 			}
-			l := newLane(places)
-			l.fastest = c.fastest
-			l.submit = func(p *post) error {
+			cq := newCopyQueue(places)
+			cq.fastest = c.fastest
+			cq.submit = func(p *post) error {
 				e := p.event.(*timer)
 				e.ends = time.Now().Add(e.takes)
 				return nil
@@ -63,9 +63,9 @@ func BenchmarkWait(b *testing.B) {
 				var cut cutting
 				g := newGroup()
 				cut.large(0, 0, c.bytes, chunkBytes, g, 0)
-				l.add(cut.pieces)
+				cq.add(cut.pieces)
 				for g.open > 0 {
-					if _, err := l.wait(b.Context(), g, time.Minute); err != nil {
+					if _, err := cq.wait(b.Context(), g, time.Minute); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -41,7 +41,7 @@ type attempt struct {
 	// arrived objects.
 	later error
 	came  int
-	// forwarded are the objects whose progress is reported to followers.
+	// forwarded are the objects whose progress is reported to downstream readers.
 	forwarded []int
 	// timer cancels the attempt when it has taken too long. It is nil until the first place.
 	timer *time.Timer

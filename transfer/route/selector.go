@@ -93,8 +93,8 @@ func (s *Selector) combined() (out transfer.Capabilities) {
 		if able.Rescue != nil {
 			out.Rescue = s
 		}
-		if able.Follow != nil {
-			out.Follow = s
+		if able.Pipelined != nil {
+			out.Pipelined = s
 		}
 		if able.Prepare != nil {
 			out.Prepare = s
@@ -240,17 +240,17 @@ func (s *Selector) Rescue(ctx context.Context, peer transfer.Peer, incarnation [
 	return err
 }
 
-// Follow is part of transfer.Follower. It uses the first suitable path; its error matches
-// ErrUnreachable if there is none. The duration is not used as a measurement: it depends on the
-// upstream worker.
-func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+// FetchPipelined is part of transfer.PipelinedFetcher. It uses the first suitable path; its error
+// matches ErrUnreachable if there is none. The duration is not used as a measurement: it depends on
+// the upstream worker.
+func (s *Selector) FetchPipelined(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	tried := make([]bool, len(s.config.Candidates))
 	for i, able := range s.capabilities {
-		tried[i] = able.Follow == nil
+		tried[i] = able.Pipelined == nil
 	}
 	at, ok := s.choose(peer, tried)
 	if !ok {
-		return fmt.Errorf("behind %s: %w: no path follows: %s", peer, transfer.ErrUnreachable, s.describe(peer))
+		return fmt.Errorf("upstream %s: %w: no path reads what still arrives: %s", peer, transfer.ErrUnreachable, s.describe(peer))
 	}
 	candidate := &s.config.Candidates[at]
 	end, err := flow.End{Kind: flow.GivenUp}, error(nil)
@@ -258,7 +258,7 @@ func (s *Selector) Follow(ctx context.Context, peer transfer.Peer, refs []transf
 		err = candidate.Eligible(ctx, peer)
 	}
 	if err == nil {
-		err = s.capabilities[at].Follow.Follow(ctx, peer, refs, sink)
+		err = s.capabilities[at].Pipelined.FetchPipelined(ctx, peer, refs, sink)
 	}
 	if err != nil {
 		s.judge(ctx, candidate, &end, err)

@@ -221,32 +221,32 @@ func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
 	}
 }
 
-// chained is a path that can follow.
+// chained is a path that can fetch pipelined.
 type chained struct {
 	odd
-	follow func(sink transfer.Sink) error
+	fetchPipelined func(sink transfer.Sink) error
 }
 
-func (c *chained) Capabilities() transfer.Capabilities { return transfer.Capabilities{Follow: c} }
+func (c *chained) Capabilities() transfer.Capabilities { return transfer.Capabilities{Pipelined: c} }
 
-func (c *chained) Follow(_ context.Context, _ transfer.Peer, _ []transfer.Ref, sink transfer.Sink) error {
-	return c.follow(sink)
+func (c *chained) FetchPipelined(_ context.Context, _ transfer.Peer, _ []transfer.Ref, sink transfer.Sink) error {
+	return c.fetchPipelined(sink)
 }
 
-func TestOnlyPathsThatCanFollowDo(t *testing.T) {
+func TestOnlyPathsThatCanFetchPipelinedDo(t *testing.T) {
 	f := newFixture()
 	p, o := f.selector(t, flow.Config{}, nil)
-	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrUnreachable) || o.calls > 0 {
-		t.Errorf("no path follows: %v, %d fetches", err, o.calls)
+	if err := p.FetchPipelined(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrUnreachable) || o.calls > 0 {
+		t.Errorf("no path can: %v, %d fetches", err, o.calls)
 	}
 	c := &chained{odd: odd{Path: f.network.Path(2), name: "chained"}}
 	p = route.New(route.Config{Candidates: []route.Candidate{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
-	c.follow = func(sink transfer.Sink) error {
+	c.fetchPipelined = func(sink transfer.Sink) error {
 		sink.Done(0, transfer.ErrNotHere)
 		return nil
 	}
 	sink := transfertest.NewSink()
-	if err := p.Follow(t.Context(), f.peer, refs[:1], sink); err != nil {
+	if err := p.FetchPipelined(t.Context(), f.peer, refs[:1], sink); err != nil {
 		t.Error(err)
 	}
 	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
@@ -254,8 +254,8 @@ func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 	}
 	// No other path is tried: the caller then asks a holder.
 	broken := errors.New("broken")
-	c.follow = func(transfer.Sink) error { return broken }
-	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, broken) {
+	c.fetchPipelined = func(transfer.Sink) error { return broken }
+	if err := p.FetchPipelined(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	for _, l := range p.Routes() {

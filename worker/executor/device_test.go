@@ -352,11 +352,11 @@ var rest = []uint64{2 << 20, 2<<20 - 8<<10}
 
 // wait requests memory for a holder that is neither a task nor an executor, and returns the channel
 // for the answer. The request is waiting when the function returns.
-func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.Told {
+func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.ReservationResult {
 	t.Helper()
-	told := make(chan store.Told, 2)
+	told := make(chan store.ReservationResult, 2)
 	id, standing, err := r.objects.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Deadline: time.Now().Add(time.Hour)},
-		func(x store.Told) { told <- x })
+		func(x store.ReservationResult) { told <- x })
 	if err != nil || standing != ledger.Waiting {
 		t.Fatalf("a request for all memory stands %v, %v", standing, err)
 	}
@@ -366,7 +366,7 @@ func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.Told {
 
 // granted waits until a request for memory was granted, and advances the time of the store
 // meanwhile.
-func (r *rig) granted(t *testing.T, told <-chan store.Told) {
+func (r *rig) granted(t *testing.T, told <-chan store.ReservationResult) {
 	t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/text"
 )
 
-// queue returns the message that collects what is sent next, and wakes the writer.
-// REQUIRES: lane.mu is held.
+// queue returns the message that collects what is sent next, and wakes the writer. REQUIRES:
+// slot.mu is held.
 func (p *process) queue() *executorv1.ToExecutor {
 	if p.pending == nil {
 		p.pending = new(executorv1.ToExecutor)
@@ -32,7 +32,7 @@ func (p *process) queue() *executorv1.ToExecutor {
 	return p.pending
 }
 
-// send queues a run. REQUIRES: lane.mu is held, and refuses has returned nil.
+// send queues a run. REQUIRES: slot.mu is held, and refuses has returned nil.
 func (p *process) send(q *queued) {
 	m := p.queue()
 	p.ordinal++
@@ -87,8 +87,8 @@ type opName struct {
 	name, function string
 }
 
-// dropFunctions makes the process forget functions that no task refers to any more.
-// REQUIRES: lane.mu is held.
+// dropFunctions makes the process forget functions that no task refers to any more. REQUIRES:
+// slot.mu is held.
 func (p *process) dropFunctions(hashes [][]byte) {
 	for _, hash := range hashes {
 		if len(hash) != len(ids.FunctionHash{}) || !p.sentFunc[ids.FunctionHash(hash)] {
@@ -104,7 +104,7 @@ func (p *process) dropFunctions(hashes [][]byte) {
 	}
 }
 
-// cancel asks the process to drop a run that has not begun. REQUIRES: lane.mu is held.
+// cancel asks the process to drop a run that has not begun. REQUIRES: slot.mu is held.
 func (p *process) cancel(q *queued) {
 	m := p.queue()
 	m.Cancellations = append(m.Cancellations, &executorv1.AttemptRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
@@ -125,10 +125,10 @@ func (p *process) write(hello *executorv1.ExecutorHello) {
 		case <-p.broken:
 			return
 		}
-		p.lane.mu.Lock()
+		p.slot.mu.Lock()
 		m, rights := p.pending, p.rights
 		p.pending, p.rights = nil, nil
-		p.lane.mu.Unlock()
+		p.slot.mu.Unlock()
 		if m == nil {
 			continue
 		}

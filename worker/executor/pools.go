@@ -32,7 +32,7 @@ type Config struct {
 	Worker, Scheduler string
 	// Commands are the command lines, by kind.
 	Commands map[string][]string
-	// Processes is the maximum number of processes of each kind: one per lane.
+	// Processes is the maximum number of processes of each kind: one per slot.
 	Processes int
 	// StartAtOnce is the number of processes, by kind, that Begin starts.
 	// The others start when they are first needed.
@@ -68,7 +68,7 @@ type Config struct {
 // Pools are the processes of all kinds. Its methods may be called from any goroutine.
 type Pools struct {
 	config Config
-	lanes  map[string][]*lane
+	slots  map[string][]*slot
 	spares map[string][]*spare
 	wait   sync.WaitGroup
 	// release undoes orphans.Keep.
@@ -100,7 +100,7 @@ func New(c Config) (*Pools, error) {
 		c.StopGrace = time.Second
 	}
 	p := &Pools{
-		config: c, release: func() {}, lanes: make(map[string][]*lane), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
+		config: c, release: func() {}, slots: make(map[string][]*slot), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
 		closing: make(chan struct{}),
 	}
 	if c.Device != nil {
@@ -130,8 +130,8 @@ func New(c Config) (*Pools, error) {
 			p.spares[kind] = append(p.spares[kind], &spare{pools: p, kind: kind, command: command, need: make(chan struct{}, 1)})
 		}
 		for i := range c.Processes {
-			l := &lane{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
-			p.lanes[kind] = append(p.lanes[kind], l)
+			s := &slot{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
+			p.slots[kind] = append(p.slots[kind], s)
 		}
 	}
 	// Processes that tasks start must not outlive their executor, even if they moved themselves to
@@ -143,8 +143,8 @@ func New(c Config) (*Pools, error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 	for kind := range commands {
-		for _, l := range p.lanes[kind] {
-			p.wait.Go(l.keep)
+		for _, s := range p.slots[kind] {
+			p.wait.Go(s.keep)
 		}
 		for _, s := range p.spares[kind] {
 			p.wait.Go(s.keep)
@@ -167,15 +167,15 @@ func fromHere(command []string) ([]string, error) {
 }
 
 // Kinds returns the names of the kinds, sorted.
-func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.lanes)) }
+func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.slots)) }
 
 // KindOf returns the executor kind of a process, "" if it is not an executor that runs tasks now.
 func (p *Pools) KindOf(pid int) string {
-	for kind, lanes := range p.lanes { // order-free: a process is in one lane
-		for _, l := range lanes {
-			l.mu.Lock()
-			found := l.process != nil && l.process.pid() == pid
-			l.mu.Unlock()
+	for kind, slots := range p.slots { // order-free: a process is in one slot
+		for _, s := range slots {
+			s.mu.Lock()
+			found := s.process != nil && s.process.pid() == pid
+			s.mu.Unlock()
 			if found {
 				return kind
 			}
@@ -185,13 +185,13 @@ func (p *Pools) KindOf(pid int) string {
 }
 
 // Segments reports whether processes of a kind can read memory outside of the slab, as far as is
-// known: the last process of each lane that ever started one said so.
+// known: the last process of each slot that ever started one said so.
 func (p *Pools) Segments(kind string) bool {
 	known := false
-	for _, l := range p.lanes[kind] {
-		l.mu.Lock()
-		started, segments := l.started, l.segments
-		l.mu.Unlock()
+	for _, s := range p.slots[kind] {
+		s.mu.Lock()
+		started, segments := s.started, s.segments
+		s.mu.Unlock()
 		if started && !segments {
 			return false
 		}
@@ -202,11 +202,11 @@ func (p *Pools) Segments(kind string) bool {
 
 // Working reports whether any process has a run.
 func (p *Pools) Working() bool {
-	for _, lanes := range p.lanes {
-		for _, l := range lanes {
-			l.mu.Lock()
-			n := len(l.queue)
-			l.mu.Unlock()
+	for _, slots := range p.slots {
+		for _, s := range slots {
+			s.mu.Lock()
+			n := len(s.queue)
+			s.mu.Unlock()
 			if n > 0 {
 				return true
 			}
@@ -218,12 +218,12 @@ func (p *Pools) Working() bool {
 // Begin starts the processes of Config.StartAtOnce.
 func (p *Pools) Begin() {
 	for kind, n := range p.config.StartAtOnce {
-		for i, l := range p.lanes[kind] {
+		for i, s := range p.slots[kind] {
 			if i < n {
-				l.mu.Lock()
-				l.eager = true
-				l.mu.Unlock()
-				l.wake()
+				s.mu.Lock()
+				s.eager = true
+				s.mu.Unlock()
+				s.wake()
 			}
 		}
 	}
@@ -268,44 +268,44 @@ func (p *Pools) Close() {
 	}
 }
 
-func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }
+func (p *Pools) slot(kind string, index int) *slot { return p.slots[kind][index] }
 
 // ReleaseUnused asks processes that hold memory of their own in the slab to release the unused
 // part, because a request waits for room. It does not wait for them.
 func (p *Pools) ReleaseUnused() {
-	for _, lanes := range p.lanes {
-		for _, l := range lanes {
-			l.mu.Lock()
-			if l.process != nil && len(l.process.leases) > 0 {
-				l.process.queue().ReleaseUnused = true
+	for _, slots := range p.slots {
+		for _, s := range slots {
+			s.mu.Lock()
+			if s.process != nil && len(s.process.leases) > 0 {
+				s.process.queue().ReleaseUnused = true
 			}
-			l.mu.Unlock()
+			s.mu.Unlock()
 		}
 	}
 }
 
-// Start hands a run to a lane.
-func (p *Pools) Start(kind string, index int, r *Run) { p.lane(kind, index).start(r) }
+// Start hands a run to a slot.
+func (p *Pools) Start(kind string, index int, r *Run) { p.slot(kind, index).start(r) }
 
 // Stop ends a run, whether it has begun or not; its result follows.
-func (p *Pools) Stop(kind string, index int, ref lifecycle.Ref) { p.lane(kind, index).stop(ref) }
+func (p *Pools) Stop(kind string, index int, ref lifecycle.Ref) { p.slot(kind, index).stop(ref) }
 
 // TakeBack returns a run that has not begun. A run that has begun continues.
 func (p *Pools) TakeBack(kind string, index int, ref lifecycle.Ref) {
-	p.lane(kind, index).takeBack(ref)
+	p.slot(kind, index).takeBack(ref)
 }
 
 // DropFunctions makes all processes forget functions, given by their hashes, that no task refers
 // to.
 func (p *Pools) DropFunctions(hashes [][]byte) {
-	// order-free: the lanes are independent.
-	for _, lanes := range p.lanes {
-		for _, l := range lanes {
-			l.mu.Lock()
-			if l.process != nil {
-				l.process.dropFunctions(hashes)
+	// order-free: the slots are independent.
+	for _, slots := range p.slots {
+		for _, s := range slots {
+			s.mu.Lock()
+			if s.process != nil {
+				s.process.dropFunctions(hashes)
 			}
-			l.mu.Unlock()
+			s.mu.Unlock()
 		}
 	}
 }

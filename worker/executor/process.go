@@ -50,11 +50,11 @@ const (
 type process struct {
 	pools *Pools
 	kind  string
-	// lane is set before joined is closed. Until then the process is a spare process, which has
+	// slot is set before joined is closed. Until then the process is a spare process, which has
 	// been sent nothing but hello.
-	lane   *lane
+	slot   *slot
 	joined chan struct{}
-	// taken is closed when a lane has taken the process while it was a spare one; join follows.
+	// taken is closed when a slot has taken the process while it was a spare one; join follows.
 	taken chan struct{}
 	// exited is closed when the process has been reaped, together with the processes of its group.
 	exited  chan struct{}
@@ -85,7 +85,7 @@ type process struct {
 	language                            string
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each
-	// of its attach entries. pending and all fields below up to working are guarded by lane.mu.
+	// of its attach entries. pending and all fields below up to working are guarded by slot.mu.
 	pending  *executorv1.ToExecutor
 	rights   []int
 	ordinal  uint64
@@ -115,7 +115,7 @@ type process struct {
 	cause   exitcause.Cause
 }
 
-// startProcess starts a process that belongs to no lane yet. A spare process is told that it is
+// startProcess starts a process that belongs to no slot yet. A spare process is told that it is
 // one, and which modules to load in addition to Config.Preload.
 func (p *Pools) startProcess(kind string, command []string, spare bool, load []string) (*process, error) {
 	return startProcess(p, kind, command, &executorv1.ExecutorHello{PreloadModules: slices.Concat(p.config.Preload, load), Spare: spare})
@@ -198,7 +198,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	hello.ProtocolVersion, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
 	hello.SchedulerAddress, hello.ScratchDirectory = c.Scheduler, p.scratch
 	if c.Device != nil {
-		hello.Device = c.Device.describe(c.Store.Space(), len(pools.lanes)*c.Processes)
+		hello.Device = c.Device.describe(c.Store.Space(), len(pools.slots)*c.Processes)
 	}
 	go p.write(hello)
 	go p.read()
@@ -206,14 +206,14 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	return p, nil
 }
 
-// join assigns the process to a lane. From then on, the lane can send it runs.
-func (p *process) join(l *lane) {
+// join assigns the process to a slot. From then on, the slot can send it runs.
+func (p *process) join(s *slot) {
 	p.oom.Store(exitcause.OOMKills())
-	p.lane = l
+	p.slot = s
 	close(p.joined)
 }
 
-// own reports whether the process belongs to a lane.
+// own reports whether the process belongs to a slot.
 func (p *process) own() bool {
 	select {
 	case <-p.joined:
@@ -311,9 +311,9 @@ func (p *process) serve() {
 			p.kill()
 		}
 	case <-p.pools.closing:
-		p.lane.mu.Lock()
+		p.slot.mu.Lock()
 		p.queue().Shutdown = true
-		p.lane.mu.Unlock()
+		p.slot.mu.Unlock()
 		// Shutdown does not wait for a running task: its result would not be used.
 		if !p.idle() {
 			p.kill()
@@ -329,9 +329,9 @@ func (p *process) serve() {
 }
 
 func (p *process) idle() bool {
-	p.lane.mu.Lock()
-	defer p.lane.mu.Unlock()
-	return len(p.lane.queue) == 0
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
+	return len(p.slot.queue) == 0
 }
 
 // close releases the resources of a process that has exited, except for the control page,
@@ -434,12 +434,12 @@ func (p *process) readOutput(r *os.File) {
 		if n > 0 {
 			var of lifecycle.Ref
 			if p.own() {
-				p.lane.mu.Lock()
+				p.slot.mu.Lock()
 				of = p.last
-				if q := p.lane.atWork(p); q != nil {
+				if q := p.slot.atWork(p); q != nil {
 					of = q.run.Ref
 				}
-				p.lane.mu.Unlock()
+				p.slot.mu.Unlock()
 			}
 			p.tailMu.Lock()
 			if of != p.tailOf {
@@ -488,13 +488,13 @@ func (p *process) watch(watched chan<- struct{}) {
 
 // look checks the process once, and returns whether there is anything left to watch.
 func (p *process) look(now time.Time) bool {
-	p.lane.mu.Lock()
-	defer p.lane.mu.Unlock()
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
 	idle := p.detachIdle(now)
-	if len(p.lane.queue) == 0 {
+	if len(p.slot.queue) == 0 {
 		return idle
 	}
-	q := p.lane.atWork(p)
+	q := p.slot.atWork(p)
 	if q == nil {
 		return true
 	}

@@ -35,19 +35,19 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 	}
 	results := make([]Result, 0, len(m.GetFinished()))
 	for _, f := range m.GetFinished() {
-		p.lane.mu.Lock()
-		q := p.lane.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
+		p.slot.mu.Lock()
+		q := p.slot.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
 		if q != nil && q.ordinal == 0 {
 			q = nil // it belongs to another process by now
 		}
 		if q != nil {
-			p.lane.remove(q)
+			p.slot.remove(q)
 			p.unuse(q)
 			if f.GetError().GetReason() != "DROPPED" {
 				p.last = q.run.Ref
 			}
 		}
-		p.lane.mu.Unlock()
+		p.slot.mu.Unlock()
 		if q != nil {
 			results = append(results, p.finish(q, f, m.GetReleases()))
 		}
@@ -60,9 +60,9 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 
 // attemptOf returns the attempt of a task that the process runs or ran last; 0 if there is none.
 func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
-	p.lane.mu.Lock()
-	defer p.lane.mu.Unlock()
-	for _, q := range p.lane.queue {
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
+	for _, q := range p.slot.queue {
 		if q.run.Ref.Task == task && q.ordinal != 0 {
 			return q.run.Ref.Attempt
 		}
@@ -136,12 +136,12 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorRetainedInput) error {
 		objects.Drop(id)
 		return err
 	}
-	p.lane.mu.Lock()
+	p.slot.mu.Lock()
 	_, taken := p.leases[k.GetRequestId()]
 	if !taken {
 		p.leases[k.GetRequestId()] = id
 	}
-	p.lane.mu.Unlock()
+	p.slot.mu.Unlock()
 	if taken {
 		objects.Drop(id)
 		return fmt.Errorf("executor: it has something by number %d already", k.GetRequestId())
@@ -150,10 +150,10 @@ func (p *process) keepInput(r *Run, k *executorv1.ExecutorRetainedInput) error {
 }
 
 func (p *process) dropTemporary(q *queued) {
-	p.lane.mu.Lock()
+	p.slot.mu.Lock()
 	temporary := q.temporary
 	q.temporary = nil
-	p.lane.mu.Unlock()
+	p.slot.mu.Unlock()
 	for _, id := range temporary {
 		p.pools.config.Store.Drop(id)
 	}
@@ -264,7 +264,7 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 }
 
 func (p *process) holder() ledger.Holder {
-	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.lane.index)}
+	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.slot.index)}
 }
 
 // adopt makes an object from ranges of memory that the run allocated, of its inputs, and of memory
@@ -277,14 +277,14 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 		return err
 	}
 	defer objects.Release(reservation)
-	p.lane.mu.Lock()
+	p.slot.mu.Lock()
 	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
 	for _, x := range released {
 		if id, known := p.leases[x.GetRequestId()]; known {
 			sources = append(sources, id)
 		}
 	}
-	p.lane.mu.Unlock()
+	p.slot.mu.Unlock()
 	for _, f := range frames {
 		if err := p.adoptFrame(reservation, id, f, sources); err != nil {
 			return err
@@ -382,8 +382,8 @@ func sum(sizes []uint64) (n uint64) {
 // applicant returns the run that requests memory, nil if the process requests it for itself.
 // If the request is invalid, refused is the reason.
 func (p *process) applicant(a *executorv1.ExecutorAllocationRequest) (q *queued, refused string) {
-	p.lane.mu.Lock()
-	defer p.lane.mu.Unlock()
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
 	if a.GetAttempt() == nil {
 		if _, taken := p.leases[a.GetRequestId()]; taken {
 			return nil, fmt.Sprintf("it asked for memory by number %d, by which it has some", a.GetRequestId())
@@ -391,7 +391,7 @@ func (p *process) applicant(a *executorv1.ExecutorAllocationRequest) (q *queued,
 		return nil, ""
 	}
 	ref := lifecycle.Ref{Task: ids.TaskID(a.GetAttempt().GetTaskId()), Attempt: ids.Attempt(a.GetAttempt().GetAttempt())}
-	if q = p.lane.find(ref); q == nil || q.ordinal == 0 {
+	if q = p.slot.find(ref); q == nil || q.ordinal == 0 {
 		return nil, fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)
 	}
 	return q, ""
@@ -415,7 +415,7 @@ func (p *process) allocated(a *executorv1.ExecutorAllocationRequest, q *queued, 
 	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		return err
 	}
-	p.lane.mu.Lock()
+	p.slot.mu.Lock()
 	alive := true
 	if q == nil {
 		if _, taken := p.leases[a.GetRequestId()]; taken {
@@ -423,10 +423,10 @@ func (p *process) allocated(a *executorv1.ExecutorAllocationRequest, q *queued, 
 		} else {
 			p.leases[a.GetRequestId()] = id
 		}
-	} else if alive = p.lane.find(q.run.Ref) == q && q.ordinal != 0; alive {
+	} else if alive = p.slot.find(q.run.Ref) == q && q.ordinal != 0; alive {
 		q.temporary = append(q.temporary, id)
 	}
-	p.lane.mu.Unlock()
+	p.slot.mu.Unlock()
 	if !alive {
 		objects.Drop(id)
 		frames = nil
@@ -438,10 +438,10 @@ func (p *process) allocated(a *executorv1.ExecutorAllocationRequest, q *queued, 
 // release frees memory that was allocated for the process.
 func (p *process) release(released []*executorv1.ExecutorRelease) {
 	for _, r := range released {
-		p.lane.mu.Lock()
+		p.slot.mu.Lock()
 		id, known := p.leases[r.GetRequestId()]
 		delete(p.leases, r.GetRequestId())
-		p.lane.mu.Unlock()
+		p.slot.mu.Unlock()
 		if known {
 			p.pools.config.Store.Drop(id)
 		}
@@ -453,8 +453,8 @@ func (p *process) answer(a *executorv1.ExecutorAllocationRequest, frames []memor
 	for _, f := range frames {
 		out.Frames = append(out.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 	}
-	p.lane.mu.Lock()
+	p.slot.mu.Lock()
 	m := p.queue()
 	m.Allocations = append(m.Allocations, out)
-	p.lane.mu.Unlock()
+	p.slot.mu.Unlock()
 }

@@ -19,8 +19,8 @@ const (
 	maxRights = 200
 )
 
-// segment is memory of another worker that a process has mapped, or is about to map.
-// Guarded by lane.mu.
+// segment is memory of another worker that a process has mapped, or is about to map. Guarded by
+// slot.mu.
 type segment struct {
 	number uint32
 	// users is the number of runs that were sent and have no result yet.
@@ -30,7 +30,7 @@ type segment struct {
 }
 
 // locate returns a run's inputs as they are sent to the process, and counts the run as a user of
-// the segments among them. REQUIRES: lane.mu is held.
+// the segments among them. REQUIRES: slot.mu is held.
 func (p *process) locate(m *executorv1.ToExecutor, q *queued) []*executorv1.ExecutorInput {
 	r := q.run
 	if len(r.Spaces) == 0 {
@@ -54,7 +54,7 @@ func (p *process) locate(m *executorv1.ToExecutor, q *queued) []*executorv1.Exec
 }
 
 // attach returns the segment of a space, and announces it to the process at its first use.
-// REQUIRES: lane.mu is held.
+// REQUIRES: slot.mu is held.
 func (p *process) attach(m *executorv1.ToExecutor, space memory.Space) *segment {
 	s := p.segments[space]
 	if s == nil {
@@ -67,7 +67,7 @@ func (p *process) attach(m *executorv1.ToExecutor, space memory.Space) *segment 
 	return s
 }
 
-// unuse ends a run's use of its segments, since the run has a result. REQUIRES: lane.mu is held.
+// unuse ends a run's use of its segments, since the run has a result. REQUIRES: slot.mu is held.
 func (p *process) unuse(q *queued) {
 	for _, s := range q.segments {
 		if s.users--; s.users == 0 {
@@ -78,7 +78,7 @@ func (p *process) unuse(q *queued) {
 }
 
 // detachIdle detaches segments that have been idle for segmentIdle. It returns whether other
-// segments are idle. REQUIRES: lane.mu is held.
+// segments are idle. REQUIRES: slot.mu is held.
 func (p *process) detachIdle(now time.Time) (more bool) {
 	for space, s := range p.segments { // the order does not matter
 		switch {

@@ -20,7 +20,7 @@ const (
 	maxLoadedName = 200
 )
 
-// spare keeps at most one spare process of a kind, that is, a process without a lane. It has loaded
+// spare keeps at most one spare process of a kind, that is, a process without a slot. It has loaded
 // the modules that tasks need, and replaces a process that died. It is started only after the first
 // process of the kind has become ready and has said that its program supports spare processes.
 type spare struct {
@@ -91,7 +91,7 @@ func (p *Pools) forgetLoaded(kind string) {
 	delete(p.load, kind)
 }
 
-// take returns the process for a lane, nil if there is none alive.
+// take returns the process for a slot, nil if there is none alive.
 func (s *spare) take() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *spare) keep() {
 		}
 		taken, cause := s.once(s.pools.toLoad(s.kind))
 		if taken {
-			// The next one is requested when this one has become ready in its lane.
+			// The next one is requested when this one has become ready in its slot.
 			failures = 0
 			continue
 		}
@@ -143,7 +143,7 @@ func (s *spare) keep() {
 	}
 }
 
-// once keeps one process until a lane takes it or it has ended. If it has ended, cause is the
+// once keeps one process until a slot takes it or it has ended. If it has ended, cause is the
 // reason.
 func (s *spare) once(load []string) (taken bool, cause string) {
 	p, err := s.pools.startProcess(s.kind, s.command, true, load)
@@ -185,7 +185,7 @@ func (s *spare) once(load []string) (taken bool, cause string) {
 	s.process = nil
 	s.mu.Unlock()
 	if !mine {
-		return true, "" // a lane took it just now
+		return true, "" // a slot took it just now
 	}
 	p.kill()
 	<-p.exited

@@ -110,7 +110,7 @@ func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millrac
 	}
 }
 
-// pid returns the pid of the lane's Python process.
+// pid returns the pid of the slot's Python process.
 func (p *pools) pid(t *testing.T) int {
 	t.Helper()
 	return int(p.call(t, "python", "os:getpid").GetIntValue())

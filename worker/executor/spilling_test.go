@@ -110,10 +110,10 @@ func await[T any](l *spilling, from <-chan T) T {
 // room reserves memory, with the inputs in the slab, and returns the function that releases it.
 func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
 	l.t.Helper()
-	told := make(chan store.Told, 4)
+	told := make(chan store.ReservationResult, 4)
 	id, standing, err := l.objects.Acquire(store.Request{
 		Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Inputs: inputs, Deadline: time.Now().Add(time.Hour),
-	}, func(x store.Told) { told <- x })
+	}, func(x store.ReservationResult) { told <- x })
 	for standing != ledger.Ready {
 		if err != nil {
 			l.t.Fatal(err)

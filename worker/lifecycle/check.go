@@ -8,8 +8,8 @@ import (
 // storyLen is the number of transitions that are remembered, for all attempts together.
 const storyLen = 1024
 
-// story is a history of the last transitions, in a ring buffer.
-type story struct {
+// history is a history of the last transitions, in a ring buffer.
+type history struct {
 	ring []transition
 	next uint64
 }
@@ -20,19 +20,19 @@ type transition struct {
 	what string
 }
 
-func (s *story) add(r Ref, what string) {
-	t := transition{s.next, r, what}
-	if len(s.ring) < storyLen {
-		s.ring = append(s.ring, t)
+func (h *history) add(r Ref, what string) {
+	t := transition{h.next, r, what}
+	if len(h.ring) < storyLen {
+		h.ring = append(h.ring, t)
 	} else {
-		s.ring[s.next%storyLen] = t
+		h.ring[h.next%storyLen] = t
 	}
-	s.next++
+	h.next++
 }
 
-// Story returns the remembered transitions of one attempt, oldest first, each with its sequence
+// History returns the remembered transitions of one attempt, oldest first, each with its sequence
 // number among all transitions.
-func (m *Machine) Story(r Ref) []string {
+func (m *Machine) History(r Ref) []string {
 	var lines []string
 	for i := range m.log.ring {
 		t := m.log.ring[(m.log.next+uint64(i))%uint64(len(m.log.ring))]
@@ -45,12 +45,12 @@ func (m *Machine) Story(r Ref) []string {
 
 // Check returns an error that names the first broken invariant, nil if all hold.
 //
-// The invariants: an attempt is in a ready queue exactly while Queued, and in a lane exactly while
+// The invariants: an attempt is in a ready queue exactly while Queued, and in a slot exactly while
 // Running. It waits for memory exactly while its reservation is not granted. It has missing inputs
 // only while Waiting or Fetching, and each of them lists it. It waits for makers and awaited
-// objects only while Ahead, has nothing else then, and each of them lists it. At least one attempt
-// waits for every awaited object. Every wanted object has waiting attempts or is on its way, and is
-// in exactly one place. Slots and resources add up. The limits on fetches hold.
+// objects only while PreAssigned, has nothing else then, and each of them lists it. At least one
+// attempt waits for every awaited object. Every wanted object has waiting attempts or is on its
+// way, and is in exactly one place. Slots and resources add up. The limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
 	// order-free: any one broken attempt is as good as another.
@@ -58,8 +58,8 @@ func (m *Machine) Check() error {
 		if a.ref != ref {
 			return fmt.Errorf("lifecycle: attempt %s is filed as %s", a.ref, ref)
 		}
-		if (a.state == Running) != (a.lane != nil) {
-			return fmt.Errorf("lifecycle: attempt %s is %s, in a lane: %v", ref, a.state, a.lane != nil)
+		if (a.state == Running) != (a.slot != nil) {
+			return fmt.Errorf("lifecycle: attempt %s is %s, in a slot: %v", ref, a.state, a.slot != nil)
 		}
 		switch a.state {
 		case Waiting:
@@ -72,14 +72,14 @@ func (m *Machine) Check() error {
 			}
 		case Queued:
 			queued++
-		case Ahead:
-			if err := m.checkAhead(a); err != nil {
+		case PreAssigned:
+			if err := m.checkPreAssigned(a); err != nil {
 				return err
 			}
 		case Running:
 			running++
-			if !slices.Contains(a.lane.running, a) {
-				return fmt.Errorf("lifecycle: attempt %s is not in its lane", ref)
+			if !slices.Contains(a.slot.running, a) {
+				return fmt.Errorf("lifecycle: attempt %s is not in its slot", ref)
 			}
 		default:
 			return fmt.Errorf("lifecycle: attempt %s has no state", ref)
@@ -93,11 +93,11 @@ func (m *Machine) Check() error {
 		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
 			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)
 		}
-		if a.state != Ahead && a.early() {
-			return fmt.Errorf("lifecycle: attempt %s is %s and ahead of %d others and %d objects", ref, a.state, len(a.makers), len(a.awaited))
+		if a.state != PreAssigned && a.early() {
+			return fmt.Errorf("lifecycle: attempt %s is %s and waits for %d makers and %d objects", ref, a.state, len(a.makers), len(a.awaited))
 		}
 		for _, f := range a.followers {
-			if m.attempts[f.ref] != f || f.state != Ahead || !slices.Contains(f.makers, a) {
+			if m.attempts[f.ref] != f || f.state != PreAssigned || !slices.Contains(f.makers, a) {
 				return fmt.Errorf("lifecycle: attempt %s has a follower %s that does not know of it", ref, f.ref)
 			}
 		}
@@ -107,7 +107,7 @@ func (m *Machine) Check() error {
 			}
 		}
 	}
-	if err := m.checkLanes(queued, running); err != nil {
+	if err := m.checkSlots(queued, running); err != nil {
 		return err
 	}
 	if err := m.checkAwaited(); err != nil {
@@ -116,7 +116,7 @@ func (m *Machine) Check() error {
 	return m.checkFetches()
 }
 
-func (m *Machine) checkLanes(queued, running int) error {
+func (m *Machine) checkSlots(queued, running int) error {
 	ready, busy, slots := len(m.special), 0, m.freeSlots
 	free := make(map[string]float64)
 	for _, r := range m.runners {
@@ -126,15 +126,15 @@ func (m *Machine) checkLanes(queued, running int) error {
 				return fmt.Errorf("lifecycle: attempt %s is ready and %s", a.ref, a.state)
 			}
 		}
-		for _, l := range r.lanes {
-			busy += len(l.running)
-			slots += l.slots
-			if (l.slots == 0) != (len(l.running) == 0) {
-				return fmt.Errorf("lifecycle: lane %s/%d holds %d slots for %d attempts", r.name, l.index, l.slots, len(l.running))
+		for _, s := range r.slots {
+			busy += len(s.running)
+			slots += s.width
+			if (s.width == 0) != (len(s.running) == 0) {
+				return fmt.Errorf("lifecycle: slot %s/%d has width %d for %d attempts", r.name, s.index, s.width, len(s.running))
 			}
-			for _, a := range l.running {
-				if m.attempts[a.ref] != a || a.lane != l {
-					return fmt.Errorf("lifecycle: attempt %s is in lane %s/%d and does not know", a.ref, r.name, l.index)
+			for _, a := range s.running {
+				if m.attempts[a.ref] != a || a.slot != s {
+					return fmt.Errorf("lifecycle: attempt %s is in slot %s/%d and does not know", a.ref, r.name, s.index)
 				}
 				// order-free: sums.
 				for name, amount := range a.resources {
@@ -144,7 +144,7 @@ func (m *Machine) checkLanes(queued, running int) error {
 		}
 	}
 	if ready != queued || busy != running {
-		return fmt.Errorf("lifecycle: %d attempts queued and %d running, %d and %d in queues and lanes", queued, running, ready, busy)
+		return fmt.Errorf("lifecycle: %d attempts queued and %d running, %d and %d in queues and slots", queued, running, ready, busy)
 	}
 	if slots != m.config.Slots {
 		return fmt.Errorf("lifecycle: %d slots of %d are accounted for", slots, m.config.Slots)

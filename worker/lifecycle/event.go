@@ -48,7 +48,7 @@ type (
 		// means all of them.
 		Slots     uint32
 		Resources map[string]float64
-		// Runner is the kind of lane that it needs: "native", "python", ...
+		// Runner is the kind of slot that it needs: "native", "python", ...
 		Runner string
 		// Estimate is its expected run time, 0 if that is not known well.
 		Estimate time.Duration
@@ -61,11 +61,11 @@ type (
 		// that came with the assignment, and those that are read at a peer, are left out.
 		Inputs []Input
 	}
-	// AssignedAhead: the scheduler wants an attempt to run on results that other attempts here, or
+	// PreAssignment: the scheduler wants an attempt to run on results that other attempts here, or
 	// other workers, are still to make (pre-assignment). It is admitted when all of them are made.
 	// It is dropped if one of the attempts here does not succeed or is unknown. An attempt that is
 	// known already is a duplicate and ignored.
-	AssignedAhead struct {
+	PreAssignment struct {
 		Ref Ref
 		// Makers are the attempts here, Awaited the objects of other workers. At least one of the
 		// two is not empty.
@@ -86,16 +86,16 @@ type (
 	}
 	// Loaded: all inputs of a reservation that are here are in the slab, and stay there.
 	Loaded struct{ Reservation ReservationID }
-	// InputLost: an input was here and no longer is. If the attempt was handed to a lane, it has
+	// InputLost: an input was here and no longer is. If the attempt was handed to a slot, it has
 	// not begun.
 	InputLost struct {
 		Ref    Ref
 		Object Object
 	}
-	// InputAway: an attempt was handed to a lane and has not begun, because an input is not in the
+	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.
 	InputAway struct{ Ref Ref }
-	// NotLent: an attempt was handed to a lane and has not begun, because an input that it was to
+	// NotLent: an attempt was handed to a slot and has not begun, because an input that it was to
 	// read at a peer (so that Assigned left it out) cannot be read there. The attempt is admitted
 	// anew, and the answer lists that input.
 	NotLent struct{ Ref Ref }
@@ -126,14 +126,14 @@ type (
 		Fetch   FetchID
 		Message string
 	}
-	// RunEnded: a lane has finished an attempt. Succeeded says that there is a result to publish;
+	// RunEnded: a slot has finished an attempt. Succeeded says that there is a result to publish;
 	// otherwise Outcome is the outcome to report.
 	RunEnded struct {
 		Ref       Ref
 		Succeeded bool
 		Outcome   Outcome
 	}
-	// RunReturned: a lane returns an attempt that it has not begun.
+	// RunReturned: a slot returns an attempt that it has not begun.
 	RunReturned struct{ Ref Ref }
 	// NoRoom: an attempt has not begun because its result needs memory that is not free.
 	NoRoom struct {
@@ -168,15 +168,15 @@ type Input struct {
 	Pinned, Away bool
 	// Holders are the workers that hold it, best first, if it is not here.
 	Holders []ids.WorkerID
-	// Relay, if not 0, is the upstream worker in a broadcast chain: it fetches the object too, and
-	// this worker reads it there while it arrives, before holders are tried. Relayed: another
-	// worker will read it here while it arrives.
-	Relay   ids.WorkerID
-	Relayed bool
+	// Upstream, if not 0, is the upstream worker in a broadcast chain: it fetches the object too,
+	// and this worker reads it there while it arrives, before holders are tried. Downstream:
+	// another worker will read it here while it arrives.
+	Upstream   ids.WorkerID
+	Downstream bool
 }
 
 func (*Assigned) event()      {}
-func (*AssignedAhead) event() {}
+func (*PreAssignment) event() {}
 func (Made) event()           {}
 func (NeverMade) event()      {}
 func (Registered) event()     {}
@@ -258,13 +258,13 @@ type (
 	// Unreserve: release the reservation, granted or not.
 	Unreserve struct{ Reservation ReservationID }
 	// StartFetch: read objects from a peer into the memory of their reservations. Answer with
-	// InputFetched or FetchFailed for each, then FetchEnded. Follow: the peer is fetching them
+	// InputFetched or FetchFailed for each, then FetchEnded. Pipelined: the peer is fetching them
 	// itself, or will, and they are read there while they arrive.
 	StartFetch struct {
-		Fetch   FetchID
-		Peer    ids.WorkerID
-		Follow  bool
-		Objects []FetchObject
+		Fetch     FetchID
+		Peer      ids.WorkerID
+		Pipelined bool
+		Objects   []FetchObject
 	}
 	// PinInput: pin a fetched object for an attempt, and keep it in the slab if a reservation is
 	// given.
@@ -283,17 +283,17 @@ type (
 		Ref    Ref
 		Object Object
 	}
-	// StartRun: hand an attempt to a lane.
+	// StartRun: hand an attempt to a slot.
 	StartRun struct {
 		Ref    Ref
 		Runner string
-		Lane   int
+		Slot   int
 		// Reservation is the memory reserved for the attempt, 0 if none.
 		Reservation ReservationID
 	}
 	// StopRun: stop a running attempt; RunEnded or RunReturned follows.
 	StopRun struct{ Ref Ref }
-	// TakeBack: make the lane return an attempt that it has not begun. If it has begun, there is no
+	// TakeBack: make the slot return an attempt that it has not begun. If it has begun, there is no
 	// answer.
 	TakeBack struct{ Ref Ref }
 	// Publish: report an attempt's result, which is stored.
@@ -322,8 +322,8 @@ type (
 type FetchObject struct {
 	Object      Object
 	Reservation ReservationID
-	// Relayed is the same as in Input.
-	Relayed bool
+	// Downstream is the same as in Input.
+	Downstream bool
 }
 
 // Unreachable is an input that did not arrive. It failed at the workers FailedAt, and MissingAt do

@@ -18,10 +18,10 @@ type wanted struct {
 	bytes  uint64
 	// waiting are exactly the attempts that have it among their missing inputs.
 	waiting []*attempt
-	// relay is the upstream worker in a broadcast chain, which is tried before the holders; 0:
-	// none, or tried already. relayed is the same as in Input.
-	relay   ids.WorkerID
-	relayed bool
+	// upstream is the upstream worker in a broadcast chain, which is tried before the holders; 0:
+	// none, or tried already. downstream is the same as in Input.
+	upstream   ids.WorkerID
+	downstream bool
 	// holders are the workers that are still to be tried, in this order.
 	holders             []ids.WorkerID
 	failedAt, missingAt []ids.WorkerID
@@ -58,11 +58,11 @@ type reservation struct {
 	objects []*wanted
 }
 
-// peer is a worker to fetch from. A worker is a second, separate peer for pipelined reads (follow):
-// objects that it fetches itself and that are read there while they arrive.
+// peer is a worker to fetch from. A worker is a second, separate peer for pipelined reads: objects
+// that it fetches itself and that are read there while they arrive.
 type peer struct {
-	id     ids.WorkerID
-	follow bool
+	id        ids.WorkerID
+	pipelined bool
 	// queue are the objects to fetch next.
 	queue   []*wanted
 	fetches int
@@ -187,17 +187,17 @@ func (m *Machine) onNotLent(now time.Time, e NotLent) {
 	}
 	a.pinned, a.loose, a.outputBytes = nil, false, 0
 	m.giveUp(a)
-	m.move(a, Ahead)
+	m.move(a, PreAssigned)
 	m.do(Admit{Ref: a.ref})
 }
 
-// notBegun takes an attempt that could not begin out of its lane. It returns true if the attempt
+// notBegun takes an attempt that could not begin out of its slot. It returns true if the attempt
 // was cancelled and has ended thereby.
 func (m *Machine) notBegun(now time.Time, a *attempt) bool {
 	if a.state != Running {
 		return false
 	}
-	m.leaveLane(now, a)
+	m.leaveSlot(now, a)
 	// The attempt is in no queue now, whatever happens next.
 	m.move(a, Fetching)
 	if !a.cancelled {
@@ -247,14 +247,14 @@ func (m *Machine) queue(w *wanted) {
 		m.unreachable(w)
 		return
 	}
-	id, follow := w.relay, w.relay != 0
-	if w.relay = 0; !follow {
+	id, pipelined := w.upstream, w.upstream != 0
+	if w.upstream = 0; !pipelined {
 		id, w.holders = w.holders[0], w.holders[1:]
 	}
-	i := slices.IndexFunc(m.peers, func(p *peer) bool { return p.id == id && p.follow == follow })
+	i := slices.IndexFunc(m.peers, func(p *peer) bool { return p.id == id && p.pipelined == pipelined })
 	if i < 0 {
 		i = len(m.peers)
-		m.peers = append(m.peers, &peer{id: id, follow: follow})
+		m.peers = append(m.peers, &peer{id: id, pipelined: pipelined})
 	}
 	w.peer = m.peers[i]
 	w.peer.queue = append(w.peer.queue, w)
@@ -287,9 +287,9 @@ func (m *Machine) startFetch(p *peer) {
 	m.fetches[f.id] = f
 	objects := make([]FetchObject, len(f.objects))
 	for i, w := range f.objects {
-		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id, Relayed: w.relayed}
+		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id, Downstream: w.downstream}
 	}
-	m.do(StartFetch{Fetch: f.id, Peer: p.id, Follow: p.follow, Objects: objects})
+	m.do(StartFetch{Fetch: f.id, Peer: p.id, Pipelined: p.pipelined, Objects: objects})
 }
 
 // take removes an object from its fetch; nil if the fetch does not expect it.
@@ -360,7 +360,7 @@ func (m *Machine) onFetchFailed(e FetchFailed) {
 			m.withdraw(a)
 			m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
 		}
-	case f.peer.follow:
+	case f.peer.pipelined:
 		// The scheduler did not say that this peer holds it, so this is no failure of a holder.
 	case e.Missing:
 		w.missingAt = append(w.missingAt, f.peer.id)
@@ -391,7 +391,7 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	var stuck []*wanted
 	for _, w := range failed {
 		w.fetch, w.peer = nil, nil
-		if !p.follow {
+		if !p.pipelined {
 			w.failedAt = append(w.failedAt, p.id)
 		}
 		switch {

@@ -17,7 +17,7 @@ import (
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1
 //	    in=t9/a1:pinned in=t8/a2:4096@w2,w3  (all in one line)
-//	ahead t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
+//	pre-assign t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
 //	    then assign t2/a1 admitted ...
 //	made t8/a2 | never-made t8/a2
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | not-lent t1/a1 | refused 1
@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 			case "new":
 				c := lifecycle.Config{Self: 1, Slots: 1, Resources: map[string]float64{"gpu": 1}}
 				d.MaybeScanArgs(t, "slots", &c.Slots)
-				d.MaybeScanArgs(t, "depth", &c.LaneDepth)
+				d.MaybeScanArgs(t, "depth", &c.SlotDepth)
 				d.MaybeScanArgs(t, "per-peer", &c.FetchesPerPeer)
 				d.MaybeScanArgs(t, "fetch-objects", &c.FetchObjects)
 				m = lifecycle.New(c)
@@ -61,8 +61,8 @@ func TestGolden(t *testing.T) {
 					fmt.Fprintf(&out, "%s %s\n", r, s)
 				}
 				return out.String()
-			case "story":
-				return strings.Join(m.Story(ref(t, d.CmdArgs[0].Key)), "\n") + "\n"
+			case "history":
+				return strings.Join(m.History(ref(t, d.CmdArgs[0].Key)), "\n") + "\n"
 			}
 			t.Fatalf("unknown command %s", d.Cmd)
 			return ""
@@ -102,8 +102,8 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 	switch f[0] {
 	case "assign":
 		return assign(t, f[1:])
-	case "ahead":
-		e := &lifecycle.AssignedAhead{Ref: ref(t, arg(1))}
+	case "pre-assign":
+		e := &lifecycle.PreAssignment{Ref: ref(t, arg(1))}
 		for _, input := range f[2:] {
 			if o, peer, elsewhere := strings.Cut(input, "@w"); elsewhere {
 				e.Awaited = append(e.Awaited, lifecycle.Awaited{Object: object(t, o), Peer: ids.WorkerID(number(t, peer))})
@@ -199,10 +199,10 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 				in.Bytes = number(t, size)
 				for h := range strings.SplitSeq(holders, ",") {
 					switch {
-					case h == "relayed":
-						in.Relayed = true
-					case strings.HasPrefix(h, "behind-w"):
-						in.Relay = ids.WorkerID(number(t, strings.TrimPrefix(h, "behind-w")))
+					case h == "downstream":
+						in.Downstream = true
+					case strings.HasPrefix(h, "upstream-w"):
+						in.Upstream = ids.WorkerID(number(t, strings.TrimPrefix(h, "upstream-w")))
 					case h != "":
 						in.Holders = append(in.Holders, ids.WorkerID(number(t, strings.TrimPrefix(h, "w"))))
 					}
@@ -232,14 +232,14 @@ func describe(e lifecycle.Effect) string {
 		return fmt.Sprintf("Unreserve %d", e.Reservation)
 	case lifecycle.StartFetch:
 		from := "from"
-		if e.Follow {
-			from = "behind"
+		if e.Pipelined {
+			from = "upstream"
 		}
 		s := fmt.Sprintf("StartFetch %d %s %s:", e.Fetch, from, e.Peer)
 		for _, o := range e.Objects {
 			s += fmt.Sprintf(" %s into %d", o.Object, o.Reservation)
-			if o.Relayed {
-				s += " relayed"
+			if o.Downstream {
+				s += " downstream"
 			}
 		}
 		return s
@@ -254,7 +254,7 @@ func describe(e lifecycle.Effect) string {
 	case lifecycle.Unpin:
 		return fmt.Sprintf("Unpin %s for %s", e.Object, e.Ref)
 	case lifecycle.StartRun:
-		s := fmt.Sprintf("StartRun %s in %s/%d", e.Ref, e.Runner, e.Lane)
+		s := fmt.Sprintf("StartRun %s in %s/%d", e.Ref, e.Runner, e.Slot)
 		if e.Reservation != 0 {
 			s += fmt.Sprintf(" into %d", e.Reservation)
 		}

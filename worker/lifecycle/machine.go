@@ -1,18 +1,18 @@
 // Package lifecycle is a Machine: it decides about the attempts that a worker was assigned, from
 // their arrival until their final report.
 //
-// An attempt may come AHEAD of inputs that other attempts, here or at other workers, are still to
-// make (pre-assignment): it then has nothing, and waits for nothing else, until they are made.
-// After that, and any other attempt from its arrival, it is WAITING for memory that its missing
-// inputs need, FETCHING them from other workers, QUEUED for a slot, and RUNNING in a lane. The step
-// that reports it also forgets it. Memory for all missing inputs of an attempt is reserved at once,
-// before the first is fetched, so that attempts cannot block each other half-way. Inputs of queued
-// attempts are fetched while others run.
+// An attempt may be PRE-ASSIGNED: other attempts, here or at other workers, are still to make some
+// of its inputs. It then has nothing, and waits for nothing else, until they are made. After that,
+// and any other attempt from its arrival, it is WAITING for memory that its missing inputs need,
+// FETCHING them from other workers, QUEUED for a slot, and RUNNING in a slot. The step that reports
+// it also forgets it. Memory for all missing inputs of an attempt is reserved at once, before the
+// first is fetched, so that attempts cannot block each other half-way. Inputs of queued attempts
+// are fetched while others run.
 //
-// A lane is a place where attempts run one after the other: a goroutine for native operations, a
-// process for executors. It occupies the slots of the attempts that run in it. Attempts that are
-// known to be short are handed to a busy lane in advance, so that lanes never wait for the loop.
-// They can be taken back until they have begun.
+// A slot is a place where attempts run one after the other: a goroutine for native operations, a
+// process for executors. An attempt that needs several slots runs in one, and the others stay
+// empty. Attempts that are known to be short are handed to a busy slot in advance, so that slots
+// never wait for the loop. They can be taken back until they have begun.
 //
 // Messages of the scheduler refer to attempts, and messages of paths refer to fetches. A message
 // that refers to something unknown is late; it is ignored or refused, as described at each event.
@@ -31,7 +31,8 @@ import (
 type Config struct {
 	// Self is the worker's own number among holders; Registered changes it.
 	Self ids.WorkerID
-	// Slots is the number of slots, at least 1. Each kind of runner has as many lanes.
+	// Slots is the number of slots, at least 1. Each kind of runner has as many, of which at most
+	// Slots are in use over all kinds.
 	Slots int
 	// Resources are the declared amounts by name.
 	Resources map[string]float64
@@ -42,10 +43,10 @@ type Config struct {
 	// Default 1000 and 256 MiB.
 	FetchObjects int
 	FetchBytes   uint64
-	// LaneDepth and LaneWindow limit the attempts that a lane is given in advance: their number and
+	// SlotDepth and SlotWindow limit the attempts that a slot is given in advance: their number and
 	// the sum of their expected run times. Default 64 and 2 ms.
-	LaneDepth  int
-	LaneWindow time.Duration
+	SlotDepth  int
+	SlotWindow time.Duration
 	// StartedAfter is how long an attempt runs before it is reported as started. Default 20 ms.
 	StartedAfter time.Duration
 	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
@@ -59,8 +60,8 @@ func (c Config) withDefaults() Config {
 	c.Fetches = cmp.Or(c.Fetches, 16)
 	c.FetchObjects = cmp.Or(c.FetchObjects, 1000)
 	c.FetchBytes = cmp.Or(c.FetchBytes, 256<<20)
-	c.LaneDepth = cmp.Or(c.LaneDepth, 64)
-	c.LaneWindow = cmp.Or(c.LaneWindow, 2*time.Millisecond)
+	c.SlotDepth = cmp.Or(c.SlotDepth, 64)
+	c.SlotWindow = cmp.Or(c.SlotWindow, 2*time.Millisecond)
 	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
@@ -69,7 +70,8 @@ func (c Config) withDefaults() Config {
 // State is the stage of an attempt.
 type State uint8
 
-// The states. A pre-assigned attempt begins as Ahead, any other as Waiting, Fetching or Queued.
+// The states. A pre-assigned attempt begins as PreAssigned, any other as Waiting, Fetching or
+// Queued.
 const (
 	// Waiting: the memory that it needs was requested and is not granted yet.
 	Waiting State = iota + 1
@@ -77,10 +79,10 @@ const (
 	Fetching
 	// Queued: it can run as soon as there is a slot for it.
 	Queued
-	// Running: it was handed to a lane.
+	// Running: it was handed to a slot.
 	Running
-	// Ahead: some of its inputs are still to be made, or it waits for the answer to Admit.
-	Ahead
+	// PreAssigned: some of its inputs are still to be made, or it waits for the answer to Admit.
+	PreAssigned
 )
 
 // String returns the state's name as the API spells it.
@@ -94,8 +96,8 @@ func (s State) String() string {
 		return "QUEUED"
 	case Running:
 		return "RUNNING"
-	case Ahead:
-		return "AHEAD"
+	case PreAssigned:
+		return "PRE-ASSIGNED"
 	}
 	return "UNKNOWN"
 }
@@ -121,13 +123,13 @@ type attempt struct {
 	outputBytes uint64
 	// reservation is the memory reserved for it, nil if it needs none.
 	reservation *reservation
-	// lane is the lane of the attempt, set exactly while Running.
-	lane *lane
-	// cancelled: the scheduler has cancelled it. It ends as soon as its lane gives it back.
+	// slot is the slot of the attempt, set exactly while Running.
+	slot *slot
+	// cancelled: the scheduler has cancelled it. It ends as soon as its slot gives it back.
 	cancelled bool
 	// started: it was reported as started.
 	started bool
-	// returning: its lane was asked to return it if it has not begun.
+	// returning: its slot was asked to return it if it has not begun.
 	returning bool
 	// heapIndex is its position in the ready queue of its runner, -1 outside.
 	heapIndex int
@@ -163,7 +165,7 @@ type Machine struct {
 	reserved    map[ReservationID]*reservation
 	lastReserve ReservationID
 
-	log story
+	log history
 	out []Effect
 }
 
@@ -223,8 +225,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 	switch e := e.(type) {
 	case *Assigned:
 		m.assigned(e)
-	case *AssignedAhead:
-		m.assignedAhead(e)
+	case *PreAssignment:
+		m.preAssign(e)
 	case Made:
 		m.onMade(e)
 	case NeverMade:
@@ -279,7 +281,7 @@ func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 func (m *Machine) assigned(e *Assigned) {
 	a := m.attempts[e.Ref]
 	switch {
-	case e.Admitted && (a == nil || a.state != Ahead || a.early()):
+	case e.Admitted && (a == nil || a.state != PreAssigned || a.early()):
 		m.log.add(e.Ref, "admitted too late, ignored")
 		for i := range e.Inputs {
 			if e.Inputs[i].Pinned {
@@ -312,10 +314,10 @@ func (m *Machine) assigned(e *Assigned) {
 		if w == nil {
 			holders := slices.Clone(in.Holders)
 			w = &wanted{object: in.Object, bytes: in.Bytes, holders: slices.DeleteFunc(holders, func(id ids.WorkerID) bool { return id == m.config.Self })}
-			if in.Relay != m.config.Self {
-				w.relay = in.Relay
+			if in.Upstream != m.config.Self {
+				w.upstream = in.Upstream
 			}
-			w.relayed = in.Relayed
+			w.downstream = in.Downstream
 			if len(holders) != len(w.holders) || len(in.Holders) == 0 {
 				w.missingAt = append(w.missingAt, m.config.Self)
 			}
@@ -325,7 +327,7 @@ func (m *Machine) assigned(e *Assigned) {
 			lost = lost || len(w.holders) == 0
 		} else {
 			w.learn(in.Holders, m.config.Self)
-			w.relayed = w.relayed || in.Relayed
+			w.downstream = w.downstream || in.Downstream
 		}
 		if !slices.Contains(a.missing, w) {
 			w.waiting = append(w.waiting, a)
@@ -371,7 +373,7 @@ func (m *Machine) move(a *attempt, s State) {
 	m.log.add(a.ref, s.String())
 }
 
-// forget ends an attempt that is in no queue and no lane: it releases everything that the attempt
+// forget ends an attempt that is in no queue and no slot: it releases everything that the attempt
 // holds.
 func (m *Machine) forget(a *attempt) {
 	for _, o := range a.pinned {

@@ -50,7 +50,7 @@ type stream struct {
 }
 
 type run struct {
-	lane  string
+	slot  string
 	slots int
 }
 
@@ -70,12 +70,12 @@ func (w *world) step(e lifecycle.Event) {
 }
 
 func (w *world) checkSlots() {
-	lanes := make(map[string]int)
+	slots := make(map[string]int)
 	for _, r := range w.runs {
-		lanes[r.lane] = max(lanes[r.lane], r.slots)
+		slots[r.slot] = max(slots[r.slot], r.slots)
 	}
 	sum := 0
-	for _, n := range lanes {
+	for _, n := range slots {
 		sum += n
 	}
 	if sum > w.slots {
@@ -133,7 +133,7 @@ func (w *world) carryOut(e lifecycle.Effect) {
 		if e.Reservation != 0 && !w.granted[e.Reservation] {
 			t.Fatalf("%s runs without its memory", e.Ref)
 		}
-		w.runs[e.Ref] = &run{lane: e.Runner + string(rune('0'+e.Lane)), slots: w.slotsOf(e.Ref)}
+		w.runs[e.Ref] = &run{slot: e.Runner + string(rune('0'+e.Slot)), slots: w.slotsOf(e.Ref)}
 		w.order = append(w.order, e.Ref)
 	case lifecycle.Discard:
 	case lifecycle.Admit:
@@ -224,19 +224,19 @@ func (w *world) assign(t *rapid.T, task uint64) {
 		e.Resources = map[string]float64{"gpu": rapid.SampledFrom([]float64{0.5, 1, 3}).Draw(t, "gpu")}
 	}
 	w.assigned[e.Ref] = true
-	if rapid.IntRange(0, 2).Draw(t, "ahead") == 0 && task > 1 {
-		ahead := &lifecycle.AssignedAhead{Ref: e.Ref}
+	if rapid.IntRange(0, 2).Draw(t, "pre-assign") == 0 && task > 1 {
+		early := &lifecycle.PreAssignment{Ref: e.Ref}
 		for range rapid.IntRange(1, 2).Draw(t, "makers") {
 			maker := lifecycle.Ref{Task: ids.TaskID(rapid.Uint64Range(1, task-1).Draw(t, "maker")), Attempt: 1}
-			ahead.Makers = append(ahead.Makers, maker)
+			early.Makers = append(early.Makers, maker)
 		}
 		for _, n := range rapid.SliceOfN(rapid.IntRange(2000, 2003), 0, 3).Draw(t, "awaited") {
 			o := lifecycle.Object{Task: ids.TaskID(n), Generation: 1}
-			ahead.Awaited = append(ahead.Awaited, lifecycle.Awaited{Object: o, Peer: 2})
+			early.Awaited = append(early.Awaited, lifecycle.Awaited{Object: o, Peer: 2})
 			w.awaits[e.Ref] = append(w.awaits[e.Ref], o)
 		}
-		w.makers[e.Ref] = ahead.Makers
-		w.step(ahead)
+		w.makers[e.Ref] = early.Makers
+		w.step(early)
 		return
 	}
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
@@ -367,7 +367,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
 			awaits: make(map[lifecycle.Ref][]lifecycle.Object), told: make(map[lifecycle.Object]bool),
 		}
-		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, LaneDepth: 4})
+		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4})
 		task := uint64(0)
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "ms")) * time.Millisecond)
@@ -402,7 +402,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 		}
 		for r, open := range w.assigned {
 			if open {
-				t.Fatalf("%s was never reported; %q", r, w.m.Story(r))
+				t.Fatalf("%s was never reported; %q", r, w.m.History(r))
 			}
 		}
 		if w.m.Len() != 0 || len(w.granted) != 0 {

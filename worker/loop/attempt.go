@@ -92,11 +92,11 @@ type attempt struct {
 	placed bool
 	// fetched is the number of bytes that were fetched from peers for it.
 	fetched uint64
-	lane    int
+	slot    int
 	// noRoom: its reservation has the size that its native operation asked for (see
 	// nativeRun.noRoom).
 	noRoom bool
-	// native is its run in a native lane, nil while there is none.
+	// native is its run in a native slot, nil while there is none.
 	native *nativeRun
 	// known is the time of the last lookup of its inputs: all of them were made by then.
 	known time.Time
@@ -160,7 +160,7 @@ func (w *Worker) admit(a *attempt) {
 			id := ledger.ObjectID(x.Object)
 			w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
 		}
-		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers, Awaited: awaited})
+		w.step(&lifecycle.PreAssignment{Ref: a.ref, Makers: makers, Awaited: awaited})
 		return
 	}
 	if w.borrow(a, false) {
@@ -221,7 +221,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 			continue
 		}
 		missing := lifecycle.Input{
-			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Relay: ids.WorkerID(in.GetUpstreamWorkerId()), Relayed: in.GetHasDownstream(),
+			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Upstream: ids.WorkerID(in.GetUpstreamWorkerId()), Downstream: in.GetHasDownstream(),
 		}
 		for _, h := range in.GetHolders() {
 			missing.Holders = append(missing.Holders, ids.WorkerID(h))
@@ -367,11 +367,11 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.StartFetch:
 		w.startFetch(e)
 	case lifecycle.StopRun:
-		w.withRun(e.Ref, func(a *attempt) { w.native.stop(a.lane, a.native) },
-			func(a *attempt) { w.config.Executors.Stop(a.op.runner, a.lane, a.ref) })
+		w.withRun(e.Ref, func(a *attempt) { w.native.stop(a.slot, a.native) },
+			func(a *attempt) { w.config.Executors.Stop(a.op.runner, a.slot, a.ref) })
 	case lifecycle.TakeBack:
-		w.withRun(e.Ref, func(a *attempt) { w.native.takeBack(a.lane, a.native) },
-			func(a *attempt) { w.config.Executors.TakeBack(a.op.runner, a.lane, a.ref) })
+		w.withRun(e.Ref, func(a *attempt) { w.native.takeBack(a.slot, a.native) },
+			func(a *attempt) { w.config.Executors.TakeBack(a.op.runner, a.slot, a.ref) })
 	}
 	return nil
 }
@@ -462,7 +462,7 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	for _, o := range e.Inputs {
 		q.Inputs = append(q.Inputs, ledger.ObjectID(o))
 	}
-	id, standing, err := w.config.Store.Acquire(q, func(t store.Told) { w.post(told{e.Ref, e.Reservation, t}) })
+	id, standing, err := w.config.Store.Acquire(q, func(t store.ReservationResult) { w.post(reservationResult{e.Ref, e.Reservation, t}) })
 	if err != nil {
 		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
 	}
@@ -474,7 +474,7 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 }
 
 // reservationTold passes the store's decision about a reservation to the machine.
-func (w *Worker) reservationTold(x told) {
+func (w *Worker) reservationTold(x reservationResult) {
 	switch {
 	case x.Granted && x.Err != nil:
 		w.step(lifecycle.InputLost{Ref: x.ref, Object: lifecycle.Object(x.Lost)})
@@ -493,7 +493,7 @@ func (w *Worker) reservationTold(x told) {
 // takes to wake a thread for them.
 const brief = 50 * time.Microsecond
 
-// startRun hands an attempt to its lane. If it cannot begin, startRun returns the event that says
+// startRun hands an attempt to its slot. If it cannot begin, startRun returns the event that says
 // why.
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
@@ -521,7 +521,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	if !w.lendInputs(a) {
 		return lifecycle.NotLent{Ref: e.Ref}
 	}
-	a.lane = e.Lane
+	a.slot = e.Slot
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
 		expected := a.op.estimate()
@@ -530,7 +530,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			call:  a.call(),
 			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
-		w.native.start(e.Lane, a.native)
+		w.native.start(e.Slot, a.native)
 		w.startedWork.Store(true)
 		return nil
 	}
@@ -559,11 +559,11 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		pb := a.pb.GetInputs()[i]
 		r.InputObjects = append(r.InputObjects, ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())})
 	}
-	w.config.Executors.Start(a.op.runner, e.Lane, r)
+	w.config.Executors.Start(a.op.runner, e.Slot, r)
 	return nil
 }
 
-// nativeEnded handles a run that its native lane has finished or returned.
+// nativeEnded handles a run that its native slot has finished or returned.
 func (w *Worker) nativeEnded(r *nativeRun) {
 	a := w.attempts[r.ref]
 	if a == nil || a.native != r {

@@ -106,10 +106,10 @@ type neighbour struct {
 
 // BenchmarkStep measures the work of a worker for one task of a stencil of short calls: one input
 // is the worker's own, the others are read in place at peers, which wait for the task's result. It
-// reports medians of the times of the lane's thread: from the poll that finds the last notification
-// until the inputs are known (heard), the task is handed to the lane (admitted) and submitted; from
-// the end of the call until the lane would poll again (told); the sum of these (all); and the time
-// of the work that is done while the device computes (meanwhile).
+// reports medians of the times of the slot's thread: from the poll that finds the last notification
+// until the inputs are known (notified), the task is handed to the slot (admitted) and submitted;
+// from the end of the call until the slot would poll again (published); the sum of these (all); and
+// the time of the work that is done while the device computes (overlap).
 func BenchmarkStep(b *testing.B) {
 	for _, peers := range []int{1, 2} {
 		b.Run(fmt.Sprint(peers), func(b *testing.B) { benchmarkStep(b, peers) })
@@ -156,7 +156,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	header := []byte("a header of as many bytes")
-	// This goroutine is the lane of the worker.
+	// This goroutine is the slot of the worker.
 	d := &instant{bytes: bytes, header: header}
 	objects, err := store.New(slabOf(256<<20), log)
 	check(err)
@@ -185,11 +185,11 @@ func benchmarkStep(b *testing.B, peers int) {
 	w.busy.Store(true)
 	w.native = newNative(nativeConfig{
 		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },
-		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
-		linger: time.Hour, busy: &w.busy, poller: w.poller(),
+		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
+		spinTime: time.Hour, busy: &w.busy, poller: w.poller(),
 	}, 0)
-	l := &nativeLane{n: w.native, wake: make(chan struct{}, 1)}
-	w.native.lanes = append(w.native.lanes, l)
+	s := &nativeSlot{n: w.native, wake: make(chan struct{}, 1)}
+	w.native.slots = append(w.native.slots, s)
 	serve(completions, address(0))
 	own := func(act func()) {
 		w.owning.Lock()
@@ -224,7 +224,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		say(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
 		n.SetPolling(true)
 	}
-	l.poll()
+	s.poll()
 	taskOf := func(step, at int) uint64 { return uint64(step*(peers+1) + at + 1) }
 	refOf := func(step, at int) transfer.Ref {
 		return transfer.Ref{Task: ids.TaskID(taskOf(step, at)), Generation: 1}
@@ -254,7 +254,7 @@ func benchmarkStep(b *testing.B, peers int) {
 			}
 		}
 		for subscribers := 0; subscribers < peers; {
-			if !l.poll() {
+			if !s.poll() {
 				runtime.Gosched() // for the same reason
 			}
 			own(func() { subscribers = len(w.subscriptions.subscribers[ledger.ObjectID(refOf(step, 0))]) })
@@ -262,29 +262,29 @@ func benchmarkStep(b *testing.B, peers int) {
 		for i, n := range all {
 			if step > 1 {
 				if i > 0 {
-					l.poll()
+					s.poll()
 				}
 				n.Publish(n.reader.Load(), notify.Completion{Ref: refOf(step-1, i+1), Bytes: bytes})
 				n.Flush()
 			}
 		}
 		t0 := time.Now()
-		l.poll()
-		r := l.next()
+		s.poll()
+		r := s.next()
 		if r == nil {
 			b.Fatal("it has nothing to run")
 		}
-		<-l.wake
+		<-s.wake
 		r.state.CompareAndSwap(runQueued, runBegun)
-		l.n.poller.started()
-		l.execute(r)
-		if len(l.open) != 1 {
+		s.n.poller.started()
+		s.execute(r)
+		if len(s.open) != 1 {
 			b.Fatalf("it was not started: %v", r.failure)
 		}
 		t1 := time.Now()
-		l.finishOne()
-		l.next()
-		l.flush(l.n.hand)
+		s.finishOne()
+		s.next()
+		s.flush(s.n.hand)
 		t2 := time.Now()
 		if r.failure != nil {
 			b.Fatal(r.failure)
@@ -324,7 +324,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		n++
 		once()
 	}
-	for i, name := range []string{"heard-ns", "admitted-ns", "submitted-ns", "told-ns", "all-ns", "meanwhile-ns"} {
+	for i, name := range []string{"notified-ns", "admitted-ns", "submitted-ns", "published-ns", "all-ns", "overlap-ns"} {
 		slices.Sort(spent[i])
 		b.ReportMetric(float64(spent[i][n/2]), name)
 	}
@@ -335,5 +335,5 @@ func benchmarkStep(b *testing.B, peers int) {
 	if len(w.attempts) > 0 || w.machine.Len() > 0 {
 		b.Error("it has attempts")
 	}
-	l.rest()
+	s.rest()
 }

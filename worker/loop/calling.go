@@ -20,7 +20,7 @@ import (
 type calling struct {
 	n   *native
 	run *nativeRun
-	ctx context.Context //nolint:containedctx // its lane's, or one that ends with its timeout
+	ctx context.Context //nolint:containedctx // its slot's, or one that ends with its timeout
 	// begin is the time when the call began. For a call that was started while another was open, it
 	// is the time when that one ended.
 	begin time.Time
@@ -29,9 +29,9 @@ type calling struct {
 	reservation ledger.ReservationID
 	own         bool
 	// needs is the size of the result in bytes, 0 if there is not exactly one frame or the size is
-	// unknown. foreseen: nativeLane.meanwhile was done for this call.
-	needs    uint64
-	foreseen bool
+	// unknown. overlapped: nativeSlot.overlapWork was done for this call.
+	needs      uint64
+	overlapped bool
 	// frame is the frame of the spare that the call took over for its result, until alloc returns
 	// it; zero if there is none.
 	frame   memory.Frame
@@ -72,7 +72,7 @@ func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 		n.store.Release(s.Reservation)
 	}
 	if len(sizes) > 0 && c.reservation == 0 {
-		// It does not wait for memory: a run that waits for memory must not occupy a lane.
+		// It does not wait for memory: a run that waits for memory must not occupy a slot.
 		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
 		if err != nil {
 			if errors.Is(err, ledger.ErrNoRoom) {
@@ -180,7 +180,7 @@ func (c *calling) announce() {
 	}
 }
 
-// finish waits for the end of a call that was started. The lane releases its memory later.
+// finish waits for the end of a call that was started. The slot releases its memory later.
 func (c *calling) finish() error {
 	result, err := guarded(c.started.Finish)
 	c.run.times.worked = time.Now()

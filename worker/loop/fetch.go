@@ -32,11 +32,11 @@ type fetching struct {
 	forwarded []ledger.ObjectID
 	// open is the number of objects whose outcome has not been posted.
 	open int
-	// peer and refs are the source and the objects. follow: the peer fetches these objects itself,
-	// and this fetch reads them there while they arrive (broadcast chain).
-	peer   transfer.Peer
-	refs   []transfer.Ref
-	follow bool
+	// peer and refs are the source and the objects. pipelined: the peer fetches these objects
+	// itself, and this fetch reads them there while they arrive (broadcast chain).
+	peer      transfer.Peer
+	refs      []transfer.Ref
+	pipelined bool
 	// leave, if not nil, hands the other duties of this goroutine to another goroutine; it is
 	// called before a long wait. wake says that the owner goroutine must be woken then. See
 	// receiving.
@@ -55,16 +55,16 @@ func (f *fetching) Capabilities() transfer.SinkCapabilities {
 	return transfer.SinkCapabilities{Batch: f, Forward: f, Wait: f}
 }
 
-// relayStep is the number of bytes after which the progress of an arriving object is published to
+// chainStep is the number of bytes after which the progress of an arriving object is published to
 // its readers in a broadcast chain. Each link of the chain adds a delay of this many bytes.
-const relayStep = 16 << 20
+const chainStep = 16 << 20
 
 // takenObjects is the largest number of objects in a fetch that the receiver of the session carries
 // out itself: to begin a larger one would keep it from receiving for too long.
 const takenObjects = 64
 
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), follow: e.Follow}
+	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), pipelined: e.Pipelined}
 	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
 	f.refs = make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
@@ -78,8 +78,8 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	}
 	w.fetching.Add(1)
 	w.startedWork.Store(true)
-	if w.takes && w.taken == nil && f.prompt() {
-		w.taken = f
+	if w.takesFetch && w.takenFetch == nil && f.prompt() {
+		w.takenFetch = f
 		return
 	}
 	go f.carryOut()
@@ -89,7 +89,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 // of the session may begin it.
 func (f *fetching) prompt() bool {
 	path := f.worker.config.capabilities().Prompt
-	return path != nil && !f.follow && len(f.objects) <= takenObjects && path.Prompt(f.peer)
+	return path != nil && !f.pipelined && len(f.objects) <= takenObjects && path.Prompt(f.peer)
 }
 
 // briefWait is the longest wait during which a goroutine keeps its other duties: another goroutine
@@ -147,25 +147,25 @@ func (f *fetching) carryOut() {
 		ended.Message = err.Error()
 		switch {
 		case ctx.Err() != nil:
-		case f.follow: // a holder is tried next
+		case f.pipelined: // a holder is tried next
 			w.log.Info("objects do not come by way of a worker that should get them as well", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
 		default:
 			w.log.Warn("fetch failed", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
 		}
 	}
-	w.drive(ended)
+	w.stepInline(ended)
 }
 
-// run fetches from the peer, or reads behind it in a broadcast chain. When it returns, objects that
-// did not arrive are no longer published.
+// run fetches from the peer, or reads there what arrives (broadcast chain). When it returns,
+// objects that did not arrive are no longer published.
 func (f *fetching) run(ctx context.Context) (err error) {
 	path := f.worker.config.Path
-	if follower := f.worker.config.capabilities().Follow; !f.follow {
+	if pipelined := f.worker.config.capabilities().Pipelined; !f.pipelined {
 		err = path.Fetch(ctx, f.peer, f.refs, f)
-	} else if follower != nil {
-		err = follower.Follow(ctx, f.peer, f.refs, f)
+	} else if pipelined != nil {
+		err = pipelined.FetchPipelined(ctx, f.peer, f.refs, f)
 	} else {
-		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrUnreachable)
+		err = fmt.Errorf("upstream %s: %w", f.peer, transfer.ErrUnreachable)
 	}
 	for _, id := range f.forwarded {
 		f.worker.config.Store.Unpublish(id)
@@ -177,11 +177,11 @@ func (f *fetching) run(ctx context.Context) (err error) {
 func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) {
 	id, s := f.object(index), f.worker.config.Store
 	switch {
-	case f.objects[index].Relayed:
-		if step = relayStep; !f.publishArriving(index) {
+	case f.objects[index].Downstream:
+		if step = chainStep; !f.publishArriving(index) {
 			return nil, 0
 		}
-	case len(f.objects) > publishedEarly || f.follow:
+	case len(f.objects) > publishedEarly || f.pipelined:
 		if !f.publishArriving(index) {
 			return nil, 0
 		}
@@ -338,5 +338,5 @@ func (f *fetching) tell(e lifecycle.Event) {
 		return
 	}
 	f.times.arrived = time.Since(f.times.wanted)
-	f.worker.drive(lastFetched{e, &f.times})
+	f.worker.stepInline(lastFetched{e, &f.times})
 }

@@ -33,7 +33,7 @@ import (
 //   - This worker has read less than inPlaceTimes its size of it in place so far. An object
 //     that is used more often becomes a replica, which the scheduler can take into account.
 //
-// Nothing is leased before the attempt is handed to a lane: a lease delays the frees of its lender,
+// Nothing is leased before the attempt is handed to a slot: a lease delays the frees of its lender,
 // and the attempt may have to wait for memory itself until then. If the object cannot be leased at
 // that moment (it was moved to another tier, or too many readers are active there), the attempt is
 // admitted anew and fetches the object. The lease ends with the run, after the kernel. If the
@@ -142,7 +142,7 @@ func (n *nearby) readOf(id ledger.ObjectID) *uint64 {
 func (a *attempt) readsAt(i int) bool { return i < len(a.readAt) && a.readAt[i].Address != "" }
 
 // lendInputs leases the inputs that an attempt reads in place; the attempt is about to be handed to
-// a lane. It gets all leases or none. If it returns false, the attempt must be admitted anew, and
+// a slot. It gets all leases or none. If it returns false, the attempt must be admitted anew, and
 // then fetches copies.
 func (w *Worker) lendInputs(a *attempt) bool {
 	if a.readAt == nil {
@@ -183,7 +183,7 @@ func (w *Worker) movesMuch(a *attempt) bool {
 	}
 	p, err := w.config.Device.Prepare(a.call())
 	if err != nil {
-		return false // the lane gets the same error and reports it
+		return false // the slot gets the same error and reports it
 	}
 	for _, n := range p.OutputBytes() {
 		result += n
@@ -191,8 +191,8 @@ func (w *Worker) movesMuch(a *attempt) bool {
 	return result > inPlaceMoved
 }
 
-// notBegun ends the leases of in-place inputs when the lane returns an attempt that it has not
-// begun: the attempt waits again, and gets new leases when it is handed to a lane again. Leases
+// notBegun ends the leases of in-place inputs when the slot returns an attempt that it has not
+// begun: the attempt waits again, and gets new leases when it is handed to a slot again. Leases
 // that were borrowed before admission stay.
 func (a *attempt) notBegun() {
 	if a.readAt != nil {

@@ -296,7 +296,7 @@ func TestInputsAreReadInPlace(t *testing.T) {
 	for task := uint64(1); task <= 60; task++ {
 		s.Assign(checksumOf(1000+task, task))
 		if task < 20 {
-			// From here on tasks are known to be short and are handed to the lane in advance.
+			// From here on tasks are known to be short and are handed to the slot in advance.
 			r := s.Report(1000 + task)
 			if want = value(t, r); r.GetFetchedBytes() != 0 {
 				t.Errorf("task %d fetched %d bytes", task, r.GetFetchedBytes())
@@ -356,11 +356,11 @@ func TestResultOfABrokenLoanIsThrownAway(t *testing.T) {
 // objects that were read in place too often, and large inputs.
 func TestInputsThatAreFetched(t *testing.T) {
 	path, s := readingWorker(t)
-	relayed, behind, large := checksumOf(1001, 1), checksumOf(1002, 2), checksumOf(1003, 3)
-	relayed.Inputs[0].HasDownstream = true
-	behind.Inputs[0].UpstreamWorkerId = shelfPeer
+	downstream, upstream, large := checksumOf(1001, 1), checksumOf(1002, 2), checksumOf(1003, 3)
+	downstream.Inputs[0].HasDownstream = true
+	upstream.Inputs[0].UpstreamWorkerId = shelfPeer
 	large.Inputs[0].Bytes = 5 << 20 // the declared size
-	s.Assign(relayed, behind, large)
+	s.Assign(downstream, upstream, large)
 	for task := uint64(1001); task <= 1003; task++ {
 		if r := s.Report(task); r.GetFetchedBytes() < shelfBytes {
 			t.Errorf("task %d: %v", task, r)

@@ -41,12 +41,12 @@ type Executors interface {
 	Segments(kind string) bool
 	// KindOf returns the kind of executor that a process is, "" if it is none that runs tasks now.
 	KindOf(pid int) string
-	// Start hands a run to a lane.
-	Start(kind string, lane int, r *executor.Run)
+	// Start hands a run to a slot.
+	Start(kind string, slot int, r *executor.Run)
 	// Stop ends a run, begun or not; its result follows.
-	Stop(kind string, lane int, ref lifecycle.Ref)
+	Stop(kind string, slot int, ref lifecycle.Ref)
 	// TakeBack returns a run as a result if it has not begun.
-	TakeBack(kind string, lane int, ref lifecycle.Ref)
+	TakeBack(kind string, slot int, ref lifecycle.Ref)
 	// Registered passes on the worker's number and the size limit of inline results.
 	Registered(worker ids.WorkerID, inlineBytes uint64)
 	// DropFunctions makes the processes forget functions, identified by their hashes.
@@ -90,11 +90,11 @@ type Config struct {
 	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
 	// 2 s.
 	BorrowWait time.Duration
-	// Linger is the spin limit of native lanes: the longest time that a lane without work polls for
-	// more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
+	// SpinTime is the spin limit of native slots: the longest time that a slot without work polls
+	// for more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
 	// blocks at once.
-	Linger time.Duration
-	Log    *slog.Logger
+	SpinTime time.Duration
+	Log      *slog.Logger
 	// Ready, if set, is called by the owner at the first registration.
 	Ready func(ids.WorkerID)
 	// Alive, if set, is called by the owner about every second. If the calls stop, the worker
@@ -206,10 +206,10 @@ type Worker struct {
 	// asked: the worker was told to leave through Config.Drain. drained: the scheduler has agreed
 	// to that, or has ordered the worker to leave.
 	asked, drained bool
-	// takes: the goroutine that is the owner now can carry out a fetch itself; that fetch is stored
-	// in taken.
-	takes bool
-	taken *fetching
+	// takesFetch: the goroutine that is the owner now can carry out a fetch itself; that fetch is
+	// stored in takenFetch.
+	takesFetch bool
+	takenFetch *fetching
 	// stopped is the reason why the worker stops, nil while it runs.
 	stopped error
 	leaving bool
@@ -294,11 +294,11 @@ type (
 	alone struct{ since time.Duration }
 	// gained says that an object is here that the scheduler was not told of.
 	gained struct{ report *workerv1.ObjectReport }
-	// told is the outcome of a reservation that was not ready at once.
-	told struct {
+	// reservationResult is the outcome of a reservation that was not ready at once.
+	reservationResult struct {
 		ref         lifecycle.Ref
 		reservation lifecycle.ReservationID
-		store.Told
+		store.ReservationResult
 	}
 	// gone says that the store has given up an object.
 	gone struct{ object ledger.ObjectID }
@@ -326,8 +326,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.beginFetches()
 	w.native = newNative(nativeConfig{
 		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
-		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
-		linger: w.config.Linger, busy: &w.busy, poller: w.poller(),
+		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
+		spinTime: w.config.SpinTime, busy: &w.busy, poller: w.poller(),
 	}, w.config.Lifecycle.Slots)
 	sessionDone := make(chan struct{})
 	go func() {
@@ -370,7 +370,7 @@ func (w *Worker) deviceLost() bool {
 // Fail ends the worker at once: Run returns the error.
 func (w *Worker) Fail(err error) { w.post(sessionFailed{err: err}) }
 
-// own is the owner goroutine. While it sleeps, other goroutines may be the owner; see drive.go.
+// own is the owner goroutine. While it sleeps, other goroutines may be the owner; see combine.go.
 func (w *Worker) own(ctx context.Context) error {
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
@@ -415,7 +415,7 @@ func (w *Worker) own(ctx context.Context) error {
 		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now())
-			poll() // in case the lanes that have declared to poll are delayed
+			poll() // in case the slots that have declared to poll are delayed
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()
@@ -533,7 +533,7 @@ func (w *Worker) handle(x any) {
 		w.written(x)
 	case *renewal:
 		w.renew(x)
-	case told:
+	case reservationResult:
 		w.reservationTold(x)
 	case rescued:
 		w.rescueEnded(x)

@@ -19,13 +19,13 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// nativeRun is one attempt for a native lane. The lane owns it from start until the lane posts it
+// nativeRun is one attempt for a native slot. The slot owns it from start until the slot posts it
 // back.
 type nativeRun struct {
 	ref     lifecycle.Ref
 	call    device.Call
 	timeout time.Duration
-	// short: the run is expected to be short, so the lane may start it asynchronously and stay in
+	// short: the run is expected to be short, so the slot may start it asynchronously and stay in
 	// its polling mode. brief: so short that notifications from peers can wait for its end.
 	short, brief bool
 	// reservation is memory reserved by the loop, which also releases it; 0: none. roomy: the
@@ -33,11 +33,11 @@ type nativeRun struct {
 	reservation ledger.ReservationID
 	roomy       bool
 
-	// state is one of the constants below. A compare-and-swap decides a race between the lane that
+	// state is one of the constants below. A compare-and-swap decides a race between the slot that
 	// begins the run and the loop that takes it back.
 	state atomic.Uint32
 
-	// The lane sets the outcome.
+	// The slot sets the outcome.
 	returned bool
 	noRoom   []uint64
 	failure  *millracev1.TaskError
@@ -71,14 +71,14 @@ var (
 	errCancelled = errors.New("cancelled")
 )
 
-// native is the set of lanes for native operations, with one goroutine each.
+// native is the set of slots for native operations, with one goroutine each.
 type native struct {
 	nativeConfig
-	lanes []*nativeLane
+	slots []*nativeSlot
 	wait  sync.WaitGroup
 }
 
-// nativeConfig is the part of the worker that the lanes use.
+// nativeConfig is the part of the worker that the slots use.
 type nativeConfig struct {
 	device device.Device
 	store  *store.Store
@@ -88,90 +88,90 @@ type nativeConfig struct {
 	inlineBytes *atomic.Uint32
 	// lost says whether the device is lost; if it is, the worker ends. See Config.Health.
 	lost func() bool
-	// post takes runs that have ended or are returned. hand does the same for a lane that has
-	// nothing else to do: the lane may step the machine itself. The reports that result are sent to
-	// the scheduler only when the lane calls idle, at the latest before it blocks.
+	// post takes runs that have ended or are returned. hand does the same for a slot that has
+	// nothing else to do: the slot may step the machine itself. The reports that result are sent to
+	// the scheduler only when the slot calls idle, at the latest before it blocks.
 	post, hand func([]*nativeRun)
 	idle       func()
-	// linger is the spin limit of a lane without work. The lane only spins while busy says that the
-	// worker has attempts. See Config.Linger.
-	linger time.Duration
-	busy   *atomic.Bool
-	poller poller
+	// spinTime is the spin limit of a slot without work. The slot only spins while busy says that
+	// the worker has attempts. See Config.SpinTime.
+	spinTime time.Duration
+	busy     *atomic.Bool
+	poller   poller
 }
 
-// newNative starts one lane for each slot.
+// newNative starts the slots of the worker.
 func newNative(c nativeConfig, slots int) *native {
 	n := &native{nativeConfig: c}
 	for range slots {
-		l := &nativeLane{n: n, wake: make(chan struct{}, 1), limit: spin.New(c.linger)}
-		n.lanes = append(n.lanes, l)
+		s := &nativeSlot{n: n, wake: make(chan struct{}, 1), limit: spin.New(c.spinTime)}
+		n.slots = append(n.slots, s)
 		n.wait.Add(1)
-		go l.run()
+		go s.run()
 	}
 	return n
 }
 
-// close cancels the runs, waits for the lanes to end and discards the results.
+// close cancels the runs, waits for the slots to end and discards the results.
 func (n *native) close() {
-	for _, l := range n.lanes {
-		l.mu.Lock()
-		l.closed = true
-		if l.cancel != nil {
-			l.cancel(errCancelled)
+	for _, s := range n.slots {
+		s.mu.Lock()
+		s.closed = true
+		if s.cancel != nil {
+			s.cancel(errCancelled)
 		}
-		close(l.wake)
-		l.mu.Unlock()
+		close(s.wake)
+		s.mu.Unlock()
 	}
 	n.wait.Wait()
 }
 
-func (n *native) start(lane int, r *nativeRun) {
-	l := n.lanes[lane]
-	l.mu.Lock()
-	l.queue = append(l.queue, r)
-	l.mu.Unlock()
+func (n *native) start(slot int, r *nativeRun) {
+	s := n.slots[slot]
+	s.mu.Lock()
+	s.queue = append(s.queue, r)
+	s.mu.Unlock()
 	select {
-	case l.wake <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
 // stop cancels a running run, or prevents a queued one from beginning.
-func (n *native) stop(lane int, r *nativeRun) {
+func (n *native) stop(slot int, r *nativeRun) {
 	if r.state.CompareAndSwap(runQueued, runTaken) {
-		return // the lane notices when it takes the run from its queue
+		return // the slot notices when it takes the run from its queue
 	}
-	l := n.lanes[lane]
-	l.mu.Lock()
-	if l.current == r {
-		l.cancel(errCancelled)
+	s := n.slots[slot]
+	s.mu.Lock()
+	if s.current == r {
+		s.cancel(errCancelled)
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 }
 
-// takeBack returns a run that its lane has not begun. The lane is busy with another run, so this
+// takeBack returns a run that its slot has not begun. The slot is busy with another run, so this
 // goroutine removes the run from the queue and posts it as returned.
-func (n *native) takeBack(lane int, r *nativeRun) {
+func (n *native) takeBack(slot int, r *nativeRun) {
 	if !r.state.CompareAndSwap(runQueued, runTaken) {
 		return
 	}
-	l := n.lanes[lane]
-	l.mu.Lock()
+	s := n.slots[slot]
+	s.mu.Lock()
 	found := false
-	for i, q := range l.queue {
+	for i, q := range s.queue {
 		if q == r {
-			l.queue = append(l.queue[:i], l.queue[i+1:]...)
+			s.queue = append(s.queue[:i], s.queue[i+1:]...)
 			found = true
 			break
 		}
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if found {
 		r.returned = true
 		n.post([]*nativeRun{r})
 	}
-	// Otherwise the lane has dequeued the run already and returns it itself.
+	// Otherwise the slot has dequeued the run already and returns it itself.
 }
 
 func holder(task ids.TaskID) ledger.Holder {

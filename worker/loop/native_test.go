@@ -105,14 +105,14 @@ func (c *onStream) Finish() (device.Result, error) {
 	return device.Result{Header: []byte(c.name)}, nil
 }
 
-// laneOf starts one lane of a device and returns the channel of its ended runs.
-func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended chan *nativeRun) {
+// laneOf starts one slot of a device and returns the channel of its ended runs.
+func slotOf(t *testing.T, s *stream, spinTime time.Duration) (n *native, ended chan *nativeRun) {
 	t.Helper()
-	return laneWith(t, s, linger, (&Worker{}).poller())
+	return slotWith(t, s, spinTime, (&Worker{}).poller())
 }
 
 // laneWith is laneOf with a poller.
-func laneWith(t *testing.T, s *stream, linger time.Duration, out poller) (n *native, ended chan *nativeRun) {
+func slotWith(t *testing.T, s *stream, spinTime time.Duration, out poller) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	objects := storeOf(t, 1<<20)
 	ended = make(chan *nativeRun, 1000)
@@ -126,7 +126,7 @@ func laneWith(t *testing.T, s *stream, linger time.Duration, out poller) (n *nat
 	inline.Store(1 << 10)
 	n = newNative(nativeConfig{
 		device: s, store: objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, linger: linger, busy: busy, poller: out,
+		post: take, hand: take, idle: func() {}, spinTime: spinTime, busy: busy, poller: out,
 	}, 1)
 	t.Cleanup(n.close)
 	return n, ended
@@ -153,19 +153,19 @@ func storeOf(t *testing.T, bytes uint64) *store.Store {
 }
 
 func queue(n *native, names ...string) {
-	l := n.lanes[0]
-	l.mu.Lock()
+	s := n.slots[0]
+	s.mu.Lock()
 	for i, name := range names {
-		l.queue = append(l.queue, &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(i + 1), Attempt: 1}, call: device.Call{Op: name}, short: true})
+		s.queue = append(s.queue, &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(i + 1), Attempt: 1}, call: device.Call{Op: name}, short: true})
 	}
-	l.mu.Unlock()
-	l.wake <- struct{}{}
+	s.mu.Unlock()
+	s.wake <- struct{}{}
 }
 
 func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
-	for _, linger := range []time.Duration{0, time.Hour} {
+	for _, spinTime := range []time.Duration{0, time.Hour} {
 		s := newStream()
-		n, ended := laneOf(t, s, linger)
+		n, ended := slotOf(t, s, spinTime)
 		names := make([]string, maxOpen+2)
 		for i := range names {
 			names[i] = fmt.Sprint(i)
@@ -190,7 +190,7 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 
 func TestNewCallsAreStartedBehindOpenOnes(t *testing.T) {
 	s := newStream()
-	n, ended := laneOf(t, s, time.Hour)
+	n, ended := slotOf(t, s, time.Hour)
 	queue(n, "a")
 	s.until(t, 1)
 	queue(n, "b")
@@ -206,7 +206,7 @@ func TestNewCallsAreStartedBehindOpenOnes(t *testing.T) {
 
 func TestCallsThatCannotBeStartedRunInTheirTurn(t *testing.T) {
 	s := newStream()
-	n, ended := laneOf(t, s, 0)
+	n, ended := slotOf(t, s, 0)
 	queue(n, "a", "unable", "b", "large", "wrong", "fails", "c")
 	for range 4 {
 		s.gate <- struct{}{}
@@ -226,16 +226,16 @@ func TestCallsThatCannotBeStartedRunInTheirTurn(t *testing.T) {
 	}
 }
 
-func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
+func TestOpenCallsEndBeforeTheSlotDoes(t *testing.T) {
 	s := newStream()
-	n, _ := laneOf(t, s, 0)
+	n, _ := slotOf(t, s, 0)
 	queue(n, "a", "b")
 	s.until(t, 2)
 	closed := make(chan struct{})
 	go func() {
-		n.lanes[0].mu.Lock()
-		n.lanes[0].closed = true
-		n.lanes[0].mu.Unlock()
+		n.slots[0].mu.Lock()
+		n.slots[0].closed = true
+		n.slots[0].mu.Unlock()
 		s.gate <- struct{}{}
 		s.gate <- struct{}{}
 		close(closed)
@@ -245,13 +245,13 @@ func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
 	if got, want := s.happened(), []string{"start a", "start b", "finish a", "finish b"}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	n.lanes = nil // closed
+	n.slots = nil // closed
 }
 
-// A lane that waits, for work or for the device, polls for notifications from peers, and starts the
+// A slot that waits, for work or for the device, polls for notifications from peers, and starts the
 // runs that follow. Before a long wait or call, and at its end, it makes peers wake the worker
 // again.
-func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
+func TestAWaitingSlotPollsForNotifications(t *testing.T) {
 	s := newStream()
 	var n *native
 	said := make(chan string, 10)
@@ -291,7 +291,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 		<-made // n is set after laneWith returns
 		return out.poll()
 	}
-	n, ended := laneWith(t, s, time.Hour, gated)
+	n, ended := slotWith(t, s, time.Hour, gated)
 	close(made)
 	said <- "a"
 	s.until(t, 1)
@@ -307,7 +307,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 	said <- "long"
 	<-ended
 	n.close()
-	n.lanes = nil // closed
+	n.slots = nil // closed
 	if got, want := s.happened(), []string{"start a", "start b", "finish a", "finish b"}; !slices.Equal(got[:4], want) {
 		t.Errorf("%v", got)
 	}

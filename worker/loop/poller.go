@@ -1,16 +1,16 @@
 package loop
 
-// poller polls for notifications from peers on this host while a lane waits. The lane's own thread
+// poller polls for notifications from peers on this host while a slot waits. The slot's own thread
 // handles them, and its next run often follows from them: so no thread has to be woken between the
 // end of a task at a peer and the start of the task that waits for its result here.
 type poller struct {
-	// setPolling declares that the lane polls often from now on, or no longer does.
+	// setPolling declares that the slot polls often from now on, or no longer does.
 	setPolling func(yes bool)
 	// poll handles the notifications that have arrived and says whether there were any. The caller
 	// must send the resulting reports to the scheduler (see Worker.signal).
 	poll func() bool
 	// started says whether the owner has started other goroutines since the last call; a waiting
-	// lane yields its thread to them.
+	// slot yields its thread to them.
 	started func() bool
 }
 
@@ -23,7 +23,7 @@ func (w *Worker) poller() poller {
 	return poller{setPolling: h.SetPolling, started: w.takeStarted, poll: func() bool {
 		found := h.Poll()
 		if found {
-			w.ownForAMoment()
+			w.tryStepInline()
 		}
 		return found
 	}}

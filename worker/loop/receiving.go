@@ -30,11 +30,11 @@ func (r *receiving) run() {
 			w.post(message{r.session, m})
 			r.ended <- errReregister
 			return
-		case len(m.GetAssignments()) > maxDriven:
+		case len(m.GetAssignments()) > maxInlineAssignments:
 			w.post(message{r.session, m})
 			continue
 		}
-		f := w.driveAndTake(message{r.session, m})
+		f := w.stepInlineAndTake(message{r.session, m})
 		if f == nil {
 			continue
 		}

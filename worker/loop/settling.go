@@ -6,11 +6,11 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// When a native run has ended, its peers wait for the completion notification and its lane for the
+// When a native run has ended, its peers wait for the completion notification and its slot for the
 // next run. All other work that follows from the end of the run is deferred, in Worker.ended: the
 // inputs stay pinned a little longer, in-place reads are recorded later, and the scheduler gets the
-// report last. A lane does this work when the next call is on its device or it has nothing else to
-// do; see nativeLane.idle. Every other goroutine that signals the scheduler does it, too.
+// report last. A slot does this work when the next call is on its device or it has nothing else to
+// do; see nativeSlot.idle. Every other goroutine that signals the scheduler does it, too.
 
 // settleEnded does the deferred work of runs that have ended. When it returns, nothing is left of
 // the runs that had ended before the call, even if another goroutine did the work. It does not need

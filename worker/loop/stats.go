@@ -56,7 +56,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
-		r.History = w.config.Store.Story(task)
+		r.History = w.config.Store.History(task)
 	}
 	for _, t := range snapshot.Tiers {
 		tier := &millracev1.MemoryTier{

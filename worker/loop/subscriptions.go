@@ -54,7 +54,7 @@ func (w *Worker) Requested(s *notify.Subscriber, requests []notify.Request) {
 // Handle processes the notifications and subscriptions that Completed and Requested have queued,
 // unless another goroutine is the owner: then that one does.
 func (w *Worker) Handle() {
-	if w.ownForAMoment() {
+	if w.tryStepInline() {
 		w.signal()
 	}
 }

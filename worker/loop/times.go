@@ -12,9 +12,9 @@ import (
 // runTimes are the times at which an attempt of a native operation reached each stage; zero if it
 // did not.
 type runTimes struct {
-	// known: all inputs are made. handed: the attempt was handed to a lane.
+	// known: all inputs are made. handed: the attempt was handed to a slot.
 	known, handed time.Time
-	// begun, submitted, worked and stored are set by the lane.
+	// begun, submitted, worked and stored are set by the slot.
 	begun, submitted, worked, stored time.Time
 }
 

@@ -135,10 +135,10 @@ func (s *onDevice) create(t *testing.T, i, bytes uint64) error {
 // use brings an object back and checks some of its bytes.
 func (s *onDevice) use(t *testing.T, i, bytes uint64) error {
 	t.Helper()
-	told := make(chan store.Told, 2)
+	told := make(chan store.ReservationResult, 2)
 	r, standing, err := s.Acquire(store.Request{
 		Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000 + i}, Inputs: []ledger.ObjectID{chunkID(i)}, Deadline: time.Now().Add(time.Minute),
-	}, func(x store.Told) { told <- x })
+	}, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err
 	}

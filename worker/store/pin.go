@@ -42,7 +42,7 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 
 // The inputs of an attempt are pinned in the slab without a reservation if they need at most
 // 1/smallShare of it, and if at least 1/spareShare of the slab is available to others: many such
-// attempts may wait for a lane while the runs before them wait for room.
+// attempts may wait for a slot while the runs before them wait for room.
 const (
 	smallShare = 256
 	spareShare = 4

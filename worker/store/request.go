@@ -17,8 +17,8 @@ type Request struct {
 	Deadline time.Time
 }
 
-// Told is the outcome of a reservation that was not ready at once.
-type Told struct {
+// ReservationResult is the outcome of a reservation that was not ready at once.
+type ReservationResult struct {
 	// Granted: the memory is reserved. Ready: the inputs are in the slab, too; no further outcome
 	// follows.
 	Granted, Ready bool
@@ -28,9 +28,9 @@ type Told struct {
 	Lost ledger.ObjectID
 }
 
-// Acquire reserves memory and brings inputs into the slab. If the standing is not Ready, tell is
-// called with the outcome, from any goroutine.
-func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledger.Standing, error) {
+// Acquire reserves memory and brings inputs into the slab. If the standing is not Ready, callback
+// is called with the outcome, from any goroutine.
+func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.ReservationID, ledger.Standing, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
 	})
 	if err == nil && standing != ledger.Ready {
-		s.telling[id] = tell
+		s.callbacks[id] = callback
 	}
 	calls := s.apply(effects)
 	if err == nil && standing == ledger.Waiting {
@@ -83,11 +83,11 @@ func (s *Store) ReserveIdle(holder ledger.Holder, bytes []uint64) (ledger.Reserv
 	return id, err
 }
 
-// Reserve reserves memory for a holder. If it has to wait, at most until the deadline, tell is
-// called once with the decision, from any goroutine. Otherwise granted is true and tell is not
+// Reserve reserves memory for a holder. If it has to wait, at most until the deadline, callback is
+// called once with the decision, from any goroutine. Otherwise granted is true and callback is not
 // called.
-func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, tell func(error)) (id ledger.ReservationID, granted bool, err error) {
-	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t Told) { tell(t.Err) })
+func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, callback func(error)) (id ledger.ReservationID, granted bool, err error) {
+	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t ReservationResult) { callback(t.Err) })
 	return id, standing == ledger.Ready, err
 }
 
@@ -120,7 +120,7 @@ func (s *Store) Grow(ctx context.Context, r ledger.ReservationID, holder ledger.
 
 func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationID, error) {
 	decided := make(chan error, 1)
-	id, standing, err := s.Acquire(q, func(t Told) { decided <- t.Err })
+	id, standing, err := s.Acquire(q, func(t ReservationResult) { decided <- t.Err })
 	if standing == ledger.Ready || err != nil {
 		return id, err
 	}
@@ -140,7 +140,7 @@ func (s *Store) Release(id ledger.ReservationID) {
 		return
 	}
 	s.mu.Lock()
-	delete(s.telling, id)
+	delete(s.callbacks, id)
 	effects, err := s.ledger.Release(id)
 	var calls []func()
 	if err == nil {

@@ -199,9 +199,9 @@ func (s *spilling) settle(t *testing.T) {
 // load brings an object into the slab and checks its bytes.
 func (s *spilling) load(t *testing.T, task int) error {
 	t.Helper()
-	told := make(chan store.Told, 4)
+	told := make(chan store.ReservationResult, 4)
 	q := store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)}
-	r, standing, err := s.Acquire(q, func(x store.Told) { told <- x })
+	r, standing, err := s.Acquire(q, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err
 	}

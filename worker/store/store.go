@@ -56,8 +56,8 @@ type Store struct {
 	smallBytes uint64
 	// written are objects of clients that the scheduler has not accepted yet: they cannot be read.
 	written map[ledger.ObjectID]bool
-	// telling has the callbacks of the reservations that are not ready.
-	telling         map[ledger.ReservationID]func(Told)
+	// callbacks has the callbacks of the reservations that are not ready.
+	callbacks       map[ledger.ReservationID]func(ReservationResult)
 	lastReservation ledger.ReservationID
 	lastTemporary   uint64
 	// gone is called for objects that the store has given up by itself. short is called while a
@@ -159,12 +159,12 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 	s := &Store{
 		trace: steps,
 		space: space, below: below, log: log,
-		latest:  make(map[ids.TaskID]ids.Attempt),
-		small:   make(map[ledger.ObjectID][]byte),
-		written: make(map[ledger.ObjectID]bool),
-		telling: make(map[ledger.ReservationID]func(Told)),
-		gone:    func(ledger.ObjectID, error) {},
-		short:   func() {},
+		latest:    make(map[ids.TaskID]ids.Attempt),
+		small:     make(map[ledger.ObjectID][]byte),
+		written:   make(map[ledger.ObjectID]bool),
+		callbacks: make(map[ledger.ReservationID]func(ReservationResult)),
+		gone:      func(ledger.ObjectID, error) {},
+		short:     func() {},
 	}
 	c.Index = ledgerIndex{s}
 	if s.ledger, err = ledger.New(c); err != nil {
@@ -186,12 +186,12 @@ func (s *Store) Space() memory.Space { return s.space }
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
-	telling := s.telling
-	s.telling = make(map[ledger.ReservationID]func(Told))
+	callbacks := s.callbacks
+	s.callbacks = make(map[ledger.ReservationID]func(ReservationResult))
 	s.mover.queues = [2][]order{}
 	s.mu.Unlock()
-	for _, tell := range telling {
-		tell(Told{Err: fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)})
+	for _, callback := range callbacks {
+		callback(ReservationResult{Err: fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)})
 	}
 	s.working.Wait()
 	if s.trace == nil {
@@ -210,25 +210,25 @@ func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case ledger.Granted:
-			if tell := s.telling[e.Reservation]; tell != nil {
+			if callback := s.callbacks[e.Reservation]; callback != nil {
 				if !e.Loading {
-					delete(s.telling, e.Reservation)
+					delete(s.callbacks, e.Reservation)
 				}
-				calls = append(calls, func() { tell(Told{Granted: true, Ready: !e.Loading}) })
+				calls = append(calls, func() { callback(ReservationResult{Granted: true, Ready: !e.Loading}) })
 			}
 		case ledger.Loaded:
-			if tell := s.telling[e.Reservation]; tell != nil {
-				delete(s.telling, e.Reservation)
-				calls = append(calls, func() { tell(Told{Granted: true, Ready: true}) })
+			if callback := s.callbacks[e.Reservation]; callback != nil {
+				delete(s.callbacks, e.Reservation)
+				calls = append(calls, func() { callback(ReservationResult{Granted: true, Ready: true}) })
 			}
 		case ledger.LoadFailed:
-			if tell := s.telling[e.Reservation]; tell != nil {
-				calls = append(calls, func() { tell(Told{Granted: true, Lost: e.Object, Err: e.Err}) })
+			if callback := s.callbacks[e.Reservation]; callback != nil {
+				calls = append(calls, func() { callback(ReservationResult{Granted: true, Lost: e.Object, Err: e.Err}) })
 			}
 		case ledger.Refused:
-			if tell := s.telling[e.Reservation]; tell != nil {
-				delete(s.telling, e.Reservation)
-				calls = append(calls, func() { tell(Told{Err: e.Err}) })
+			if callback := s.callbacks[e.Reservation]; callback != nil {
+				delete(s.callbacks, e.Reservation)
+				calls = append(calls, func() { callback(ReservationResult{Err: e.Err}) })
 			}
 		case ledger.Lost:
 			delete(s.written, e.Object)
@@ -575,12 +575,12 @@ func (s *Store) Snapshot(n int) ledger.Snapshot {
 	return s.ledger.Snapshot(n)
 }
 
-// Story returns the remembered history of a task's result: of its newest generation here, or of the
-// first if there is none.
-func (s *Store) Story(task ids.TaskID) []string {
+// History returns the remembered history of a task's result: of its newest generation here, or of
+// the first if there is none.
+func (s *Store) History(task ids.TaskID) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ledger.Story(ledger.ObjectID{Task: task, Generation: max(s.latest[task], 1)})
+	return s.ledger.History(ledger.ObjectID{Task: task, Generation: max(s.latest[task], 1)})
 }
 
 // Allocate makes frames of an object that is being built.

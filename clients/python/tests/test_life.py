@@ -378,6 +378,21 @@ def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restart
     assert all(f.done() for f in futures)
 
 
+def test_reads_are_repeated_when_the_connection_breaks(through: Client, between: Between) -> None:
+    between.fail("ListWorkers", grpc.StatusCode.UNAVAILABLE, times=3)
+    before = between.calls.get("ListWorkers", 0)
+    assert len(through.session.workers()) == 2
+    assert between.calls["ListWorkers"] == before + 4
+    # A refusal of the scheduler is none, and neither is a call that might be applied twice.
+    between.fail("ListDatasets", grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    with pytest.raises(errors.SchedulerLostError, match="DRAINING"):
+        through.list_datasets()
+    between.fail("PublishDataset", grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(errors.SchedulerLostError):
+        through.publish_dataset("once", 1)
+    assert "once" not in through.list_datasets()
+
+
 def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with grpc.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:

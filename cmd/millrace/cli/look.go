@@ -301,7 +301,7 @@ func taskText(w io.Writer, t *millracev1.Task) {
 	for i, line := range t.GetHistory() {
 		title := ""
 		if i == 0 {
-			title = "story"
+			title = "history"
 		}
 		row(w, title, line)
 	}

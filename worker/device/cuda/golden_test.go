@@ -168,15 +168,19 @@ func (b *bench) checkGolden(tb testing.TB, g *goldenFile, i int) string {
 	return sameTensor(out, want, goldenTolerance(c, want.DType))
 }
 
-// TestGoldenCasesAreDispatched runs every fiftieth case. It finds, without a GPU, calls that cannot
-// be compiled or dispatched.
+// TestGoldenCasesAreDispatched runs every fiftieth case, and fewer in the short size.
+// It finds, without a GPU, calls that cannot be compiled or dispatched.
 func TestGoldenCasesAreDispatched(t *testing.T) {
 	if fake == nil {
 		t.Skip("results are looked at by TestGPUResultsAreNumPys")
 	}
 	b := open(t, 64<<20, Options{Libraries: []string{nvrtcFolder()}, Python: "none"})
 	g := golden(t)
-	for i := 0; i < len(g.Cases); i += 50 {
+	step := 50
+	if testing.Short() {
+		step = 199 // odd, so that every second case has its arrays on the device
+	}
+	for i := 0; i < len(g.Cases); i += step {
 		c := &g.Cases[i]
 		if c.Want == nil || c.Op == "array.matmul" {
 			continue

@@ -76,7 +76,7 @@ def explain(session: Session, future: Future[Any] | UserKey) -> str:
     session.flush()
     key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
     request = task_calls_pb2.ExplainTaskRequest(task=task_pb2.TaskRef(key=key, namespace=session.namespace))
-    found = session.call("ExplainTask", request)
+    found = session.call("ExplainTask", request, keys=[key])
     keys = {key, found.task.error.origin_key, *found.task.inputs, *(m.key for m in found.missing)}
     return f"{status_word(found.status)}: {_keys.named(found.explanation, keys)}"
 

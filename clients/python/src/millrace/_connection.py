@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -21,12 +22,8 @@ from millrace._pb.millrace.v1 import (
 
 #: How soon a broken connection is tried again, and at which intervals at most.
 _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
-
-
-def _key(request: Any) -> str:
-    """Returns the key that a request names a task by; empty if it names none."""
-    task = getattr(request, "task", None)
-    return "" if task is None else task.key
+#: Beginnings of the names of calls that change nothing: they are repeated if the connection breaks.
+_READS = ("Get", "List", "Locate", "Explain", "Renew")
 
 
 class Connection:
@@ -71,22 +68,33 @@ class Connection:
         """Opens another lease, with a single attempt. Raises grpc.RpcError."""
         return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(self.timeout, 1.0))
 
-    def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Makes a unary call, and translates errors."""
+    def call(self, method: str, request: Any, *, timeout: float | None = None, keys: Iterable[str] = ()) -> Any:
+        """Makes a unary call, and translates errors. `keys`: those of the request, which an error
+        names as users write them."""
         self.check_open()
         limit = timeout or max(self.timeout, 30.0)
+        deadline = time.monotonic() + limit
         name = errors.call_name(method)
-        try:
-            return getattr(self.stub, method)(request, metadata=self.metadata, timeout=limit, wait_for_ready=True)
-        except grpc.RpcError as e:
-            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
-                raise errors.SchedulerLostError(
-                    f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
-                    "see with 'millrace status' whether it runs and can be reached"
-                ) from None
-            raise errors.from_rpc(e, name, [_key(request)]) from None
-        except ValueError as e:  # grpcio's error for a closed channel
-            raise errors.SchedulerLostError(f"{name}: the client is closed") from e
+        while True:
+            left = max(deadline - time.monotonic(), 0.01)
+            try:
+                return getattr(self.stub, method)(request, metadata=self.metadata, timeout=left, wait_for_ready=True)
+            except grpc.RpcError as e:
+                code = e.code() if isinstance(e, grpc.Call) else None
+                said = errors.reason_of(e)
+                if code == grpc.StatusCode.DEADLINE_EXCEEDED and not said:
+                    raise errors.SchedulerLostError(
+                        f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
+                        "see with 'millrace status' whether it runs and can be reached"
+                    ) from None
+                broke = code == grpc.StatusCode.UNAVAILABLE and not said
+                if not broke or not method.startswith(_READS) or time.monotonic() > deadline:
+                    raise errors.from_rpc(e, name, keys) from None
+            except ValueError as e:  # grpcio's error for a closed channel
+                raise errors.SchedulerLostError(f"{name}: the client is closed") from e
+            # The connection broke during the call. The next attempt waits for another one.
+            self.ended.wait(0.02)
+            self.check_open()
 
     def submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
         """Sends a submission, once. Raises grpc.RpcError."""

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -169,10 +169,10 @@ class Session:
         """Guards every State. Notified when tasks have ended."""
         return self._tasks.changed
 
-    def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Makes a unary call, and translates errors."""
+    def call(self, method: str, request: Any, *, timeout: float | None = None, keys: Iterable[str] = ()) -> Any:
+        """See `Connection.call`. Opens a new lease if the scheduler does not know this one."""
         try:
-            return self.connection.call(method, request, timeout=timeout)
+            return self.connection.call(method, request, timeout=timeout, keys=keys)
         except errors.MillraceError as e:
             if e.reason == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
@@ -324,7 +324,7 @@ class Session:
             tasks = task_pb2.TaskSet(keys=[s.key for s in states])
             request = task_calls_pb2.HoldTasksRequest(client_id=client_id, tasks=tasks)
             with self._tasks.flight():
-                answer = self.call("HoldTasks", request)
+                answer = self.call("HoldTasks", request, keys=tasks.keys)
                 specs = [Spec(s.key, (0, "", b""), [], b"", b"", s) for s in states]
                 self._tasks.acknowledge(client_id, specs, answer.task_ids, -1)
 

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// forwardBytes is the minimum size of an object that others can follow. Smaller ones arrive
-	// before a follower could begin.
+	// forwardBytes is the minimum size of an object that downstream workers can read while it
+	// arrives. Smaller ones arrive before such a read could begin.
 	forwardBytes = 32 << 20
-	// followBytes is how much should have arrived at the peer before the next part is copied.
-	followBytes = smallBytes
+	// pipelineBytes is how much should have arrived at the peer before the next part is copied.
+	pipelineBytes = smallBytes
 	// appearWithin is how long a peer may take to begin: it was notified before this worker.
 	appearWithin = 5 * time.Millisecond
-	// followPoll is the interval at which the peer's progress is polled, followIdle the interval
+	// arrivalPoll is the interval at which the peer's progress is polled, arrivalIdle the interval
 	// when there has been no progress for a while.
-	followPoll = turnPoll
-	followIdle = 500 * time.Microsecond
+	arrivalPoll = tokenPoll
+	arrivalIdle = 500 * time.Microsecond
 )
 
-// Follow is part of transfer.Follower: it copies the bytes that have arrived in the peer's slab
-// while the rest is still on its way there. It sends no messages to the peer; the peer's object
-// index has the progress.
-func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+// FetchPipelined is part of transfer.PipelinedFetcher: it copies the bytes that have arrived in the
+// peer's slab while the rest is still on its way there. It sends no messages to the peer; the
+// peer's object index has the progress.
+func (p *Path) FetchPipelined(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if !p.begin(&cancel) {
@@ -39,18 +39,18 @@ func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 		return err
 	}
 	for i, r := range refs {
-		if err := p.follow(ctx, at, i, r, sink); err != nil {
-			return fmt.Errorf("ipc behind %s: %s: %w", at, r, err)
+		if err := p.fetchArriving(ctx, at, i, r, sink); err != nil {
+			return fmt.Errorf("ipc upstream %s: %s: %w", at, r, err)
 		}
 	}
 	return nil
 }
 
-// follow copies one object. It returns an error that ends the whole fetch. An error of this object
-// alone goes to the sink.
-func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transfer.Ref, sink transfer.Sink) error {
+// fetchArriving copies one object. It returns an error that ends the whole fetch. An error of this
+// object alone goes to the sink.
+func (p *Path) fetchArriving(ctx context.Context, at transfer.Peer, index int, r transfer.Ref, sink transfer.Sink) error {
 	var lent borrow.Lent
-	guard, watch, err := p.appear(ctx, at, r, &lent)
+	guard, watch, err := p.waitArriving(ctx, at, r, &lent)
 	if err != nil {
 		return err
 	}
@@ -63,8 +63,8 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 		err = p.fitAll(into, lent.Head.FrameBytes)
 	}
 	if err == nil {
-		f := &following{
-			lane: guard.Memory.(*mapping).lane, group: newGroup(), guard: guard, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
+		f := &pipelinedCopy{
+			queue: guard.Memory.(*mapping).queue, group: newGroup(), guard: guard, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
 		}
 		f.cut(p, guard.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
 		err = f.run(ctx)
@@ -76,7 +76,7 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	case err == nil && !held:
 		return fmt.Errorf("%w: it was not protected", transfer.ErrPeerLost)
 	case err != nil:
-		err = fmt.Errorf("%s behind %s: %w", r, at, err)
+		err = fmt.Errorf("%s from upstream %s: %w", r, at, err)
 	default:
 		p.config.Received(int(lent.Head.Bytes()))
 	}
@@ -84,9 +84,10 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	return nil
 }
 
-// appear waits until an object is in the peer's object index. It returns nil if the object does not
-// appear in time. It holds no reader slot while it sleeps, so it delays nothing at the peer.
-func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.ReadGuard, objindex.Watch, error) {
+// waitArriving waits until an object is in the peer's object index. It returns nil if the object
+// does not appear in time. It holds no reader slot while it sleeps, so it delays nothing at the
+// peer.
+func (p *Path) waitArriving(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.ReadGuard, objindex.Watch, error) {
 	began := time.Now()
 	for {
 		guard, err := p.lenders.Pin(ctx, at, 1)
@@ -103,7 +104,7 @@ func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, int
 		case waited > appearWithin:
 			return nil, objindex.Watch{}, nil
 		default:
-			nap(min(followPoll+waited/8, followIdle))
+			preciseSleep(min(arrivalPoll+waited/8, arrivalIdle))
 		}
 	}
 }
@@ -122,9 +123,9 @@ func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
 	return f
 }
 
-// following is the copying of one object while it arrives at the peer.
-type following struct {
-	lane  *lane
+// pipelinedCopy is the copying of one object while it arrives at the peer.
+type pipelinedCopy struct {
+	queue *copyQueue
 	group *group
 	guard *borrow.ReadGuard
 	watch objindex.Watch
@@ -136,8 +137,8 @@ type following struct {
 }
 
 // cut plans the copies.
-func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []memory.Frame, on forwarding) {
-	chunk := min(m.chunk, followBytes)
+func (f *pipelinedCopy) cut(p *Path, m *mapping, into []transfer.Region, frames []memory.Frame, on forwarding) {
+	chunk := min(m.chunk, pipelineBytes)
 	if on.step > 0 {
 		chunk = min(chunk, on.step)
 	}
@@ -150,14 +151,14 @@ func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []me
 	for i := range f.pieces {
 		f.pieces[i].step = true
 	}
-	f.lane.forward(f.group, 0, on, f.pieces)
+	f.queue.forward(f.group, 0, on, f.pieces)
 }
 
 // run copies in step with the peer's progress. When it returns, no copy is under way.
-func (f *following) run(ctx context.Context) error {
+func (f *pipelinedCopy) run(ctx context.Context) error {
 	whole := false
 	var failed error
-	moved, idle := time.Now(), followPoll
+	moved, idle := time.Now(), arrivalPoll
 	for {
 		if failed == nil && !whole {
 			left := f.guard.Left()
@@ -173,12 +174,12 @@ func (f *following) run(ctx context.Context) error {
 			case left && !whole:
 				failed = fmt.Errorf("%w: the peer went away before it had it", transfer.ErrNotHere)
 			case f.submit(min(n, f.total)):
-				moved, idle = time.Now(), followPoll
+				moved, idle = time.Now(), arrivalPoll
 			}
 		}
-		open, last, err := f.lane.look(f.group)
+		open, last, err := f.queue.check(f.group)
 		if last.After(moved) {
-			moved, idle = last, followPoll
+			moved, idle = last, arrivalPoll
 		}
 		if failed == nil {
 			failed = err
@@ -191,23 +192,23 @@ func (f *following) run(ctx context.Context) error {
 		}
 		switch {
 		case failed != nil && open:
-			f.lane.cancel(f.group, failed)
+			f.queue.cancel(f.group, failed)
 		case failed != nil:
 			return failed
 		case !open && whole && f.submitted == f.total:
 			return nil
 		}
-		nap(idle)
+		preciseSleep(idle)
 		if time.Since(moved) > appearWithin {
-			idle = followIdle
+			idle = arrivalIdle
 		}
 	}
 }
 
 // submit submits the pieces that have arrived at the peer, and reports whether there were any. It
-// waits for followBytes to collect, except at the end of the object.
-func (f *following) submit(arrived uint64) bool {
-	if arrived-min(f.submitted, arrived) < followBytes && arrived < f.total {
+// waits for pipelineBytes to collect, except at the end of the object.
+func (f *pipelinedCopy) submit(arrived uint64) bool {
+	if arrived-min(f.submitted, arrived) < pipelineBytes && arrived < f.total {
 		return false
 	}
 	n := 0
@@ -218,7 +219,7 @@ func (f *following) submit(arrived uint64) bool {
 	if n == 0 {
 		return false
 	}
-	f.lane.add(f.pieces[:n:n])
+	f.queue.add(f.pieces[:n:n])
 	f.pieces = f.pieces[n:]
 	return true
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-func (m *Machine) assignedAhead(e *AssignedAhead) {
+func (m *Machine) preAssign(e *PreAssignment) {
 	if m.attempts[e.Ref] != nil {
 		m.log.add(e.Ref, "assigned again, ignored")
 		return
@@ -32,7 +32,7 @@ func (m *Machine) assignedAhead(e *AssignedAhead) {
 		m.await(a, x)
 	}
 	m.attempts[e.Ref] = a
-	m.move(a, Ahead)
+	m.move(a, PreAssigned)
 }
 
 // awaited is an object that a peer will make and that pre-assigned attempts wait for. There is one
@@ -150,15 +150,15 @@ func (m *Machine) endMakers(a *attempt) {
 	a.makers = nil
 }
 
-// checkAhead checks an attempt in state Ahead. If it no longer waits for anything, it was admitted
-// and the answer to Admit follows soon.
-func (m *Machine) checkAhead(a *attempt) error {
+// checkPreAssigned checks an attempt in state PreAssigned. If it no longer waits for anything, it
+// was admitted and the answer to Admit follows soon.
+func (m *Machine) checkPreAssigned(a *attempt) error {
 	if len(a.pinned)+len(a.missing) > 0 || a.reservation != nil {
-		return fmt.Errorf("lifecycle: attempt %s is ahead of %d attempts and has inputs or memory", a.ref, len(a.makers))
+		return fmt.Errorf("lifecycle: attempt %s waits for %d makers and has inputs or memory", a.ref, len(a.makers))
 	}
 	for _, maker := range a.makers {
 		if m.attempts[maker.ref] != maker || !slices.Contains(maker.followers, a) {
-			return fmt.Errorf("lifecycle: attempt %s is ahead of %s, which does not know of it", a.ref, maker.ref)
+			return fmt.Errorf("lifecycle: attempt %s waits for %s, which does not know of it", a.ref, maker.ref)
 		}
 	}
 	for _, w := range a.awaited {
@@ -177,7 +177,7 @@ func (m *Machine) checkAwaited() error {
 			return fmt.Errorf("lifecycle: %s is awaited as %s by %d attempts", w.Object, o, len(w.waiting))
 		}
 		for _, a := range w.waiting {
-			if a.state != Ahead || m.attempts[a.ref] != a || !slices.Contains(a.awaited, w) {
+			if a.state != PreAssigned || m.attempts[a.ref] != a || !slices.Contains(a.awaited, w) {
 				return fmt.Errorf("lifecycle: attempt %s is %s and listed as waiting for %s", a.ref, a.state, o)
 			}
 		}

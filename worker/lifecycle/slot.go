@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// runner is one kind of lanes, all alike.
+// runner is one kind of slots, all alike.
 type runner struct {
 	name  string
-	lanes []*lane
+	slots []*slot
 	// ready are the queued attempts that need one plain slot only.
 	ready readyHeap
 }
 
-// lane runs attempts one after the other.
-type lane struct {
+// slot runs attempts one after the other.
+type slot struct {
 	index int
 	// running are the attempts handed to it, in order; the first is executing.
 	running []*attempt
-	// slots is the number of slots that it occupies; 0 exactly if running is empty.
-	slots int
+	// width is the number of slots of the worker that it uses up; 0 exactly if running is empty.
+	width int
 	// load is the sum of the estimates of running.
 	load time.Duration
 	// plain: all of running are short and need one plain slot only, so that more can be handed over
@@ -37,9 +37,9 @@ func (m *Machine) runner(name string) *runner {
 			return r
 		}
 	}
-	r := &runner{name: name, lanes: make([]*lane, m.config.Slots)}
-	for i := range r.lanes {
-		r.lanes[i] = &lane{index: i}
+	r := &runner{name: name, slots: make([]*slot, m.config.Slots)}
+	for i := range r.slots {
+		r.slots[i] = &slot{index: i}
 	}
 	m.runners = append(m.runners, r)
 	return r
@@ -62,7 +62,7 @@ func (m *Machine) dequeue(a *attempt) {
 	heap.Remove(&m.runner(a.runner).ready, a.heapIndex)
 }
 
-// dispatch hands queued attempts to lanes, in the order of rank over all kinds, as far as slots and
+// dispatch hands queued attempts to slots, in the order of rank over all kinds, as far as slots and
 // resources suffice. An attempt that waits for several slots blocks those behind it, which would
 // otherwise take the slots one by one. An attempt that waits for a resource does not block others.
 func (m *Machine) dispatch(now time.Time) {
@@ -83,17 +83,17 @@ func (m *Machine) dispatch(now time.Time) {
 		case r == nil:
 			return
 		default:
-			l := m.laneFor(r)
-			m.start(now, heap.Pop(&r.ready).(*attempt), l)
+			s := m.slotFor(r)
+			m.start(now, heap.Pop(&r.ready).(*attempt), s)
 		}
 	}
 }
 
-// next returns the runner with the first ready attempt by rank among the runners that have a lane
+// next returns the runner with the first ready attempt by rank among the runners that have a slot
 // for theirs.
 func (m *Machine) next() (best *runner) {
 	for _, r := range m.runners {
-		if len(r.ready) > 0 && (best == nil || compareRank(r.ready[0], best.ready[0]) < 0) && m.laneFor(r) != nil {
+		if len(r.ready) > 0 && (best == nil || compareRank(r.ready[0], best.ready[0]) < 0) && m.slotFor(r) != nil {
 			best = r
 		}
 	}
@@ -122,18 +122,18 @@ func (m *Machine) resourcesFree(a *attempt) bool {
 	return true
 }
 
-func (m *Machine) idle(r *runner) *lane {
-	for _, l := range r.lanes {
-		if len(l.running) == 0 {
-			return l
+func (m *Machine) idle(r *runner) *slot {
+	for _, s := range r.slots {
+		if len(s.running) == 0 {
+			return s
 		}
 	}
 	return nil
 }
 
-// laneFor returns the lane for a runner's first ready attempt: an idle one if a slot is free,
-// otherwise the least loaded one that can take it in advance, nil if there is none.
-func (m *Machine) laneFor(r *runner) (best *lane) {
+// slotFor returns the slot for a runner's first ready attempt: an idle one if the worker has a free
+// slot, otherwise the least loaded one that can take it in advance, nil if there is none.
+func (m *Machine) slotFor(r *runner) (best *slot) {
 	if m.freeSlots > 0 {
 		return m.idle(r)
 	}
@@ -141,49 +141,49 @@ func (m *Machine) laneFor(r *runner) (best *lane) {
 	if a.estimate == 0 {
 		return nil
 	}
-	for _, l := range r.lanes {
-		if len(l.running) > 0 && l.plain && len(l.running) < m.config.LaneDepth && l.load+a.estimate <= m.config.LaneWindow &&
-			(best == nil || l.load < best.load) {
-			best = l
+	for _, s := range r.slots {
+		if len(s.running) > 0 && s.plain && len(s.running) < m.config.SlotDepth && s.load+a.estimate <= m.config.SlotWindow &&
+			(best == nil || s.load < best.load) {
+			best = s
 		}
 	}
 	return best
 }
 
-func (m *Machine) start(now time.Time, a *attempt, l *lane) {
-	if len(l.running) == 0 {
-		l.slots = a.slots
-		l.since = now
-		l.plain = true
-		m.freeSlots -= l.slots
+func (m *Machine) start(now time.Time, a *attempt, s *slot) {
+	if len(s.running) == 0 {
+		s.width = a.slots
+		s.since = now
+		s.plain = true
+		m.freeSlots -= s.width
 	}
-	l.plain = l.plain && !a.special() && a.estimate > 0
-	l.load += a.estimate
-	l.running = append(l.running, a)
-	a.lane = l
+	s.plain = s.plain && !a.special() && a.estimate > 0
+	s.load += a.estimate
+	s.running = append(s.running, a)
+	a.slot = s
 	m.move(a, Running)
-	e := StartRun{Ref: a.ref, Runner: a.runner, Lane: l.index}
+	e := StartRun{Ref: a.ref, Runner: a.runner, Slot: s.index}
 	if a.reservation != nil {
 		e.Reservation = a.reservation.id
 	}
 	m.do(e)
 }
 
-// leaveLane takes an attempt out of its lane.
-func (m *Machine) leaveLane(now time.Time, a *attempt) {
-	l := a.lane
-	if l.running[0] == a {
-		l.since = now
-		l.running = l.running[1:]
+// leaveSlot takes an attempt out of its slot.
+func (m *Machine) leaveSlot(now time.Time, a *attempt) {
+	s := a.slot
+	if s.running[0] == a {
+		s.since = now
+		s.running = s.running[1:]
 	} else {
-		l.running = slices.DeleteFunc(l.running, func(b *attempt) bool { return a == b })
+		s.running = slices.DeleteFunc(s.running, func(b *attempt) bool { return a == b })
 	}
-	l.load -= a.estimate
-	a.lane = nil
+	s.load -= a.estimate
+	a.slot = nil
 	a.returning = false
-	if len(l.running) == 0 {
-		m.freeSlots += l.slots
-		l.slots, l.running = 0, nil
+	if len(s.running) == 0 {
+		m.freeSlots += s.width
+		s.width, s.running = 0, nil
 	}
 	// order-free: an addition for each name.
 	for name, amount := range a.resources {
@@ -196,7 +196,7 @@ func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
 	if a == nil || a.state != Running {
 		return
 	}
-	m.leaveLane(now, a)
+	m.leaveSlot(now, a)
 	switch {
 	case a.cancelled:
 		m.log.add(a.ref, "ended after it was cancelled")
@@ -221,8 +221,8 @@ func (m *Machine) onRunReturned(now time.Time, e RunReturned) {
 		return
 	}
 	// An attempt that did not begin in time is not handed over in advance again.
-	a.estimate, a.lane.load = 0, a.lane.load-a.estimate
-	m.leaveLane(now, a)
+	a.estimate, a.slot.load = 0, a.slot.load-a.estimate
+	m.leaveSlot(now, a)
 	if a.cancelled {
 		m.log.add(a.ref, "returned after it was cancelled")
 		m.do(Report{Ref: a.ref, Outcome: Dropped})
@@ -238,7 +238,7 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 	if a == nil || a.state != Running {
 		return
 	}
-	m.leaveLane(now, a)
+	m.leaveSlot(now, a)
 	if a.cancelled {
 		m.do(Report{Ref: a.ref, Outcome: Dropped})
 		m.forget(a)
@@ -254,18 +254,18 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 // them while slots are free.
 func (m *Machine) onTicked(now time.Time) {
 	for _, r := range m.runners {
-		for _, l := range r.lanes {
-			if len(l.running) == 0 {
+		for _, s := range r.slots {
+			if len(s.running) == 0 {
 				continue
 			}
-			ran := now.Sub(l.since)
-			if first := l.running[0]; ran >= m.config.StartedAfter && !first.started && !first.cancelled {
+			ran := now.Sub(s.since)
+			if first := s.running[0]; ran >= m.config.StartedAfter && !first.started && !first.cancelled {
 				first.started = true
 				m.log.add(first.ref, "reported as started")
 				m.do(Report{Ref: first.ref, Outcome: Started})
 			}
-			if ran >= 2*m.config.LaneWindow {
-				for _, a := range l.running[1:] {
+			if ran >= 2*m.config.SlotWindow {
+				for _, a := range s.running[1:] {
 					if !a.returning && !a.cancelled && m.freeSlots > 0 {
 						a.returning = true
 						m.do(TakeBack{Ref: a.ref})

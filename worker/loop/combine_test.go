@@ -16,7 +16,7 @@ import (
 
 // Whichever goroutine is the owner, no event is lost, the events of each goroutine stay in order,
 // and nothing is handled after the worker has stopped.
-func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
+func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -30,14 +30,14 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 				if i%3 == 0 {
 					w.post(x)
 				} else {
-					w.drive(x)
+					w.stepInline(x)
 				}
 			}
 		})
 	}
 	all.Wait()
 	w.post(opening{reply: make(chan *opened, 1)})
-	w.drive(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: drivers}}})
+	w.stepInline(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: drivers}}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.wait(ctx)
@@ -45,14 +45,14 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 		for _, o := range m.GetObjects() {
 			r := o.GetReplica()
 			if r.GetGeneration() != next[r.GetTaskId()] {
-				t.Fatalf("of driver %d came %d after %d", r.GetTaskId(), r.GetGeneration(), next[r.GetTaskId()])
+				t.Fatalf("of goroutine %d came %d after %d", r.GetTaskId(), r.GetGeneration(), next[r.GetTaskId()])
 			}
 			next[r.GetTaskId()]++
 		}
 	}
 	for d := range drivers {
 		if next[d] != each {
-			t.Errorf("of driver %d came %d of %d", d, next[d], each)
+			t.Errorf("of goroutine %d came %d of %d", d, next[d], each)
 		}
 	}
 	cancel()
@@ -60,7 +60,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.outbox.take() // the last message
-	w.drive(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{}}})
+	w.stepInline(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{}}})
 	if m := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}
@@ -106,11 +106,11 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 	} {
 		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 		w.native = newNative(nativeConfig{}, 0)
-		lane := &nativeLane{wake: make(chan struct{}, 1)}
-		w.native.lanes = append(w.native.lanes, lane)
+		slot := &nativeSlot{wake: make(chan struct{}, 1)}
+		w.native.slots = append(w.native.slots, slot)
 		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
 		w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
-		w.handle([]*nativeRun{lane.next()})
+		w.handle([]*nativeRun{slot.next()})
 		if w.machine.Len() > 0 {
 			t.Fatal("its end was not handled")
 		}

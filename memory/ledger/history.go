@@ -10,11 +10,11 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// storyLen is the number of transitions in the history, over all objects.
-const storyLen = 1024
+// historyLen is the number of transitions in the history, over all objects.
+const historyLen = 1024
 
-// story is the history: a ring buffer of the last transitions.
-type story struct {
+// history is the history: a ring buffer of the last transitions.
+type history struct {
 	ring []transition
 	next uint64
 }
@@ -28,13 +28,13 @@ type transition struct {
 	n uint64
 	// took is the time that it took to compute the object, for the verb "took".
 	took time.Duration
-	// by selects the part of pin to print after the verb. The text is made only when Story is
+	// by selects the part of pin to print after the verb. The text is made only when History is
 	// called.
 	by  party
 	pin Pin
 }
 
-// party selects the part of a transition's pin that Story prints.
+// party selects the part of a transition's pin that History prints.
 type party uint8
 
 const (
@@ -43,31 +43,31 @@ const (
 	leaser       // the pin's holder
 )
 
-func (s *story) pin(verb string, p Pin, o ObjectID) {
-	s.put(transition{verb: verb, by: pinner, pin: p, object: o})
+func (h *history) pin(verb string, p Pin, o ObjectID) {
+	h.put(transition{verb: verb, by: pinner, pin: p, object: o})
 }
 
-func (s *story) add(verb string, o ObjectID, r ReservationID, n uint64) {
-	s.put(transition{verb: verb, object: o, reservation: r, n: n})
+func (h *history) add(verb string, o ObjectID, r ReservationID, n uint64) {
+	h.put(transition{verb: verb, object: o, reservation: r, n: n})
 }
 
-func (s *story) took(o ObjectID, took time.Duration) {
-	s.put(transition{verb: "took", object: o, took: took})
+func (h *history) took(o ObjectID, took time.Duration) {
+	h.put(transition{verb: "took", object: o, took: took})
 }
 
-func (s *story) put(t transition) {
-	t.seq = s.next
-	if len(s.ring) < storyLen {
-		s.ring = append(s.ring, t)
+func (h *history) put(t transition) {
+	t.seq = h.next
+	if len(h.ring) < historyLen {
+		h.ring = append(h.ring, t)
 	} else {
-		s.ring[s.next%storyLen] = t
+		h.ring[h.next%historyLen] = t
 	}
-	s.next++
+	h.next++
 }
 
-// Story returns the history of one object, oldest transition first. Each line begins with the
+// History returns the history of one object, oldest transition first. Each line begins with the
 // number of the transition in the order of all transitions.
-func (l *Ledger) Story(id ObjectID) []string {
+func (l *Ledger) History(id ObjectID) []string {
 	var lines []string
 	for i := range l.log.ring {
 		t := l.log.ring[(l.log.next+uint64(i))%uint64(len(l.log.ring))]

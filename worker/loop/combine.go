@@ -4,17 +4,19 @@ package loop
 // costs two switches between goroutines: to the owner, and to the goroutine that gets the order. On
 // a machine with many processors that takes longer than a small task. So a goroutine that brings an
 // urgent event, and has nothing else to do, tries to take the lock owning and steps the machine
-// itself: a lane that has run out of work, or the receiver of the session. Only one goroutine holds
+// itself: a slot that has run out of work, or the receiver of the session. Only one goroutine holds
 // the lock at a time. Events that arrive meanwhile wait in the inbox, in order; the holder checks
-// the inbox after it has released the lock and continues if there is more, but at most maxTurns
+// the inbox after it has released the lock and continues if there is more, but at most maxRounds
 // times: then it wakes the owner goroutine.
 
-// maxDriven is the largest number of assignments in a message that the receiver handles itself. A
-// larger message is real work: the owner goroutine handles it in parallel to the receiver.
-const maxDriven = 4
+// maxInlineAssignments is the largest number of assignments in a message that the receiver handles
+// itself. A larger message is real work: the owner goroutine handles it in parallel to the
+// receiver.
+const maxInlineAssignments = 4
 
-// maxTurns limits how often a goroutine in ownAndTake continues because new events have arrived.
-const maxTurns = 4
+// maxRounds limits how often a goroutine in tryStepInlineAndTake continues because new events have
+// arrived.
+const maxRounds = 4
 
 // post appends an event to the inbox and wakes the owner goroutine. It may be called with locks
 // held.
@@ -23,42 +25,43 @@ func (w *Worker) post(x any) {
 	w.wakeOwner()
 }
 
-// drive posts an event. If the inbox was empty and no other goroutine is the owner, the caller
+// stepInline posts an event. If the inbox was empty and no other goroutine is the owner, the caller
 // steps the machine itself. REQUIRES: the caller holds no locks, and the owner's work never waits
 // for the caller.
-func (w *Worker) drive(x any) {
-	if w.driveQuietly(x) {
+func (w *Worker) stepInline(x any) {
+	if w.stepInlineQuietly(x) {
 		w.signal()
 	}
 }
 
-// driveQuietly is drive without the final signal: the caller must call signal to send the reports
-// to the scheduler as soon as nothing else is urgent. It says whether the caller was the owner.
-func (w *Worker) driveQuietly(x any) bool {
+// stepInlineQuietly is stepInline without the final signal: the caller must call signal to send the
+// reports to the scheduler as soon as nothing else is urgent. It says whether the caller was the
+// owner.
+func (w *Worker) stepInlineQuietly(x any) bool {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
 		return false
 	}
-	return w.ownForAMoment()
+	return w.tryStepInline()
 }
 
-// driveAndTake is drive for a caller that can carry out a fetch itself. The first suitable fetch
-// that results is returned, so that the caller can start it before all other work. The caller must
-// then call catchUp for the work that was left undone.
-func (w *Worker) driveAndTake(x any) (taken *fetching) {
+// stepInlineAndTake is stepInline for a caller that can carry out a fetch itself. The first
+// suitable fetch that results is returned, so that the caller can start it before all other work.
+// The caller must then call catchUp for the work that was left undone.
+func (w *Worker) stepInlineAndTake(x any) (taken *fetching) {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
 		return nil
 	}
-	was, taken := w.ownAndTake(true)
+	was, taken := w.tryStepInlineAndTake(true)
 	if was && taken == nil {
 		w.signal()
 	}
 	return taken
 }
 
-// catchUp does the work that driveAndTake left undone: it wakes the owner if there is work for it,
-// and sends the reports to the scheduler.
+// catchUp does the work that stepInlineAndTake left undone: it wakes the owner if there is work for
+// it, and sends the reports to the scheduler.
 func (f *fetching) catchUp() {
 	if f.wake || f.worker.waiting() {
 		f.worker.wakeOwner()
@@ -66,22 +69,22 @@ func (f *fetching) catchUp() {
 	f.worker.signal()
 }
 
-// ownForAMoment handles the events in the inbox, unless another goroutine is the owner and will do
+// tryStepInline handles the events in the inbox, unless another goroutine is the owner and will do
 // so. It says whether the caller was the owner.
-func (w *Worker) ownForAMoment() (was bool) {
-	was, _ = w.ownAndTake(false)
+func (w *Worker) tryStepInline() (was bool) {
+	was, _ = w.tryStepInlineAndTake(false)
 	return was
 }
 
-func (w *Worker) ownAndTake(take bool) (was bool, taken *fetching) {
-	for range maxTurns {
+func (w *Worker) tryStepInlineAndTake(take bool) (was bool, taken *fetching) {
+	for range maxRounds {
 		if !w.owning.TryLock() {
 			return was, nil // the holder of the lock checks the inbox after it has released it
 		}
-		was, w.takes = true, take
+		was, w.takesFetch = true, take
 		w.drainInbox()
 		w.settleQuietly()
-		taken, w.taken, w.takes = w.taken, nil, false
+		taken, w.takenFetch, w.takesFetch = w.takenFetch, nil, false
 		// Only the owner goroutine handles ticks and the end of the worker.
 		wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
 		w.owning.Unlock()

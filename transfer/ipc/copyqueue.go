@@ -76,34 +76,34 @@ type post struct {
 	unsure bool
 }
 
-// lane is the copy queue for one peer's memory. It has no goroutine: of the goroutines that wait
-// for copies one drives the lane for all of them.
-type lane struct {
+// copyQueue is the copy queue for one peer's memory. It has no goroutine: of the goroutines that
+// wait for copies one polls the queue for all of them.
+type copyQueue struct {
 	gather *gather // nil: the copy engine only
 	// copy makes one row a copy by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
 	// fastest is an upper bound of the link's rate, in bytes per second. 0: none is known.
 	fastest float64
-	// submit, now and nap are toDevice, time.Now and nap, except in tests. quiet waits until none
-	// of the posted copies runs any more. It returns an error if it could not find that out. lost
-	// means that the device is lost, so that nothing runs on it.
+	// submit, now and sleep are toDevice, time.Now and preciseSleep, except in tests. quiet waits
+	// until none of the posted copies runs any more. It returns an error if it could not find that
+	// out. lost means that the device is lost, so that nothing runs on it.
 	submit func(p *post) error
 	now    func() time.Time
-	nap    func(time.Duration)
+	sleep  func(time.Duration)
 	quiet  func() (lost bool, err error)
-	ingress
+	gateState
 
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	queues  [2]queue
 	tally   tally
-	driving bool
+	polling bool
 	waiting []*group
 	// moved is when a post last ended.
 	moved time.Time
 	// lost, if set, is the error after which nothing is posted: the driver could not tell when a
 	// post is over. still: none of the posted copies runs any more. gone: the device is lost, so
-	// the lane never works again. Otherwise the lane continues when all posted copies have ended.
+	// the queue never works again. Otherwise the queue continues when all posted copies have ended.
 	lost        error
 	still, gone bool
 	// spare are posts for reuse. copies is the reused list of one post's copies.
@@ -111,13 +111,13 @@ type lane struct {
 	copies []cuda.Copy
 }
 
-func newLane(places [2][]place) *lane {
-	l := &lane{copy: cuda.OnDevice, now: time.Now, nap: nap, quiet: func() (bool, error) { return false, nil }}
-	l.submit = l.toDevice
-	for kind := range l.queues {
-		l.queues[kind].free = places[kind]
+func newCopyQueue(places [2][]place) *copyQueue {
+	cq := &copyQueue{copy: cuda.OnDevice, now: time.Now, sleep: preciseSleep, quiet: func() (bool, error) { return false, nil }}
+	cq.submit = cq.toDevice
+	for kind := range cq.queues {
+		cq.queues[kind].free = places[kind]
 	}
-	return l
+	return cq
 }
 
 // place is one position in a window: an event and a stream. All places for large pieces share one
@@ -135,78 +135,78 @@ type event interface {
 }
 
 // add queues pieces of one group and posts as many as possible. Afterwards the list belongs to the
-// caller again, but the rows of the pieces belong to the lane.
-func (l *lane) add(pieces []piece) {
+// caller again, but the rows of the pieces belong to the queue.
+func (c *copyQueue) add(pieces []piece) {
 	if len(pieces) == 0 {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
 	g := pieces[0].group
 	g.moved = now
 	for i := range pieces {
 		p := &pieces[i]
 		g.add(p)
-		q := &l.queues[p.kind()]
+		q := &c.queues[p.kind()]
 		q.pieces = append(q.pieces, *p)
 	}
-	if len(l.queues[small].posted) == window && !l.driving {
-		l.poll(now) // the caller may not wait yet, so perhaps no other goroutine polls
+	if len(c.queues[small].posted) == window && !c.polling {
+		c.poll(now) // the caller may not wait yet, so perhaps no other goroutine polls
 		return
 	}
-	l.fill(now)
+	c.fill(now)
 }
 
 // fill posts as many pieces as the windows allow. REQUIRES: mu.
-func (l *lane) fill(now time.Time) {
-	if l.lost != nil {
-		l.flush()
-		if l.gone || !l.still || !l.idle() {
+func (c *copyQueue) fill(now time.Time) {
+	if c.lost != nil {
+		c.flush()
+		if c.gone || !c.still || !c.idle() {
 			return
 		}
-		l.lost, l.still = nil, false
+		c.lost, c.still = nil, false
 	}
-	for q := &l.queues[small]; len(q.posted) < window && q.len() > 0; {
-		l.post(now, q, l.nextSmall())
+	for q := &c.queues[small]; len(q.posted) < window && q.len() > 0; {
+		c.post(now, q, c.nextSmall())
 	}
-	q := &l.queues[large]
-	for len(q.posted) < window && q.len() > 0 && l.enter(now, q) {
-		p := l.newPost()
+	q := &c.queues[large]
+	for len(q.posted) < window && q.len() > 0 && c.admitLarge(now, q) {
+		p := c.newPost()
 		q.take(p, 1)
-		l.post(now, q, p)
+		c.post(now, q, p)
 	}
-	l.leave(q)
+	c.endLarge(q)
 }
 
 // pieceRows returns the maximum number of rows of a piece of small objects.
-func (l *lane) pieceRows() int {
-	if l.gather == nil {
+func (c *copyQueue) pieceRows() int {
+	if c.gather == nil {
 		return maxCopies
 	}
 	return pieceRows
 }
 
-func (l *lane) newPost() *post {
-	if n := len(l.spare); n > 0 {
-		p := l.spare[n-1]
-		l.spare = l.spare[:n-1]
+func (c *copyQueue) newPost() *post {
+	if n := len(c.spare); n > 0 {
+		p := c.spare[n-1]
+		c.spare = c.spare[:n-1]
 		return p
 	}
 	return &post{slot: -1}
 }
 
 // forget keeps an ended post for reuse.
-func (l *lane) forget(p *post) {
+func (c *copyQueue) forget(p *post) {
 	clear(p.pieces)
 	*p = post{slot: -1, pieces: p.pieces[:0]}
-	l.spare = append(l.spare, p)
+	c.spare = append(c.spare, p)
 }
 
 // nextSmall takes the small pieces of the next post and selects the gather kernel or the copy
 // engine. REQUIRES: mu, and a queued piece.
-func (l *lane) nextSmall() *post {
-	p, q := l.newPost(), &l.queues[small]
+func (c *copyQueue) nextSmall() *post {
+	p, q := c.newPost(), &c.queues[small]
 	n, rows, copies, bytes := 0, 0, 0, uint64(0)
 	for _, s := range q.pieces[q.next:] {
 		if n > 0 && (bytes+s.bytes > batchBytes || rows+s.tableRows() > tableRows) {
@@ -219,8 +219,8 @@ func (l *lane) nextSmall() *post {
 	}
 	// The copy engine carries out one copy after the other, so behind a large copy it would be
 	// late.
-	if l.gather != nil && rows <= tableRows && (len(l.queues[large].posted) > 0 || gathers(copies, bytes)) {
-		p.slot = l.gather.take()
+	if c.gather != nil && rows <= tableRows && (len(c.queues[large].posted) > 0 || gathers(copies, bytes)) {
+		p.slot = c.gather.take()
 	}
 	if p.slot < 0 && copies > maxCopies {
 		n, copies = 0, 0
@@ -236,38 +236,38 @@ func (l *lane) nextSmall() *post {
 }
 
 // post submits a post. REQUIRES: mu.
-func (l *lane) post(now time.Time, q *queue, p *post) {
+func (c *copyQueue) post(now time.Time, q *queue, p *post) {
 	last := len(q.free) - 1
 	p.place, q.free = q.free[last], q.free[:last]
-	l.tally.add(p, now, l.idle())
-	if err := l.submit(p); err != nil {
-		l.lost, p.unsure = err, true
+	c.tally.add(p, now, c.idle())
+	if err := c.submit(p); err != nil {
+		c.lost, p.unsure = err, true
 	}
-	p.least = now.Add(l.floor(p))
+	p.least = now.Add(c.floor(p))
 	q.posted = append(q.posted, p)
 }
 
 // idle reports whether nothing is posted. REQUIRES: mu.
-func (l *lane) idle() bool { return len(l.queues[small].posted)+len(l.queues[large].posted) == 0 }
+func (c *copyQueue) idle() bool { return len(c.queues[small].posted)+len(c.queues[large].posted) == 0 }
 
 // floor returns a lower bound of the time that a post takes on the link.
-func (l *lane) floor(p *post) time.Duration {
-	if l.fastest == 0 {
+func (c *copyQueue) floor(p *post) time.Duration {
+	if c.fastest == 0 {
 		return 0
 	}
-	return over(p.bytes, l.fastest)
+	return over(p.bytes, c.fastest)
 }
 
 // toDevice submits a post. It returns an error only if the end of the post cannot be detected; an
 // error of the copies themselves goes to p.err. REQUIRES: mu.
-func (l *lane) toDevice(p *post) error {
+func (c *copyQueue) toDevice(p *post) error {
 	m := p.event.(*marker)
 	if p.slot >= 0 {
-		p.err = l.gather.launch(p.stream, p)
+		p.err = c.gather.launch(p.stream, p)
 	} else {
 		m.recorded()
-		l.copies = copies(l.copies[:0], p.pieces, l.copy)
-		p.err = p.stream.Copy(l.copies, m.event)
+		c.copies = copies(c.copies[:0], p.pieces, c.copy)
+		p.err = p.stream.Copy(c.copies, m.event)
 	}
 	if p.err == nil {
 		return nil
@@ -280,32 +280,32 @@ func (l *lane) toDevice(p *post) error {
 }
 
 // poll handles the posts that are over and then posts more. REQUIRES: mu.
-func (l *lane) poll(now time.Time) {
-	for kind := range l.queues {
-		q := &l.queues[kind]
-		for len(q.posted) > 0 && l.over(q.posted[0], now) {
+func (c *copyQueue) poll(now time.Time) {
+	for kind := range c.queues {
+		q := &c.queues[kind]
+		for len(q.posted) > 0 && c.over(q.posted[0], now) {
 			p := q.posted[0]
 			q.free = append(q.free, p.place)
 			n := copy(q.posted, q.posted[1:])
 			q.posted[n] = nil
 			if q.posted = q.posted[:n]; n > 0 {
-				l.follow(kind, q.posted[0], now)
+				c.raiseLeast(kind, q.posted[0], now)
 			}
-			l.forget(p)
+			c.forget(p)
 		}
 	}
-	if l.idle() {
-		l.tally.end(now)
+	if c.idle() {
+		c.tally.end(now)
 	}
-	l.fill(now)
+	c.fill(now)
 }
 
-// follow updates a post when the end of the one before it is noticed, up to a nap late. Chunks of
-// large frames come one after the other, posts of small frames side by side.
-func (l *lane) follow(kind int, p *post, now time.Time) {
-	least := now.Add(-napFor)
+// raiseLeast updates a post when the end of the one before it is noticed, up to a sleep late.
+// Chunks of large frames come one after the other, posts of small frames side by side.
+func (c *copyQueue) raiseLeast(kind int, p *post, now time.Time) {
+	least := now.Add(-pollInterval)
 	if kind == large {
-		least = least.Add(l.floor(p))
+		least = least.Add(c.floor(p))
 	}
 	if least.After(p.least) {
 		p.least = least
@@ -313,29 +313,29 @@ func (l *lane) follow(kind int, p *post, now time.Time) {
 }
 
 // over reports whether a post has ended, and then ends its pieces. REQUIRES: mu.
-func (l *lane) over(p *post, now time.Time) bool {
+func (c *copyQueue) over(p *post, now time.Time) bool {
 	if !p.done {
 		done, err := false, error(nil)
 		if !p.unsure {
 			done, err = p.event.Query()
 		}
-		if err != nil && l.lost == nil {
-			l.lost = err
+		if err != nil && c.lost == nil {
+			c.lost = err
 		}
-		if !done && (l.lost == nil || !l.stopped()) {
+		if !done && (c.lost == nil || !c.stopped()) {
 			return false
 		}
 	}
-	l.moved = now
+	c.moved = now
 	if p.slot >= 0 {
-		l.gather.give(p.slot)
+		c.gather.give(p.slot)
 	}
 	err := p.err
 	if err == nil {
-		err = l.lost
+		err = c.lost
 	}
 	if err != nil {
-		l.tally.drop()
+		c.tally.drop()
 	}
 	for i := range p.pieces {
 		p.pieces[i].group.end(&p.pieces[i], err, now)
@@ -347,30 +347,30 @@ func (l *lane) over(p *post, now time.Time) bool {
 // A failed driver call does not stop the copies: they still write, and their memory must not be
 // given to another object before they end. On a lost device nothing runs. REQUIRES: mu is held, and
 // lost is set.
-func (l *lane) stopped() bool {
-	if !l.still {
-		lost, err := l.quiet()
-		l.gone = l.gone || lost
-		l.still = lost || err == nil
+func (c *copyQueue) stopped() bool {
+	if !c.still {
+		lost, err := c.quiet()
+		c.gone = c.gone || lost
+		c.still = lost || err == nil
 	}
-	return l.still
+	return c.still
 }
 
 // flush fails all pieces that are not posted yet. REQUIRES: mu is held.
-func (l *lane) flush() { l.drop(func(*piece) bool { return true }, l.lost) }
+func (c *copyQueue) flush() { c.drop(func(*piece) bool { return true }, c.lost) }
 
 // cancel drops the pieces of a group that are not posted. Posted pieces end only when their event
 // has been reached.
-func (l *lane) cancel(g *group, why error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drop(func(p *piece) bool { return p.group == g }, why)
+func (c *copyQueue) cancel(g *group, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(func(p *piece) bool { return p.group == g }, why)
 }
 
 // drop ends the selected pieces that are not posted. REQUIRES: mu.
-func (l *lane) drop(which func(*piece) bool, why error) {
-	for kind := range l.queues {
-		q := &l.queues[kind]
+func (c *copyQueue) drop(which func(*piece) bool, why error) {
+	for kind := range c.queues {
+		q := &c.queues[kind]
 		pieces := q.pieces[q.next:]
 		kept := q.pieces[:0]
 		q.next = 0

@@ -128,10 +128,10 @@ func (o *onward) check(t *testing.T, want []byte) {
 	}
 }
 
-// following starts to follow the middle's object. The channel gets the final error.
-func following(ctx context.Context, r *reader, at transfer.Peer, sink transfer.Sink) <-chan error {
+// following starts a pipelined read of the middle's object. The channel gets the final error.
+func pipelinedCopy(ctx context.Context, r *reader, at transfer.Peer, sink transfer.Sink) <-chan error {
 	over := make(chan error, 1)
-	go func() { over <- r.path.Follow(ctx, at, []transfer.Ref{ref(1)}, sink) }()
+	go func() { over <- r.path.FetchPipelined(ctx, at, []transfer.Ref{ref(1)}, sink) }()
 	return over
 }
 
@@ -156,7 +156,7 @@ func hear(t *testing.T, over <-chan error) error {
 	}
 }
 
-// Two readers follow one arriving object. Each copies what has arrived, and no more.
+// Two workers read one arriving object. Each copies what has arrived, and no more.
 func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 	m := newMiddle(t, 0)
 	m.begin(t)
@@ -164,7 +164,7 @@ func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 	sinks := []*onward{newOnward(r), newOnward(r)}
 	var ends []<-chan error
 	for _, s := range sinks {
-		ends = append(ends, following(t.Context(), r, m.peer, s))
+		ends = append(ends, pipelinedCopy(t.Context(), r, m.peer, s))
 	}
 	for from := uint64(0); from < arrivingBytes; {
 		to := min(from+24<<20, arrivingBytes)
@@ -190,16 +190,16 @@ func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 		}
 		s.check(t, m.want)
 	}
-	// An object that is already complete can be followed as well.
+	// An object that is already complete can be read this way as well.
 	r.room.Reset()
 	late := newOnward(r)
-	if err := r.path.Follow(t.Context(), m.peer, []transfer.Ref{ref(1)}, late); err != nil {
+	if err := r.path.FetchPipelined(t.Context(), m.peer, []transfer.Ref{ref(1)}, late); err != nil {
 		t.Fatal(err)
 	}
 	late.check(t, m.want)
 }
 
-// A fetching worker reports the progress of its fetch to its followers, in order.
+// A fetching worker reports the progress of its fetch to its downstream readers, in order.
 func TestGPUFetchTellsHowFarItHasCome(t *testing.T) {
 	m := newMiddle(t, 0)
 	m.begin(t)
@@ -213,7 +213,7 @@ func TestGPUFetchTellsHowFarItHasCome(t *testing.T) {
 	sink.check(t, m.want)
 }
 
-// Results of a follower whose object does not come, for each cause: nothing is delivered, and
+// Results of a pipelined read whose object does not come, for each cause: nothing is delivered, and
 // another holder may be asked.
 func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -249,7 +249,7 @@ func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 			sink := newOnward(r)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			over := following(ctx, r, m.peer, sink)
+			over := pipelinedCopy(ctx, r, m.peer, sink)
 			eventually(t, "some is copied", func() bool { return sink.come() >= 16<<20 })
 			test.do(t, m, cancel)
 			err := hear(t, over)
@@ -261,7 +261,7 @@ func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 	}
 }
 
-// A follower that comes before the peer has begun waits for a short time only.
+// A pipelined read that comes before the peer has begun waits for a short time only.
 func TestGPUFollowerComesFirst(t *testing.T) {
 	m := newMiddle(t, 0)
 	r := newReader(t, 256<<20, nil)
@@ -270,16 +270,16 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	sink := newOnward(r)
-	if err := r.path.Follow(t.Context(), m.peer, []transfer.Ref{ref(1)}, sink); err != nil {
+	if err := r.path.FetchPipelined(t.Context(), m.peer, []transfer.Ref{ref(1)}, sink); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
 		t.Errorf("what does not come there: done %v, %v", done, err)
 	}
 	m.bring(t, 0, arrivingBytes)
-	for range 100 { // the follower may have given up before the object was published
+	for range 100 { // the reader may have given up before the object was published
 		sink = newOnward(r)
-		over := following(t.Context(), r, m.peer, sink)
+		over := pipelinedCopy(t.Context(), r, m.peer, sink)
 		m.begin(t)
 		m.index.Complete(ref(1))
 		if err := hear(t, over); err != nil {
@@ -294,7 +294,7 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 	t.Error("it never waited")
 }
 
-// The memory of an abandoned object is withheld until its followers have finished, and a follower
+// The memory of an abandoned object is withheld until its readers have finished, and a reader
 // that does not finish loses what it read.
 func TestGPUFollowerThatIsSlowLosesItsSlot(t *testing.T) {
 	m := newMiddle(t, time.Millisecond)
@@ -302,7 +302,7 @@ func TestGPUFollowerThatIsSlowLosesItsSlot(t *testing.T) {
 	m.bring(t, 0, 40<<20)
 	r := newReader(t, 256<<20, nil)
 	sink := newOnward(r)
-	over := following(t.Context(), r, m.peer, sink)
+	over := pipelinedCopy(t.Context(), r, m.peer, sink)
 	eventually(t, "some is copied", func() bool { return sink.come() >= 16<<20 })
 	reads := m.index.Readers(time.Now())
 	if reads == nil {

@@ -21,7 +21,7 @@ const (
 	maxDeaths = 3
 )
 
-// queued is a run in the queue of a lane.
+// queued is a run in the queue of a slot.
 type queued struct {
 	run *Run
 	// ordinal is the run's number in the current process, 0 if it was not sent to that process.
@@ -50,14 +50,14 @@ const (
 	stopTimeout
 )
 
-// lane is one worker slot of an executor kind. It keeps at most one process alive, and holds the
+// slot is one worker slot of an executor kind. It keeps at most one process alive, and holds the
 // queue of runs for this process.
-type lane struct {
+type slot struct {
 	pools   *Pools
 	kind    string
 	command []string
 	index   int
-	// need has capacity 1. An entry means that there may be work for the lane's goroutine.
+	// need has capacity 1. An entry means that there may be work for the slot's goroutine.
 	need chan struct{}
 
 	mu sync.Mutex
@@ -68,63 +68,63 @@ type lane struct {
 	// process is the process that is ready, nil if there is none.
 	process *process
 	eager   bool
-	// started says that some process of this lane became ready; segments, whether the last such
+	// started says that some process of this slot became ready; segments, whether the last such
 	// process understands memory outside of the slab.
 	started, segments bool
 }
 
-func (l *lane) wake() {
+func (s *slot) wake() {
 	select {
-	case l.need <- struct{}{}:
+	case s.need <- struct{}{}:
 	default:
 	}
 }
 
-func (l *lane) start(r *Run) {
+func (s *slot) start(r *Run) {
 	q := &queued{run: r}
-	l.mu.Lock()
-	p := l.process
+	s.mu.Lock()
+	p := s.process
 	if p != nil {
 		if refused := p.refuses(r); refused != nil {
-			l.mu.Unlock()
-			l.pools.config.Done([]Result{*refused})
+			s.mu.Unlock()
+			s.pools.config.Done([]Result{*refused})
 			return
 		}
 	}
-	l.queue = append(l.queue, q)
+	s.queue = append(s.queue, q)
 	if p != nil {
 		p.send(q)
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if p == nil {
-		l.wake()
+		s.wake()
 	}
 }
 
 // ready sends the queued runs to a process that has just become ready.
-func (l *lane) ready(p *process) {
+func (s *slot) ready(p *process) {
 	var refused []Result
-	l.mu.Lock()
-	l.process, l.started, l.segments = p, true, p.understands
-	queue := l.queue
-	l.queue = nil
+	s.mu.Lock()
+	s.process, s.started, s.segments = p, true, p.understands
+	queue := s.queue
+	s.queue = nil
 	for _, q := range queue {
 		if no := p.refuses(q.run); no != nil {
 			refused = append(refused, *no)
 			continue
 		}
-		l.queue = append(l.queue, q)
+		s.queue = append(s.queue, q)
 		p.send(q)
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if len(refused) > 0 {
-		l.pools.config.Done(refused)
+		s.pools.config.Done(refused)
 	}
 }
 
 // find returns a queued run, nil if there is none. REQUIRES: mu is held.
-func (l *lane) find(ref lifecycle.Ref) *queued {
-	for _, q := range l.queue {
+func (s *slot) find(ref lifecycle.Ref) *queued {
+	for _, q := range s.queue {
 		if q.run.Ref == ref {
 			return q
 		}
@@ -133,117 +133,117 @@ func (l *lane) find(ref lifecycle.Ref) *queued {
 }
 
 // remove takes a run out of the queue. REQUIRES: mu is held.
-func (l *lane) remove(q *queued) {
-	for i, x := range l.queue {
+func (s *slot) remove(q *queued) {
+	for i, x := range s.queue {
 		if x == q {
 			if i == 0 {
-				l.queue[0] = nil
-				l.queue = l.queue[1:]
+				s.queue[0] = nil
+				s.queue = s.queue[1:]
 			} else {
-				l.queue = append(l.queue[:i:i], l.queue[i+1:]...)
+				s.queue = append(s.queue[:i:i], s.queue[i+1:]...)
 			}
 			break
 		}
 	}
-	if len(l.queue) == 0 {
-		l.queue = nil
+	if len(s.queue) == 0 {
+		s.queue = nil
 	}
 }
 
-func (l *lane) stop(ref lifecycle.Ref) {
-	l.mu.Lock()
-	q := l.find(ref)
+func (s *slot) stop(ref lifecycle.Ref) {
+	s.mu.Lock()
+	q := s.find(ref)
 	if q == nil {
-		l.mu.Unlock()
+		s.mu.Unlock()
 		return
 	}
 	if q.stopping == notStopped {
 		q.stopping = stopCancelled
 	}
 	// If the run has begun, the watcher sees it running and interrupts it.
-	l.drop(q)
+	s.drop(q)
 }
 
-func (l *lane) takeBack(ref lifecycle.Ref) {
-	l.mu.Lock()
-	q := l.find(ref)
+func (s *slot) takeBack(ref lifecycle.Ref) {
+	s.mu.Lock()
+	q := s.find(ref)
 	if q == nil {
-		l.mu.Unlock()
+		s.mu.Unlock()
 		return
 	}
-	l.drop(q)
+	s.drop(q)
 }
 
 // drop returns a run that was not sent to a process. If it was sent, drop asks the process to drop
-// it, unless it has begun. If it was sent and the process is gone, bury is about to settle the run.
-// REQUIRES: mu is held; drop releases it.
-func (l *lane) drop(q *queued) {
+// it, unless it has begun. If it was sent and the process is gone, settle is about to settle the
+// run. REQUIRES: mu is held; drop releases it.
+func (s *slot) drop(q *queued) {
 	unsent := q.ordinal == 0
 	switch {
 	case unsent:
-		l.remove(q)
-	case l.process != nil:
-		l.process.cancel(q)
+		s.remove(q)
+	case s.process != nil:
+		s.process.cancel(q)
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if unsent {
-		l.pools.config.Done([]Result{{Ref: q.run.Ref, Returned: true}})
+		s.pools.config.Done([]Result{{Ref: q.run.Ref, Returned: true}})
 	}
 }
 
-// keep is the lane's goroutine. It starts a process when one is needed, and a new one when that
+// keep is the slot's goroutine. It starts a process when one is needed, and a new one when that
 // process has died.
-func (l *lane) keep() {
+func (s *slot) keep() {
 	failures := 0
 	for {
-		l.mu.Lock()
-		needed := len(l.queue) > 0 || l.eager
-		l.mu.Unlock()
+		s.mu.Lock()
+		needed := len(s.queue) > 0 || s.eager
+		s.mu.Unlock()
 		if !needed {
 			select {
-			case <-l.need:
+			case <-s.need:
 				continue
-			case <-l.pools.closing:
+			case <-s.pools.closing:
 				return
 			}
 		}
 		select {
-		case <-l.pools.closing:
+		case <-s.pools.closing:
 			return
 		default:
 		}
-		if d := l.pools.config.Device; d != nil && d.Refused != nil {
-			l.fail(fmt.Sprintf("the executor %q cannot use the memory of this worker: %v", l.kind, d.Refused))
+		if d := s.pools.config.Device; d != nil && d.Refused != nil {
+			s.fail(fmt.Sprintf("the executor %q cannot use the memory of this worker: %v", s.kind, d.Refused))
 			continue
 		}
-		ready, cause := l.once()
+		ready, cause := s.once()
 		if ready {
 			failures = 0
 			continue
 		}
 		select {
-		case <-l.pools.closing:
+		case <-s.pools.closing:
 			return
 		default:
 		}
 		failures++
-		l.pools.config.Log.Error("executor did not get ready", "kind", l.kind, "lane", l.index, "attempt", failures, "cause", cause)
+		s.pools.config.Log.Error("executor did not get ready", "kind", s.kind, "slot", s.index, "attempt", failures, "cause", cause)
 		if failures >= maxFailedStarts {
-			l.fail(fmt.Sprintf("the executor %q did not get ready, %d times in a row; the last one %s", l.kind, failures, cause))
+			s.fail(fmt.Sprintf("the executor %q did not get ready, %d times in a row; the last one %s", s.kind, failures, cause))
 		}
-		if !l.pools.pause(min(firstBackoff<<min(failures-1, 10), longestBackoff)) {
+		if !s.pools.pause(min(firstBackoff<<min(failures-1, 10), longestBackoff)) {
 			return
 		}
 	}
 }
 
-// fail ends all runs of a lane that has no process.
-func (l *lane) fail(message string) {
-	l.mu.Lock()
-	queue := l.queue
-	l.queue = nil
-	l.eager = false
-	l.mu.Unlock()
+// fail ends all runs of a slot that has no process.
+func (s *slot) fail(message string) {
+	s.mu.Lock()
+	queue := s.queue
+	s.queue = nil
+	s.eager = false
+	s.mu.Unlock()
 	var results []Result
 	for _, q := range queue {
 		if q.stopping == stopCancelled {
@@ -253,22 +253,22 @@ func (l *lane) fail(message string) {
 		results = append(results, failed(q.run, lifecycle.ExecutorDied, &millracev1.TaskError{Reason: "EXECUTOR_DIED", Message: message}))
 	}
 	if len(results) > 0 {
-		l.pools.config.Done(results)
+		s.pools.config.Done(results)
 	}
 }
 
 // once runs one process from its start to its end. ready reports whether the process became ready;
 // if not, cause is the reason.
-func (l *lane) once() (ready bool, cause string) {
-	p := l.pools.takeSpare(l.kind)
+func (s *slot) once() (ready bool, cause string) {
+	p := s.pools.takeSpare(s.kind)
 	spare := p != nil
 	if !spare {
 		var err error
-		if p, err = l.pools.startProcess(l.kind, l.command, false, nil); err != nil {
+		if p, err = s.pools.startProcess(s.kind, s.command, false, nil); err != nil {
 			return false, err.Error()
 		}
 	}
-	p.join(l)
+	p.join(s)
 	if !p.getReady() {
 		p.kill()
 		<-p.exited
@@ -277,36 +277,36 @@ func (l *lane) once() (ready bool, cause string) {
 		return false, p.describe(nil)
 	}
 	if p.knowsSpares {
-		l.pools.wantSpare(l.kind)
+		s.pools.wantSpare(s.kind)
 	}
-	l.ready(p)
-	l.pools.config.Log.Info("executor ready", "kind", l.kind, "lane", l.index, "pid", p.pid(), "language", p.language, "spare", spare)
+	s.ready(p)
+	s.pools.config.Log.Info("executor ready", "kind", s.kind, "slot", s.index, "pid", p.pid(), "language", p.language, "spare", spare)
 	p.serve()
 	// The process has ended, so nothing writes to the slab any more.
-	l.mu.Lock()
-	l.process = nil
-	l.mu.Unlock()
+	s.mu.Lock()
+	s.process = nil
+	s.mu.Unlock()
 	p.close()
-	l.bury(p)
+	s.settle(p)
 	p.page.close()
 	return true, ""
 }
 
-// bury settles the runs of a dead process: it decides which run is blamed for the death, and which
-// runs are repeated in the next process.
-func (l *lane) bury(p *process) {
+// settle settles the runs of a dead process: it decides which run is blamed for the death, and
+// which runs are repeated in the next process.
+func (s *slot) settle(p *process) {
 	closing := false
 	select {
-	case <-l.pools.closing:
+	case <-s.pools.closing:
 		closing = true
 	default:
 	}
 	wanted := closing
-	l.mu.Lock()
-	blamed, first := l.guilty(p)
+	s.mu.Lock()
+	blamed, first := s.guilty(p)
 	cause := p.describe(blamed)
-	queue := l.queue
-	l.queue = nil
+	queue := s.queue
+	s.queue = nil
 	var results []Result
 	var temporary []ledger.ObjectID
 	for _, q := range queue {
@@ -321,33 +321,33 @@ func (l *lane) bury(p *process) {
 		case closing:
 		case q == blamed && interrupted:
 			wanted = true
-			results = append(results, failed(q.run, lifecycle.Failed, stopError(q, "ending the executor process", l.pools.config.StopGrace)))
+			results = append(results, failed(q.run, lifecycle.Failed, stopError(q, "ending the executor process", s.pools.config.StopGrace)))
 		case q == blamed || q.deaths >= maxDeaths:
 			results = append(results, failed(q.run, lifecycle.ExecutorDied, p.deathError(cause)))
 		case q.stopping == stopCancelled:
 			results = append(results, Result{Ref: q.run.Ref, Returned: true})
 		default:
-			l.queue = append(l.queue, q)
+			s.queue = append(s.queue, q)
 		}
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	for _, id := range temporary {
-		l.pools.config.Store.Drop(id)
+		s.pools.config.Store.Drop(id)
 	}
 	if !wanted {
-		l.pools.died(fmt.Sprintf("%s executor %d (pid %d) %s", l.kind, l.index, p.pid(), cause))
-		l.pools.config.Log.Warn("executor died", "kind", l.kind, "lane", l.index, "pid", p.pid(), "cause", cause)
+		s.pools.died(fmt.Sprintf("%s executor %d (pid %d) %s", s.kind, s.index, p.pid(), cause))
+		s.pools.config.Log.Warn("executor died", "kind", s.kind, "slot", s.index, "pid", p.pid(), "cause", cause)
 	}
 	if len(results) > 0 {
-		l.pools.config.Done(results)
+		s.pools.config.Done(results)
 	}
 }
 
 // atWork returns the run that a process is working on, or that it was working on when it died;
 // nil if there is none. REQUIRES: mu is held.
-func (l *lane) atWork(p *process) *queued {
+func (s *slot) atWork(p *process) *queued {
 	begun, ended := p.page.begun(), p.page.ended()
-	for _, q := range l.queue {
+	for _, q := range s.queue {
 		if q.ordinal == 0 {
 			continue
 		}
@@ -365,8 +365,8 @@ func (l *lane) atWork(p *process) *queued {
 // In that case there are two explanations: the process does not write the page and may have died of
 // that run, or it died before it began any. So that run is repeated, and blamed only when maxDeaths
 // processes have died like this. REQUIRES: mu is held.
-func (l *lane) guilty(p *process) (blamed, first *queued) {
-	q := l.atWork(p)
+func (s *slot) guilty(p *process) (blamed, first *queued) {
+	q := s.atWork(p)
 	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {
 		return nil, q
 	}

@@ -85,7 +85,7 @@ func (c *making) Finish() (device.Result, error) {
 	return device.Result{Header: c.Header(), Frames: c.frames}, nil
 }
 
-// made is a lane with such a device. Its results are published in a shared object index.
+// made is a slot with such a device. Its results are published in a shared object index.
 type made struct {
 	*maker
 	t       *testing.T
@@ -93,7 +93,8 @@ type made struct {
 	objects *store.Store
 	reader  *objindex.Reader
 	ended   chan *nativeRun
-	// looks gets a value each time the lane polls for notifications, which it does after meanwhile.
+	// looks gets a value each time the slot polls for notifications, which it does after
+	// overlapWork.
 	looks chan struct{}
 	tasks int
 }
@@ -129,7 +130,7 @@ func newMade(t *testing.T) *made {
 	}
 	x.n = newNative(nativeConfig{
 		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, linger: time.Hour, busy: busy, poller: poller{
+		post: take, hand: take, idle: func() {}, spinTime: time.Hour, busy: busy, poller: poller{
 			setPolling: func(bool) {}, started: func() bool { return false },
 			poll: func() bool {
 				select {
@@ -150,10 +151,10 @@ func newMade(t *testing.T) *made {
 	return x
 }
 
-// close ends the lane and checks that it has released the memory for further calls.
+// close ends the slot and checks that it has released the memory for further calls.
 func (x *made) close() {
 	x.n.close()
-	x.n.lanes = nil
+	x.n.slots = nil
 	books, _, _ := x.objects.Stats()
 	var sealed uint64
 	for _, o := range x.objects.Inventory() {
@@ -169,7 +170,7 @@ func (x *made) close() {
 	}
 }
 
-// begin starts a call and waits until the lane has done its work in meanwhile.
+// begin starts a call and waits until the slot has done its work in overlapWork.
 func (x *made) begin(name string) transfer.Ref {
 	x.t.Helper()
 	x.tasks++
@@ -181,7 +182,7 @@ func (x *made) begin(name string) transfer.Ref {
 		_, began = x.frames[name]
 		x.mu.Unlock()
 	}
-	<-x.looks // the first poll may have been before meanwhile
+	<-x.looks // the first poll may have been before overlapWork
 	<-x.looks
 	return transfer.Ref{Task: ids.TaskID(x.tasks), Generation: 1}
 }
@@ -217,7 +218,7 @@ func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 	return o.Frames[0], true
 }
 
-// While the device executes a call, its lane allocates memory for the next one, which uses it if it
+// While the device executes a call, its slot allocates memory for the next one, which uses it if it
 // needs as much.
 func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 	x := newMade(t)
@@ -272,7 +273,7 @@ func TestAnUnfinishedResultIsNotFoundInTheIndex(t *testing.T) {
 	if f, ok := x.frame(ref); ok {
 		t.Errorf("what was never made is found at %+v", f)
 	}
-	// Its memory is free for others once the lane has released it.
+	// Its memory is free for others once the slot has released it.
 	x.begin("b")
 	x.end(false)
 	id := ledger.ObjectID{Task: ref.Task, Generation: ref.Generation}
