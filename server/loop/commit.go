@@ -208,10 +208,7 @@ func graphRow(info *sched.GraphInfo) *schedapi.Graph {
 		ID: info.Graph, Name: info.Name, Namespace: info.Namespace, Client: info.Client,
 		State: graphState(info.Counts), Counts: info.Counts,
 		CreatedAt: info.CreatedAt, EndedAt: info.EndedAt, ExpiresAt: info.ExpiresAt,
-		Prefixes: make([]schedapi.Prefix, len(info.Prefixes)),
-	}
-	for i, p := range info.Prefixes {
-		row.Prefixes[i] = schedapi.Prefix{Name: p.Name, Counts: p.Counts, RunTime: p.RunTime, OutputBytes: p.OutputBytes}
+		Ops: info.Ops,
 	}
 	if info.FirstError != nil {
 		row.FirstError = info.FirstError.Message

@@ -180,8 +180,8 @@ func graphTo(g *schedapi.Graph) *pb.Graph {
 	return &pb.Graph{
 		GraphId: uint64(g.ID), Name: g.Name, Namespace: g.Namespace, ClientId: uint64(g.Client),
 		State: pb.GraphState(g.State), Counts: countsTo(g.Counts),
-		Prefixes: convertAll(g.Prefixes, func(p schedapi.Prefix) *pb.PrefixSummary {
-			return &pb.PrefixSummary{Prefix: p.Name, Counts: countsTo(p.Counts), RunSeconds: p.RunTime.Seconds(), OutputBytes: p.OutputBytes}
+		Ops: convertAll(g.Ops, func(o sched.OpSummary) *pb.OpSummary {
+			return &pb.OpSummary{Op: o.Name, Counts: countsTo(o.Counts), RunTime: durationpb.New(o.RunTime), OutputBytes: o.OutputBytes}
 		}),
 		CreateTime: timeTo(g.CreatedAt), EndTime: timeTo(g.EndedAt), ExpireTime: timeTo(g.ExpiresAt),
 		Revision: g.Revision, FirstError: g.FirstError,

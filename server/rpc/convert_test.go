@@ -92,7 +92,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	}{
 		{graphTo(&schedapi.Graph{
 			ID: 1, Name: "n", Namespace: "s", Client: 2, State: schedapi.GraphFailed, Counts: someCounts,
-			Prefixes:  []schedapi.Prefix{{Name: "p", Counts: someCounts, RunTime: 1, OutputBytes: 2}},
+			Ops:       []sched.OpSummary{{Name: "p", Counts: someCounts, RunTime: 1, OutputBytes: 2}},
 			CreatedAt: someTime, EndedAt: someTime, ExpiresAt: someTime, FirstError: "e", Revision: 3,
 		}), ""},
 		{countsTo(someCounts), ""},

@@ -17,10 +17,9 @@ const (
 	// listedBytes bounds one long field of a row in a list, listedText one of its texts.
 	listedBytes = 16 << 10
 	listedText  = 2 << 10
-	// listedPrefixes bounds the ops of a graph in a list, shownPrefixes those of a graph that is
-	// shown alone.
-	listedPrefixes = 1000
-	shownPrefixes  = 10_000
+	// listedOps bounds the ops of a graph in a list, shownOps those of a graph that is shown alone.
+	listedOps = 1000
+	shownOps  = 10_000
 )
 
 // page converts the rows of a page, as many as it has room for, but one at least.
@@ -65,6 +64,6 @@ func listedTask(t *pb.Task) *pb.Task {
 // listedGraph shortens the long fields of a graph for a list.
 func listedGraph(g *schedapi.Graph) *pb.Graph {
 	short := *g
-	short.Prefixes = g.Prefixes[:min(len(g.Prefixes), listedPrefixes)]
+	short.Ops = g.Ops[:min(len(g.Ops), listedOps)]
 	return graphTo(&short)
 }

@@ -81,7 +81,7 @@ func (s *schedulerService) GetGraph(ctx context.Context, r *pb.GetGraphRequest) 
 		return nil, unknownGraph(id)
 	}
 	shown := graphTo(graph)
-	shown.Prefixes = shown.Prefixes[:min(len(shown.Prefixes), shownPrefixes)]
+	shown.Ops = shown.Ops[:min(len(shown.Ops), shownOps)]
 	return &pb.GetGraphResponse{Graph: shown}, nil
 }
 

@@ -13,27 +13,27 @@ type checker struct {
 	m        *Machine
 	problems []error
 
-	totals   Totals
-	live     []uint64 // by graph slot
-	active   []uint64
-	counts   []Counts
-	prefixes [][]Counts
-	ops      []uint64
-	options  []uint64
-	classes  []uint64
-	ready    []int
-	held     []int // by holder slot
-	keys     map[*namespace]int
-	workers  []worker // by slot; only the sums are used
-	queued   map[ids.TaskID]bool
-	sent     map[TaskRef]bool
-	retries  map[ids.TaskID]bool
-	objects  []int
-	inline   uint64
-	troubles int
-	errored  int
-	rescuing int
-	drains   int
+	totals    Totals
+	live      []uint64 // by graph slot
+	active    []uint64
+	counts    []Counts
+	summaries [][]Counts
+	ops       []uint64
+	options   []uint64
+	classes   []uint64
+	ready     []int
+	held      []int // by holder slot
+	keys      map[*namespace]int
+	workers   []worker // by slot; only the sums are used
+	queued    map[ids.TaskID]bool
+	sent      map[TaskRef]bool
+	retries   map[ids.TaskID]bool
+	objects   []int
+	inline    uint64
+	troubles  int
+	errored   int
+	rescuing  int
+	drains    int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -47,7 +47,7 @@ func (k *checker) fail(format string, args ...any) {
 func (m *Machine) Check() error {
 	k := &checker{
 		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([]Counts, len(m.graphs)),
-		prefixes: make([][]Counts, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
+		summaries: make([][]Counts, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
 		classes: make([]uint64, len(m.classes)), ready: make([]int, len(m.classes)), held: make([]int, len(m.holders)),
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
@@ -130,10 +130,10 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 		k.active[t.graph]++
 	}
 	k.counts[t.graph][t.state]++
-	for len(k.prefixes[t.graph]) <= int(t.prefix) {
-		k.prefixes[t.graph] = append(k.prefixes[t.graph], Counts{})
+	for len(k.summaries[t.graph]) <= int(t.summary) {
+		k.summaries[t.graph] = append(k.summaries[t.graph], Counts{})
 	}
-	k.prefixes[t.graph][t.prefix][t.state]++
+	k.summaries[t.graph][t.summary][t.state]++
 	k.totals.Counts[t.state]++
 	k.totals.Tasks++
 	k.totals.HeldBytes += t.heldBytes()
@@ -431,10 +431,10 @@ func (k *checker) graph(slot int, g *graph) {
 	if g.live != k.live[slot] || g.active != k.active[slot] || counts != g.counts || k.counts[slot][TaskReleased] > g.counts[TaskReleased] {
 		k.fail("%s: %d tasks, %d active, %v; kept %d, %d, %v", g.id, k.live[slot], k.active[slot], k.counts[slot], g.live, g.active, g.counts)
 	}
-	for i, p := range k.prefixes[slot] {
-		p[TaskReleased] = g.prefixes[i].Counts[TaskReleased]
-		if p != g.prefixes[i].Counts {
-			k.fail("%s, prefix %s: %v, kept %v", g.id, g.prefixes[i].Name, p, g.prefixes[i].Counts)
+	for i, p := range k.summaries[slot] {
+		p[TaskReleased] = g.summaries[i].Counts[TaskReleased]
+		if p != g.summaries[i].Counts {
+			k.fail("%s, op %s: %v, kept %v", g.id, g.summaries[i].Name, p, g.summaries[i].Counts)
 		}
 	}
 	found := uint64(0)

@@ -251,7 +251,7 @@ func (TimePassed) event()         {}
 // needs.
 type OpSpec struct {
 	Kind OpKind
-	// Name groups tasks in the counts by prefix. With Kind and Function it identifies the op.
+	// Name groups tasks in the summaries of a graph. With Kind and Function it identifies the op.
 	Name string
 	// Function is the hash of a pickled function; zero otherwise.
 	Function ids.FunctionHash

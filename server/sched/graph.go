@@ -27,8 +27,8 @@ type graph struct {
 	// object is being rescued.
 	live, active uint64
 	counts       Counts
-	prefixes     []PrefixInfo
-	prefixIndex  map[string]uint32 // made when there are more than 16 prefixes
+	summaries    []OpSummary
+	summaryIndex map[string]uint32 // made when there are more than 16 summaries
 	createdAt    time.Time
 	endedAt      time.Time
 	expiresAt    time.Time
@@ -84,27 +84,27 @@ func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
 	return g
 }
 
-func (g *graph) prefix(name string) uint32 {
-	if g.prefixIndex != nil {
-		if i, ok := g.prefixIndex[name]; ok {
+func (g *graph) summary(name string) uint32 {
+	if g.summaryIndex != nil {
+		if i, ok := g.summaryIndex[name]; ok {
 			return i
 		}
 	} else {
-		for i := range g.prefixes {
-			if g.prefixes[i].Name == name {
+		for i := range g.summaries {
+			if g.summaries[i].Name == name {
 				return uint32(i)
 			}
 		}
 	}
-	i := uint32(len(g.prefixes))
-	g.prefixes = append(g.prefixes, PrefixInfo{Name: name})
+	i := uint32(len(g.summaries))
+	g.summaries = append(g.summaries, OpSummary{Name: name})
 	switch {
-	case g.prefixIndex != nil:
-		g.prefixIndex[name] = i
-	case len(g.prefixes) > 16:
-		g.prefixIndex = make(map[string]uint32, 2*len(g.prefixes))
-		for k := range g.prefixes {
-			g.prefixIndex[g.prefixes[k].Name] = uint32(k)
+	case g.summaryIndex != nil:
+		g.summaryIndex[name] = i
+	case len(g.summaries) > 16:
+		g.summaryIndex = make(map[string]uint32, 2*len(g.summaries))
+		for k := range g.summaries {
+			g.summaryIndex[g.summaries[k].Name] = uint32(k)
 		}
 	}
 	return i

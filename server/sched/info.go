@@ -298,7 +298,7 @@ func (m *Machine) selects(f *TaskFilter, id ids.TaskID, b *block, t *task) bool 
 	case f.State != 0 && t.state != f.State,
 		f.Worker != 0 && (t.worker == 0 || m.workers[t.worker-1].id != f.Worker),
 		f.Namespace != "" && m.graphs[t.graph].ns.name != f.Namespace,
-		f.Prefix != "" && m.ops[t.op].spec.Name != f.Prefix,
+		f.Op != "" && m.ops[t.op].spec.Name != f.Op,
 		f.KeyPrefix != "" && !strings.HasPrefix(string(b.keyOf(t)), f.KeyPrefix):
 		return false
 	}
@@ -316,7 +316,7 @@ func (m *Machine) Graph(id ids.GraphID) (GraphInfo, bool) {
 		return GraphInfo{}, false
 	}
 	return GraphInfo{
-		Graph: g.id, Name: g.name, Namespace: g.ns.name, Client: g.client, Counts: g.counts, Prefixes: slices.Clone(g.prefixes),
+		Graph: g.id, Name: g.name, Namespace: g.ns.name, Client: g.client, Counts: g.counts, Ops: slices.Clone(g.summaries),
 		CreatedAt: g.createdAt, EndedAt: g.endedAt, FirstError: g.firstError, ExpiresAt: g.expiresAt,
 	}, true
 }

@@ -440,7 +440,7 @@ func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 // setState moves a task to another state and updates all counts by state.
 func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	g := m.graphs[t.graph]
-	p := &g.prefixes[t.prefix]
+	p := &g.summaries[t.summary]
 	from := t.state
 	t.state = to
 	g.counts[from]--

@@ -110,7 +110,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	} else {
 		m.forgetLostData(id)
 	}
-	p := &m.graphs[t.graph].prefixes[t.prefix]
+	p := &m.graphs[t.graph].summaries[t.summary]
 	p.RunTime += run
 	p.OutputBytes += bytes
 	m.setState(id, t, TaskSucceeded)

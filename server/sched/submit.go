@@ -13,10 +13,10 @@ import (
 type submitScratch struct {
 	ids []ids.TaskID
 	ops []uint32
-	// prefixes[i] is the place of op i of the submission in its graph's prefixes.
-	prefixes []uint32
-	opts     []uint32
-	order    rankScratch
+	// summaries[i] is the place of op i of the submission in its graph's summaries.
+	summaries []uint32
+	opts      []uint32
+	order     rankScratch
 }
 
 // maxKeyBytes is the length of the longest key.
@@ -394,9 +394,9 @@ func (s *submission) rollback() {
 func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	m, ev := s.m, s.ev
 	sc := &m.scratch.submit
-	sc.prefixes = sc.prefixes[:0]
+	sc.summaries = sc.summaries[:0]
 	for range ev.Ops {
-		sc.prefixes = append(sc.prefixes, math.MaxUint32)
+		sc.summaries = append(sc.summaries, math.MaxUint32)
 	}
 	classOp, classOpt, class := uint32(math.MaxUint32), uint32(0), uint32(0)
 	result := SubmitResult{Graph: g.id, Tasks: slices.Clone(sc.ids), Joined: uint64(s.joined)}
@@ -409,18 +409,18 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		}
 		b, t := m.at(id)
 		spec := &ev.Tasks[i]
-		if sc.prefixes[spec.Op] == math.MaxUint32 {
-			sc.prefixes[spec.Op] = g.prefix(ev.Ops[spec.Op].Name)
+		if sc.summaries[spec.Op] == math.MaxUint32 {
+			sc.summaries[spec.Op] = g.summary(ev.Ops[spec.Op].Name)
 		}
 		if t.op != classOp || t.options != classOpt {
 			classOp, classOpt, class = t.op, t.options, m.internClass(t.op, t.options)
 		}
-		t.graph, t.prefix, t.class = g.slot, sc.prefixes[spec.Op], class
+		t.graph, t.summary, t.class = g.slot, sc.summaries[spec.Op], class
 		m.classes[class].tasks++
 		m.useOp(t.op)
 		m.options[t.options].tasks++
 		g.counts[TaskWaiting]++
-		g.prefixes[t.prefix].Counts[TaskWaiting]++
+		g.summaries[t.summary].Counts[TaskWaiting]++
 		m.totals.Counts[TaskWaiting]++
 		m.history.add(m, id, 0, TaskWaiting, 0, 0)
 		for k := range b.edgesOf(t) {

@@ -44,7 +44,7 @@ type task struct {
 	key     uint32
 	argLen  uint32
 	graph   uint32 // slot
-	prefix  uint32 // index in the graph's prefixes
+	summary uint32 // index in the graph's summaries
 	op      uint32 // slot
 	options uint32 // slot
 	class   uint32 // slot

@@ -157,8 +157,8 @@ type TaskFilter struct {
 	Worker ids.WorkerID
 	// Client selects the tasks that it holds.
 	Client ids.ClientID
-	// Prefix selects by op name, exactly.
-	Prefix string
+	// Op selects by the name of the op.
+	Op string
 	// KeyPrefix selects keys that start with it.
 	KeyPrefix string
 }
@@ -173,8 +173,8 @@ type GraphInfo struct {
 	// Counts has the number of tasks by state, indexed by TaskState. Forgotten tasks count as
 	// RELEASED.
 	Counts Counts
-	// Prefixes are the ops in the graph, merged by name, in order of first appearance.
-	Prefixes  []PrefixInfo
+	// Ops are the summaries of the ops in the graph, merged by name, in order of first appearance.
+	Ops       []OpSummary
 	CreatedAt time.Time
 	// EndedAt is the time at which the last task ended; zero while some task has not ended.
 	EndedAt time.Time
@@ -185,8 +185,8 @@ type GraphInfo struct {
 	ExpiresAt time.Time
 }
 
-// PrefixInfo sums up the tasks of one op in one graph.
-type PrefixInfo struct {
+// OpSummary sums up the tasks of one op in one graph.
+type OpSummary struct {
 	Name   string
 	Counts Counts
 	// RunTime is the sum over finished attempts.

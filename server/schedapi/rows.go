@@ -30,14 +30,6 @@ const (
 	WorkerLost         WorkerState = 5
 )
 
-// Prefix summarizes the tasks of one graph that run the same op.
-type Prefix struct {
-	Name        string
-	Counts      sched.Counts
-	RunTime     time.Duration
-	OutputBytes uint64
-}
-
 // Graph is the row of one graph. Zero times mean "not yet" (EndedAt) or "never" (ExpiresAt).
 type Graph struct {
 	ID         ids.GraphID
@@ -46,7 +38,7 @@ type Graph struct {
 	Client     ids.ClientID
 	State      GraphState
 	Counts     sched.Counts
-	Prefixes   []Prefix
+	Ops        []sched.OpSummary
 	CreatedAt  time.Time
 	EndedAt    time.Time
 	ExpiresAt  time.Time

@@ -42,7 +42,7 @@ import (
 //	publish dataset=1 keys=(a) | unpublish dataset=1
 //	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY |
 //	explain KEY | history KEY | graph 1 | assignment KEY | worker-info 1 |
-//	list [state=5 limit=2 after=0 graph=0 prefix=f keys=a worker=1 client=1] | update KEY |
+//	list [state=5 limit=2 after=0 graph=0 op=f keys=a worker=1 client=1] | update KEY |
 //	held client=1
 type Script struct {
 	M         *sched.Machine

@@ -20,7 +20,7 @@ func (s *Script) show(a args) string {
 		return "none\n"
 	case "states", "list":
 		f := sched.TaskFilter{State: sched.TaskState(a.number("state", 0)), Graph: ids.GraphID(a.number("graph", 0)),
-			Prefix: a.text("prefix", ""), KeyPrefix: a.text("keys", ""), Worker: ids.WorkerID(a.number("worker", 0))}
+			Op: a.text("op", ""), KeyPrefix: a.text("keys", ""), Worker: ids.WorkerID(a.number("worker", 0))}
 		if a.d.HasArg("client") {
 			f.Client = a.client()
 		}
@@ -79,7 +79,7 @@ func (s *Script) show(a args) string {
 		if g.FirstError != nil {
 			fmt.Fprintf(&b, "first error %s of %s\n", g.FirstError.Reason, g.FirstError.OriginKey)
 		}
-		for _, p := range g.Prefixes {
+		for _, p := range g.Ops {
 			fmt.Fprintf(&b, "  %s %v run %s bytes %d\n", p.Name, p.Counts, p.RunTime, p.OutputBytes)
 		}
 	case "totals":

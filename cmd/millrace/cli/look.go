@@ -248,10 +248,10 @@ func (a *app) describe() *cobra.Command {
 					return a.print(out, func(w io.Writer, _ bool) {
 						graphsTable(w, []*millracev1.Graph{out.GetGraph()}, true)
 						row(w)
-						row(w, "OP", "SUCCEEDED", "FAILED", "TO DO", "RUN SECONDS", "BYTES")
-						for _, p := range out.GetGraph().GetPrefixes() {
+						row(w, "OP", "SUCCEEDED", "FAILED", "TO DO", "RUN TIME", "BYTES")
+						for _, p := range out.GetGraph().GetOps() {
 							c := p.GetCounts()
-							row(w, p.GetPrefix(), c.GetSucceeded(), c.GetFailed(), c.GetWaiting()+c.GetReady()+c.GetAssigned()+c.GetRunning(), fmt.Sprintf("%.3f", p.GetRunSeconds()), size(p.GetOutputBytes()))
+							row(w, p.GetOp(), c.GetSucceeded(), c.GetFailed(), c.GetWaiting()+c.GetReady()+c.GetAssigned()+c.GetRunning(), p.GetRunTime().AsDuration().Round(time.Microsecond), size(p.GetOutputBytes()))
 						}
 					})
 				case "worker":

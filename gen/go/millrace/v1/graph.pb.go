@@ -12,6 +12,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -204,35 +205,35 @@ func (x *TaskCounts) GetRescuing() uint64 {
 	return 0
 }
 
-// PrefixSummary is a summary of the tasks of a graph that run the same op.
-type PrefixSummary struct {
+// OpSummary is a summary of the tasks of a graph that run the same op.
+type OpSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the op.
-	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Op string `protobuf:"bytes,1,opt,name=op,proto3" json:"op,omitempty"`
 	// Number of tasks by state.
 	Counts *TaskCounts `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
-	// Sum of the run times of finished attempts, in seconds.
-	RunSeconds float64 `protobuf:"fixed64,3,opt,name=run_seconds,json=runSeconds,proto3" json:"run_seconds,omitempty"`
+	// Sum of the run times of finished attempts.
+	RunTime *durationpb.Duration `protobuf:"bytes,3,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
 	// Sum of the sizes of results, in bytes.
 	OutputBytes   uint64 `protobuf:"varint,4,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PrefixSummary) Reset() {
-	*x = PrefixSummary{}
+func (x *OpSummary) Reset() {
+	*x = OpSummary{}
 	mi := &file_millrace_v1_graph_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PrefixSummary) String() string {
+func (x *OpSummary) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PrefixSummary) ProtoMessage() {}
+func (*OpSummary) ProtoMessage() {}
 
-func (x *PrefixSummary) ProtoReflect() protoreflect.Message {
+func (x *OpSummary) ProtoReflect() protoreflect.Message {
 	mi := &file_millrace_v1_graph_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -244,33 +245,33 @@ func (x *PrefixSummary) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PrefixSummary.ProtoReflect.Descriptor instead.
-func (*PrefixSummary) Descriptor() ([]byte, []int) {
+// Deprecated: Use OpSummary.ProtoReflect.Descriptor instead.
+func (*OpSummary) Descriptor() ([]byte, []int) {
 	return file_millrace_v1_graph_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *PrefixSummary) GetPrefix() string {
+func (x *OpSummary) GetOp() string {
 	if x != nil {
-		return x.Prefix
+		return x.Op
 	}
 	return ""
 }
 
-func (x *PrefixSummary) GetCounts() *TaskCounts {
+func (x *OpSummary) GetCounts() *TaskCounts {
 	if x != nil {
 		return x.Counts
 	}
 	return nil
 }
 
-func (x *PrefixSummary) GetRunSeconds() float64 {
+func (x *OpSummary) GetRunTime() *durationpb.Duration {
 	if x != nil {
-		return x.RunSeconds
+		return x.RunTime
 	}
-	return 0
+	return nil
 }
 
-func (x *PrefixSummary) GetOutputBytes() uint64 {
+func (x *OpSummary) GetOutputBytes() uint64 {
 	if x != nil {
 		return x.OutputBytes
 	}
@@ -292,18 +293,19 @@ type Graph struct {
 	State GraphState `protobuf:"varint,5,opt,name=state,proto3,enum=millrace.v1.GraphState" json:"state,omitempty"`
 	// Number of tasks by state.
 	Counts *TaskCounts `protobuf:"bytes,6,opt,name=counts,proto3" json:"counts,omitempty"`
-	// Summaries by op.
-	Prefixes []*PrefixSummary `protobuf:"bytes,7,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
+	// Summaries by op, in the order of first appearance. ListGraphs and Watch show at most 1,000 of
+	// them, GetGraph 10,000.
+	Ops []*OpSummary `protobuf:"bytes,7,rep,name=ops,proto3" json:"ops,omitempty"`
 	// Time at which the first task was submitted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Time at which the last task ended. Absent while some task has not ended.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Catalogue revision of the last change.
-	Revision uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Time at which the results of a detached graph are released. Absent for graphs of a client.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// First error of the graph, for people. Empty: there is none.
 	FirstError string `protobuf:"bytes,11,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
-	// Time at which the results of a detached graph are released. Absent for graphs of a client.
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Catalogue revision of the last change.
+	Revision      uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,9 +382,9 @@ func (x *Graph) GetCounts() *TaskCounts {
 	return nil
 }
 
-func (x *Graph) GetPrefixes() []*PrefixSummary {
+func (x *Graph) GetOps() []*OpSummary {
 	if x != nil {
-		return x.Prefixes
+		return x.Ops
 	}
 	return nil
 }
@@ -401,11 +403,11 @@ func (x *Graph) GetEndTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Graph) GetRevision() uint64 {
+func (x *Graph) GetExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Revision
+		return x.ExpireTime
 	}
-	return 0
+	return nil
 }
 
 func (x *Graph) GetFirstError() string {
@@ -415,11 +417,11 @@ func (x *Graph) GetFirstError() string {
 	return ""
 }
 
-func (x *Graph) GetExpireTime() *timestamppb.Timestamp {
+func (x *Graph) GetRevision() uint64 {
 	if x != nil {
-		return x.ExpireTime
+		return x.Revision
 	}
-	return nil
+	return 0
 }
 
 // GetGraphRequest names a graph.
@@ -747,7 +749,7 @@ var File_millrace_v1_graph_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
+	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
 	"\n" +
 	"TaskCounts\x12\x18\n" +
 	"\awaiting\x18\x01 \x01(\x04R\awaiting\x12\x14\n" +
@@ -758,30 +760,29 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\x06failed\x18\x06 \x01(\x04R\x06failed\x12\x1c\n" +
 	"\tcancelled\x18\a \x01(\x04R\tcancelled\x12\x1a\n" +
 	"\breleased\x18\b \x01(\x04R\breleased\x12\x1a\n" +
-	"\brescuing\x18\t \x01(\x04R\brescuing\"\x9c\x01\n" +
-	"\rPrefixSummary\x12\x16\n" +
-	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12/\n" +
-	"\x06counts\x18\x02 \x01(\v2\x17.millrace.v1.TaskCountsR\x06counts\x12\x1f\n" +
-	"\vrun_seconds\x18\x03 \x01(\x01R\n" +
-	"runSeconds\x12!\n" +
-	"\foutput_bytes\x18\x04 \x01(\x04R\voutputBytes\"\xf7\x03\n" +
+	"\brescuing\x18\t \x01(\x04R\brescuing\"\xa5\x01\n" +
+	"\tOpSummary\x12\x0e\n" +
+	"\x02op\x18\x01 \x01(\tR\x02op\x12/\n" +
+	"\x06counts\x18\x02 \x01(\v2\x17.millrace.v1.TaskCountsR\x06counts\x124\n" +
+	"\brun_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\arunTime\x12!\n" +
+	"\foutput_bytes\x18\x04 \x01(\x04R\voutputBytes\"\xe9\x03\n" +
 	"\x05Graph\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x1b\n" +
 	"\tclient_id\x18\x04 \x01(\x04R\bclientId\x12-\n" +
 	"\x05state\x18\x05 \x01(\x0e2\x17.millrace.v1.GraphStateR\x05state\x12/\n" +
-	"\x06counts\x18\x06 \x01(\v2\x17.millrace.v1.TaskCountsR\x06counts\x126\n" +
-	"\bprefixes\x18\a \x03(\v2\x1a.millrace.v1.PrefixSummaryR\bprefixes\x12;\n" +
+	"\x06counts\x18\x06 \x01(\v2\x17.millrace.v1.TaskCountsR\x06counts\x12(\n" +
+	"\x03ops\x18\a \x03(\v2\x16.millrace.v1.OpSummaryR\x03ops\x12;\n" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x125\n" +
-	"\bend_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1a\n" +
-	"\brevision\x18\n" +
-	" \x01(\x04R\brevision\x12\x1f\n" +
+	"\bend_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12;\n" +
+	"\vexpire_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1f\n" +
 	"\vfirst_error\x18\v \x01(\tR\n" +
-	"firstError\x12;\n" +
-	"\vexpire_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\",\n" +
+	"firstError\x12\x1a\n" +
+	"\brevision\x18\f \x01(\x04R\brevision\",\n" +
 	"\x0fGetGraphRequest\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\"<\n" +
 	"\x10GetGraphResponse\x12(\n" +
@@ -828,7 +829,7 @@ var file_millrace_v1_graph_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_millrace_v1_graph_proto_goTypes = []any{
 	(GraphState)(0),               // 0: millrace.v1.GraphState
 	(*TaskCounts)(nil),            // 1: millrace.v1.TaskCounts
-	(*PrefixSummary)(nil),         // 2: millrace.v1.PrefixSummary
+	(*OpSummary)(nil),             // 2: millrace.v1.OpSummary
 	(*Graph)(nil),                 // 3: millrace.v1.Graph
 	(*GetGraphRequest)(nil),       // 4: millrace.v1.GetGraphRequest
 	(*GetGraphResponse)(nil),      // 5: millrace.v1.GetGraphResponse
@@ -836,24 +837,26 @@ var file_millrace_v1_graph_proto_goTypes = []any{
 	(*ListGraphsResponse)(nil),    // 7: millrace.v1.ListGraphsResponse
 	(*ReleaseGraphRequest)(nil),   // 8: millrace.v1.ReleaseGraphRequest
 	(*ReleaseGraphResponse)(nil),  // 9: millrace.v1.ReleaseGraphResponse
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_millrace_v1_graph_proto_depIdxs = []int32{
-	1,  // 0: millrace.v1.PrefixSummary.counts:type_name -> millrace.v1.TaskCounts
-	0,  // 1: millrace.v1.Graph.state:type_name -> millrace.v1.GraphState
-	1,  // 2: millrace.v1.Graph.counts:type_name -> millrace.v1.TaskCounts
-	2,  // 3: millrace.v1.Graph.prefixes:type_name -> millrace.v1.PrefixSummary
-	10, // 4: millrace.v1.Graph.create_time:type_name -> google.protobuf.Timestamp
-	10, // 5: millrace.v1.Graph.end_time:type_name -> google.protobuf.Timestamp
-	10, // 6: millrace.v1.Graph.expire_time:type_name -> google.protobuf.Timestamp
-	3,  // 7: millrace.v1.GetGraphResponse.graph:type_name -> millrace.v1.Graph
-	0,  // 8: millrace.v1.ListGraphsRequest.states:type_name -> millrace.v1.GraphState
-	3,  // 9: millrace.v1.ListGraphsResponse.graphs:type_name -> millrace.v1.Graph
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	1,  // 0: millrace.v1.OpSummary.counts:type_name -> millrace.v1.TaskCounts
+	10, // 1: millrace.v1.OpSummary.run_time:type_name -> google.protobuf.Duration
+	0,  // 2: millrace.v1.Graph.state:type_name -> millrace.v1.GraphState
+	1,  // 3: millrace.v1.Graph.counts:type_name -> millrace.v1.TaskCounts
+	2,  // 4: millrace.v1.Graph.ops:type_name -> millrace.v1.OpSummary
+	11, // 5: millrace.v1.Graph.create_time:type_name -> google.protobuf.Timestamp
+	11, // 6: millrace.v1.Graph.end_time:type_name -> google.protobuf.Timestamp
+	11, // 7: millrace.v1.Graph.expire_time:type_name -> google.protobuf.Timestamp
+	3,  // 8: millrace.v1.GetGraphResponse.graph:type_name -> millrace.v1.Graph
+	0,  // 9: millrace.v1.ListGraphsRequest.states:type_name -> millrace.v1.GraphState
+	3,  // 10: millrace.v1.ListGraphsResponse.graphs:type_name -> millrace.v1.Graph
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_graph_proto_init() }

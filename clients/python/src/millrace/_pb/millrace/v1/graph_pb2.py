@@ -22,34 +22,35 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/graph.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n\nTaskCounts\x12\x18\n\x07waiting\x18\x01 \x01(\x04R\x07waiting\x12\x14\n\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1a\n\x08\x61ssigned\x18\x03 \x01(\x04R\x08\x61ssigned\x12\x18\n\x07running\x18\x04 \x01(\x04R\x07running\x12\x1c\n\tsucceeded\x18\x05 \x01(\x04R\tsucceeded\x12\x16\n\x06\x66\x61iled\x18\x06 \x01(\x04R\x06\x66\x61iled\x12\x1c\n\tcancelled\x18\x07 \x01(\x04R\tcancelled\x12\x1a\n\x08released\x18\x08 \x01(\x04R\x08released\x12\x1a\n\x08rescuing\x18\t \x01(\x04R\x08rescuing\"\x9c\x01\n\rPrefixSummary\x12\x16\n\x06prefix\x18\x01 \x01(\tR\x06prefix\x12/\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x17.millrace.v1.TaskCountsR\x06\x63ounts\x12\x1f\n\x0brun_seconds\x18\x03 \x01(\x01R\nrunSeconds\x12!\n\x0coutput_bytes\x18\x04 \x01(\x04R\x0boutputBytes\"\xf7\x03\n\x05Graph\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x1b\n\tclient_id\x18\x04 \x01(\x04R\x08\x63lientId\x12-\n\x05state\x18\x05 \x01(\x0e\x32\x17.millrace.v1.GraphStateR\x05state\x12/\n\x06\x63ounts\x18\x06 \x01(\x0b\x32\x17.millrace.v1.TaskCountsR\x06\x63ounts\x12\x36\n\x08prefixes\x18\x07 \x03(\x0b\x32\x1a.millrace.v1.PrefixSummaryR\x08prefixes\x12;\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x35\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x65ndTime\x12\x1a\n\x08revision\x18\n \x01(\x04R\x08revision\x12\x1f\n\x0b\x66irst_error\x18\x0b \x01(\tR\nfirstError\x12;\n\x0b\x65xpire_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\",\n\x0fGetGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\"<\n\x10GetGraphResponse\x12(\n\x05graph\x18\x01 \x01(\x0b\x32\x12.millrace.v1.GraphR\x05graph\"\xbb\x01\n\x11ListGraphsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12/\n\x06states\x18\x03 \x03(\x0e\x32\x17.millrace.v1.GraphStateR\x06states\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1b\n\tclient_id\x18\x05 \x01(\x04R\x08\x63lientId\"h\n\x12ListGraphsResponse\x12*\n\x06graphs\x18\x01 \x03(\x0b\x32\x12.millrace.v1.GraphR\x06graphs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"H\n\x13ReleaseGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x16\n\x06\x63\x61ncel\x18\x02 \x01(\x08R\x06\x63\x61ncel\"\x16\n\x14ReleaseGraphResponse*\x90\x01\n\nGraphState\x12\x1b\n\x17GRAPH_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GRAPH_STATE_RUNNING\x10\x01\x12\x19\n\x15GRAPH_STATE_SUCCEEDED\x10\x02\x12\x16\n\x12GRAPH_STATE_FAILED\x10\x03\x12\x19\n\x15GRAPH_STATE_CANCELLED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/graph.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n\nTaskCounts\x12\x18\n\x07waiting\x18\x01 \x01(\x04R\x07waiting\x12\x14\n\x05ready\x18\x02 \x01(\x04R\x05ready\x12\x1a\n\x08\x61ssigned\x18\x03 \x01(\x04R\x08\x61ssigned\x12\x18\n\x07running\x18\x04 \x01(\x04R\x07running\x12\x1c\n\tsucceeded\x18\x05 \x01(\x04R\tsucceeded\x12\x16\n\x06\x66\x61iled\x18\x06 \x01(\x04R\x06\x66\x61iled\x12\x1c\n\tcancelled\x18\x07 \x01(\x04R\tcancelled\x12\x1a\n\x08released\x18\x08 \x01(\x04R\x08released\x12\x1a\n\x08rescuing\x18\t \x01(\x04R\x08rescuing\"\xa5\x01\n\tOpSummary\x12\x0e\n\x02op\x18\x01 \x01(\tR\x02op\x12/\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x17.millrace.v1.TaskCountsR\x06\x63ounts\x12\x34\n\x08run_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x07runTime\x12!\n\x0coutput_bytes\x18\x04 \x01(\x04R\x0boutputBytes\"\xe9\x03\n\x05Graph\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x1b\n\tclient_id\x18\x04 \x01(\x04R\x08\x63lientId\x12-\n\x05state\x18\x05 \x01(\x0e\x32\x17.millrace.v1.GraphStateR\x05state\x12/\n\x06\x63ounts\x18\x06 \x01(\x0b\x32\x17.millrace.v1.TaskCountsR\x06\x63ounts\x12(\n\x03ops\x18\x07 \x03(\x0b\x32\x16.millrace.v1.OpSummaryR\x03ops\x12;\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x35\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x65ndTime\x12;\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\x12\x1f\n\x0b\x66irst_error\x18\x0b \x01(\tR\nfirstError\x12\x1a\n\x08revision\x18\x0c \x01(\x04R\x08revision\",\n\x0fGetGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\"<\n\x10GetGraphResponse\x12(\n\x05graph\x18\x01 \x01(\x0b\x32\x12.millrace.v1.GraphR\x05graph\"\xbb\x01\n\x11ListGraphsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12/\n\x06states\x18\x03 \x03(\x0e\x32\x17.millrace.v1.GraphStateR\x06states\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1b\n\tclient_id\x18\x05 \x01(\x04R\x08\x63lientId\"h\n\x12ListGraphsResponse\x12*\n\x06graphs\x18\x01 \x03(\x0b\x32\x12.millrace.v1.GraphR\x06graphs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"H\n\x13ReleaseGraphRequest\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x16\n\x06\x63\x61ncel\x18\x02 \x01(\x08R\x06\x63\x61ncel\"\x16\n\x14ReleaseGraphResponse*\x90\x01\n\nGraphState\x12\x1b\n\x17GRAPH_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GRAPH_STATE_RUNNING\x10\x01\x12\x19\n\x15GRAPH_STATE_SUCCEEDED\x10\x02\x12\x16\n\x12GRAPH_STATE_FAILED\x10\x03\x12\x19\n\x15GRAPH_STATE_CANCELLED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.graph_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GRAPHSTATE']._serialized_start=1498
-  _globals['_GRAPHSTATE']._serialized_end=1642
-  _globals['_TASKCOUNTS']._serialized_start=74
-  _globals['_TASKCOUNTS']._serialized_end=328
-  _globals['_PREFIXSUMMARY']._serialized_start=331
-  _globals['_PREFIXSUMMARY']._serialized_end=487
-  _globals['_GRAPH']._serialized_start=490
-  _globals['_GRAPH']._serialized_end=993
-  _globals['_GETGRAPHREQUEST']._serialized_start=995
-  _globals['_GETGRAPHREQUEST']._serialized_end=1039
-  _globals['_GETGRAPHRESPONSE']._serialized_start=1041
-  _globals['_GETGRAPHRESPONSE']._serialized_end=1101
-  _globals['_LISTGRAPHSREQUEST']._serialized_start=1104
-  _globals['_LISTGRAPHSREQUEST']._serialized_end=1291
-  _globals['_LISTGRAPHSRESPONSE']._serialized_start=1293
-  _globals['_LISTGRAPHSRESPONSE']._serialized_end=1397
-  _globals['_RELEASEGRAPHREQUEST']._serialized_start=1399
-  _globals['_RELEASEGRAPHREQUEST']._serialized_end=1471
-  _globals['_RELEASEGRAPHRESPONSE']._serialized_start=1473
-  _globals['_RELEASEGRAPHRESPONSE']._serialized_end=1495
+  _globals['_GRAPHSTATE']._serialized_start=1525
+  _globals['_GRAPHSTATE']._serialized_end=1669
+  _globals['_TASKCOUNTS']._serialized_start=106
+  _globals['_TASKCOUNTS']._serialized_end=360
+  _globals['_OPSUMMARY']._serialized_start=363
+  _globals['_OPSUMMARY']._serialized_end=528
+  _globals['_GRAPH']._serialized_start=531
+  _globals['_GRAPH']._serialized_end=1020
+  _globals['_GETGRAPHREQUEST']._serialized_start=1022
+  _globals['_GETGRAPHREQUEST']._serialized_end=1066
+  _globals['_GETGRAPHRESPONSE']._serialized_start=1068
+  _globals['_GETGRAPHRESPONSE']._serialized_end=1128
+  _globals['_LISTGRAPHSREQUEST']._serialized_start=1131
+  _globals['_LISTGRAPHSREQUEST']._serialized_end=1318
+  _globals['_LISTGRAPHSRESPONSE']._serialized_start=1320
+  _globals['_LISTGRAPHSRESPONSE']._serialized_end=1424
+  _globals['_RELEASEGRAPHREQUEST']._serialized_start=1426
+  _globals['_RELEASEGRAPHREQUEST']._serialized_end=1498
+  _globals['_RELEASEGRAPHRESPONSE']._serialized_start=1500
+  _globals['_RELEASEGRAPHRESPONSE']._serialized_end=1522
 # @@protoc_insertion_point(module_scope)

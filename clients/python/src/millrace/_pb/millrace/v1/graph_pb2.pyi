@@ -1,5 +1,6 @@
 import datetime
 
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -45,45 +46,45 @@ class TaskCounts(_message.Message):
     rescuing: int
     def __init__(self, waiting: _Optional[int] = ..., ready: _Optional[int] = ..., assigned: _Optional[int] = ..., running: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., released: _Optional[int] = ..., rescuing: _Optional[int] = ...) -> None: ...
 
-class PrefixSummary(_message.Message):
-    __slots__ = ("prefix", "counts", "run_seconds", "output_bytes")
-    PREFIX_FIELD_NUMBER: _ClassVar[int]
+class OpSummary(_message.Message):
+    __slots__ = ("op", "counts", "run_time", "output_bytes")
+    OP_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
-    RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RUN_TIME_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    prefix: str
+    op: str
     counts: TaskCounts
-    run_seconds: float
+    run_time: _duration_pb2.Duration
     output_bytes: int
-    def __init__(self, prefix: _Optional[str] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., run_seconds: _Optional[float] = ..., output_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, op: _Optional[str] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., output_bytes: _Optional[int] = ...) -> None: ...
 
 class Graph(_message.Message):
-    __slots__ = ("graph_id", "name", "namespace", "client_id", "state", "counts", "prefixes", "create_time", "end_time", "revision", "first_error", "expire_time")
+    __slots__ = ("graph_id", "name", "namespace", "client_id", "state", "counts", "ops", "create_time", "end_time", "expire_time", "first_error", "revision")
     GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
-    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     END_TIME_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ERROR_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     graph_id: int
     name: str
     namespace: str
     client_id: int
     state: GraphState
     counts: TaskCounts
-    prefixes: _containers.RepeatedCompositeFieldContainer[PrefixSummary]
+    ops: _containers.RepeatedCompositeFieldContainer[OpSummary]
     create_time: _timestamp_pb2.Timestamp
     end_time: _timestamp_pb2.Timestamp
-    revision: int
-    first_error: str
     expire_time: _timestamp_pb2.Timestamp
-    def __init__(self, graph_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., client_id: _Optional[int] = ..., state: _Optional[_Union[GraphState, str]] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixSummary, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., first_error: _Optional[str] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    first_error: str
+    revision: int
+    def __init__(self, graph_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., client_id: _Optional[int] = ..., state: _Optional[_Union[GraphState, str]] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpSummary, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_error: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class GetGraphRequest(_message.Message):
     __slots__ = ("graph_id",)
