@@ -11,9 +11,10 @@ import (
 )
 
 // The index entries of a killed process stay in the shared object index, and its bytes stay in
-// memory, as long as both are mapped here. An entry was made after its object was sealed, and was
-// removed before the memory was used again. So the objects of a dead peer can be found and copied
-// like those of a live one; but nobody can be asked for objects that are not in the index.
+// memory, as long as both are mapped here. An entry was made, or was marked as whole, after its
+// object was sealed, and was removed before the memory was used again. So the objects of a dead
+// peer can be found and copied like those of a live one; but nobody can be asked for objects that
+// are not in the index.
 
 // keepMapped keeps the memory of a peer mapped after the connection has ended (the peer is dead or
 // about to die), until Forget or Close is called or the time Config.KeepDead is over. run calls it.

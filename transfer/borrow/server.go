@@ -38,6 +38,7 @@ const (
 	// connections may be without an accepted hello; one more ends the oldest of them, so that
 	// silent connections do not use up descriptors.
 	helloTimeout = 5 * time.Second
+	maxGreeting  = 64
 	// maxLeases is how many leases one connection may hold. answerBytes bounds the heads in one
 	// answer.
 	maxLeases   = 1 << 18
@@ -46,7 +47,6 @@ const (
 	// in bytes per second: each 32 MiB of an object add a second to WriterPatience.
 	writerPatience = 30 * time.Second
 	slowestWriter  = 32 << 20
-	maxGreeting    = 64
 )
 
 // ServerConfig does not change during the life of a server.

@@ -275,6 +275,8 @@ func leaseIDs(numbers []uint64) ([]transfer.LeaseID, error) {
 	return out, nil
 }
 
+// lifetime returns the duration of leases that a request asks for, at most maxTTL. 0 milliseconds
+// mean otherwise, which is 0 for leases that last as long as the connection.
 func lifetime(millis uint64, otherwise time.Duration) time.Duration {
 	if millis == 0 {
 		return otherwise

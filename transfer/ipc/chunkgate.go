@@ -21,8 +21,9 @@ const (
 )
 
 // chunkGate is shared by the copy queues of one device. The copy engine of a device carries out one
-// large copy after the other, whatever streams they are on. So only one copy queue at a time has
-// chunks posted; the next one posts its first chunk while the last chunk of that one is under way.
+// large copy after the other, whatever streams they are on. So the copy queues take turns with
+// their chunks: the next one posts its first chunk while the last chunk of the one before is under
+// way. A copy queue that has waited for tokenWait does not wait for its turn.
 type chunkGate struct {
 	mu     sync.Mutex
 	holder *gateState
@@ -33,11 +34,11 @@ type chunkGate struct {
 type gateState struct {
 	gate  *chunkGate  // nil: copies need no permission
 	token egressToken // nil: the source has no token
-	// holdsToken: this copy queue holds the token of the source, and has posted postedBytes under
-	// it.
-	holdsToken  bool
+	// admitted: this copy queue may post chunks, because it holds gate and token or has waited for
+	// them for tokenWait. postedBytes is what it has posted since then.
+	admitted    bool
 	postedBytes uint64
-	// waitingSince is when the copy queue began to wait for the token.
+	// waitingSince is when the copy queue began to wait for gate and token. Zero: it does not wait.
 	waitingSince time.Time
 }
 
@@ -47,7 +48,7 @@ func (c *copyQueue) admitLarge(now time.Time, q *queue) bool {
 	if in.gate == nil {
 		return true
 	}
-	if in.holdsToken && in.postedBytes >= tokenBytes {
+	if in.admitted && in.postedBytes >= tokenBytes {
 		return false
 	}
 	if in.waitingSince.IsZero() {
@@ -57,11 +58,11 @@ func (c *copyQueue) admitLarge(now time.Time, q *queue) bool {
 	if !in.gate.tryAcquire(in) && !late {
 		return false
 	}
-	if in.token != nil && !in.token.Acquire(now, now.Add(tokenWait)) && !in.holdsToken && !late {
+	if in.token != nil && !in.token.Acquire(now, now.Add(tokenWait)) && !in.admitted && !late {
 		in.gate.release(in)
 		return false
 	}
-	in.holdsToken, in.waitingSince = true, time.Time{}
+	in.admitted, in.waitingSince = true, time.Time{}
 	in.postedBytes += next
 	return true
 }
@@ -73,7 +74,7 @@ func (c *copyQueue) endLarge(q *queue) {
 	if q.len() == 0 {
 		in.waitingSince = time.Time{}
 	}
-	if in.gate == nil || !in.holdsToken {
+	if in.gate == nil || !in.admitted {
 		return
 	}
 	over := q.len() == 0 || in.postedBytes >= tokenBytes
@@ -81,7 +82,7 @@ func (c *copyQueue) endLarge(q *queue) {
 		in.gate.release(in)
 	}
 	if over && len(q.posted) == 0 {
-		if in.holdsToken, in.postedBytes = false, 0; in.token != nil {
+		if in.admitted, in.postedBytes = false, 0; in.token != nil {
 			in.token.Release()
 		}
 	}

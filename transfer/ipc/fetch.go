@@ -54,8 +54,8 @@ type fetch struct {
 	cutting       cutting
 	submitted     int
 	bytes, enough uint64
-	// whole are objects without bytes, which need no copy.
-	whole []span
+	// empty are objects without bytes, which need no copy.
+	empty []span
 
 	// The lists below are reused.
 	heads  [stretch]transfer.Head
@@ -81,7 +81,7 @@ func (f *fetch) close() {
 	f.cutting.reset()
 	f.group.reset()
 	f.path, f.sink, f.batcher, f.memory, f.batch, f.guard, f.queue = nil, nil, nil, nil, nil, nil, nil
-	f.refs, f.missed, f.indices, f.whole, f.submitted, f.bytes = nil, nil, nil, f.whole[:0], 0, 0
+	f.refs, f.missed, f.indices, f.empty, f.submitted, f.bytes = nil, nil, nil, f.empty[:0], 0, 0
 	fetches.Put(f)
 }
 
@@ -162,7 +162,7 @@ func (f *fetch) run(ctx context.Context) error {
 	}
 	if failed == nil {
 		f.submit()
-		failed = f.deliver(f.whole)
+		failed = f.deliver(f.empty)
 	} else {
 		f.abandon()
 	}
@@ -396,7 +396,7 @@ func (f *fetch) cut(object int, from, to []memory.Frame) {
 	slab := f.path.slab
 	switch {
 	case bytes == 0:
-		f.whole = append(f.whole, span{first: object, count: 1})
+		f.empty = append(f.empty, span{first: object, count: 1})
 		return
 	case bytes < smallBytes && len(from) > m.queue.pieceRows():
 		c.close()
@@ -473,7 +473,7 @@ func (f *fetch) abandon() {
 		}
 		last = p.object
 	}
-	for _, s := range f.whole {
+	for _, s := range f.empty {
 		f.endSpan(s.first, s.count)
 	}
 }

@@ -91,15 +91,16 @@ type Config struct {
 	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
 	// KeepDead is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends
-	// that before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a
-	// peer, dead or alive, is no longer mapped.
+	// that before. Default 0: not at all. PeerUnmapped, if set, is called when a connection to a
+	// peer, dead or alive, no longer needs its memory; another connection may (see Unmapped).
 	KeepDead     time.Duration
 	PeerUnmapped func(at transfer.Peer, dead bool)
 	// Suspect, if set, returns the reason why the memory of a GPU must not be read, or nil. It is
 	// called before each fetch, rescue and loan, and must be quick.
 	Suspect func(gpu cuda.UUID) error
-	// Unmapped, if set, is called when a peer's memory is no longer mapped here. dead means that
-	// the peer's process had ended.
+	// Unmapped, if set, is called when a peer's memory is no longer mapped here: the last of the
+	// connections that share the mapping has closed it. dead means that the peer's process had
+	// ended.
 	Unmapped func(identity memory.Identity, dead bool)
 	Log      *slog.Logger
 }

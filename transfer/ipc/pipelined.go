@@ -17,7 +17,8 @@ const (
 	forwardBytes = 32 << 20
 	// pipelineBytes is how much should have arrived at the peer before the next part is copied.
 	pipelineBytes = smallBytes
-	// appearWithin is how long a peer may take to begin: it was notified before this worker.
+	// appearWithin is how long a peer may take to begin: it got its order to fetch before this
+	// worker.
 	appearWithin = 5 * time.Millisecond
 	// arrivalPoll is the interval at which the peer's progress is polled, arrivalIdle the interval
 	// when there has been no progress for a while.
@@ -85,8 +86,8 @@ func (p *Path) fetchArriving(ctx context.Context, at transfer.Peer, index int, r
 }
 
 // waitArriving waits until an object is in the peer's object index. It returns nil if the object
-// does not appear in time. It holds no reader slot while it sleeps, so it delays nothing at the
-// peer.
+// does not appear in time, or if the index cannot be read (see borrow.Path.Pin). It holds no reader
+// slot while it sleeps, so it delays nothing at the peer.
 func (p *Path) waitArriving(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.ReadGuard, objindex.Watch, error) {
 	began := time.Now()
 	for {

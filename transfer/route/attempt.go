@@ -30,7 +30,8 @@ type place struct {
 type attempt struct {
 	*fetch
 	// index maps an object of the attempt to its index in the fetch.
-	index  []int
+	index []int
+	// began is when the attempt began, moved on by the time that it waited for memory.
 	began  time.Time
 	allow  func(bytes uint64) (time.Duration, bool)
 	cancel context.CancelCauseFunc

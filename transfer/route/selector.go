@@ -43,8 +43,8 @@ type Selector struct {
 	// capabilities are those of the candidates, own those of the selector.
 	capabilities []transfer.Capabilities
 	own          transfer.Capabilities
-	// lender is the candidate that can lend on request, atOnce the one that lends at once; -1 if
-	// there is none.
+	// lender is the first candidate that can lend on request (Borrower), atOnce the first that
+	// lends at once (Lender); -1 if there is none.
 	lender, atOnce int
 
 	mu      sync.Mutex
@@ -137,7 +137,7 @@ func (s *Selector) Routes() []flow.Route {
 	s.mu.Unlock()
 	for i, l := range routes {
 		for _, r := range s.config.Candidates {
-			if c, ok := r.Path.(carried); ok && r.Path.Name() == l.Path {
+			if c, ok := r.Path.(multiTransport); ok && r.Path.Name() == l.Path {
 				routes[i].Transport = c.Transport(l.Peer)
 			}
 		}
@@ -145,8 +145,8 @@ func (s *Selector) Routes() []flow.Route {
 	return routes
 }
 
-// carried is a path with several transports.
-type carried interface {
+// multiTransport is a path with several transports.
+type multiTransport interface {
 	// Transport names the transport to a peer's address. Empty: not connected.
 	Transport(address string) string
 }

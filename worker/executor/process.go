@@ -112,7 +112,8 @@ type process struct {
 	tailOf lifecycle.Ref
 	// closing: the reader's final deadline is set. Guarded by tailMu.
 	closing bool
-	cause   exitcause.Cause
+	// cause is how the process ended. It is set before exited is closed.
+	cause exitcause.Cause
 }
 
 // startProcess starts a process that belongs to no slot yet. A spare process is told that it is

@@ -16,8 +16,8 @@ const (
 	// maxFailedStarts is the number of consecutive failed starts after which all runs that wait for
 	// the process fail.
 	maxFailedStarts = 3
-	// maxDeaths is the number of process deaths that a run survives without being blamed.
-	// After that many deaths it is blamed, since the run may kill its process from another thread.
+	// maxDeaths is the number of process deaths at which a run is blamed that was in the process
+	// each time: the run may kill its process from another thread.
 	maxDeaths = 3
 )
 

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// storyLen is the number of transitions that are remembered, for all attempts together.
-const storyLen = 1024
+// historyLen is the number of transitions that are remembered, for all attempts together.
+const historyLen = 1024
 
-// history is a history of the last transitions, in a ring buffer.
+// history is a ring buffer with the last transitions.
 type history struct {
 	ring []transition
 	next uint64
@@ -22,10 +22,10 @@ type transition struct {
 
 func (h *history) add(r Ref, what string) {
 	t := transition{h.next, r, what}
-	if len(h.ring) < storyLen {
+	if len(h.ring) < historyLen {
 		h.ring = append(h.ring, t)
 	} else {
-		h.ring[h.next%storyLen] = t
+		h.ring[h.next%historyLen] = t
 	}
 	h.next++
 }

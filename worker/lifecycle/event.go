@@ -55,7 +55,8 @@ type (
 		// OutputBytes is the expected size of its result, 0 if unknown.
 		OutputBytes uint64
 		// Admitted: the attempt was pre-assigned, and this event answers Admit. It has no effect if
-		// the attempt is unknown by now, except that the pins are released.
+		// the attempt has ended or does not wait for the answer by now, except that the pins are
+		// released.
 		Admitted bool
 		// Inputs are the inputs that are pinned for it already and those that are not here. Inputs
 		// that came with the assignment, and those that are read at a peer, are left out.

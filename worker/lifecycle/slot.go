@@ -63,7 +63,7 @@ func (m *Machine) dequeue(a *attempt) {
 }
 
 // dispatch hands queued attempts to slots, in the order of rank over all kinds, as far as slots and
-// resources suffice. An attempt that waits for several slots blocks those behind it, which would
+// resources suffice. A special attempt that waits for slots blocks those behind it, which would
 // otherwise take the slots one by one. An attempt that waits for a resource does not block others.
 func (m *Machine) dispatch(now time.Time) {
 	for {

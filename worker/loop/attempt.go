@@ -151,7 +151,7 @@ func (w *Worker) park(a *attempt) {
 }
 
 // admit hands an attempt to the machine. An attempt whose inputs are still to be made is handed
-// over as AssignedAhead (pre-assignment). One that can borrow inputs waits for the leases first;
+// over as PreAssignment. One that can borrow inputs waits for the leases first;
 // see lent.
 func (w *Worker) admit(a *attempt) {
 	w.attempts[a.ref] = a

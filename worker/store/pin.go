@@ -9,7 +9,8 @@ import (
 // have no ID in the result. If this withholds little memory from others, the inputs are pinned in
 // the slab and the attempt can run. Otherwise loose is true: they may be moved, and the attempt
 // first needs a reservation with these inputs. waits says that the attempt must wait for memory
-// anyway; then the result is loose too, because an attempt that waits must not hold memory.
+// anyway; then the result is loose too, because an attempt that waits must not hold memory. Without
+// a tier below the slab, loose is always false: nothing can be moved.
 func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits bool) (objects []Object, loose bool) {
 	objects = make([]Object, len(inputs))
 	s.mu.Lock()
@@ -26,7 +27,6 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 		bytes += o.Placed()
 		loose = loose || !o.InSlab
 	}
-	// Without a tier below, nothing is moved.
 	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare || s.ledger.Available() < s.space.Size()/spareShare)
 	p := inputPin(task, attempt)
 	if loose {

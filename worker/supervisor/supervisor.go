@@ -76,8 +76,9 @@ const (
 	// headBytes is the amount of output that is kept from the first line of a crash on.
 	// It is kept in addition to the tail, because the list of goroutines that follows is long.
 	headBytes = 4 << 10
-	// neverBegun is the number of processes of a child that may end in a row without having
-	// registered. Then the child is given up.
+	// neverBegun is the number of processes of a child, in a row, that end without having
+	// registered, after which the child is given up. A process that a signal ended starts the count
+	// anew.
 	neverBegun = 5
 	// leavePatience is how long a child may take to leave immediately, without draining.
 	leavePatience = 5 * time.Second
