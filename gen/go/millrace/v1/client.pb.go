@@ -612,7 +612,7 @@ const file_millrace_v1_client_proto_rawDesc = "" +
 	"\x13ListClientsResponse\x12-\n" +
 	"\aclients\x18\x01 \x03(\v2\x13.millrace.v1.ClientR\aclients\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\xa7\x01\n" +
-	"\x0fcom.millrace.v1B\vClientProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\vClientProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_client_proto_rawDescOnce sync.Once

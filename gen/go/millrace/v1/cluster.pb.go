@@ -397,7 +397,7 @@ const file_millrace_v1_cluster_proto_rawDesc = "" +
 	"\x0fShutdownRequest\x12 \n" +
 	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\x12\n" +
 	"\x10ShutdownResponseB\xa8\x01\n" +
-	"\x0fcom.millrace.v1B\fClusterProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\fClusterProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_cluster_proto_rawDescOnce sync.Once

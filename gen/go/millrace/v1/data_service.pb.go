@@ -579,7 +579,7 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n" +
 	"\x0eDescribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n" +
 	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\xac\x01\n" +
-	"\x0fcom.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_data_service_proto_rawDescOnce sync.Once

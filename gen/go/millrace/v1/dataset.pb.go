@@ -633,7 +633,7 @@ const file_millrace_v1_dataset_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04name\x128\n" +
 	"\tnamespace\x18\x02 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x1a\n" +
 	"\x18UnpublishDatasetResponseB\xa8\x01\n" +
-	"\x0fcom.millrace.v1B\fDatasetProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\fDatasetProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_dataset_proto_rawDescOnce sync.Once

@@ -555,7 +555,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x14ERROR_REASON_STOPPED\x10=\x12\x18\n" +
 	"\x14ERROR_REASON_DROPPED\x10>\x12\x1f\n" +
 	"\x1bERROR_REASON_FOREIGN_FUTURE\x10?B\xa6\x01\n" +
-	"\x0fcom.millrace.v1B\n" +
+	"\x0fdev.millrace.v1B\n" +
 	"ErrorProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (

@@ -809,7 +809,7 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\x15GRAPH_STATE_SUCCEEDED\x10\x02\x12\x16\n" +
 	"\x12GRAPH_STATE_FAILED\x10\x03\x12\x19\n" +
 	"\x15GRAPH_STATE_CANCELLED\x10\x04B\xa6\x01\n" +
-	"\x0fcom.millrace.v1B\n" +
+	"\x0fdev.millrace.v1B\n" +
 	"GraphProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (

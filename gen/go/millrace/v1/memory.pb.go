@@ -1213,7 +1213,7 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\x14NEXT_USE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eNEXT_USE_NEVER\x10\x01\x12\x14\n" +
 	"\x10NEXT_USE_UNKNOWN\x10\x02B\xa7\x01\n" +
-	"\x0fcom.millrace.v1B\vMemoryProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\vMemoryProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_memory_proto_rawDescOnce sync.Once

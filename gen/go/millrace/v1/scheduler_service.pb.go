@@ -64,7 +64,7 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n" +
 	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12G\n" +
 	"\bShutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseB\xb1\x01\n" +
-	"\x0fcom.millrace.v1B\x15SchedulerServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\x15SchedulerServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*OpenClientRequest)(nil),        // 0: millrace.v1.OpenClientRequest

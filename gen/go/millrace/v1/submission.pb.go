@@ -317,7 +317,7 @@ const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
 	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctionsB\xab\x01\n" +
-	"\x0fcom.millrace.v1B\x0fSubmissionProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\x0fSubmissionProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_submission_proto_rawDescOnce sync.Once

@@ -1499,7 +1499,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x14TASK_STATUS_RESCUING\x10\n" +
 	"\x12\x15\n" +
 	"\x11TASK_STATUS_ENDED\x10\vB\xa5\x01\n" +
-	"\x0fcom.millrace.v1B\tTaskProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\tTaskProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_task_proto_rawDescOnce sync.Once

@@ -1351,7 +1351,7 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"\x15LocateObjectsResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.millrace.v1.ObjectLocationR\aobjects\x124\n" +
 	"\aworkers\x18\x02 \x03(\v2\x1a.millrace.v1.WorkerAddressR\aworkersB\xaa\x01\n" +
-	"\x0fcom.millrace.v1B\x0eTaskCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\x0eTaskCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_task_calls_proto_rawDescOnce sync.Once

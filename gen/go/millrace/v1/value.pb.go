@@ -916,7 +916,7 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\x10DTYPE_COMPLEX128\x10\b*'\n" +
 	"\tNullValue\x12\x1a\n" +
 	"\x16NULL_VALUE_UNSPECIFIED\x10\x00B\xa6\x01\n" +
-	"\x0fcom.millrace.v1B\n" +
+	"\x0fdev.millrace.v1B\n" +
 	"ValueProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (

@@ -331,7 +331,7 @@ const file_millrace_v1_watch_proto_rawDesc = "" +
 	"\bdraining\x18\v \x01(\bR\bdraining\x12\x12\n" +
 	"\x04life\x18\f \x01(\x06R\x04life\x12\x12\n" +
 	"\x04more\x18\r \x01(\bR\x04moreB\xa6\x01\n" +
-	"\x0fcom.millrace.v1B\n" +
+	"\x0fdev.millrace.v1B\n" +
 	"WatchProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (

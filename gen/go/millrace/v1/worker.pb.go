@@ -1990,7 +1990,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x12DRAIN_PURPOSE_KEEP\x10\x02\x12\x18\n" +
 	"\x14DRAIN_PURPOSE_RETIRE\x10\x03\x12\x19\n" +
 	"\x15DRAIN_PURPOSE_RESTART\x10\x04B\xa7\x01\n" +
-	"\x0fcom.millrace.v1B\vWorkerProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\vWorkerProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_worker_proto_rawDescOnce sync.Once

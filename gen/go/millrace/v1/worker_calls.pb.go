@@ -636,7 +636,7 @@ const file_millrace_v1_worker_calls_proto_rawDesc = "" +
 	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\atimeout\"G\n" +
 	"\x16RestartWorkersResponse\x12-\n" +
 	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkersB\xac\x01\n" +
-	"\x0fcom.millrace.v1B\x10WorkerCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
+	"\x0fdev.millrace.v1B\x10WorkerCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
 	file_millrace_v1_worker_calls_proto_rawDescOnce sync.Once

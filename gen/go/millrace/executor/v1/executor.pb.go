@@ -1638,7 +1638,7 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x1d\n" +
 	"\n" +
 	"segment_id\x18\x03 \x01(\rR\tsegmentIdB\xe0\x01\n" +
-	"\x18com.millrace.executor.v1B\rExecutorProtoP\x01ZCgithub.com/millrace/millrace/gen/go/millrace/executor/v1;executorv1\xa2\x02\x03MEX\xaa\x02\x14Millrace.Executor.V1\xca\x02\x14Millrace\\Executor\\V1\xe2\x02 Millrace\\Executor\\V1\\GPBMetadata\xea\x02\x16Millrace::Executor::V1b\x06proto3"
+	"\x18dev.millrace.executor.v1B\rExecutorProtoP\x01ZCgithub.com/millrace/millrace/gen/go/millrace/executor/v1;executorv1\xa2\x02\x03MEX\xaa\x02\x14Millrace.Executor.V1\xca\x02\x14Millrace\\Executor\\V1\xe2\x02 Millrace\\Executor\\V1\\GPBMetadata\xea\x02\x16Millrace::Executor::V1b\x06proto3"
 
 var (
 	file_millrace_executor_v1_executor_proto_rawDescOnce sync.Once

@@ -1548,7 +1548,7 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10REFUSAL_NOT_HERE\x10\x01\x12\x15\n" +
 	"\x11REFUSAL_ELSEWHERE\x10\x02B\xc2\x01\n" +
-	"\x14com.millrace.host.v1B\vBorrowProtoP\x01Z;github.com/millrace/millrace/gen/go/millrace/host/v1;hostv1\xa2\x02\x03MHX\xaa\x02\x10Millrace.Host.V1\xca\x02\x10Millrace\\Host\\V1\xe2\x02\x1cMillrace\\Host\\V1\\GPBMetadata\xea\x02\x12Millrace::Host::V1b\x06proto3"
+	"\x14dev.millrace.host.v1B\vBorrowProtoP\x01Z;github.com/millrace/millrace/gen/go/millrace/host/v1;hostv1\xa2\x02\x03MHX\xaa\x02\x10Millrace.Host.V1\xca\x02\x10Millrace\\Host\\V1\xe2\x02\x1cMillrace\\Host\\V1\\GPBMetadata\xea\x02\x12Millrace::Host::V1b\x06proto3"
 
 var (
 	file_millrace_host_v1_borrow_proto_rawDescOnce sync.Once

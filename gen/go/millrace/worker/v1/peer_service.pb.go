@@ -361,7 +361,7 @@ const file_millrace_worker_v1_peer_service_proto_rawDesc = "" +
 	"\x05ended\x18\x02 \x01(\bR\x05ended2a\n" +
 	"\vPeerService\x12R\n" +
 	"\aConnect\x12\".millrace.worker.v1.ConnectRequest\x1a#.millrace.worker.v1.ConnectResponseB\xd5\x01\n" +
-	"\x16com.millrace.worker.v1B\x10PeerServiceProtoP\x01Z?github.com/millrace/millrace/gen/go/millrace/worker/v1;workerv1\xa2\x02\x03MWX\xaa\x02\x12Millrace.Worker.V1\xca\x02\x12Millrace\\Worker\\V1\xe2\x02\x1eMillrace\\Worker\\V1\\GPBMetadata\xea\x02\x14Millrace::Worker::V1b\x06proto3"
+	"\x16dev.millrace.worker.v1B\x10PeerServiceProtoP\x01Z?github.com/millrace/millrace/gen/go/millrace/worker/v1;workerv1\xa2\x02\x03MWX\xaa\x02\x12Millrace.Worker.V1\xca\x02\x12Millrace\\Worker\\V1\xe2\x02\x1eMillrace\\Worker\\V1\\GPBMetadata\xea\x02\x14Millrace::Worker::V1b\x06proto3"
 
 var (
 	file_millrace_worker_v1_peer_service_proto_rawDescOnce sync.Once

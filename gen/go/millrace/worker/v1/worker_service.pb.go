@@ -2304,7 +2304,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rWorkerService\x12V\n" +
 	"\aSession\x12\".millrace.worker.v1.SessionRequest\x1a#.millrace.worker.v1.SessionResponse(\x010\x01\x12p\n" +
 	"\x11ReportWorkerDeath\x12,.millrace.worker.v1.ReportWorkerDeathRequest\x1a-.millrace.worker.v1.ReportWorkerDeathResponseB\xd7\x01\n" +
-	"\x16com.millrace.worker.v1B\x12WorkerServiceProtoP\x01Z?github.com/millrace/millrace/gen/go/millrace/worker/v1;workerv1\xa2\x02\x03MWX\xaa\x02\x12Millrace.Worker.V1\xca\x02\x12Millrace\\Worker\\V1\xe2\x02\x1eMillrace\\Worker\\V1\\GPBMetadata\xea\x02\x14Millrace::Worker::V1b\x06proto3"
+	"\x16dev.millrace.worker.v1B\x12WorkerServiceProtoP\x01Z?github.com/millrace/millrace/gen/go/millrace/worker/v1;workerv1\xa2\x02\x03MWX\xaa\x02\x12Millrace.Worker.V1\xca\x02\x12Millrace\\Worker\\V1\xe2\x02\x1eMillrace\\Worker\\V1\\GPBMetadata\xea\x02\x14Millrace::Worker::V1b\x06proto3"
 
 var (
 	file_millrace_worker_v1_worker_service_proto_rawDescOnce sync.Once

@@ -26,13 +26,14 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/submission.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\"\xd0\x01\n\x0cSubmitHeader\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08graph_id\x18\x02 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1d\n\nrequest_id\x18\x05 \x01(\tR\trequestId\x12\x37\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\tretention\"\xfb\x01\n\rSubmitRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\"\xb2\x01\n\x0eSubmitResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctionsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/submission.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\"\xd0\x01\n\x0cSubmitHeader\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08graph_id\x18\x02 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1d\n\nrequest_id\x18\x05 \x01(\tR\trequestId\x12\x37\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\tretention\"\xfb\x01\n\rSubmitRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\"\xb2\x01\n\x0eSubmitResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctionsB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.submission_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
   _globals['_SUBMITHEADER']._serialized_start=102
   _globals['_SUBMITHEADER']._serialized_end=310
   _globals['_SUBMITREQUEST']._serialized_start=313
