@@ -52,7 +52,7 @@ func sources(t *testing.T, visit func(path, name string), endings ...string) {
 }
 
 // untracked are the folders for the results of builds and tests.
-var untracked = []string{"bin", "build", "dist", "out"}
+var untracked = []string{"bin", "build", "dist", "out", "examples/java/protos", "examples/java/target", "examples/node/protos"}
 
 // files calls visit for each file of the repository, without generated code and the folders of
 // tools. path opens it, name is relative to the root of the repository.
@@ -166,11 +166,11 @@ func TestCommentsOfPythonArePlain(t *testing.T) {
 	}, ".py")
 }
 
-// cComments matches the comments of C, of CUDA C++ and of protos, and string literals, which may
-// contain the markers of comments.
+// cComments matches the comments of C, CUDA C++, protos, Java and JavaScript, and string literals,
+// which may contain the markers of comments.
 var cComments = regexp.MustCompile(`//[^\n]*|(?s:/\*.*?\*/)|"(?:[^"\\\n]|\\.)*"`)
 
-func TestCommentsOfCAndOfProtosArePlain(t *testing.T) {
+func TestCommentsOfCAndItsRelativesArePlain(t *testing.T) {
 	sources(t, func(path, name string) {
 		source, err := os.ReadFile(path)
 		if err != nil {
@@ -192,7 +192,7 @@ func TestCommentsOfCAndOfProtosArePlain(t *testing.T) {
 				checkLine(t, name, first+i+1, line, strings.Trim(text, "/* \t"))
 			}
 		}
-	}, ".c", ".h", ".cu", ".cuh", ".proto")
+	}, ".c", ".h", ".cu", ".cuh", ".proto", ".java", ".js")
 }
 
 // isScript tells whether a file is a shell script: some have no ending, but a first line that names
