@@ -3,8 +3,8 @@ package version
 
 import "runtime/debug"
 
-// version is set by the linker (see the Makefile). It is empty in binaries that go install or go
-// test built.
+// version is set by the linker in a release (VERSION in the Makefile). It is empty in all other
+// binaries, so that they change only with their code.
 var version string
 
 // String returns the version that the linker set, else the module version of go install, else
