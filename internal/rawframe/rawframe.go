@@ -61,17 +61,11 @@ type ReadResponse struct{ Message }
 type WriteRequest struct{ Message }
 
 // numbers has the field numbers of a message. 0 means that the message lacks the field.
-type numbers struct{ index, head, failure protowire.Number }
+type numbers struct{ index, head, failure, frame, offset, data protowire.Number }
 
 var (
-	readNumbers  = numbers{index: 1, head: 2, failure: 3}
-	writeNumbers = numbers{head: 1}
-)
-
-const (
-	frameNumber  protowire.Number = 4
-	offsetNumber protowire.Number = 5
-	dataNumber   protowire.Number = 15
+	readNumbers  = numbers{index: 1, head: 2, failure: 3, frame: 4, offset: 5, data: 6}
+	writeNumbers = numbers{head: 1, frame: 2, offset: 3, data: 4}
 )
 
 // Codec is a gRPC codec that handles ReadResponse and WriteRequest and passes all other messages to
@@ -124,18 +118,18 @@ func (m *Message) marshal(n numbers) (mem.BufferSlice, error) {
 		}
 	}
 	if m.Frame != 0 {
-		b = protowire.AppendTag(b, frameNumber, protowire.VarintType)
+		b = protowire.AppendTag(b, n.frame, protowire.VarintType)
 		b = protowire.AppendVarint(b, uint64(m.Frame))
 	}
 	if m.Offset != 0 {
-		b = protowire.AppendTag(b, offsetNumber, protowire.VarintType)
+		b = protowire.AppendTag(b, n.offset, protowire.VarintType)
 		b = protowire.AppendVarint(b, m.Offset)
 	}
 	if m.Data.n == 0 {
 		m.Data.Free()
 		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 	}
-	b = protowire.AppendTag(b, dataNumber, protowire.BytesType)
+	b = protowire.AppendTag(b, n.data, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(m.Data.n))
 	if m.Data.skip != 0 || m.Data.buffers.Len() != m.Data.n {
 		// The payload was received, and its buffers contain other bytes, too.
@@ -169,16 +163,16 @@ func (m *Message) unmarshal(data mem.BufferSlice, n numbers) error {
 		}
 		number, kind := protowire.DecodeTag(tag)
 		switch {
-		case number == dataNumber && kind == protowire.BytesType:
+		case number == n.data && kind == protowire.BytesType:
 			m.Data.Free()
 			m.Data, err = r.payload()
 		case kind == protowire.VarintType:
 			var v uint64
 			v, err = r.varint()
 			switch number {
-			case frameNumber:
+			case n.frame:
 				m.Frame = uint32(v)
-			case offsetNumber:
+			case n.offset:
 				m.Offset = v
 			case n.index:
 				m.Index = uint32(v)

@@ -30,7 +30,7 @@ class Piece:
                 self.frame = int(value)  # pyright: ignore[reportArgumentType]
             elif number == 5:
                 self.offset = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 15:
+            elif number == 6:
                 self.data = value  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -48,8 +48,8 @@ def pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | m
         for offset in range(0, frame.nbytes, CHUNK):
             data = frame[offset : offset + CHUNK]
             start = data_service_pb2.WriteObjectRequest(frame=number, offset=offset).SerializeToString()
-            # Field 15, length-delimited: the data follow without a copy.
-            yield [start, b"\x7a" + _wire.varint(data.nbytes), data]
+            # Field 4, length-delimited: the data follow without a copy.
+            yield [start, b"\x22" + _wire.varint(data.nbytes), data]
 
 
 def join(parts: list[bytes | memoryview]) -> bytes:
