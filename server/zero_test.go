@@ -172,7 +172,10 @@ func (w *zero) run() {
 		for _, r := range message.GetCancellations() {
 			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
 		}
-		if len(request.Tasks) > 0 && w.stream.Send(request) != nil {
+		for _, r := range message.GetKeeps() {
+			request.Objects = append(request.Objects, &workerv1.ObjectReport{Replica: r, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
+		}
+		if len(request.Tasks)+len(request.Objects) > 0 && w.stream.Send(request) != nil {
 			return
 		}
 	}

@@ -243,6 +243,8 @@ type WatchOptions struct {
 	GraphIDs []uint64
 	// UntilEnded ends the stream when every graph in GraphIDs has ended.
 	UntilEnded bool
+	// WorkerView selects the fields of workers; default: the basic view.
+	WorkerView millracev1.WorkerView
 }
 
 // Watch yields batches of changes of graphs, workers and datasets, beginning with a snapshot.
@@ -288,6 +290,7 @@ func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64,
 		Workers:       o.Workers,
 		Datasets:      o.Datasets,
 		UntilEnded:    o.UntilEnded,
+		WorkerView:    o.WorkerView,
 	})
 	if err != nil {
 		return callError(ctx, "Watch", err)

@@ -534,6 +534,20 @@ func (o *object) effort() int {
 	return bits.Len64(uint64(o.took)/max(bytes>>10, 1)<<10) / 2
 }
 
+// Keep takes back Copied: no peer keeps the object any more, or not for long. It reports whether
+// the object is here.
+func (l *Ledger) Keep(id ObjectID) bool {
+	o := l.objects[id]
+	if o == nil || o.state != Sealed {
+		return false
+	}
+	if o.copied {
+		o.copied = false
+		l.reindex(o)
+	}
+	return true
+}
+
 // Copied says that an object is a copy of an object that a peer keeps. To make room, it may be
 // dropped rather than written out.
 func (l *Ledger) Copied(id ObjectID) {

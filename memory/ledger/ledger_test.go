@@ -99,6 +99,7 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				x.l.Expect(anyObj(t), rapid.SampledFrom([]uint64{0, 5, 7, UnknownUse, NeverUsed}).Draw(t, "use"))
 			},
 			"copied": func(t *rapid.T) { x.l.Copied(anyObj(t)) },
+			"keep":   func(t *rapid.T) { x.l.Keep(anyObj(t)) },
 			"look":   func(*rapid.T) { x.l.Snapshot(3) },
 			"publish": func(t *rapid.T) {
 				x.publish(anyObj(t))

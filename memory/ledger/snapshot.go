@@ -14,8 +14,8 @@ type TierState struct {
 	// ComingBytes are being filled.
 	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
 	// EvictableBytes could leave at once if a tier below has room. They are counted before
-	// rounding.
-	EvictableBytes uint64
+	// rounding. CheapBytes of them leave without a write, whether a tier below has room or not.
+	EvictableBytes, CheapBytes uint64
 	// InBytes is the total read from this tier into the slab, OutBytes the total written to this
 	// tier.
 	InBytes, OutBytes uint64
@@ -60,7 +60,7 @@ func (l *Ledger) Tiers() []TierState {
 			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.space.Used(), HeldBytes: t.heldBytes, CleanBytes: t.cleanBytes,
 			LeavingBytes: t.leavingBytes, ComingBytes: coming[i], InBytes: t.inBytes, OutBytes: t.outBytes, Failed: t.failed, Retry: t.retry,
 		}
-		states[i].EvictableBytes = t.cheap.bytes + t.costly.bytes
+		states[i].EvictableBytes, states[i].CheapBytes = t.cheap.bytes+t.costly.bytes, t.cheap.bytes
 	}
 	return states
 }

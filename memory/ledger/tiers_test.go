@@ -232,6 +232,31 @@ func TestCopiesOfPeersAreDroppedRatherThanWritten(t *testing.T) {
 	x.whereAll("slab slab slab slab slab gone slab")
 }
 
+// A copy that no peer keeps any more is written out like other objects, and without a tier below it
+// stays.
+func TestKeptCopiesAreNotDropped(t *testing.T) {
+	x := newTester(t, 16*mib)
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	for n := range 7 {
+		x.l.Copied(obj(n + 1))
+	}
+	if !x.l.Keep(obj(1)) || x.l.Keep(obj(99)) {
+		t.Error("Keep does not tell which object is here")
+	}
+	if tier := x.l.Tiers()[0]; tier.EvictableBytes != 12*mib || tier.CheapBytes != 12*mib {
+		t.Errorf("evictable %d, cheap %d", tier.EvictableBytes, tier.CheapBytes)
+	}
+	if _, granted := x.reserve(task(50), 0, 8*mib); !granted {
+		t.Error("the other copies did not make room")
+	}
+	if _, granted := x.reserve(task(51), 0, 8*mib); granted {
+		t.Error("a kept object was dropped")
+	}
+	x.whereAll("slab gone gone gone gone gone gone")
+}
+
 func TestWriteAheadKeepsRoomReady(t *testing.T) {
 	x := newTester(t, 32*mib, disk(64*mib))
 	for n := range 14 {

@@ -338,6 +338,10 @@ func (l *Loop) carryOut() {
 				l.log.Info("a worker may leave: nothing that is wanted is there alone", "worker", s.worker.name, "id", s.worker.id)
 				s.building.Drained = true
 			}
+		case sched.EffectKeep:
+			if s := l.sessionOf(effect.Worker); s != nil {
+				s.building.Keeps = append(s.building.Keeps, sched.Replica{Task: effect.Task, Generation: effect.Attempt})
+			}
 		case sched.EffectRetire, sched.EffectRestart:
 			l.orderLeave(effect.Worker, effect.Kind == sched.EffectRestart)
 		case sched.EffectWorkerChanged:

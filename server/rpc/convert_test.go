@@ -74,6 +74,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
 	outbound.Rescues = []schedapi.Rescue{{Dead: schedapi.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
 	outbound.Dropped = []ids.FunctionHash{someHash}
+	outbound.Keeps = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.Accepted = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.Leave, outbound.Drained, outbound.StopReason, outbound.Reregister = &schedapi.Leave{Restart: true, Reason: "r"}, true, "s", true
 	outbound.Assign(&sched.Assignment{

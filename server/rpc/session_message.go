@@ -77,6 +77,7 @@ func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionR
 	split(&s, o.Functions, &s.part.Functions, func(f *schedapi.Function) int { return itemBytes + len(f.Payload) })
 	split(&s, o.Peers, &s.part.Peers, func(p *schedapi.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
 	split(&s, o.Accepted, &s.part.Accepted, fixedBytes[sched.Replica])
+	split(&s, o.Keeps, &s.part.Keeps, fixedBytes[sched.Replica])
 	s.assignments(o)
 	split(&s, o.Retractions, &s.part.Retractions, fixedBytes[sched.TaskRef])
 	split(&s, o.Cancellations, &s.part.Cancellations, fixedBytes[sched.TaskRef])
@@ -149,7 +150,7 @@ func (s *splitter) empty() {
 	p := &s.part
 	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
 	p.Cancellations, p.Releases, p.NextUses, p.Rescues = nil, nil, nil, nil
-	p.Dropped, p.Accepted = nil, nil
+	p.Dropped, p.Accepted, p.Keeps = nil, nil, nil
 	p.Leave, p.Drained, p.StopReason, p.Reregister = nil, false, "", false
 	s.bytes = 0
 }
@@ -261,6 +262,7 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 	}
 	message.DroppedFunctions = hashesTo(o.Dropped)
 	message.AcceptedWrites = convertAll(o.Accepted, replicaTo)
+	message.Keeps = convertAll(o.Keeps, replicaTo)
 	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *workerv1.NextUse {
 		return &workerv1.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
 	})

@@ -403,8 +403,8 @@ func (k *checker) drain(w *worker) {
 		k.fail("%s is drained and has %d tasks", w.id, w.assigned)
 	}
 	for _, id := range w.objects.members(nil) {
-		if b, t := m.at(id); m.isolated(id, b, t) {
-			k.fail("%s is drained and alone has %s", w.id, id)
+		if b, t := m.at(id); m.isolated(id, b, t) || !m.kept(w, id, b, t) {
+			k.fail("%s is drained and alone keeps %s", w.id, id)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (m *Machine) copyTargets() []target {
 		if w.state == WorkerStateActive && slices.Contains(w.executors, "native") {
 			free := math.Inf(1)
 			if w.memory > 0 {
-				free = float64(w.memory) - float64(w.memoryUsed) + float64(w.memoryEvictable) - float64(w.fetchingBytes)
+				free = float64(w.memory) - float64(w.memoryUsed) + float64(w.memoryEvictable) - float64(w.added) - float64(w.fetchingBytes)
 			}
 			targets = append(targets, target{worker: w, free: free})
 		}

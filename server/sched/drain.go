@@ -11,13 +11,13 @@ import (
 
 // A worker that is drained gets no new tasks, gives back the tasks that it has not begun, and
 // finishes those that run. Meanwhile other workers copy the wanted objects that only it has
-// (copy.go). A drain has one of two origins:
+// (copy.go), and confirm that they keep them. A drain has one of two origins:
 //
 //   - The worker's process was told to stop (WorkerDraining). It leaves as soon as nothing can be
 //     handed over any more, with EffectDrained.
 //   - An operator ordered it (DrainOrdered). The worker is DRAINED when it has no task and no
-//     wanted object that no active worker has. If objects cannot be copied, it stays DRAINING, and
-//     DrainInfo says which and why. DRAINED is not for ever: if the other copy of an object is
+//     wanted object that no active worker keeps. If objects cannot be copied, it stays DRAINING,
+//     and DrainInfo says which and why. DRAINED is not for ever: if the other copy of an object is
 //     lost, the worker is DRAINING again. An order to retire or to restart ends the process when it
 //     is DRAINED, or after a given time.
 //
@@ -73,13 +73,22 @@ type drainOrder struct {
 // drain is the drain of one worker incarnation.
 type drain struct {
 	drainOrder
-	// copies are the objects that are being copied or still have to be copied.
-	copies map[ids.TaskID]*copying
+	// copies are the objects that are being copied or still have to be copied. keepers are the
+	// active workers that were asked to keep the other objects.
+	copies  map[ids.TaskID]*copying
+	keepers map[ids.TaskID]keeper
 	// announced means that EffectDrained, EffectRetire or EffectRestart was sent in this session.
 	announced bool
 	// checked is the time of the last check. due is the time of the next one; zero: none is due.
 	checked, due time.Time
 	info         DrainInfo
+}
+
+// keeper is a worker that has an object and was told to keep it. Without that it may drop an object
+// that it got as a copy. confirmed means that it has answered.
+type keeper struct {
+	worker    ids.WorkerID
+	confirmed bool
 }
 
 // DrainInfo is a snapshot of a drain, as of its last check.
@@ -91,7 +100,7 @@ type DrainInfo struct {
 	Until time.Time
 	// Copied are objects that other workers have copied since the drain began.
 	CopiedObjects, CopiedBytes uint64
-	// Remaining are wanted objects that no active worker has. Staying are those of them that no
+	// Remaining are wanted objects that no active worker keeps. Staying are those of them that no
 	// worker can take now; List has the first 20 of these.
 	RemainingObjects, RemainingBytes uint64
 	StayingObjects, StayingBytes     uint64
@@ -243,7 +252,7 @@ func (m *Machine) drainLost(w *worker, left bool) {
 // beginDrain begins a drain, or continues one for another purpose. The step ends with a check.
 func (m *Machine) beginDrain(w *worker, order drainOrder) {
 	if w.drain == nil {
-		w.drain = &drain{copies: make(map[ids.TaskID]*copying)}
+		w.drain = &drain{copies: make(map[ids.TaskID]*copying), keepers: make(map[ids.TaskID]keeper)}
 		m.draining++
 	}
 	d := w.drain
@@ -350,8 +359,11 @@ func (m *Machine) checkDrainsOf(id ids.TaskID, b *block, t *task) {
 		if w.drain == nil {
 			continue
 		}
-		if w.state == WorkerStateDrained && m.isolated(id, b, t) {
-			m.setWorkerState(w, WorkerStateDraining)
+		if !m.kept(w, id, b, t) {
+			m.secure(w, id, b, t)
+			if w.state == WorkerStateDrained {
+				m.setWorkerState(w, WorkerStateDraining)
+			}
 		}
 		m.checkDrainSoon(w)
 	}
@@ -377,7 +389,7 @@ func (m *Machine) checkDrain(w *worker) {
 	if d.announced {
 		// It is about to end. Its drain was complete; since then, the holder of another copy may
 		// have begun to drain. That one hands the objects over.
-		if w.state == WorkerStateDrained && m.hasIsolated(w) {
+		if w.state == WorkerStateDrained && !m.allKept(w) {
 			m.setWorkerState(w, WorkerStateDraining)
 		}
 		return
@@ -443,6 +455,11 @@ func (m *Machine) copyAway(w *worker) (hopeless uint64) {
 				m.stopCopy(c)
 				delete(d.copies, id)
 			}
+			if !m.kept(w, id, b, t) {
+				d.info.RemainingObjects++
+				d.info.RemainingBytes += t.output
+				m.secure(w, id, b, t)
+			}
 			continue
 		}
 		d.info.RemainingObjects++
@@ -480,6 +497,12 @@ func (m *Machine) copyAway(w *worker) (hopeless uint64) {
 	if !again.IsZero() {
 		m.checkDrainAt(w, again)
 	}
+	// order-free: each entry is examined alone.
+	for id := range d.keepers {
+		if !w.objects.has(id) {
+			delete(d.keepers, id)
+		}
+	}
 	// The objects of these copies were released, or are gone from the worker.
 	for _, id := range sortedKeys(d.copies) {
 		if !w.objects.has(id) {
@@ -500,6 +523,12 @@ func (m *Machine) stays(d *drain, id ids.TaskID, b *block, t *task, why string) 
 	}
 }
 
+// activeHolder reports whether an active worker has an object.
+func (m *Machine) activeHolder(id ids.WorkerID, object ids.TaskID) bool {
+	w := m.workerOf(id)
+	return w != nil && w.state == WorkerStateActive && w.objects.has(object)
+}
+
 // isolated reports whether an object is wanted and has no replica on an active worker. An object
 // that the scheduler holds inline is not isolated.
 func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
@@ -514,12 +543,87 @@ func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
 	return true
 }
 
-// hasIsolated reports whether a worker has an isolated object.
-func (m *Machine) hasIsolated(w *worker) bool {
-	return slices.ContainsFunc(w.objects.members(nil), func(id ids.TaskID) bool {
+// kept reports whether a draining worker's object is safe: it is not wanted, the scheduler holds it
+// inline, or an active worker has confirmed that it keeps it.
+func (m *Machine) kept(w *worker, id ids.TaskID, b *block, t *task) bool {
+	if t.state != TaskSucceeded || !t.wanted() || b.inlineOf(uint64(id&blockMask)) != nil {
+		return true
+	}
+	k, asked := w.drain.keepers[id]
+	if !asked || !k.confirmed {
+		return false
+	}
+	return m.activeHolder(k.worker, id)
+}
+
+func (m *Machine) allKept(w *worker) bool {
+	return !slices.ContainsFunc(w.objects.members(nil), func(id ids.TaskID) bool {
 		b, t := m.at(id)
-		return m.isolated(id, b, t)
+		return !m.kept(w, id, b, t)
 	})
+}
+
+// secure asks an active worker that has a draining worker's object to keep it, if there is one that
+// was not asked yet.
+func (m *Machine) secure(w *worker, id ids.TaskID, b *block, t *task) {
+	if k := w.drain.keepers[id]; k.worker != 0 && m.activeHolder(k.worker, id) {
+		return
+	}
+	if at := m.askToKeep(id, b, t); at != 0 {
+		w.drain.keepers[id] = keeper{worker: at}
+	} else {
+		delete(w.drain.keepers, id)
+	}
+}
+
+// askToKeep asks the oldest holder of an object among the active workers to keep it. That one most
+// likely does so anyway, because it made the object. It returns 0 if no active worker has it.
+func (m *Machine) askToKeep(id ids.TaskID, b *block, t *task) ids.WorkerID {
+	var at *worker
+	for l := t.replicas; l != 0; l = b.links[l].next {
+		if w := m.workers[b.links[l].value]; w.state == WorkerStateActive {
+			at = w // the oldest comes last
+		}
+	}
+	if at == nil {
+		return 0
+	}
+	m.emitTo(EffectKeep, at, id, t.attempt)
+	return at.id
+}
+
+// askAgain forgets what a worker was asked to keep, when it opens a session: the request or the
+// answer may have been lost. The drains ask again.
+func (m *Machine) askAgain(at *worker) {
+	for _, w := range m.order {
+		if w.drain == nil {
+			continue
+		}
+		// order-free: each entry is examined alone.
+		for id, k := range w.drain.keepers {
+			if k.worker == at.id {
+				delete(w.drain.keepers, id)
+			}
+		}
+	}
+}
+
+// keepConfirmed handles a report that a worker has an object that it had before: the answer to
+// EffectKeep.
+func (m *Machine) keepConfirmed(id ids.TaskID, b *block, t *task, at *worker) {
+	if m.draining == 0 {
+		return
+	}
+	for l := t.replicas; l != 0; l = b.links[l].next {
+		w := m.workers[b.links[l].value]
+		if w.drain == nil {
+			continue
+		}
+		if k := w.drain.keepers[id]; k.worker == at.id && !k.confirmed {
+			w.drain.keepers[id] = keeper{worker: at.id, confirmed: true}
+			m.checkDrainSoon(w)
+		}
+	}
 }
 
 // checkDrains checks the drains after the set of active workers has changed.

@@ -48,6 +48,9 @@ const (
 	// EffectDrained tells Worker, whose process was told to stop, that it may leave: nothing runs
 	// there, and each wanted object has a copy elsewhere or cannot be taken by another worker.
 	EffectDrained
+	// EffectKeep tells Worker not to drop the object (Task, generation Attempt) to make room, which
+	// it may do with copies. Worker answers with ObjectsReported.
+	EffectKeep
 	// EffectRetire tells Worker to end its process for good. EffectRestart tells it to end its
 	// process, so that its supervisor starts the next one.
 	EffectRetire

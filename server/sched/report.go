@@ -103,6 +103,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	t.runMicros = uint32(min(max(run.Microseconds(), 0), 1<<32-1))
 	w.finished++
 	w.objects.add(id)
+	w.added += bytes
 	b.push(&t.replicas, w.slot)
 	m.keepInline(id, b, inline)
 	if o := &m.ops[t.op]; o.spec.Kind != OpData {
@@ -322,9 +323,12 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case s.Written && !m.mayWrite(w, s.Task, t, generation):
 	case t.state == TaskSucceeded && t.attempt == generation:
 		if w.objects.add(s.Task) {
+			w.added += t.output
 			b.push(&t.replicas, w.slot)
 			m.fetchEnded(s.Task, t, w)
 			m.checkDrainsOf(s.Task, b, t)
+		} else {
+			m.keepConfirmed(s.Task, b, t, w)
 		}
 		if s.Written {
 			m.emitTo(EffectAccept, w, s.Task, generation)

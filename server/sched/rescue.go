@@ -171,12 +171,14 @@ func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.endObjectRescue(id)
 	m.forgetLostData(id)
 	w.objects.add(id)
+	w.added += t.output
 	b.push(&t.replicas, w.slot)
 	m.totals.Rescued++
 	m.setState(id, t, TaskSucceeded)
 	m.notify(id, b, t)
 	m.arrived(t)
 	m.checkDrainsOf(id, b, t)
+	m.askToKeep(id, b, t) // it may have had a copy already
 }
 
 // askNext asks the next survivor for an object. If there is none, it returns false: the task is

@@ -24,8 +24,10 @@ type worker struct {
 	// memoryUsed and memoryEvictable are as last reported: see WorkerMeasured.
 	memoryUsed      uint64
 	memoryEvictable uint64
-	executors       []string
-	pipelined       bool // see WorkerRegistered.PipelinedReads
+	// added are the bytes of the objects that it got since then.
+	added     uint64
+	executors []string
+	pipelined bool // see WorkerRegistered.PipelinedReads
 
 	// queue has the attempts in the order in which they were sent. An entry is stale if its attempt
 	// is not under way here any more.
@@ -119,6 +121,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	}
 	w.reportedAt = m.now
 	m.workersChanged()
+	m.askAgain(w)
 	m.reconcile(w, ev.Inventory, ev.Running)
 	m.resumeDrain(w)
 }
@@ -190,6 +193,7 @@ func (m *Machine) workerDisconnected(ev WorkerDisconnected) {
 func (m *Machine) workerMeasured(ev WorkerMeasured) {
 	if w := m.workerOf(ev.Worker); w != nil {
 		w.memoryUsed, w.memoryEvictable = ev.MemoryUsedBytes, min(ev.MemoryEvictableBytes, ev.MemoryUsedBytes)
+		w.added = 0
 		m.checkWaitingDrains()
 	}
 }
@@ -220,6 +224,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		}
 		if m.removeReplica(id, w) {
 			lost = append(lost, id)
+		} else if b, t := m.at(id); t.replicas != 0 {
+			m.askToKeep(id, b, t) // the others may have copies, which they may drop
 		}
 	}
 	blame := make([]bool, len(refs))

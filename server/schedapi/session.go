@@ -165,6 +165,8 @@ type Outbound struct {
 	Rescues       []Rescue
 	// Accepted are objects that clients wrote to the worker and that are valid from now on.
 	Accepted []sched.Replica
+	// Keeps are objects that the worker may not drop to make room.
+	Keeps []sched.Replica
 	// Dropped are functions that no task refers to any more. They are sent before Functions: a
 	// function that is dropped and needed again is in both.
 	Dropped []ids.FunctionHash
@@ -229,7 +231,7 @@ const copiedBytes = 4096
 // Empty reports whether there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Dropped) == 0 && o.Leave == nil && !o.Drained && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Keeps)+len(o.Dropped) == 0 && o.Leave == nil && !o.Drained && o.StopReason == "" && !o.Reregister
 }
 
 // Reset empties the outbound but keeps its memory for reuse.
@@ -241,7 +243,7 @@ func (o *Outbound) Reset() {
 	*o = Outbound{
 		Ops: o.Ops[:0], Functions: o.Functions[:0], Peers: o.Peers[:0], Assignments: o.Assignments[:0],
 		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0], Rescues: o.Rescues[:0],
-		Accepted: o.Accepted[:0], Dropped: o.Dropped[:0],
+		Accepted: o.Accepted[:0], Keeps: o.Keeps[:0], Dropped: o.Dropped[:0],
 		inputs: o.inputs[:0], holders: o.holders[:0], arguments: o.arguments[:0],
 	}
 }
@@ -298,6 +300,7 @@ func (o *Outbound) Append(from *Outbound) {
 	o.NextUses = append(o.NextUses, from.NextUses...)
 	o.Rescues = append(o.Rescues, from.Rescues...)
 	o.Accepted = append(o.Accepted, from.Accepted...)
+	o.Keeps = append(o.Keeps, from.Keeps...)
 	o.Ops = append(o.Ops, from.Ops...)
 	for _, hash := range from.Dropped {
 		o.Drop(hash)

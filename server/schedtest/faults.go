@@ -351,13 +351,13 @@ func (w *World) timePasses() {
 func (w *World) drain() {
 	w.calm = true
 	w.note("calm")
-	for id := ids.WorkerID(1); id < w.nextWorker; id++ {
-		w.undo(fmt.Sprint("n", id))
-	}
 	for _, f := range w.sorted() {
 		if !f.connected || f.draining {
 			w.bringBack(f)
 		}
+	}
+	for id := ids.WorkerID(1); id < w.nextWorker; id++ {
+		w.undo(fmt.Sprint("n", id))
 	}
 	w.settle()
 	tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 1<<30)

@@ -50,6 +50,8 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("unmap %s at %s", e.Dead, e.Worker)
 	case sched.EffectDrained:
 		return fmt.Sprintf("drained %s", e.Worker)
+	case sched.EffectKeep:
+		return fmt.Sprintf("keep %s %s at %s", task, e.Attempt, e.Worker)
 	case sched.EffectRetire:
 		return fmt.Sprintf("retire %s", e.Worker)
 	case sched.EffectRestart:

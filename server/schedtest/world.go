@@ -212,7 +212,7 @@ func (w *World) after(effects []sched.Effect) {
 			}
 		case sched.EffectAssign, sched.EffectRetract, sched.EffectCancel, sched.EffectRelease, sched.EffectNotify, sched.EffectClientExpired,
 			sched.EffectGraphChanged, sched.EffectGraphRemoved, sched.EffectFunctionUnused, sched.EffectRescue, sched.EffectUnmap,
-			sched.EffectAccept, sched.EffectDrained, sched.EffectTaskForgotten:
+			sched.EffectAccept, sched.EffectKeep, sched.EffectDrained, sched.EffectTaskForgotten:
 		}
 		if f == nil {
 			w.fail("effect %s goes to a worker that is lost", FormatEffect(w.M, e))
@@ -507,6 +507,13 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 		w.rescue(f, e)
 	case sched.EffectUnmap:
 		delete(f.maps, e.Dead)
+	case sched.EffectKeep:
+		r := sched.Replica{Task: e.Task, Generation: e.Attempt}
+		if f.objects[e.Task].Generation == e.Attempt {
+			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: f.objects[e.Task]}}})
+		} else {
+			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Lost: []sched.Replica{r}})
+		}
 	case sched.EffectRetire, sched.EffectRestart:
 		w.ends(f, e.Kind == sched.EffectRestart)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,

@@ -447,6 +447,15 @@ func (p *process) receive(l *link, said *schedulerMessage) {
 	for _, r := range said.rescues {
 		p.rescue(r)
 	}
+	for _, r := range said.keeps {
+		o := object{Task: r.Task, Generation: r.Generation}
+		if _, here := p.find(o); here {
+			r.Bytes = p.size(o)
+			p.outgoing.gained = append(p.outgoing.gained, sched.Stored{Replica: r})
+		} else {
+			p.outgoing.lost = append(p.outgoing.lost, r)
+		}
+	}
 	p.leaveAllowed = p.leaveAllowed || said.drained
 	p.stepAll()
 	p.mayLeave()

@@ -75,6 +75,7 @@ type schedulerMessage struct {
 	releases      []sched.Replica
 	rescues       []rescue
 	accepted      []sched.Replica
+	keeps         []sched.Replica
 	drained       bool
 	leave         bool // an operator retires or restarts the worker
 	reregister    bool
@@ -154,7 +155,7 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "retire", "restart", "worker", "forgotten"}
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "keep", "retire", "restart", "worker", "forgotten"}
 
 // carryOut carries out the effects of a step.
 func (s *server) carryOut() {
@@ -195,6 +196,9 @@ func (s *server) carryOut() {
 			o.peers = append(o.peers, peer{e.Dead, nil})
 		case sched.EffectDrained:
 			s.messageTo(e.Worker).drained = true
+		case sched.EffectKeep:
+			o := s.messageTo(e.Worker)
+			o.keeps = append(o.keeps, sched.Replica{Task: e.Task, Generation: e.Attempt})
 		case sched.EffectRetire, sched.EffectRestart:
 			w.counts.ended++
 			s.messageTo(e.Worker).leave = true
@@ -351,6 +355,9 @@ func (o *schedulerMessage) String() string {
 	}
 	for _, r := range o.accepted {
 		b = fmt.Appendf(b, "accept %s/%s ", r.Task, r.Generation)
+	}
+	for _, r := range o.keeps {
+		b = fmt.Appendf(b, "keep %s/%s ", r.Task, r.Generation)
 	}
 	if o.drained {
 		b = append(b, "drained "...)

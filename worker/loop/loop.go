@@ -669,6 +669,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		}
 		w.config.Store.Expect(uses)
 	}
+	w.keep(r.GetKeeps())
 	w.drained = w.drained || r.GetDrained()
 	if r.GetStopReason() != "" && w.stopped == nil {
 		w.stopped = &StoppedError{Reason: r.GetStopReason()}

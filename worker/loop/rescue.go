@@ -220,3 +220,16 @@ func (r *rescuing) end(err error) rescued {
 	x.reason = r.reason
 	return x
 }
+
+// keep makes objects stay that were copied from other workers, and tells the scheduler which of
+// them are here.
+func (w *Worker) keep(keeps []*workerv1.Replica) {
+	for _, pb := range keeps {
+		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
+		if o, here := w.config.Store.Keep(id); here {
+			w.outbox.object(objectHere(id, o.Bytes()))
+			continue
+		}
+		w.outbox.object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
+	}
+}

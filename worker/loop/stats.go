@@ -31,7 +31,7 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 			below += t.SizeBytes - min(t.UsedBytes, t.SizeBytes)
 		}
 	}
-	s.MemoryEvictableBytes = min(tiers[0].EvictableBytes, below)
+	s.MemoryEvictableBytes = tiers[0].CheapBytes + min(tiers[0].EvictableBytes-tiers[0].CheapBytes, below)
 	s.Routes = w.routes()
 	if w.config.GPUHealth != nil {
 		s.GpuHealth = w.config.GPUHealth()

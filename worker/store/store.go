@@ -340,6 +340,14 @@ func (s *Store) Copied(id ledger.ObjectID) {
 	s.mu.Unlock()
 }
 
+// Keep takes back Copied. It returns the object if it is here.
+func (s *Store) Keep(id ledger.ObjectID) (Object, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.Keep(id)
+	return s.lookup(id)
+}
+
 // Cost records how long it took to make an object that is here; see ledger.Cost.
 func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 	s.mu.Lock()

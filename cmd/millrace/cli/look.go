@@ -21,8 +21,16 @@ import (
 
 // call runs f with a connection that has no client lease.
 func (a *app) call(cmd *cobra.Command, f func(context.Context, *millrace.Client, millracev1.SchedulerServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
-	defer cancel()
+	return a.callFor(cmd.Context(), a.settings.Duration("timeout"), f)
+}
+
+// callFor is call with a time limit; 0: none.
+func (a *app) callFor(ctx context.Context, limit time.Duration, f func(context.Context, *millrace.Client, millracev1.SchedulerServiceClient) error) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	c, err := a.dial(ctx, millrace.WithoutLease())
 	if err != nil {
 		return err
@@ -31,8 +39,12 @@ func (a *app) call(cmd *cobra.Command, f func(context.Context, *millrace.Client,
 	return f(ctx, c, c.Scheduler())
 }
 
-func addCall(cmd *cobra.Command) {
+func addTimeout(cmd *cobra.Command) {
 	cmd.Flags().Duration("timeout", 30*time.Second, "longest wait for the answer")
+}
+
+func addCall(cmd *cobra.Command) {
+	addTimeout(cmd)
 	cmd.Flags().String("namespace", "", "namespace of keys; empty: default")
 }
 
@@ -330,6 +342,9 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 	for i, name := range workerColumns {
 		row(w, strings.ToLower(name), cells[i])
 	}
+	for _, o := range x.GetDrain().GetStaying() {
+		row(w, "stays", fmt.Sprintf("%s (%s): %s", o.GetKey(), size(o.GetBytes()), o.GetReason()))
+	}
 	for _, d := range x.GetDeaths() {
 		row(w)
 		row(w, "death", age(d.GetEndTime())+" ago")
@@ -392,18 +407,8 @@ func (a *app) cancel() *cobra.Command {
 		Use: "cancel KEY|t5|g3...", Short: "Stop tasks, or whole graphs", Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
-				tasks := &millracev1.TaskSet{Namespace: a.settings.String("namespace")}
-				request := &millracev1.CancelTasksRequest{Tasks: tasks, Reason: a.settings.String("reason"), Force: true}
-				for _, name := range args {
-					if n, ok := number(name, 'g'); ok && name[0] == 'g' {
-						request.GraphIds = append(request.GraphIds, n)
-					} else if n, ok := number(name, 't'); ok && name[0] == 't' && !known(ctx, s, tasks.GetNamespace(), name) {
-						tasks.Ids = append(tasks.Ids, n)
-					} else {
-						tasks.Keys = append(tasks.Keys, name)
-					}
-				}
-				out, err := s.CancelTasks(ctx, request)
+				tasks, graphs := a.named(ctx, s, args)
+				out, err := s.CancelTasks(ctx, &millracev1.CancelTasksRequest{Tasks: tasks, GraphIds: graphs, Reason: a.settings.String("reason"), Force: true})
 				if err != nil {
 					return err
 				}
@@ -419,6 +424,41 @@ func (a *app) cancel() *cobra.Command {
 		},
 	}
 	cmd.Flags().String("reason", "cancelled by an operator", "what others are told")
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+// named returns the tasks and graphs that arguments name: g3 is a graph; t5 is a task, unless a
+// task has that key; all else are keys.
+func (a *app) named(ctx context.Context, s millracev1.SchedulerServiceClient, args []string) (tasks *millracev1.TaskSet, graphs []uint64) {
+	tasks = &millracev1.TaskSet{Namespace: a.settings.String("namespace")}
+	for _, name := range args {
+		if n, ok := number(name, 'g'); ok && name[0] == 'g' {
+			graphs = append(graphs, n)
+		} else if n, ok := number(name, 't'); ok && name[0] == 't' && !known(ctx, s, tasks.GetNamespace(), name) {
+			tasks.Ids = append(tasks.Ids, n)
+		} else {
+			tasks.Keys = append(tasks.Keys, name)
+		}
+	}
+	return tasks, graphs
+}
+
+func (a *app) retry() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "retry KEY|t5|g3...", Short: "Run failed or cancelled tasks again, or those of whole graphs", Args: atLeast(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				tasks, graphs := a.named(ctx, s, args)
+				out, err := s.RetryTasks(ctx, &millracev1.RetryTasksRequest{Tasks: tasks, GraphIds: graphs})
+				if err != nil {
+					return err
+				}
+				return a.print(out, func(w io.Writer, _ bool) { row(w, out.GetRetriedTasks(), "tasks run again") })
+			})
+		},
+	}
 	addCall(cmd)
 	addOutput(cmd)
 	return cmd

@@ -145,17 +145,26 @@ func spilled(w *millracev1.Worker) string {
 
 // workerColumns are the columns of wide lists.
 var workerColumns = append([]string{
-	"ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE",
+	"ID", "NAME", "STATE", "DRAIN", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE",
 	"DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION",
 }, gpuColumns...)
 
 func workerCells(x *millracev1.Worker) []any {
 	return append([]any{
-		fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"),
+		fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), drainCell(x), x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"),
 		x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(), size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()),
 		spilled(x), size(x.GetReceivedBytes()), size(x.GetSentBytes()), age(x.GetCreateTime()),
 		x.GetDeathCount(), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(),
 	}, gpuCells(x)...)
+}
+
+// drainCell describes the drain of a worker, and the results that it still has to hand over.
+func drainCell(x *millracev1.Worker) string {
+	text, d := drainPurpose(x), x.GetDrain()
+	if d.GetRemainingObjects() > 0 {
+		text += fmt.Sprintf(" (remaining %s, staying %s)", results(d.GetRemainingObjects(), d.GetRemainingBytes()), results(d.GetStayingObjects(), d.GetStayingBytes()))
+	}
+	return text
 }
 
 func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {

@@ -152,7 +152,7 @@ func (a *app) root() *cobra.Command {
 	f.String("log-level", "info", "debug, info, warn or error")
 	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
 	f.String("config", "", "configuration file, instead of the ones looked for")
-	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use and look:"}, &cobra.Group{ID: "more", Title: "More:"})
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use and look:"}, &cobra.Group{ID: "operate", Title: "Operate workers:"}, &cobra.Group{ID: "more", Title: "More:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -163,7 +163,8 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
-	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status(), a.memory(), a.topo())
+	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.retry(), a.wait(), a.status(), a.memory(), a.topo())
+	add("operate", a.drain(), a.retire(), a.restart())
 	add("more", a.bench(), a.doctor(), a.config(), a.protos(), a.version(), a.probe())
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")

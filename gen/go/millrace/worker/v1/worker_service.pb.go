@@ -1163,8 +1163,12 @@ type SessionResponse struct {
 	// Objects of clients that the scheduler has accepted, so that they may be read: see
 	// OBJECT_EVENT_WRITTEN.
 	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Objects that the worker may not drop to make room, even if it got them as copies: the other
+	// workers that have them are gone, or are drained. The worker answers for each of them with
+	// OBJECT_EVENT_GAINED, or with OBJECT_EVENT_LOST if it has dropped the object.
+	Keeps         []*Replica `protobuf:"bytes,17,rep,name=keeps,proto3" json:"keeps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionResponse) Reset() {
@@ -1305,6 +1309,13 @@ func (x *SessionResponse) GetDrained() bool {
 func (x *SessionResponse) GetAcceptedWrites() []*Replica {
 	if x != nil {
 		return x.AcceptedWrites
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetKeeps() []*Replica {
+	if x != nil {
+		return x.Keeps
 	}
 	return nil
 }
@@ -2195,7 +2206,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12*\n" +
 	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xdc\x06\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\x8f\a\n" +
 	"\x0fSessionResponse\x12>\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1e.millrace.worker.v1.RegisteredR\n" +
@@ -2218,7 +2229,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\arescues\x18\r \x03(\v2\x1a.millrace.worker.v1.RescueR\arescues\x12+\n" +
 	"\x11dropped_functions\x18\x0e \x03(\fR\x10droppedFunctions\x12\x18\n" +
 	"\adrained\x18\x0f \x01(\bR\adrained\x12D\n" +
-	"\x0faccepted_writes\x18\x10 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x0eacceptedWrites\"\xb5\x01\n" +
+	"\x0faccepted_writes\x18\x10 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x0eacceptedWrites\x121\n" +
+	"\x05keeps\x18\x11 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x05keeps\"\xb5\x01\n" +
 	"\x06Rescue\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12!\n" +
@@ -2388,21 +2400,22 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	14, // 28: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
 	12, // 29: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
 	3,  // 30: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 31: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	31, // 32: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	32, // 33: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	19, // 34: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 35: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	33, // 36: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 37: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 38: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 39: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 40: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	39, // [39:41] is the sub-list for method output_type
-	37, // [37:39] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	3,  // 31: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
+	3,  // 32: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	31, // 33: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	32, // 34: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	19, // 35: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 36: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	33, // 37: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 38: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 39: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 40: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 41: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	40, // [40:42] is the sub-list for method output_type
+	38, // [38:40] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

@@ -232,7 +232,7 @@ class WorkerStats(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes", "keeps")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class SessionResponse(_message.Message):
     DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_WRITES_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -265,7 +266,8 @@ class SessionResponse(_message.Message):
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
     drained: bool
     accepted_writes: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    keeps: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., keeps: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Rescue(_message.Message):
     __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")

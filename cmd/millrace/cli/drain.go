@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func (a *app) drain() *cobra.Command {
+	cmd := a.operate(&cobra.Command{
+		Use: "drain WORKER...", Short: "Take workers out of use: no new tasks, and others copy the results that they alone have",
+		Long: `Takes workers out of use. They get no new tasks and finish those that run, and other workers copy the results that they
+alone have. Then they are DRAINED, and can be stopped without a loss; their processes stay. If results cannot be copied, the
+workers stay DRAINING, and the output says which results stay, and why. The order also holds for later processes of the same
+name, until --undo. A worker is named by its name, or by its number (w7).`,
+	}, func(ctx context.Context, s millracev1.SchedulerServiceClient, refs []*millracev1.WorkerRef) ([]*millracev1.Worker, error) {
+		out, err := s.DrainWorkers(ctx, &millracev1.DrainWorkersRequest{Workers: refs, Reason: a.settings.String("reason"), Undo: a.settings.Bool("undo")})
+		return out.GetWorkers(), err
+	})
+	cmd.Flags().Bool("undo", false, "put the workers back into use")
+	return cmd
+}
+
+func (a *app) retire() *cobra.Command {
+	cmd := a.operate(&cobra.Command{
+		Use: "retire WORKER...", Short: "Drain workers, then end their processes for good",
+		Long: `Drains workers as "millrace drain" does, and then ends their processes: their supervisors do not start them again. While
+results cannot be copied, the processes go on, unless --within limits that.`,
+	}, func(ctx context.Context, s millracev1.SchedulerServiceClient, refs []*millracev1.WorkerRef) ([]*millracev1.Worker, error) {
+		out, err := s.RetireWorkers(ctx, &millracev1.RetireWorkersRequest{Workers: refs, Reason: a.settings.String("reason"), Timeout: a.within()})
+		return out.GetWorkers(), err
+	})
+	addWithin(cmd)
+	return cmd
+}
+
+func (a *app) restart() *cobra.Command {
+	cmd := a.operate(&cobra.Command{
+		Use: "restart WORKER...", Short: "Drain workers, then let their supervisors start them again; several one after the other",
+		Long: `Drains workers as "millrace drain" does, and then ends their processes, so that their supervisors start them again. Several
+workers are restarted one after the other: the command waits for each before it goes on with the next. While results cannot be
+copied, a process goes on, unless --within limits that.`,
+	}, func(ctx context.Context, s millracev1.SchedulerServiceClient, refs []*millracev1.WorkerRef) ([]*millracev1.Worker, error) {
+		out, err := s.RestartWorkers(ctx, &millracev1.RestartWorkersRequest{Workers: refs, Reason: a.settings.String("reason"), Timeout: a.within()})
+		return out.GetWorkers(), err
+	})
+	addWithin(cmd)
+	return cmd
+}
+
+func addWithin(cmd *cobra.Command) {
+	cmd.Flags().Duration("within", 0, "end the processes after this time in any case: results that only they have are computed again, or are lost if they were scattered; 0: no limit")
+}
+
+func (a *app) within() *durationpb.Duration {
+	if d := a.settings.Duration("within"); d != 0 {
+		return durationOf(d)
+	}
+	return nil
+}
+
+type order func(context.Context, millracev1.SchedulerServiceClient, []*millracev1.WorkerRef) ([]*millracev1.Worker, error)
+
+// operate completes a command that orders something of workers.
+func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
+	cmd.Args = atLeast(1)
+	rolling := strings.HasPrefix(cmd.Use, "restart")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		wait := (a.settings.Bool("wait") || rolling && len(args) > 1) && !a.settings.Bool("undo")
+		limit := a.settings.Duration("timeout")
+		if wait && a.settings.origin["timeout"] == "default" {
+			limit = 0
+		}
+		return a.callFor(cmd.Context(), limit, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
+			var refs []*millracev1.WorkerRef
+			for _, name := range args {
+				refs = append(refs, workerRef(ctx, s, name))
+			}
+			groups := [][]*millracev1.WorkerRef{refs}
+			if rolling {
+				groups = slices.Collect(slices.Chunk(refs, 1))
+			}
+			out := new(millracev1.ListWorkersResponse)
+			for _, group := range groups {
+				workers, err := give(ctx, s, group)
+				if err == nil && wait {
+					workers, err = drainedWorkers(ctx, c, s, workers)
+				}
+				if err != nil {
+					return err
+				}
+				out.Workers = append(out.Workers, workers...)
+			}
+			return a.print(out, func(w io.Writer, _ bool) { drainTable(w, out.GetWorkers()) })
+		})
+	}
+	cmd.Flags().String("reason", "", "why, for other people")
+	cmd.Flags().Bool("wait", false, "wait for the end of the drain; without --timeout as long as it takes")
+	addTimeout(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+// drainedWorkers waits for the end of drains, and returns the newest processes of the workers.
+// Those that have ended are known for a while.
+func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient, workers []*millracev1.Worker) ([]*millracev1.Worker, error) {
+	if err := c.WaitDrained(ctx, workers...); err != nil {
+		return nil, err
+	}
+	var after []*millracev1.Worker
+	for _, w := range workers {
+		now, err := s.GetWorker(ctx, &millracev1.GetWorkerRequest{Worker: &millracev1.WorkerRef{Worker: &millracev1.WorkerRef_Name{Name: w.GetName()}}})
+		if err != nil {
+			return nil, err
+		}
+		after = append(after, now.GetWorker())
+	}
+	return after, nil
+}
+
+// drainTable shows how far the drains of workers are.
+func drainTable(w io.Writer, workers []*millracev1.Worker) {
+	row(w, "ID", "NAME", "STATE", "DRAIN", "TASKS", "COPIED", "REMAINING", "STAYING")
+	for _, x := range workers {
+		d := x.GetDrain()
+		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), drainPurpose(x), x.GetAssignedTasks(),
+			results(d.GetCopiedObjects(), d.GetCopiedBytes()), results(d.GetRemainingObjects(), d.GetRemainingBytes()), results(d.GetStayingObjects(), d.GetStayingBytes()))
+	}
+	for _, x := range workers {
+		for _, o := range x.GetDrain().GetStaying() {
+			row(w)
+			row(w, fmt.Sprintf("%s stays on %s: %s", o.GetKey(), x.GetName(), o.GetReason()))
+		}
+	}
+}
+
+// drainPurpose describes the drain of a worker in a few words; a dash if there is none.
+func drainPurpose(x *millracev1.Worker) string {
+	d := x.GetDrain()
+	if d == nil {
+		return "-"
+	}
+	text := strings.ToLower(short(d.GetPurpose(), "DRAIN_PURPOSE_"))
+	if d.GetReason() != "" {
+		text += ": " + d.GetReason()
+	}
+	return text
+}
+
+func results(n, bytes uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d (%s)", n, size(bytes))
+}
