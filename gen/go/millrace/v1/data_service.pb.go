@@ -90,7 +90,7 @@ type ObjectHead struct {
 	Object *ObjectRef `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// A serialised Value; tensors and opaque payloads in it refer to frames by index. At most 16 MiB.
 	Header []byte `protobuf:"bytes,2,opt,name=header,proto3" json:"header,omitempty"`
-	// Size of each frame, in bytes.
+	// Size of each frame, in bytes. A writer sets it, too.
 	FrameBytes    []uint64 `protobuf:"varint,3,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1232,7 +1232,8 @@ type TaskUpdate struct {
 	State TaskState `protobuf:"varint,2,opt,name=state,proto3,enum=millrace.v1.TaskState" json:"state,omitempty"`
 	// Size of the object in bytes, if SUCCEEDED.
 	OutputBytes uint64 `protobuf:"varint,3,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// The outcome. Absent while the task has not ended.
+	// The outcome, if the state says that the task has ended. Before that, only `worker_id` may be
+	// set.
 	//
 	// Types that are valid to be assigned to Outcome:
 	//
@@ -1356,7 +1357,7 @@ type TaskUpdate_Error struct {
 type TaskUpdate_WorkerId struct {
 	// SUCCEEDED, and the result is not inline: the number of a worker that holds the object. Read
 	// it there with DataService. LocateObjects returns the address of the worker, and the other
-	// holders.
+	// holders. In a state before the end: the worker of the present attempt.
 	WorkerId uint32 `protobuf:"varint,6,opt,name=worker_id,json=workerId,proto3,oneof"`
 }
 
