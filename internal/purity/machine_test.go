@@ -20,7 +20,7 @@ var bannedInMachines = []struct{ path, why string }{
 	{"golang.org/x/sys", "machines do no IO"},
 	{"context", "a wait is an event that comes later"},
 	{"sync", "a machine has one owner"},
-	{"log", "say it in an effect or the story"},
+	{"log", "say it in an effect or the history"},
 	{"math/rand", "take random picks from a source passed at construction"},
 	{"crypto/rand", "take random picks from a source passed at construction"},
 	{"unsafe", "machines are plain Go"},

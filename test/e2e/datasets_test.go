@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
@@ -66,6 +67,16 @@ func TestDatasetsAreReadInEveryLanguage(t *testing.T) {
 	handmade, err := c.Dataset(ctx, "by-hand")
 	if one, _ := handmade.([]any); err != nil || len(one) != 1 || one[0].(*millrace.Future).TaskID() != list[0].(*millrace.Future).TaskID() {
 		t.Errorf("the dataset of grpcurl is %#v, %v", handmade, err)
+	}
+	listed, errs, code := shared.command(t, "", "get", "datasets", "--namespace", "datasets")
+	if fields := strings.Fields(listed); code != 0 || !slices.Contains(fields, "of-python") || strings.Count(listed, "\n") != 4 {
+		t.Errorf("get datasets: exit code %d\n%s%s", code, listed, errs)
+	}
+	described, errs, code := shared.command(t, "", "describe", "dataset", "of-python", "--namespace", "datasets")
+	for _, part := range list {
+		if code != 0 || !strings.Contains(described, part.(*millrace.Future).Key()) {
+			t.Errorf("describe dataset: exit code %d\n%s%s", code, described, errs)
+		}
 	}
 	for _, name := range []string{"of-go", "of-python", "by-hand"} {
 		if err := c.Unpublish(ctx, name); err != nil {
