@@ -330,6 +330,9 @@ type taskUpdate struct {
 
 // apply applies an update to one future. REQUIRES: table.mu is held.
 func (u *taskUpdate) apply(f *Future) {
+	if (u.state == Failed || u.state == Cancelled) && f.end.Load() != nil {
+		f.end.Store(nil) // so that nobody sees the new state with the old end
+	}
 	f.state.Store(int32(u.state))
 	switch u.state {
 	case Succeeded:
