@@ -133,7 +133,7 @@ func encodeArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
 	return appendMap(b, fieldArgNamed, a.named, in, "argument")
 }
 
-// appendMap appends the entries of a map, sorted by name. what is what errors call an entry.
+// appendMap appends the entries of a map, sorted by name. Errors use the text what for an entry.
 func appendMap(b []byte, field protowire.Number, m map[string]any, in *inputList, what string) ([]byte, error) {
 	names := make([]string, 0, len(m))
 	for name := range m {

@@ -307,7 +307,7 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 		into.Outcome = &pb.TaskUpdate_Error{Error: taskErrorTo(u.Err)}
 	case u.Inline != nil:
 		into.Outcome = &pb.TaskUpdate_InlineResult{InlineResult: u.Inline}
-	case u.Worker != 0:
+	case u.State == sched.TaskSucceeded && u.Worker != 0:
 		into.Outcome = &pb.TaskUpdate_WorkerId{WorkerId: uint32(u.Worker)}
 	}
 	into.Generation = uint32(u.Generation)

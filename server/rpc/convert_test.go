@@ -431,3 +431,14 @@ func TestStatusesAreThoseOfTheAPI(t *testing.T) {
 		t.Errorf("the API has %d statuses, the machine %d", n, len(sched.Statuses()))
 	}
 }
+
+// A worker is an outcome only if it holds the result: an assigned task has none.
+func TestOnlySucceededTasksHaveAHolder(t *testing.T) {
+	for state, want := range map[sched.TaskState]uint32{sched.TaskAssigned: 0, sched.TaskRunning: 0, sched.TaskSucceeded: 3} {
+		update := &pb.TaskUpdate{}
+		updateTo(&sched.Update{Task: 1, State: state, Worker: 3}, update)
+		if got := update.GetWorkerId(); got != want {
+			t.Errorf("%v: worker %d, want %d", state, got, want)
+		}
+	}
+}

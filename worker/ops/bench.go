@@ -106,7 +106,7 @@ func benchOps() []*Op {
 				{Name: "times", Type: IntType, Doc: "the number of attempts that fail; null means all of them"},
 			},
 			Result: "null, from an attempt that does not fail",
-			Errors: []string{"OP_FAILED with the message: what it is for"},
+			Errors: []string{"OP_FAILED with the message: the op exists for this error"},
 			Example: Example{[]string{
 				`{"key": "fail", "op": "bench.fail", "args": ["no luck"], "kwargs": {"times": 1}, "options": {"maxRetries": 1}}`,
 			}, "null"},

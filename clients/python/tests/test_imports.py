@@ -1,4 +1,4 @@
-"""The order of this package's modules: who imports whom."""
+"""The import order of this package's modules: no circles, and imports only at the top."""
 
 from __future__ import annotations
 
