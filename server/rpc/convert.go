@@ -282,7 +282,7 @@ func deathFrom(d *pb.WorkerDeath) schedapi.Death {
 func clientTo(c *schedapi.Client) *pb.Client {
 	return &pb.Client{
 		ClientId: uint64(c.ID), Name: c.Name, Namespace: c.Namespace, Origin: c.Origin, LeaseTtl: durationpb.New(c.TTL),
-		OpenTime: timeTo(c.OpenedAt), LastSeenTime: timeTo(c.LastSeenAt), HeldTasks: c.HeldTasks, Revision: c.Revision,
+		CreateTime: timeTo(c.OpenedAt), LastSeenTime: timeTo(c.LastSeenAt), HeldTasks: c.HeldTasks, Revision: c.Revision,
 	}
 }
 

@@ -188,7 +188,7 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 		return a.print(out, func(w io.Writer, _ bool) {
 			row(w, "ID", "NAME", "NAMESPACE", "ORIGIN", "HOLDS", "AGE", "LAST SEEN")
 			for _, c := range out.GetClients() {
-				row(w, fmt.Sprintf("c%d", c.GetClientId()), c.GetName(), c.GetNamespace(), c.GetOrigin(), c.GetHeldTasks(), age(c.GetOpenTime()), age(c.GetLastSeenTime()))
+				row(w, fmt.Sprintf("c%d", c.GetClientId()), c.GetName(), c.GetNamespace(), c.GetOrigin(), c.GetHeldTasks(), age(c.GetCreateTime()), age(c.GetLastSeenTime()))
 			}
 		})
 	case "datasets", "dataset":

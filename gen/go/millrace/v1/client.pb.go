@@ -41,7 +41,7 @@ type Client struct {
 	// Time from the last message to the end of the lease.
 	LeaseTtl *durationpb.Duration `protobuf:"bytes,5,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
 	// Time at which it was opened.
-	OpenTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=open_time,json=openTime,proto3" json:"open_time,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Time at which the last message arrived.
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
 	// Number of tasks that it holds.
@@ -117,9 +117,9 @@ func (x *Client) GetLeaseTtl() *durationpb.Duration {
 	return nil
 }
 
-func (x *Client) GetOpenTime() *timestamppb.Timestamp {
+func (x *Client) GetCreateTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.OpenTime
+		return x.CreateTime
 	}
 	return nil
 }
@@ -574,14 +574,15 @@ var File_millrace_v1_client_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_client_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/client.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19millrace/v1/cluster.proto\"\xdd\x02\n" +
+	"\x18millrace/v1/client.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19millrace/v1/cluster.proto\"\xe1\x02\n" +
 	"\x06Client\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06origin\x18\x04 \x01(\tR\x06origin\x126\n" +
-	"\tlease_ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x127\n" +
-	"\topen_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bopenTime\x12@\n" +
+	"\tlease_ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12;\n" +
+	"\vcreate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12@\n" +
 	"\x0elast_seen_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\x12\x1d\n" +
 	"\n" +
 	"held_tasks\x18\b \x01(\x04R\theldTasks\x12\x1a\n" +
@@ -643,7 +644,7 @@ var file_millrace_v1_client_proto_goTypes = []any{
 }
 var file_millrace_v1_client_proto_depIdxs = []int32{
 	9,  // 0: millrace.v1.Client.lease_ttl:type_name -> google.protobuf.Duration
-	10, // 1: millrace.v1.Client.open_time:type_name -> google.protobuf.Timestamp
+	10, // 1: millrace.v1.Client.create_time:type_name -> google.protobuf.Timestamp
 	10, // 2: millrace.v1.Client.last_seen_time:type_name -> google.protobuf.Timestamp
 	9,  // 3: millrace.v1.OpenClientRequest.lease_ttl:type_name -> google.protobuf.Duration
 	0,  // 4: millrace.v1.OpenClientResponse.client:type_name -> millrace.v1.Client

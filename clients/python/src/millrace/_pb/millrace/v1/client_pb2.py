@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from millrace._pb.millrace.v1 import cluster_pb2 as millrace_dot_v1_dot_cluster__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/client.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19millrace/v1/cluster.proto\"\xdd\x02\n\x06\x43lient\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n\x06origin\x18\x04 \x01(\tR\x06origin\x12\x36\n\tlease_ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12\x37\n\topen_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08openTime\x12@\n\x0elast_seen_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0clastSeenTime\x12\x1d\n\nheld_tasks\x18\x08 \x01(\x04R\theldTasks\x12\x1a\n\x08revision\x18\t \x01(\x04R\x08revision\"\xce\x01\n\x11OpenClientRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x36\n\tlease_ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12\x1f\n\x0b\x61pi_version\x18\x04 \x01(\tR\napiVersion\x12\x16\n\x06origin\x18\x05 \x01(\tR\x06origin\x12\x16\n\x06worker\x18\x06 \x01(\tR\x06worker\"u\n\x12OpenClientResponse\x12+\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x13.millrace.v1.ClientR\x06\x63lient\x12\x32\n\x07\x63luster\x18\x02 \x01(\x0b\x32\x18.millrace.v1.ClusterInfoR\x07\x63luster\"1\n\x12RenewClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13RenewClientResponse\"1\n\x12\x43loseClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13\x43loseClientResponse\"P\n\x12ListClientsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"l\n\x13ListClientsResponse\x12-\n\x07\x63lients\x18\x01 \x03(\x0b\x32\x13.millrace.v1.ClientR\x07\x63lients\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/client.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19millrace/v1/cluster.proto\"\xe1\x02\n\x06\x43lient\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n\x06origin\x18\x04 \x01(\tR\x06origin\x12\x36\n\tlease_ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12;\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12@\n\x0elast_seen_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0clastSeenTime\x12\x1d\n\nheld_tasks\x18\x08 \x01(\x04R\theldTasks\x12\x1a\n\x08revision\x18\t \x01(\x04R\x08revision\"\xce\x01\n\x11OpenClientRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x36\n\tlease_ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08leaseTtl\x12\x1f\n\x0b\x61pi_version\x18\x04 \x01(\tR\napiVersion\x12\x16\n\x06origin\x18\x05 \x01(\tR\x06origin\x12\x16\n\x06worker\x18\x06 \x01(\tR\x06worker\"u\n\x12OpenClientResponse\x12+\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x13.millrace.v1.ClientR\x06\x63lient\x12\x32\n\x07\x63luster\x18\x02 \x01(\x0b\x32\x18.millrace.v1.ClusterInfoR\x07\x63luster\"1\n\x12RenewClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13RenewClientResponse\"1\n\x12\x43loseClientRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\"\x15\n\x13\x43loseClientResponse\"P\n\x12ListClientsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"l\n\x13ListClientsResponse\x12-\n\x07\x63lients\x18\x01 \x03(\x0b\x32\x13.millrace.v1.ClientR\x07\x63lients\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageTokenB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
   _globals['_CLIENT']._serialized_start=134
-  _globals['_CLIENT']._serialized_end=483
-  _globals['_OPENCLIENTREQUEST']._serialized_start=486
-  _globals['_OPENCLIENTREQUEST']._serialized_end=692
-  _globals['_OPENCLIENTRESPONSE']._serialized_start=694
-  _globals['_OPENCLIENTRESPONSE']._serialized_end=811
-  _globals['_RENEWCLIENTREQUEST']._serialized_start=813
-  _globals['_RENEWCLIENTREQUEST']._serialized_end=862
-  _globals['_RENEWCLIENTRESPONSE']._serialized_start=864
-  _globals['_RENEWCLIENTRESPONSE']._serialized_end=885
-  _globals['_CLOSECLIENTREQUEST']._serialized_start=887
-  _globals['_CLOSECLIENTREQUEST']._serialized_end=936
-  _globals['_CLOSECLIENTRESPONSE']._serialized_start=938
-  _globals['_CLOSECLIENTRESPONSE']._serialized_end=959
-  _globals['_LISTCLIENTSREQUEST']._serialized_start=961
-  _globals['_LISTCLIENTSREQUEST']._serialized_end=1041
-  _globals['_LISTCLIENTSRESPONSE']._serialized_start=1043
-  _globals['_LISTCLIENTSRESPONSE']._serialized_end=1151
+  _globals['_CLIENT']._serialized_end=487
+  _globals['_OPENCLIENTREQUEST']._serialized_start=490
+  _globals['_OPENCLIENTREQUEST']._serialized_end=696
+  _globals['_OPENCLIENTRESPONSE']._serialized_start=698
+  _globals['_OPENCLIENTRESPONSE']._serialized_end=815
+  _globals['_RENEWCLIENTREQUEST']._serialized_start=817
+  _globals['_RENEWCLIENTREQUEST']._serialized_end=866
+  _globals['_RENEWCLIENTRESPONSE']._serialized_start=868
+  _globals['_RENEWCLIENTRESPONSE']._serialized_end=889
+  _globals['_CLOSECLIENTREQUEST']._serialized_start=891
+  _globals['_CLOSECLIENTREQUEST']._serialized_end=940
+  _globals['_CLOSECLIENTRESPONSE']._serialized_start=942
+  _globals['_CLOSECLIENTRESPONSE']._serialized_end=963
+  _globals['_LISTCLIENTSREQUEST']._serialized_start=965
+  _globals['_LISTCLIENTSREQUEST']._serialized_end=1045
+  _globals['_LISTCLIENTSRESPONSE']._serialized_start=1047
+  _globals['_LISTCLIENTSRESPONSE']._serialized_end=1155
 # @@protoc_insertion_point(module_scope)

@@ -12,13 +12,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Client(_message.Message):
-    __slots__ = ("client_id", "name", "namespace", "origin", "lease_ttl", "open_time", "last_seen_time", "held_tasks", "revision")
+    __slots__ = ("client_id", "name", "namespace", "origin", "lease_ttl", "create_time", "last_seen_time", "held_tasks", "revision")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_FIELD_NUMBER: _ClassVar[int]
-    OPEN_TIME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_TIME_FIELD_NUMBER: _ClassVar[int]
     HELD_TASKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -27,11 +27,11 @@ class Client(_message.Message):
     namespace: str
     origin: str
     lease_ttl: _duration_pb2.Duration
-    open_time: _timestamp_pb2.Timestamp
+    create_time: _timestamp_pb2.Timestamp
     last_seen_time: _timestamp_pb2.Timestamp
     held_tasks: int
     revision: int
-    def __init__(self, client_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., origin: _Optional[str] = ..., lease_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., open_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., held_tasks: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., origin: _Optional[str] = ..., lease_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., held_tasks: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class OpenClientRequest(_message.Message):
     __slots__ = ("name", "namespace", "lease_ttl", "api_version", "origin", "worker")
