@@ -621,3 +621,23 @@ func BenchmarkTaskCycle(b *testing.B) {
 		must(err)
 	}
 }
+
+// A merged reservation holds an object once, so a dropped object is freed at once.
+func TestMergedReservationHoldsAnInputOnce(t *testing.T) {
+	x := newTester(t, 16*mib)
+	x.make(1, mib)
+	ask := func() ReservationID {
+		id, _ := x.ask(Request{Holder: task(2), Bytes: []uint64{mib}, Inputs: []ObjectID{obj(1)}}, 0)
+		return id
+	}
+	from, into := ask(), ask()
+	if err := x.l.Merge(from, into); err != nil {
+		t.Fatal(err)
+	}
+	x.granted = slices.DeleteFunc(x.granted, func(id ReservationID) bool { return id == from })
+	out, err := x.l.Drop(obj(1))
+	if err != nil || !slices.Equal(out, []Effect{Freed{obj(1)}}) {
+		t.Errorf("drop: %v, %v", out, err)
+	}
+	x.check()
+}

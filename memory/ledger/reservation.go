@@ -436,7 +436,13 @@ func (l *Ledger) Merge(from, into ReservationID) error {
 	}
 	b.blocks = append(b.blocks, a.blocks...)
 	b.bytes += a.bytes
-	b.holds = append(b.holds, a.holds...)
+	for _, o := range a.holds {
+		if slices.Contains(b.holds, o) {
+			l.unhold(o)
+		} else {
+			b.holds = append(b.holds, o)
+		}
+	}
 	a.blocks, a.holds = nil, nil
 	l.forgetReservation(a)
 	l.log.add(fmt.Sprintf("merged into reservation %d", into), ObjectID{}, from, a.bytes)
