@@ -212,12 +212,12 @@ func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
 		if e.refs != n || e.busy != busy[e] {
 			return fmt.Errorf("ledger: extent %v counts %d references, %d of them held, and has %d and %d", e.places, e.refs, e.busy, n, busy[e])
 		}
-		if use, effort := e.wanted(); n > 0 && (use != e.use || effort != e.effort) {
+		if use, effort := e.need(); n > 0 && (use != e.use || effort != e.effort) {
 			return fmt.Errorf("ledger: extent %v is needed at rank %d with effort %d, noted as %d and %d", e.places, use, effort, e.use, e.effort)
 		}
 		for i, t := range l.tiers {
 			p := e.places[i]
-			if in := l.role(e, i); in != e.victims[i] {
+			if in := l.victimHeap(e, i); in != e.victims[i] {
 				return fmt.Errorf("ledger: extent %v is in the wrong heap of tier %d", e.places, i)
 			} else if in != nil {
 				count++

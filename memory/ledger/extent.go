@@ -100,9 +100,9 @@ func (e *extent) clean(i int) bool {
 	return false
 }
 
-// spare says whether all its objects are unpinned copies of peers' objects, so that they can be
+// droppable says whether all its objects are unpinned copies of peers' objects, so that they can be
 // dropped.
-func (e *extent) spare() bool {
+func (e *extent) droppable() bool {
 	for _, o := range e.owners {
 		if !o.copied || o.state != Sealed || len(o.pins) > 0 {
 			return false
@@ -326,7 +326,7 @@ func (l *Ledger) begin(e *extent, from, to int, offset uint64) *transfer {
 // writeOut starts to write an extent to a tier below. offset is its allocated place there.
 func (l *Ledger) writeOut(e *extent, from, to int, offset uint64, why string, out []Effect) []Effect {
 	x := l.begin(e, from, to, offset)
-	l.tell(e, "leaving "+l.tiers[from].Name+" for "+l.tiers[to].Name+": "+why)
+	l.logEach(e, "leaving "+l.tiers[from].Name+" for "+l.tiers[to].Name+": "+why)
 	return append(out, WriteOut{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{to, e.frame(to)}})
 }
 
@@ -334,12 +334,12 @@ func (l *Ledger) writeOut(e *extent, from, to int, offset uint64, why string, ou
 func (l *Ledger) readIn(e *extent, offset uint64, out []Effect) []Effect {
 	from := e.best()
 	x := l.begin(e, from, 0, offset)
-	l.tell(e, "coming from "+l.tiers[from].Name)
+	l.logEach(e, "coming from "+l.tiers[from].Name)
 	return append(out, ReadIn{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{0, e.frame(0)}, Sum: e.sum})
 }
 
-// tell adds a line to the history of each object of an extent.
-func (l *Ledger) tell(e *extent, verb string) {
+// logEach adds a line to the history of each object of an extent.
+func (l *Ledger) logEach(e *extent, verb string) {
 	for _, o := range e.owners {
 		l.log.add(verb, o.id, 0, e.bytes)
 	}
@@ -360,7 +360,7 @@ func (l *Ledger) WriteEnded(now time.Time, ticket Ticket, sum uint32, err error)
 	t.writes--
 	if err != nil {
 		out = l.vacate(e, x.to, out)
-		l.tell(e, "stays: could not be written to "+t.Name)
+		l.logEach(e, "stays: could not be written to "+t.Name)
 		// Other writes that were in progress when the first one failed do not extend the backoff.
 		if t.failed == nil || t.trying {
 			t.backoff = min(max(2*t.backoff, firstBackoff), longestBackoff)
@@ -402,7 +402,7 @@ func (l *Ledger) ReadEnded(ticket Ticket, err error) []Effect {
 		l.settlePlaces(e, before)
 		l.tiers[x.from].inBytes += e.bytes
 	} else {
-		l.tell(e, "could not be read from "+l.tiers[x.from].Name)
+		l.logEach(e, "could not be read from "+l.tiers[x.from].Name)
 		out = l.vacate(e, x.from, out)
 		if e.refs > 0 && e.best() > 0 {
 			// Another tier has a copy, too. Use the same place in the slab for the second read.
@@ -517,15 +517,15 @@ func (l *Ledger) Cost(id ObjectID, took time.Duration) {
 	}
 }
 
-// dearest is the effort of an object that cannot be computed again.
-const dearest = 64
+// maxEffort is the effort of an object that cannot be computed again.
+const maxEffort = 64
 
 // effort returns a measure of the time to compute the object again for each MiB that this frees.
 // One step is a factor of four, so that random differences of run time do not override the order by
 // last use.
 func (o *object) effort() int {
 	if !o.known || o.state == Building {
-		return dearest
+		return maxEffort
 	}
 	var bytes uint64
 	for _, f := range o.frames {

@@ -13,7 +13,7 @@ import (
 // historyLen is the number of transitions in the history, over all objects.
 const historyLen = 1024
 
-// history is the history: a ring buffer of the last transitions.
+// history is a ring buffer of the last transitions of all objects and reservations.
 type history struct {
 	ring []transition
 	next uint64
@@ -38,13 +38,13 @@ type transition struct {
 type party uint8
 
 const (
-	nobody party = iota
-	pinner       // the pin
-	leaser       // the pin's holder
+	noParty    party = iota
+	pinParty         // the pin
+	leaseParty       // the pin's holder
 )
 
 func (h *history) pin(verb string, p Pin, o ObjectID) {
-	h.put(transition{verb: verb, by: pinner, pin: p, object: o})
+	h.put(transition{verb: verb, by: pinParty, pin: p, object: o})
 }
 
 func (h *history) add(verb string, o ObjectID, r ReservationID, n uint64) {
@@ -76,11 +76,11 @@ func (l *Ledger) History(id ObjectID) []string {
 		}
 		line := fmt.Sprintf("#%d %s", t.seq, t.verb)
 		switch t.by {
-		case pinner:
+		case pinParty:
 			line += " " + t.pin.String()
-		case leaser:
+		case leaseParty:
 			line += " " + t.pin.Holder.String()
-		case nobody:
+		case noParty:
 		}
 		if t.n != 0 {
 			line += fmt.Sprintf(" %d", t.n)
@@ -123,7 +123,7 @@ type Holding struct {
 // String describes the holding briefly, for an error message.
 func (h Holding) String() string {
 	if h.Object == (ObjectID{}) {
-		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder.Words(), size(h.Bytes))
+		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder.Describe(), size(h.Bytes))
 	}
 	notes := []string{h.State.String()}
 	if h.SharedBytes > 0 {
@@ -134,7 +134,7 @@ func (h Holding) String() string {
 			notes = append(notes, fmt.Sprintf("%d more pins", len(h.Pins)-i))
 			break
 		}
-		notes = append(notes, "pinned as "+p.Words())
+		notes = append(notes, "pinned as "+p.Describe())
 	}
 	if h.Leases > 0 {
 		notes = append(notes, fmt.Sprintf("%d read leases", h.Leases))

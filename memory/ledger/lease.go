@@ -41,7 +41,7 @@ func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time)
 	o.leases++
 	l.countLease(o, 1)
 	l.hold(o)
-	l.log.put(transition{verb: "leased to", by: leaser, pin: Pin{Holder: h}, object: id, n: uint64(e.ID)})
+	l.log.put(transition{verb: "leased to", by: leaseParty, pin: Pin{Holder: h}, object: id, n: uint64(e.ID)})
 	l.verify()
 	return e.ID, nil
 }

@@ -20,7 +20,7 @@
 // leaving: it is being written to the next tier and stays usable meanwhile. Each extent has at most
 // one transfer in progress.
 //
-// Bytes leave a tier when a request needs the room. Bytes are also written ahead: when the bytes
+// Bytes leave a tier when a request needs the room. Bytes are also spilled early: when the bytes
 // without a copy below exceed the tier's high watermark, they are written to the tier below until
 // they are under the low watermark. That does not free the room; the room is taken only when it is
 // needed. The victim is the extent that is needed last, by the ranks of the task graph: first the
@@ -160,8 +160,8 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%c%d", letters[kind], h.ID)
 }
 
-// Words names the holder in error messages, as in "task t42" or "executor 1".
-func (h Holder) Words() string {
+// Describe names the holder in error messages, as in "task t42" or "executor 1".
+func (h Holder) Describe() string {
 	switch {
 	case h.Kind == HolderTask:
 		return "task " + ids.TaskID(h.ID).String()
@@ -202,7 +202,7 @@ type Config struct {
 	// HeaderBytes is the size of the header at offset 0, which is never allocated. A host slab has
 	// memory.HeaderBytes there.
 	HeaderBytes uint64
-	// HighBytes and LowBytes are the slab's watermarks for writing ahead: when more than HighBytes
+	// HighBytes and LowBytes are the slab's watermarks for early spilling: when more than HighBytes
 	// have no copy below, bytes are written until only LowBytes have none. 0 means seven eighths
 	// and three quarters of the slab. The other tiers with a tier below always use these fractions
 	// of their own size.
@@ -341,9 +341,9 @@ type (
 		Ticket Ticket
 		Region Region
 	}
-	// Evicted: a copy of a peer's object was dropped to make room. A Freed effect is emitted as
+	// CopyDropped: a copy of a peer's object was dropped to make room. A Freed effect is emitted as
 	// well.
-	Evicted struct{ Object ObjectID }
+	CopyDropped struct{ Object ObjectID }
 	// Lost: an object could not be read back and cannot be used any more. Freed follows when its
 	// last pin is gone.
 	Lost struct {
@@ -369,7 +369,7 @@ func (PunchHoles) effect()   {}
 func (WriteOut) effect()     {}
 func (ReadIn) effect()       {}
 func (Discard) effect()      {}
-func (Evicted) effect()      {}
+func (CopyDropped) effect()  {}
 func (Lost) effect()         {}
 func (TierFailed) effect()   {}
 
@@ -476,41 +476,11 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 		l.log.add("reservation timed out", ObjectID{}, r.id, r.bytes)
 		out = append(out, Refused{Reservation: r.id, Err: fmt.Errorf(
 			"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free%s); free results, use fewer threads, or raise --memory-limit; largest holders: %s",
-			r.id, size(r.bytes), r.holder.Words(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
+			r.id, size(r.bytes), r.holder.Describe(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
 		if i == 0 {
 			out = l.serve(out)
 		}
 	}
-	l.verify()
-	return out
-}
-
-// HolderGone ends everything that a party kept: its pins, its read leases and its reservations,
-// with the objects being built in them. It is called when an executor died, a peer was declared
-// lost or a client left.
-// REQUIRES: the party can no longer write to the slab.
-func (l *Ledger) HolderGone(h Holder) []Effect {
-	var out []Effect
-	// sorted: by id.
-	for _, id := range sortedKeys(l.leases) {
-		if e := l.leases[id]; e.Holder == h {
-			out = l.endLease(e, "lease holder gone", out)
-		}
-	}
-	for _, o := range l.sorted() {
-		before := len(o.pins)
-		l.dropPins(o, h)
-		if len(o.pins) != before {
-			l.log.add("pin holder gone", o.id, 0, h.ID)
-			out = l.settle(o, out)
-		}
-	}
-	for _, id := range sortedKeys(l.reservations) {
-		if r := l.reservations[id]; r.holder == h {
-			out = l.release(r, out)
-		}
-	}
-	out = l.serve(out)
 	l.verify()
 	return out
 }

@@ -198,21 +198,7 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 					t.Fatalf("after Expire at %v something was due at %v", x.now, at)
 				}
 			},
-			"gone": func(t *rapid.T) {
-				h := holder(t)
-				gone := func(id ReservationID) bool {
-					r := x.l.reservations[id]
-					return r != nil && r.holder == h
-				}
-				x.queue = slices.DeleteFunc(x.queue, gone)
-				x.granted = slices.DeleteFunc(x.granted, gone)
-				for id := range x.loading {
-					if gone(id) {
-						delete(x.loading, id)
-					}
-				}
-				x.effects(x.l.HolderGone(h))
-			},
+			"gone":    func(t *rapid.T) { x.holderGone(holder(t)) },
 			"trim":    func(t *rapid.T) { x.effects(x.l.Trim(rapid.Uint64Range(0, limit).Draw(t, "keep"))) },
 			"punched": func(t *rapid.T) { x.effects(x.l.Punched(rapid.Bool().Draw(t, "ok"))) },
 			"":        func(t *rapid.T) { x.check() },
@@ -289,14 +275,14 @@ func TestHoldersAreNamedInWords(t *testing.T) {
 		"task t42": task(42), "worker w3": {HolderWorker, 3}, "executor 0": {HolderExecutor, 0},
 		"a client": {HolderClient, 0}, "a client that writes t9": {HolderClient, 9}, "an unknown holder": {},
 	} {
-		if got := holder.Words(); got != want {
+		if got := holder.Describe(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	for want, pin := range map[string]Pin{
 		"input of task t42/a1": {Reason: PinInput, Holder: task(42), Attempt: 1}, "executor 7": {Reason: PinExecutor, Holder: Holder{HolderExecutor, 7}},
 	} {
-		if got := pin.Words(); got != want {
+		if got := pin.Describe(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -431,8 +417,8 @@ func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
 	if held, out := x.l.EndLease(x.now.Add(10), late); held || len(out) != 0 {
 		t.Errorf("a lease ended at its deadline: held %v, %v", held, out)
 	}
-	if out := x.l.HolderGone(Holder{HolderExecutor, 1}); len(out) != 0 {
-		t.Errorf("freed under a read lease: %v", out)
+	if out, err := x.l.Unpin(obj(1), Pin{Reason: PinExecutor, Holder: Holder{HolderExecutor, 1}}); err != nil || len(out) != 0 {
+		t.Errorf("freed under a read lease: %v, %v", out, err)
 	}
 	if held, out := x.l.EndLease(x.now.Add(20), kept); !held || !slices.Equal(out, []Effect{Freed{obj(1)}}) {
 		t.Errorf("the last lease: held %v, %v", held, out)

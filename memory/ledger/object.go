@@ -45,8 +45,6 @@ type Reason uint8
 const (
 	// PinInput: a task assigned here will read it.
 	PinInput Reason = iota + 1
-	// PinPublish: it is being sent to others, or a client asked to keep it here.
-	PinPublish
 	// PinExecutor: an executor process has it open.
 	PinExecutor
 	// PinQueued: a task assigned here waits to read it. Unlike the other reasons, this one does not
@@ -59,8 +57,6 @@ func (r Reason) String() string {
 	switch r {
 	case PinInput:
 		return "input"
-	case PinPublish:
-		return "publish"
 	case PinExecutor:
 		return "executor"
 	case PinQueued:
@@ -88,11 +84,11 @@ func (p Pin) same(b Pin) bool {
 
 func (p Pin) inPlace() bool { return p.Reason != PinQueued }
 
-// Words describes the pin in error messages, as in "input of task t42/a1".
-func (p Pin) Words() string {
-	text := p.Reason.String() + " of " + p.Holder.Words()
+// Describe describes the pin in error messages, as in "input of task t42/a1".
+func (p Pin) Describe() string {
+	text := p.Reason.String() + " of " + p.Holder.Describe()
 	if p.Reason == PinExecutor && p.Holder.Kind == HolderExecutor {
-		text = p.Holder.Words()
+		text = p.Holder.Describe()
 	}
 	if p.Attempt != 0 {
 		text += "/" + p.Attempt.String()
@@ -498,14 +494,6 @@ func (l *Ledger) dropPin(o *object, i int) {
 	}
 }
 
-func (l *Ledger) dropPins(o *object, h Holder) {
-	for i := len(o.pins) - 1; i >= 0; i-- {
-		if o.pins[i].Holder == h {
-			l.dropPin(o, i)
-		}
-	}
-}
-
 // sealed returns an object, or an error if it is not Sealed.
 func (l *Ledger) sealed(id ObjectID) (*object, error) {
 	o := l.objects[id]
@@ -524,7 +512,7 @@ func (l *Ledger) settle(o *object, out []Effect) []Effect {
 		return out
 	}
 	if o.held > 0 && o.inSlab() {
-		l.letGo(o)
+		l.endHolds(o)
 	}
 	if o.held > 0 {
 		return out
@@ -532,10 +520,10 @@ func (l *Ledger) settle(o *object, out []Effect) []Effect {
 	return l.free(o, out)
 }
 
-// letGo removes a dropped object from the holds of granted reservations, so that it can be freed at
-// once. A reservation may live on after its task, while a transfer into it is in progress.
+// endHolds removes a dropped object from the holds of granted reservations, so that it can be freed
+// at once. A reservation may live on after its task, while a transfer into it is in progress.
 // Meanwhile the object may be wanted and fetched again, and then its id must be free.
-func (l *Ledger) letGo(o *object) {
+func (l *Ledger) endHolds(o *object) {
 	// order-free: each reservation loses the same object.
 	for _, r := range l.reservations {
 		if i := slices.Index(r.holds, o); i >= 0 {

@@ -17,7 +17,7 @@ type ReservationID uint64
 // Request asks for memory: all of it or nothing.
 type Request struct {
 	ID ReservationID
-	// Holder is the party that will use it, for error messages and HolderGone.
+	// Holder is the party that will use it, for error messages.
 	Holder Holder
 	// Bytes are the sizes of the blocks, one for each expected frame.
 	Bytes []uint64
@@ -60,13 +60,13 @@ type reservation struct {
 	}
 }
 
-// Standing is the progress of a reservation.
-type Standing uint8
+// Progress says how far a reservation has come.
+type Progress uint8
 
-// The standings.
+// The stages of a reservation.
 const (
 	// Waiting: it is in the queue and holds nothing.
-	Waiting Standing = iota
+	Waiting Progress = iota
 	// Loading: it is granted, and inputs are being read back.
 	Loading
 	// Ready: it is granted, and its inputs are in the slab.
@@ -76,7 +76,7 @@ const (
 // Reserve sets memory aside. If the result is Waiting, Granted or Refused will follow; if it is
 // Loading, Loaded or LoadFailed will follow. A request without bytes and inputs is granted at once.
 // The effects must be carried out even if there is an error: other bytes may have left the slab.
-func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, err error) {
+func (l *Ledger) Reserve(now time.Time, q Request) (s Progress, out []Effect, err error) {
 	if _, taken := l.reservations[q.ID]; taken {
 		return Waiting, nil, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
 	}
@@ -119,10 +119,10 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 		// A caller that does not wait asks again, in a loop. To list the largest holders each time
 		// would cost more than the memory is worth.
 		l.verify()
-		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder.Words(), ErrNoRoom)
+		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder.Describe(), ErrNoRoom)
 	case !wait:
 		err = fmt.Errorf("ledger: reservation %d of %s for %s: %w now (%s of %s free%s, %d waiting); largest holders: %s",
-			q.ID, size(r.bytes), q.Holder.Words(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
+			q.ID, size(r.bytes), q.Holder.Describe(), ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
 		l.verify()
 		return Waiting, out, err
 	default:
@@ -130,7 +130,7 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 		l.log.add("waits for room", ObjectID{}, r.id, r.bytes)
 	}
 	l.reservations[r.id] = r
-	out = l.writeAhead(out)
+	out = l.spillEarly(out)
 	l.verify()
 	return s, out, nil
 }
@@ -158,7 +158,7 @@ func (l *Ledger) tooLarge(q Request) error {
 		count = fmt.Sprintf("%d blocks", blocks)
 	}
 	return fmt.Errorf("%s needs %s at once, inputs included, in %s: %w, which has %s, even when it is empty (each block takes a multiple of %s, and from %s on it is aligned to %s); use smaller chunks or raise --memory-limit",
-		q.Holder.Words(), size(sum), count, ErrTooLarge, size(l.config.SizeBytes), size(alloc.Granule), size(alloc.BigBytes), size(alloc.HugeBytes))
+		q.Holder.Describe(), size(sum), count, ErrTooLarge, size(l.config.SizeBytes), size(alloc.Granule), size(alloc.BigBytes), size(alloc.HugeBytes))
 }
 
 // fitsEmpty says whether an empty slab could grant the reservation, by trying it. Grants allocate
@@ -421,7 +421,7 @@ func (l *Ledger) serve(out []Effect) []Effect {
 		l.log.add("reserved after waiting", ObjectID{}, r.id, r.bytes)
 		out = append(out, Granted{Reservation: r.id, Loading: r.loading > 0})
 	}
-	return l.writeAhead(out)
+	return l.spillEarly(out)
 }
 
 // Merge moves the rest of a granted reservation into another one, whose task needs more than it
@@ -472,9 +472,9 @@ func (l *Ledger) Hold(id ReservationID, oid ObjectID) error {
 // Allocate makes frames of a Building object out of a granted reservation, one per size. It creates
 // the object if necessary; without sizes it does only that. A frame comes from the smallest block
 // of the reservation that is large enough. If there is none, free memory beyond the reservation is
-// used, ahead of the queue, because a running task frees its memory sooner than a waiting one. If
-// there is no such memory, ErrOutgrown names the largest holders. Either all frames are made or
-// none.
+// used, before the waiting reservations get it, because a running task frees its memory sooner than
+// a waiting one. If there is no such memory, ErrOutgrown names the largest holders. Either all
+// frames are made or none.
 func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]memory.Frame, error) {
 	r, o, err := l.buildable(id, oid)
 	if err != nil {
@@ -547,7 +547,7 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 }
 
 // Adopt gives a Building object a new id and its reservation a new holder. It is used for memory
-// that was reserved ahead of time, before the task was known.
+// that was reserved before the task was known.
 // REQUIRES: no other party knows the object by its old id.
 func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
 	r, o, err := l.buildable(id, oid)

@@ -181,9 +181,9 @@ func (x *tester) effects(list []Effect) {
 			if o, ok := x.l.Lookup(e.Object); ok && o.State == Sealed {
 				x.t.Fatalf("object %s is lost and sealed", e.Object)
 			}
-		case Evicted:
+		case CopyDropped:
 			if o, ok := x.l.Lookup(e.Object); ok {
-				x.t.Fatalf("object %s was evicted and is %s", e.Object, o.State)
+				x.t.Fatalf("object %s was dropped as a copy and is %s", e.Object, o.State)
 			}
 		case WriteOut, ReadIn, Discard:
 			x.io = append(x.io, e)
@@ -257,16 +257,16 @@ func (x *tester) ask(q Request, wait time.Duration) (ReservationID, bool) {
 	x.next++
 	id := ReservationID(x.next)
 	q.ID, q.Deadline = id, x.now.Add(wait)
-	standing, out, err := x.l.Reserve(x.now, q)
+	progress, out, err := x.l.Reserve(x.now, q)
 	switch {
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom) && wait <= 0:
 		x.effects(out)
 		return 0, false
 	case err != nil:
 		x.t.Fatal(err)
-	case standing != Waiting:
+	case progress != Waiting:
 		x.granted = append(x.granted, id)
-		if standing == Loading {
+		if progress == Loading {
 			x.loading[id] = true
 		}
 	case q.Urgent:
@@ -279,7 +279,7 @@ func (x *tester) ask(q Request, wait time.Duration) (ReservationID, bool) {
 		x.queue = append(x.queue, id)
 	}
 	x.effects(out)
-	return id, standing != Waiting
+	return id, progress != Waiting
 }
 
 func (x *tester) release(id ReservationID) {
@@ -309,6 +309,36 @@ func (x *tester) make(n int, sizes ...uint64) []memory.Frame {
 	return frames
 }
 
+func (x *tester) unpin(id ObjectID, p Pin) {
+	out, err := x.l.Unpin(id, p)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.effects(out)
+}
+
+// holderGone ends all that a party keeps: its leases, its pins and its reservations.
+func (x *tester) holderGone(h Holder) {
+	for _, id := range sortedKeys(x.l.leases) {
+		if e := x.l.leases[id]; e.Holder == h {
+			_, out := x.l.EndLease(x.now, id)
+			x.effects(out)
+		}
+	}
+	for _, o := range x.l.Objects() {
+		for _, p := range slices.Clone(o.Pins) {
+			if p.Holder == h {
+				x.unpin(o.ID, p)
+			}
+		}
+	}
+	for _, id := range sortedKeys(x.l.reservations) {
+		if r := x.l.reservations[id]; r != nil && r.holder == h {
+			x.release(id)
+		}
+	}
+}
+
 // drain lets every holder finish, and no deadline passes. At the end, every waiting reservation
 // must have been served and the slab must be empty.
 func (x *tester) drain() {
@@ -321,7 +351,7 @@ func (x *tester) drain() {
 		}
 		for _, o := range x.l.Objects() {
 			for _, p := range slices.Clone(o.Pins) {
-				x.effects(x.l.HolderGone(p.Holder))
+				x.unpin(o.ID, p)
 			}
 			x.settle()
 			if o, ok := x.l.Lookup(o.ID); ok && o.State == Sealed {
@@ -336,10 +366,6 @@ func (x *tester) drain() {
 			_, out := x.l.EndLease(x.now, id)
 			x.effects(out)
 		}
-		// HolderGone may also have removed reservations in the queue or granted ones.
-		gone := func(id ReservationID) bool { return x.l.reservations[id] == nil }
-		x.queue = slices.DeleteFunc(x.queue, gone)
-		x.granted = slices.DeleteFunc(x.granted, gone)
 		if before > 0 && len(x.queue) == before {
 			x.t.Fatalf("everyone finished and the queue %v did not move", x.queue)
 		}

@@ -801,14 +801,14 @@ func (p *process) report(e lifecycle.Report) {
 func (p *process) reserve(e lifecycle.Reserve) {
 	p.lastReservation++
 	id := p.lastReservation
-	standing, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
+	progress, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
 	p.carryOutLedger(effects)
 	if err != nil {
 		p.push(lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()})
 		return
 	}
 	p.reservations[e.Reservation] = id
-	if standing == ledger.Ready {
+	if progress == ledger.Ready {
 		p.push(lifecycle.Reserved{Reservation: e.Reservation})
 		return
 	}

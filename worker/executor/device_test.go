@@ -355,10 +355,10 @@ var rest = []uint64{2 << 20, 2<<20 - 8<<10}
 func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.ReservationResult {
 	t.Helper()
 	told := make(chan store.ReservationResult, 2)
-	id, standing, err := r.objects.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Deadline: time.Now().Add(time.Hour)},
+	id, progress, err := r.objects.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Deadline: time.Now().Add(time.Hour)},
 		func(x store.ReservationResult) { told <- x })
-	if err != nil || standing != ledger.Waiting {
-		t.Fatalf("a request for all memory stands %v, %v", standing, err)
+	if err != nil || progress != ledger.Waiting {
+		t.Fatalf("a request for all memory stands %v, %v", progress, err)
 	}
 	t.Cleanup(func() { r.objects.Release(id) })
 	return told

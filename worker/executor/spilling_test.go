@@ -111,16 +111,16 @@ func await[T any](l *spilling, from <-chan T) T {
 func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
 	l.t.Helper()
 	told := make(chan store.ReservationResult, 4)
-	id, standing, err := l.objects.Acquire(store.Request{
+	id, progress, err := l.objects.Acquire(store.Request{
 		Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Inputs: inputs, Deadline: time.Now().Add(time.Hour),
 	}, func(x store.ReservationResult) { told <- x })
-	for standing != ledger.Ready {
+	for progress != ledger.Ready {
 		if err != nil {
 			l.t.Fatal(err)
 		}
 		x := await(l, told)
 		if err = x.Err; x.Ready {
-			standing = ledger.Ready
+			progress = ledger.Ready
 		}
 	}
 	if err != nil {

@@ -462,15 +462,15 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	for _, o := range e.Inputs {
 		q.Inputs = append(q.Inputs, ledger.ObjectID(o))
 	}
-	id, standing, err := w.config.Store.Acquire(q, func(t store.ReservationResult) { w.post(reservationResult{e.Ref, e.Reservation, t}) })
+	id, progress, err := w.config.Store.Acquire(q, func(t store.ReservationResult) { w.post(reservationResult{e.Ref, e.Reservation, t}) })
 	if err != nil {
 		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
 	}
 	w.reservations[e.Reservation] = id
-	if standing == ledger.Waiting {
+	if progress == ledger.Waiting {
 		return nil
 	}
-	return lifecycle.Reserved{Reservation: e.Reservation, Loading: standing == ledger.Loading}
+	return lifecycle.Reserved{Reservation: e.Reservation, Loading: progress == ledger.Loading}
 }
 
 // reservationTold passes the store's decision about a reservation to the machine.

@@ -136,14 +136,14 @@ func (s *onDevice) create(t *testing.T, i, bytes uint64) error {
 func (s *onDevice) use(t *testing.T, i, bytes uint64) error {
 	t.Helper()
 	told := make(chan store.ReservationResult, 2)
-	r, standing, err := s.Acquire(store.Request{
+	r, progress, err := s.Acquire(store.Request{
 		Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000 + i}, Inputs: []ledger.ObjectID{chunkID(i)}, Deadline: time.Now().Add(time.Minute),
 	}, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err
 	}
 	defer s.Release(r)
-	for standing != ledger.Ready {
+	for progress != ledger.Ready {
 		x := <-told
 		if x.Err != nil {
 			return x.Err

@@ -40,17 +40,17 @@ func (s *spilling) readHeader(task int) ([]byte, error) {
 // loadHeader reads an object as a task does, with a reservation that has it as input.
 func (s *spilling) loadHeader(task int) ([]byte, error) {
 	told := make(chan store.ReservationResult, 4)
-	r, standing, err := s.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)},
+	r, progress, err := s.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)},
 		func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return nil, err
 	}
 	defer s.Release(r)
-	for standing != ledger.Ready {
+	for progress != ledger.Ready {
 		if x := <-told; x.Err != nil {
 			return nil, x.Err
 		} else if x.Ready {
-			standing = ledger.Ready
+			progress = ledger.Ready
 		}
 	}
 	o, ok := s.Held(id(task, 1))

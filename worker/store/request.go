@@ -28,9 +28,9 @@ type ReservationResult struct {
 	Lost ledger.ObjectID
 }
 
-// Acquire reserves memory and brings inputs into the slab. If the standing is not Ready, callback
+// Acquire reserves memory and brings inputs into the slab. If the progress is not Ready, callback
 // is called with the outcome, from any goroutine.
-func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.ReservationID, ledger.Standing, error) {
+func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.ReservationID, ledger.Progress, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -40,14 +40,14 @@ func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.Res
 	id := s.lastReservation
 	// An executor requests this for a run whose inputs it holds already.
 	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor && !q.Deadline.IsZero()
-	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
+	progress, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
 		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
 	})
-	if err == nil && standing != ledger.Ready {
+	if err == nil && progress != ledger.Ready {
 		s.callbacks[id] = callback
 	}
 	calls := s.apply(effects)
-	if err == nil && standing == ledger.Waiting {
+	if err == nil && progress == ledger.Waiting {
 		calls = append(calls, s.askForRoom(time.Now()))
 	}
 	s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.Res
 	if err != nil {
 		return 0, 0, err
 	}
-	return id, standing, nil
+	return id, progress, nil
 }
 
 // askEvery is the interval between calls of OnShort's function while a request waits for room.
@@ -87,8 +87,8 @@ func (s *Store) ReserveIdle(holder ledger.Holder, bytes []uint64) (ledger.Reserv
 // called once with the decision, from any goroutine. Otherwise granted is true and callback is not
 // called.
 func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, callback func(error)) (id ledger.ReservationID, granted bool, err error) {
-	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t ReservationResult) { callback(t.Err) })
-	return id, standing == ledger.Ready, err
+	id, progress, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t ReservationResult) { callback(t.Err) })
+	return id, progress == ledger.Ready, err
 }
 
 // ReserveWait is Reserve for callers that can block.
@@ -120,8 +120,8 @@ func (s *Store) Grow(ctx context.Context, r ledger.ReservationID, holder ledger.
 
 func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationID, error) {
 	decided := make(chan error, 1)
-	id, standing, err := s.Acquire(q, func(t ReservationResult) { decided <- t.Err })
-	if standing == ledger.Ready || err != nil {
+	id, progress, err := s.Acquire(q, func(t ReservationResult) { decided <- t.Err })
+	if progress == ledger.Ready || err != nil {
 		return id, err
 	}
 	select {

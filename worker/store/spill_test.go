@@ -201,18 +201,18 @@ func (s *spilling) load(t *testing.T, task int) error {
 	t.Helper()
 	told := make(chan store.ReservationResult, 4)
 	q := store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)}
-	r, standing, err := s.Acquire(q, func(x store.ReservationResult) { told <- x })
+	r, progress, err := s.Acquire(q, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err
 	}
 	defer s.Release(r)
-	for standing != ledger.Ready {
+	for progress != ledger.Ready {
 		x := <-told
 		if x.Err != nil {
 			return x.Err
 		}
 		if x.Ready {
-			standing = ledger.Ready
+			progress = ledger.Ready
 		}
 	}
 	o, ok := s.Held(id(task, 1))

@@ -235,7 +235,7 @@ func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 			s.log.Error("spilled object is lost", "object", e.Object.String(), "error", e.Err)
 			s.forgetLatest(e.Object)
 			calls = append(calls, func() { s.gone(e.Object, e.Err) })
-		case ledger.Evicted:
+		case ledger.CopyDropped:
 			calls = append(calls, func() { s.gone(e.Object, nil) })
 		case ledger.TierFailed:
 			s.tierFailed(e)

@@ -51,9 +51,9 @@ func (v *victims) Pop() any {
 	return e
 }
 
-// role returns the heap that should contain an extent as a victim of a tier, nil if the extent
-// cannot leave.
-func (l *Ledger) role(e *extent, i int) *victims {
+// victimHeap returns the heap that should contain an extent as a victim of a tier, nil if the
+// extent cannot leave.
+func (l *Ledger) victimHeap(e *extent, i int) *victims {
 	t := l.tiers[i]
 	switch {
 	case e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
@@ -64,7 +64,7 @@ func (l *Ledger) role(e *extent, i int) *victims {
 		return &t.cheap
 	case e.busy > 0:
 		return nil
-	case e.clean(i) || i == 0 && e.spare():
+	case e.clean(i) || i == 0 && e.droppable():
 		return &t.cheap
 	case i+1 < len(l.tiers):
 		return &t.costly
@@ -72,8 +72,8 @@ func (l *Ledger) role(e *extent, i int) *victims {
 	return nil
 }
 
-// wanted returns the lowest rank at which an extent is needed, and the effort to compute it again.
-func (e *extent) wanted() (use uint64, effort int) {
+// need returns the lowest rank at which an extent is needed, and the effort to compute it again.
+func (e *extent) need() (use uint64, effort int) {
 	use = NeverUsed
 	for _, o := range e.owners {
 		use, effort = min(use, o.use()), max(effort, o.effort())
@@ -83,12 +83,12 @@ func (e *extent) wanted() (use uint64, effort int) {
 
 // index puts an extent into the right victim heaps, at the right index.
 func (l *Ledger) index(e *extent) {
-	use, effort := e.wanted()
+	use, effort := e.need()
 	changed := use != e.use || effort != e.effort
 	e.use, e.effort = use, effort
 	for i, t := range l.tiers {
 		t.cheap.tier, t.costly.tier = i, i
-		in, to := e.victims[i], l.role(e, i)
+		in, to := e.victims[i], l.victimHeap(e, i)
 		switch {
 		case in != nil && in == to && changed:
 			heap.Fix(in, e.slot[i])
@@ -153,13 +153,13 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 		case keep != 0 && e.kept == keep:
 			pass(v)
 		case v == &t.cheap && e.clean(i) || v == &t.cheap && i > 0:
-			l.tell(e, "left "+t.Name+": "+l.reason(e, why))
+			l.logEach(e, "left "+t.Name+": "+l.reason(e, why))
 			withheld := t.discardBytes
 			out = l.vacate(e, i, out)
 			gone(withheld, e)
 		case v == &t.cheap:
 			withheld := t.discardBytes
-			out = l.evict(e, l.reason(e, why), out)
+			out = l.dropCopies(e, l.reason(e, why), out)
 			gone(withheld, e)
 		default:
 			to, offset, ok := l.below(i, e, true)
@@ -228,7 +228,7 @@ func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
 	}
 	for _, e := range freed {
 		if ok {
-			l.tell(e, "left "+t.Name+" for others; it is elsewhere too")
+			l.logEach(e, "left "+t.Name+" for others; it is elsewhere too")
 			t.dirtyEnd, t.dirtyWritten = max(t.dirtyEnd, e.places[i].offset+t.block(e.bytes)), true
 			l.clear(e, i)
 		} else if !t.space.Claim(e.places[i].offset, t.block(e.bytes)) {
@@ -241,13 +241,14 @@ func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
 	return offset, ok
 }
 
-// evict drops the objects of an extent, which are copies of peers' objects that no task here needs.
-func (l *Ledger) evict(e *extent, why string, out []Effect) []Effect {
+// dropCopies drops the objects of an extent, which are copies of peers' objects that no task here
+// needs.
+func (l *Ledger) dropCopies(e *extent, why string, out []Effect) []Effect {
 	for len(e.owners) > 0 {
 		o := e.owners[0]
 		o.state = Dropped
 		l.log.add("copy dropped: "+why, o.id, 0, 0)
-		out = append(out, Evicted{Object: o.id})
+		out = append(out, CopyDropped{Object: o.id})
 		out = l.free(o, out)
 	}
 	return out
@@ -256,15 +257,15 @@ func (l *Ledger) evict(e *extent, why string, out []Effect) []Effect {
 func (l *Ledger) reason(e *extent, why string) string {
 	switch e.use {
 	case NeverUsed:
-		return why + ", and nobody will need it" + e.making()
+		return why + ", and nobody will need it" + e.describeCost()
 	case UnknownUse:
-		return why + ", and nobody is known to need it" + e.making()
+		return why + ", and nobody is known to need it" + e.describeCost()
 	}
 	return fmt.Sprintf("%s, and it is needed last, at rank %d", why, e.use)
 }
 
-// making describes how long the extent's objects took to compute, if that is known.
-func (e *extent) making() string {
+// describeCost describes how long the extent's objects took to compute, if that is known.
+func (e *extent) describeCost() string {
 	var took time.Duration
 	for _, o := range e.owners {
 		if !o.known {
@@ -286,10 +287,10 @@ func (l *Ledger) demand() (n uint64) {
 	return n
 }
 
-// writeAhead writes extents that have no copy below, if there are more of them than the high
+// spillEarly writes extents that have no copy below, if there are more of them than the high
 // watermark allows, until the low watermark is reached. While reservations wait, the watermarks of
 // the slab are lowered, so that the requested room (see demand) can be freed without a write.
-func (l *Ledger) writeAhead(out []Effect) []Effect {
+func (l *Ledger) spillEarly(out []Effect) []Effect {
 	for i := 0; i+1 < len(l.tiers); i++ {
 		t := l.tiers[i]
 		high, low := l.config.HighBytes, l.config.LowBytes
@@ -301,19 +302,19 @@ func (l *Ledger) writeAhead(out []Effect) []Effect {
 		} else {
 			high, low = t.SizeBytes/8*7, t.SizeBytes/4*3
 		}
-		bare := t.heldBytes - t.cleanBytes - t.leavingBytes
-		if bare <= high {
+		unsaved := t.heldBytes - t.cleanBytes - t.leavingBytes
+		if unsaved <= high {
 			continue
 		}
 		var passed []*extent
-		for bare > low && len(t.costly.list) > 0 && len(passed) < fullTries {
+		for unsaved > low && len(t.costly.list) > 0 && len(passed) < fullTries {
 			e := t.costly.list[0]
 			to, offset, ok := l.below(i, e, false)
 			if !ok {
 				passed = append(passed, heap.Pop(&t.costly).(*extent))
 				continue
 			}
-			bare -= t.block(e.bytes)
+			unsaved -= t.block(e.bytes)
 			out = l.writeOut(e, i, to, offset, l.reason(e, "above the high watermark"), out)
 		}
 		for _, e := range passed {
