@@ -67,7 +67,7 @@ def scheduler_info(session: Session) -> dict[str, Any]:
         "version": cluster.version,
         "http": cluster.http_address,
         "tasks": {f.name: getattr(cluster.tasks, f.name) for f in cluster.tasks.DESCRIPTOR.fields},
-        "workers": {w.name: described(w) for w in session.full_workers()},
+        "workers": {w.name: described(w) for w in session.listed_workers(worker_pb2.WORKER_VIEW_FULL)},
     }
 
 

@@ -117,6 +117,8 @@ class Session:
         self.waits = Waits(self._tasks, self._explainer, self.pool, connection.ended, self._in_own_thread)
         #: Waits for workers.
         self.worker_watch = WorkerWatch(connection)
+        #: Waits for drains: its stream has the objects that stay, and the deaths.
+        self.drain_watch = WorkerWatch(connection, worker_pb2.WORKER_VIEW_FULL)
         self._locator = Locator(connection)
         self._data = DataPlane(
             self._locator, self.waits, self._confirm_lease, connection.token, connection.metadata, share=share
@@ -334,9 +336,9 @@ class Session:
         """See `Locator.workers`."""
         return self._locator.workers(fresh, timeout)
 
-    def full_workers(self) -> list[worker_pb2.Worker]:
-        """Returns the active workers with all their fields."""
-        return self._locator.list_workers([worker_pb2.WORKER_STATE_ACTIVE], worker_pb2.WORKER_VIEW_FULL)
+    def listed_workers(self, view: worker_pb2.WorkerView = worker_pb2.WORKER_VIEW_BASIC) -> list[worker_pb2.Worker]:
+        """Returns all workers but the lost ones. `view`: their fields."""
+        return self._locator.list_workers([], view)
 
     def scatter(
         self,

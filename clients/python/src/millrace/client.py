@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Se
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
-from millrace import _address, _check, _cluster_info, _registry
+from millrace import _address, _check, _cluster_info, _drains, _registry
 from millrace._arguments import plain_names
 from millrace._check import Seconds
 from millrace._datasets import Datasets
@@ -26,7 +26,7 @@ from millrace._task_maker import TaskMaker, map_keys
 from millrace._task_options import SubmitOptions, TaskOptions
 from millrace._trees import collect, spread
 from millrace._waiting import DoneAndNotDone, as_completed, wait
-from millrace._workers import matching
+from millrace._workers import AnyWorker, matching
 from millrace.client_executor import ClientExecutor
 from millrace.cluster import LocalCluster
 from millrace.future import Future, by_session, cancel, ended, listed, retry
@@ -476,6 +476,113 @@ class Client:
         futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
         return cast("dict[str, T]", (yield from operation(Client.gather)(self, futures)))
 
+    # ---- operating -------------------------------------------------------------------------------
+
+    @blocking
+    def drain_workers(
+        self,
+        workers: AnyWorker | Sequence[AnyWorker],
+        *,
+        reason: str = "",
+        undo: bool = False,
+        wait: bool = True,
+        timeout: Seconds | None = None,
+    ) -> Steps[list[dict[str, Any]]]:
+        """Takes workers out of use, all or none. They get no new tasks and finish those that run,
+        and other workers copy the results that they alone have. Then they are drained: their
+        processes stay, and can be stopped without a loss.
+
+        The order also holds for later processes of these workers, until it is undone or the
+        scheduler is started anew. If results cannot be copied, the workers stay as they are, and
+        the drain goes on as soon as they can be. The workers of one order do not copy the results
+        of each other. Only operators may give orders: the token of a task may not.
+
+        Args:
+            workers: names or ids ("w7"), hosts for all their workers, or descriptions of workers
+                from `scheduler_info`, one or several; at most 1,000.
+            reason: why, for other people; at most 1,024 characters.
+            undo: put the workers back into use instead. This also takes back `retire_workers` and
+                `restart_workers`, as long as the processes were not told to end. It returns at
+                once.
+            wait: return when the workers are drained; otherwise at once.
+            timeout: longest wait, in seconds, as a timedelta or as text ("5 min"). The drain goes
+                on after it. Default: as long as it takes.
+
+        Returns:
+            Descriptions of the workers as they are at the end, as in `scheduler_info`. Their
+            "drain" says how far the drains are, which results stay, and why. Workers that are put
+            back into use and do not live are left out.
+
+        Raises:
+            NotFoundError: there is no such worker, or it is lost.
+            InvalidRequestError: a worker leaves already (WORKER_LEAVING).
+            TimeoutError: the workers were not drained in time; the message names results that stay,
+                and the reasons.
+            DrainError: a drain was undone during the wait, the worker died, or the scheduler was
+                started anew.
+        """
+        order = _drains.drain(self.session, workers, reason=reason, undo=undo, wait=wait, timeout=timeout)
+        return (yield from order)
+
+    @blocking
+    def retire_workers(
+        self,
+        workers: AnyWorker | Sequence[AnyWorker],
+        *,
+        reason: str = "",
+        within: Seconds | None = None,
+        wait: bool = True,
+        timeout: Seconds | None = None,
+    ) -> Steps[list[dict[str, Any]]]:
+        """Drains workers as `drain_workers` does, then ends their processes for good: their
+        supervisors do not start them again. A worker that dies before that is ended when it comes
+        back within 5 minutes.
+
+        Args:
+            workers, reason, timeout: as for `drain_workers`.
+            within: longest drain, as a time; more than 0, at most 30 days. After it the processes
+                end in any case: their tasks run elsewhere, and results that only they have are
+                computed again, or are lost if they were scattered. Default: a process ends only
+                when it is drained.
+            wait: return when the processes have ended; otherwise at once.
+
+        Returns:
+            Descriptions of the workers as they are at the end.
+
+        Raises:
+            The errors of `drain_workers`.
+        """
+        order = _drains.retire(self.session, workers, reason=reason, within=within, wait=wait, timeout=timeout)
+        return (yield from order)
+
+    @blocking
+    def restart_workers(
+        self,
+        workers: AnyWorker | Sequence[AnyWorker],
+        *,
+        reason: str = "",
+        within: Seconds | None = None,
+        timeout: Seconds | None = None,
+    ) -> Steps[list[dict[str, Any]]]:
+        """Restarts workers, one after the other: drains each as `drain_workers` does, ends its
+        process, and waits until its supervisor has started the next one and that is active.
+
+        Args:
+            workers, reason: as for `drain_workers`, but of any number.
+            within: longest drain of each worker, as for `retire_workers`.
+            timeout: longest wait for all of them, as for `drain_workers`. Those that were not begun
+                stay as they are.
+
+        Returns:
+            Descriptions of the new processes.
+
+        Raises:
+            InvalidRequestError: nothing would start a worker again, because it has no supervisor
+                (NOT_SUPERVISED).
+            The errors of `drain_workers`.
+        """
+        return (yield from _drains.restart(self.session, workers, reason=reason, within=within, timeout=timeout))
+
     # ---- information -----------------------------------------------------------------------------
 
     def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[Any, list[str]]:
@@ -487,7 +594,12 @@ class Client:
         return _cluster_info.has_what(self.session, workers)
 
     def scheduler_info(self) -> dict[str, Any]:
-        """Returns a description of the cluster; its workers are under "workers", by name."""
+        """Returns a description of the cluster.
+
+        Its workers, without those that are lost, are under "workers", by name. The "state" of a
+        worker is "active", "disconnected", "draining" or "drained". Its "drain" is None, or a dict
+        that says how far the drain is.
+        """
         return _cluster_info.scheduler_info(self.session)
 
     def explain(self, future: Future[Any] | UserKey) -> str:
@@ -672,6 +784,9 @@ class AsyncClient:
     cancel = _awaited(Client.cancel)
     retry = _awaited(Client.retry)
     run = _awaited(Client.run)
+    drain_workers = _awaited(Client.drain_workers)
+    retire_workers = _awaited(Client.retire_workers)
+    restart_workers = _awaited(Client.restart_workers)
     who_has = _awaited(Client.who_has)
     has_what = _awaited(Client.has_what)
     scheduler_info = _awaited(Client.scheduler_info)

@@ -56,6 +56,11 @@ class SchedulerFullError(MillraceError):
     as scattered data."""
 
 
+class DrainError(MillraceError, RuntimeError):
+    """The drain of a worker ended in another way than ordered: it was undone, the worker died, or
+    the scheduler was started anew."""
+
+
 class SerialisationError(MillraceError, TypeError):
     """A function, an argument or a result cannot be pickled."""
 
@@ -260,6 +265,7 @@ _REASONS: dict[str, type[MillraceError]] = {
 # Replaces hints of the scheduler, which name calls of its API, by those of this package. Longer
 # texts come first.
 _WORDS = (
+    ("see the list of workers", "see client.scheduler_info()"),
     ("see ListWorkers, with states for those that are lost", "see client.scheduler_info()"),
     ("set wait, or see ExplainTask for why it is not done", "see client.explain() for why it is not done"),
     ("fetch it from a worker (LocateObjects, then DataService.ReadObjects)", "fetch it with Future.result()"),
@@ -273,15 +279,19 @@ _WORDS = (
 # Descriptions of API calls for users.
 _CALLS = {
     "CancelTasks": "cancel",
+    "DrainWorkers": "drain_workers",
     "ExplainTask": "explain",
     "GetClusterInfo": "asking for the state of the cluster",
     "GetDataset": "get_dataset",
+    "GetWorker": "asking for a worker",
     "HoldTasks": "holding results",
     "ListDatasets": "list_datasets",
     "ListTasks": "asking for the states of tasks",
     "ListWorkers": "asking for the workers",
     "LocateObjects": "asking where results are",
     "PublishDataset": "publish_dataset",
+    "RestartWorkers": "restart_workers",
+    "RetireWorkers": "retire_workers",
     "RetryTasks": "retry",
     "UnpublishDataset": "unpublish_dataset",
 }
