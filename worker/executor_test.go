@@ -157,6 +157,11 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 	if e := w.Report(7).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "64 MiB") {
 		t.Errorf("got %v", e)
 	}
+	w.Op(99, exec, "echo/misfit")
+	w.call(99, 99, "small")
+	if e := w.Report(99).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "header.list_value.values[1].tensor_value.frame") {
+		t.Errorf("got %v", e)
+	}
 	// Nothing is left but the retained memory: task 2 holds all of task 1's frame.
 	w.Send(&workerv1.SessionResponse{Releases: []*workerv1.Replica{{TaskId: 2, Generation: 1}, {TaskId: 5, Generation: 1}}})
 	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() < 4096 })

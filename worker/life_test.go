@@ -219,11 +219,14 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 }
 
 // reasonOf returns the stable reason of an error; empty if it has none.
-func reasonOf(err error) string {
+func reasonOf(err error) string { return infoOf(err).GetReason() }
+
+// infoOf returns the ErrorInfo of a call's error; nil: it has none.
+func infoOf(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == "millrace.dev" {
-			return info.GetReason()
+			return info
 		}
 	}
-	return ""
+	return nil
 }

@@ -441,6 +441,46 @@ func TestScatteredObjectIsAcknowledgedAfterTheSchedulerKnows(t *testing.T) {
 	}
 }
 
+// TestAWrittenHeaderFitsItsFrames: a client that writes a header that no reader could decode gets
+// the field, and the worker keeps nothing of the object.
+func TestAWrittenHeaderFitsItsFrames(t *testing.T) {
+	w := start(t, workertest.NewScheduler(t), nil)
+	d := data(t, w.Registration.GetDataAddress())
+	noType := bytesTensor(3)
+	noType.GetTensorValue().Dtype = 0
+	for field, c := range map[string]struct {
+		v      *millracev1.Value
+		frames []string
+	}{
+		"head.header.tensor_value.frame":    {bytesTensor(3), nil},
+		"head.frame_bytes[1]":               {bytesTensor(3), []string{"abc", "surplus"}},
+		"head.frame_bytes[0]":               {bytesTensor(3), []string{"abcd"}},
+		"head.header.tensor_value.shape":    {bytesTensor(3), []string{"ab"}},
+		"head.header.tensor_value.shape[0]": {bytesTensor(-3), []string{"abc"}},
+		"head.header.tensor_value.dtype":    {noType, []string{"abc"}},
+		"head.header.input":                 {&millracev1.Value{Kind: &millracev1.Value_Input{}}, nil},
+	} {
+		var frames [][]byte
+		for _, f := range c.frames {
+			frames = append(frames, []byte(f))
+		}
+		err := write(t, d, 5, c.v, frames...)
+		if info := infoOf(err); status.Code(err) != codes.InvalidArgument || info.GetReason() != "INVALID_FIELD" || info.GetMetadata()["object"] != field {
+			t.Errorf("%s: %v, %v", field, err, info)
+		}
+	}
+	m, err := d.DescribeMemory(t.Context(), &millracev1.DescribeMemoryRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.GetLargest()) > 0 || len(m.GetReservations()) > 0 || m.GetSmallObjectCount() > 0 || len(w.Objects) > 0 {
+		t.Errorf("the worker keeps %v, and reports %v", m, w.Objects)
+	}
+	if err := write(t, d, 5, bytesTensor(3), []byte("abc")); err != nil {
+		t.Errorf("a header that fits, for the same task: %v", err)
+	}
+}
+
 func TestReconnectionBringsInventoryAndRunning(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
 	w.Op(1, native, "bench.noop")

@@ -32,6 +32,11 @@ func Refusal(code codes.Code, reason, message string, metadata map[string]string
 	return detailed.Err()
 }
 
+// InvalidField returns INVALID_FIELD with the field's name, for a request that breaks a rule.
+func InvalidField(field, message string) error {
+	return Refusal(codes.InvalidArgument, "INVALID_FIELD", field+": "+message, map[string]string{"object": field})
+}
+
 const (
 	// trailerBytes bounds the size of a status in the trailers of a call. Clients refuse longer
 	// trailers, and then the error is lost.
@@ -142,8 +147,7 @@ func (c Check) message(m any) error {
 	if err == nil {
 		return nil
 	}
-	field, words := Violation(err)
-	return Refusal(codes.InvalidArgument, "INVALID_FIELD", field+": "+words, map[string]string{"object": field})
+	return InvalidField(Violation(err))
 }
 
 type checkedStream struct {

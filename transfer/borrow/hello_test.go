@@ -237,7 +237,7 @@ func TestAHugeObjectIsNoPlace(t *testing.T) {
 		"frames":   {Object: &millracev1.ObjectRef{TaskId: 5}, FrameBytes: make([]uint64, 1<<20+1)},
 	} {
 		answer := asks(t, conn, &hostv1.BorrowRequest{Call: 3, Order: &hostv1.BorrowRequest_Create{Create: &hostv1.BorrowCreate{Head: head}}})
-		if answer.GetError().GetReason() != "PROTOCOL_VIOLATION" {
+		if answer.GetError().GetReason() != "INVALID_FIELD" || !strings.HasPrefix(answer.GetError().GetMessage(), "head.") {
 			t.Errorf("%s: %v", name, answer)
 		}
 	}

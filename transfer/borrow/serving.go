@@ -409,7 +409,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	}
 	head, err := dataproto.WrittenHead(pb)
 	if err != nil {
-		return c.send(refusal(call, reasonProtocol, err.Error()))
+		return c.send(refusal(call, failure(err), status.Convert(err).Message()))
 	}
 	c.creating.Add(1)
 	go func() {
@@ -419,7 +419,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 		})
 		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
-			_ = c.send(refusal(call, failure(err), err.Error())) // if the send fails, the client is gone
+			_ = c.send(refusal(call, failure(err), status.Convert(err).Message())) // if the send fails, the client is gone
 			return
 		}
 		created := &hostv1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
@@ -511,7 +511,7 @@ func (c *serving) finish(ctx context.Context, response *hostv1.BorrowResponse, o
 			_ = c.send(refusal(response.GetCall(), codes.Internal.String(), err.Error())) // if the send fails, the client is gone
 		})
 		if err := p.incoming.Commit(ctx); err != nil {
-			_ = c.send(refusal(response.GetCall(), failure(err), err.Error()))
+			_ = c.send(refusal(response.GetCall(), failure(err), status.Convert(err).Message()))
 			return
 		}
 		c.server.in.Add(p.bytes)

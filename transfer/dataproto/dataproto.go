@@ -9,6 +9,7 @@ import (
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
@@ -20,24 +21,27 @@ const (
 )
 
 // WrittenHead reads and checks the head of an object that a client wants to write. It accepts only
-// objects that every reader can read.
+// objects that every reader can read; the receiver checks that the header fits the frames. The
+// error is a gRPC status with INVALID_FIELD.
 func WrittenHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
 	head := HeadFrom(pb)
 	switch {
+	case pb == nil:
+		return head, edge.InvalidField("head", "the first message has none: send the object's head first")
 	case head.Ref.Task == 0:
-		return head, fmt.Errorf("the object to be written has no head that names its task")
+		return head, edge.InvalidField("head.object.task_id", "it is 0: name the DATA task that the object belongs to")
 	case len(head.Header) > maxHeader:
-		return head, fmt.Errorf("object %s: its header has %d bytes, at most %d are allowed; put bulk into frames", head.Ref, len(head.Header), maxHeader)
+		return head, edge.InvalidField("head.header", fmt.Sprintf("object %s: it has %d bytes, at most %d are allowed: put bulk into frames", head.Ref, len(head.Header), maxHeader))
 	case len(head.FrameBytes) > maxFrames:
-		return head, fmt.Errorf("object %s has %d frames, at most %d are allowed; pack small ones together", head.Ref, len(head.FrameBytes), maxFrames)
+		return head, edge.InvalidField("head.frame_bytes", fmt.Sprintf("object %s has %d frames, at most %d are allowed: pack small ones together", head.Ref, len(head.FrameBytes), maxFrames))
 	case proto.Size(pb) > rawframe.MaxHeadBytes:
-		return head, fmt.Errorf("object %s: its head has %d bytes with the sizes of %d frames, at most %d are allowed; put bulk into frames, and pack small ones together",
-			head.Ref, proto.Size(pb), len(head.FrameBytes), rawframe.MaxHeadBytes)
+		return head, edge.InvalidField("head", fmt.Sprintf("object %s: it has %d bytes with the sizes of %d frames, at most %d are allowed: put bulk into frames, and pack small ones together",
+			head.Ref, proto.Size(pb), len(head.FrameBytes), rawframe.MaxHeadBytes))
 	}
 	var sum uint64
 	for _, n := range head.FrameBytes {
 		if sum += n; sum < n || sum > 1<<62 {
-			return head, fmt.Errorf("object %s: its frames are larger than any memory", head.Ref)
+			return head, edge.InvalidField("head.frame_bytes", fmt.Sprintf("the frames of object %s are larger than any memory: correct their sizes", head.Ref))
 		}
 	}
 	return head, nil

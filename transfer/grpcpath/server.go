@@ -272,7 +272,7 @@ func (s *Server) writeObject(stream watchedStream) error {
 	defer func() { m.Data.Free() }()
 	head, err := dataproto.WrittenHead(m.Head)
 	if err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+		return err
 	}
 	incoming, err := s.Receiver.Create(ctx, head)
 	if err != nil {

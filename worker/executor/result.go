@@ -173,9 +173,11 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 		return e
 	}
 	var views [][]byte
-	switch {
+	switch fault := value.Check(header, sizes(f)); {
 	case len(f.GetFrames()) > 0 && len(f.GetInlineFrames()) > 0:
 		return invalid("its result has frames in the slab and inline ones")
+	case fault != nil:
+		return invalid("its result does not fit its frames: " + fault.Error())
 	case len(f.GetFrames()) == 0:
 		for _, b := range f.GetInlineFrames() {
 			out.Bytes += uint64(len(b))
@@ -220,6 +222,18 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 		}
 	}
 	return nil
+}
+
+// sizes returns the sizes of the frames of a result.
+func sizes(f *executorv1.ExecutorFinished) []uint64 {
+	var out []uint64
+	for _, l := range f.GetFrames() {
+		out = append(out, l.GetSizeBytes())
+	}
+	for _, b := range f.GetInlineFrames() {
+		out = append(out, uint64(len(b)))
+	}
+	return out
 }
 
 // tooLong refuses a result whose header is too large to be sent to any reader.

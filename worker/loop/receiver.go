@@ -27,6 +27,9 @@ type receiver struct{ worker *Worker }
 func (r receiver) Create(ctx context.Context, head transfer.Head) (transfer.Incoming, error) {
 	w := r.worker
 	in := &written{worker: w, life: w.life.Load(), head: head, id: ledger.ObjectID{Task: head.Ref.Task, Generation: max(head.Ref.Generation, 1)}}
+	if fault := value.Check(head.Header, head.FrameBytes); fault != nil {
+		return nil, edge.InvalidField("head."+fault.Field, fault.Message)
+	}
 	if w.config.Store.Here(in.id) {
 		return nil, existsAlready(in.id)
 	}

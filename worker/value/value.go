@@ -1,5 +1,5 @@
 // Package value is an Interface: the operations on headers of results that a worker needs without
-// running any code. They are functions from bytes to bytes, shared by the parts of the worker.
+// running any code. They are functions of bytes, shared by the parts of the worker.
 package value
 
 import (

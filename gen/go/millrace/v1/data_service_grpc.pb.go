@@ -41,7 +41,9 @@ type DataServiceClient interface {
 	// most 4 MiB. The objects are under a read lease until the stream ends.
 	ReadObjects(ctx context.Context, in *ReadObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadObjectsResponse], error)
 	// WriteObject stores the object of a DATA task: a head, then the frames in order. The object is
-	// visible only after the stream has ended and the response has arrived. If the scheduler does not
+	// visible only after the stream has ended and the response has arrived. A head whose header does
+	// not fit its frames is refused with INVALID_FIELD, and nothing is kept: tensors lie inside of
+	// their frames, the header refers to each frame, and to no input. If the scheduler does not
 	// accept the object, the call fails with FAILED_PRECONDITION. The reason in ErrorInfo is
 	// NOT_A_DATA_TASK if the scheduler waits for no such object, and SCHEDULER_RESTARTED if it has
 	// been restarted.
@@ -123,7 +125,9 @@ type DataServiceServer interface {
 	// most 4 MiB. The objects are under a read lease until the stream ends.
 	ReadObjects(*ReadObjectsRequest, grpc.ServerStreamingServer[ReadObjectsResponse]) error
 	// WriteObject stores the object of a DATA task: a head, then the frames in order. The object is
-	// visible only after the stream has ended and the response has arrived. If the scheduler does not
+	// visible only after the stream has ended and the response has arrived. A head whose header does
+	// not fit its frames is refused with INVALID_FIELD, and nothing is kept: tensors lie inside of
+	// their frames, the header refers to each frame, and to no input. If the scheduler does not
 	// accept the object, the call fails with FAILED_PRECONDITION. The reason in ErrorInfo is
 	// NOT_A_DATA_TASK if the scheduler waits for no such object, and SCHEDULER_RESTARTED if it has
 	// been restarted.

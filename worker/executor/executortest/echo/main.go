@@ -369,6 +369,10 @@ func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 		f := tensors([]*executorv1.FrameLocation{{SizeBytes: uint64(len(arg))}})
 		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
 		return f
+	case "misfit": // a result whose header refers to the next frame
+		f := tensors([]*executorv1.FrameLocation{{}, {SizeBytes: uint64(len(arg))}})
+		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
+		return f
 	case "steal": // a result in memory that the run does not own
 		return tensors([]*executorv1.FrameLocation{{Offset: 0, SizeBytes: 4096}})
 	case "huge":

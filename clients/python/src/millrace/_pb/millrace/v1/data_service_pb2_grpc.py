@@ -72,7 +72,9 @@ class DataServiceServicer(object):
 
     def WriteObject(self, request_iterator, context):
         """WriteObject stores the object of a DATA task: a head, then the frames in order. The object is
-        visible only after the stream has ended and the response has arrived. If the scheduler does not
+        visible only after the stream has ended and the response has arrived. A head whose header does
+        not fit its frames is refused with INVALID_FIELD, and nothing is kept: tensors lie inside of
+        their frames, the header refers to each frame, and to no input. If the scheduler does not
         accept the object, the call fails with FAILED_PRECONDITION. The reason in ErrorInfo is
         NOT_A_DATA_TASK if the scheduler waits for no such object, and SCHEDULER_RESTARTED if it has
         been restarted.
