@@ -168,6 +168,7 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 		return c, nil
 	}
 	if err := c.openLease(ctx); err != nil {
+		c.cancel()
 		return nil, errors.Join(err, c.conn.Close())
 	}
 	c.futures.init()

@@ -176,8 +176,8 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 	}
 	deadline := time.Now().Add(fetchTimeout)
 	wait := 2 * time.Millisecond
-	for {
-		failed, err := c.fetchOnce(ctx, futures, left, out, dst)
+	for try := 0; ; try++ {
+		failed, err := c.fetchOnce(ctx, futures, left, try, out, dst)
 		if len(failed) == 0 {
 			return out, nil
 		}
@@ -206,21 +206,29 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 	}
 }
 
-// locate asks the scheduler for the places of objects. The answer has one for each task.
+// maxLocate is the largest number of tasks in one LocateObjects request.
+const maxLocate = 100_000
+
+// locate asks the scheduler for the places of objects. The result has one for each task; a worker
+// may be in it several times.
 func (c *Client) locate(ctx context.Context, tasks []uint64) (*millracev1.LocateObjectsResponse, error) {
-	located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: tasks})
-	if err != nil {
-		return nil, callError(ctx, "LocateObjects", err)
+	all := &millracev1.LocateObjectsResponse{}
+	for some := range slices.Chunk(tasks, maxLocate) {
+		located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: some})
+		if err != nil {
+			return nil, callError(ctx, "LocateObjects", err)
+		}
+		if n := len(located.GetObjects()); n != len(some) {
+			return nil, fmt.Errorf("millrace: LocateObjects: the scheduler answered %d places for %d tasks", n, len(some))
+		}
+		all.Objects, all.Workers = append(all.Objects, located.GetObjects()...), append(all.Workers, located.GetWorkers()...)
 	}
-	if n := len(located.GetObjects()); n != len(tasks) {
-		return nil, fmt.Errorf("millrace: LocateObjects: the scheduler answered %d places for %d tasks", n, len(tasks))
-	}
-	return located, nil
+	return all, nil
 }
 
-// fetchOnce tries to read each object of left from one of its holders. It returns those that it did
-// not get, and a reason.
-func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, out []Object, dst []byte) ([]int, error) {
+// fetchOnce tries to read each object of left from one of its holders, in each try from another
+// one. It returns those that it did not get, and a reason.
+func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, try int, out []Object, dst []byte) ([]int, error) {
 	tasks := make([]uint64, len(left))
 	for i, at := range left {
 		tasks[i] = futures[at].TaskID()
@@ -242,16 +250,12 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	var failed []int
 	lastErr := error(&Error{Op: "LocateObjects", Reason: "OBJECT_LOST", Message: "no worker holds it at the moment"})
 	for i, at := range left {
-		where := ""
-		for _, w := range located.GetObjects()[i].GetWorkerIds() {
-			if where = address[w]; where != "" {
-				break
-			}
-		}
-		if where == "" {
+		holders := slices.DeleteFunc(located.GetObjects()[i].GetWorkerIds(), func(w uint32) bool { return address[w] == "" })
+		if len(holders) == 0 {
 			failed = append(failed, at)
 			continue
 		}
+		where := address[holders[try%len(holders)]]
 		if groups[where] == nil {
 			groups[where] = new(group)
 		}

@@ -55,6 +55,14 @@ type fakeCluster struct {
 	gate chan struct{}
 	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
 	dropSubmits int
+	// refuseReleases makes that many calls of ReleaseTasks fail with UNAVAILABLE. releases, if set,
+	// gets the tasks of each call that succeeds.
+	refuseReleases int
+	releases       chan []uint64
+	// locates are the numbers of tasks in the calls of LocateObjects. unreachable adds a worker
+	// that cannot be reached in front of the holders of each object.
+	locates     []int
+	unreachable bool
 	breakWatch  chan struct{}
 	inParts     bool // each batch is a snapshot with one task per message, sent when the test requests it
 	// full makes that many submissions fail with SCHEDULER_FULL.
@@ -314,7 +322,14 @@ func (f *fakeCluster) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStream
 func (f *fakeCluster) ReleaseTasks(_ context.Context, in *millracev1.ReleaseTasksRequest) (*millracev1.ReleaseTasksResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refuseReleases > 0 {
+		f.refuseReleases--
+		return nil, status.Error(codes.Unavailable, "away")
+	}
 	f.released = append(f.released, in.GetTasks().GetIds()...)
+	if f.releases != nil {
+		f.releases <- in.GetTasks().GetIds()
+	}
 	return &millracev1.ReleaseTasksResponse{}, nil
 }
 
@@ -332,8 +347,15 @@ func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObje
 	out := &millracev1.LocateObjectsResponse{Workers: []*millracev1.WorkerAddress{{WorkerId: 1, DataAddress: "fake"}}}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.locates = append(f.locates, len(in.GetTaskIds()))
+	if f.unreachable {
+		out.Workers = append(out.Workers, &millracev1.WorkerAddress{WorkerId: 2, DataAddress: "127.0.0.1:1"})
+	}
 	for _, id := range in.GetTaskIds() {
 		at := &millracev1.ObjectLocation{TaskId: id, WorkerIds: []uint32{1}}
+		if f.unreachable {
+			at.WorkerIds = []uint32{2, 1}
+		}
 		if o := f.objects[id]; o != nil {
 			for _, n := range o.head.GetFrameBytes() {
 				at.Bytes += n

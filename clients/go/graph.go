@@ -31,7 +31,6 @@ type GraphBuilder struct {
 	count  int    // in the open chunk
 	total  int
 	held   []heldTask
-	needs  bool     // some task refers to a Future
 	packed [][]byte // arguments that are the first n inputs, by n
 	wide   []byte   // the same for one large n
 	s      scratch
@@ -76,7 +75,6 @@ func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOpt
 		g.fail(o.key, err)
 		return Key(o.key)
 	}
-	g.needs = g.needs || len(g.s.inputs.futures) > 0
 	g.add(o.key, op, g.s.inputs.keys, g.s.packed, g.tables.option(rules), o.hold)
 	return Key(o.key)
 }

@@ -228,7 +228,7 @@ func TestAnswersOfAnotherLengthAreRefused(t *testing.T) {
 			f.mu.Lock()
 			f.answers = more
 			f.mu.Unlock()
-			_, fetched := c.fetchOnce(ctx, []*Future{far}, []int{0}, make([]Object, 1), nil)
+			_, fetched := c.fetchOnce(ctx, []*Future{far}, []int{0}, 0, make([]Object, 1), nil)
 			_, lent := c.lend(ctx, far.TaskID())
 			_, held := c.HoldKeys(ctx, "a")
 			for place, err := range map[string]error{

@@ -14,9 +14,6 @@ import (
 
 const pageSize = 1000
 
-// maxLocate is the largest number of tasks in one LocateObjects request.
-const maxLocate = 100_000
-
 // ClusterInfo returns a summary of the cluster.
 func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, error) {
 	out, err := c.service.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
@@ -211,25 +208,23 @@ const settlePatience = 5 * time.Second
 // So settleCancelled ends its future itself.
 func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
 	futures = slices.DeleteFunc(futures, ended)
-	for part := range slices.Chunk(futures, maxLocate) {
-		tasks, asked := make([]uint64, 0, len(part)), make([]*Future, 0, len(part))
-		for _, f := range part {
-			if id := f.TaskID(); id != 0 {
-				tasks, asked = append(tasks, id), append(asked, f)
-			}
+	tasks, asked := make([]uint64, 0, len(futures)), make([]*Future, 0, len(futures))
+	for _, f := range futures {
+		if id := f.TaskID(); id != 0 {
+			tasks, asked = append(tasks, id), append(asked, f)
 		}
-		located, err := c.locate(ctx, tasks)
-		if err != nil {
-			return err
-		}
-		var gone []*Future
-		for i, o := range located.GetObjects() {
-			if s := o.GetState(); s != Succeeded && s != Failed && s != Cancelled {
-				gone = append(gone, asked[i])
-			}
-		}
-		c.futures.abandon(gone)
 	}
+	located, err := c.locate(ctx, tasks)
+	if err != nil {
+		return err
+	}
+	var gone []*Future
+	for i, o := range located.GetObjects() {
+		if s := o.GetState(); s != Succeeded && s != Failed && s != Cancelled {
+			gone = append(gone, asked[i])
+		}
+	}
+	c.futures.abandon(gone)
 	patience, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	for _, f := range futures {

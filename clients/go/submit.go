@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -420,6 +421,9 @@ type releaseQueue struct {
 	mu   sync.Mutex
 	ids  []uint64
 	bell chan struct{}
+	// away: the scheduler could not be reached for the last releases, which are queued again.
+	// Guarded by mu.
+	away bool
 
 	// order is a lock (a channel with room for one token). It is held while releases are sent,
 	// and during a call that takes holds by keys which the program chose. Such a key may belong to
@@ -452,13 +456,24 @@ func (c *Client) releaseFutures(futures []*Future) { c.releaseIDs(c.futures.forg
 // Release gives up many results at once.
 func (c *Client) Release(futures ...*Future) { c.releaseFutures(futures) }
 
+// releasePause is the wait before releases are sent again after the scheduler could not be reached.
+const releasePause = 500 * time.Millisecond
+
 // releaseLoop sends the queued releases until the client closes, which releases everything anyway.
 func (c *Client) releaseLoop() {
+	q := &c.releases
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
-		case <-c.releases.bell:
+		case <-q.bell:
+		}
+		q.mu.Lock()
+		away := q.away
+		q.away = false
+		q.mu.Unlock()
+		if away && !sleep(c.ctx, releasePause) {
+			return
 		}
 		if done, err := c.takeHolds(c.ctx); err == nil {
 			done()
@@ -501,14 +516,20 @@ func (c *Client) sendReleases(ctx context.Context) {
 			_, err := c.service.ReleaseTasks(ctx, in)
 			return err
 		})
-		if ctx.Err() != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
 			c.releaseIDs(ids)
 			return
-		}
-		if err != nil {
-			// The scheduler was away for longer than a lease lasts, or does not know the lease any
-			// more. In both cases it has released all tasks that the lease held.
+		case errors.Is(err, ErrUnavailable):
+			// The lease may last longer than the retry timeout.
+			q.mu.Lock()
+			q.away = true
+			q.mu.Unlock()
+			c.releaseIDs(ids)
 			return
+		default:
+			return // the scheduler does not know the lease any more, and has released its tasks
 		}
 	}
 }

@@ -253,14 +253,17 @@ type WatchOptions struct {
 func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*millracev1.WatchResponse, error] {
 	return func(yield func(*millracev1.WatchResponse, error) bool) {
 		var after uint64
-		deadline := time.Now().Add(c.config.retry)
+		var deadline time.Time // of an interruption; zero while there is none
 		wait := firstWatchBackoff
 		for {
 			err := c.watchCatalog(ctx, options, after, func(r *millracev1.WatchResponse) bool {
 				after = r.GetCatalogRevision()
-				deadline, wait = time.Now().Add(c.config.retry), firstWatchBackoff
+				deadline, wait = time.Time{}, firstWatchBackoff
 				return yield(r, nil)
 			})
+			if deadline.IsZero() {
+				deadline = time.Now().Add(c.config.retry)
+			}
 			switch {
 			case err == nil:
 				return

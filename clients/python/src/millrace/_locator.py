@@ -10,6 +10,9 @@ from typing import Any
 from millrace._connection import Connection
 from millrace._pb.millrace.v1 import task_calls_pb2, worker_calls_pb2, worker_pb2
 
+# One request may name so many tasks.
+_MOST_LOCATED = 100_000
+
 
 class Locator:
     """Asks the scheduler for workers and for the locations of results, and remembers the data
@@ -74,9 +77,13 @@ class Locator:
     def locate(self, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
         """Returns the locations of results in the order of the tasks, and the data addresses of the
         workers in them by id."""
-        request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks)
-        located = self._connection.call("LocateObjects", request)
-        found = {w.worker_id: w.data_address for w in located.workers}
+        places: list[Any] = []
+        found: dict[int, str] = {}
+        for at in range(0, len(tasks), _MOST_LOCATED):
+            request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks[at : at + _MOST_LOCATED])
+            located = self._connection.call("LocateObjects", request)
+            places += located.objects
+            found.update((w.worker_id, w.data_address) for w in located.workers)
         with self._lock:
             self._addresses.update(found)
-        return located.objects, found
+        return places, found

@@ -270,11 +270,9 @@ class Session:
         if self._in_own_thread() or self.wait(states, 0.05):
             return
         pending = [s for s in states if not s.done and s.id]
-        for at in range(0, len(pending), 100_000):
-            some = pending[at : at + 100_000]
-            places, _ = self._locator.locate([s.id for s in some])
-            going_on = [s for s, o in zip(some, places, strict=True) if o.state not in _DONE_STATES]
-            self._tasks.end_here(going_on, reason)
+        places, _ = self._locator.locate([s.id for s in pending])
+        going_on = [s for s, o in zip(pending, places, strict=True) if o.state not in _DONE_STATES]
+        self._tasks.end_here(going_on, reason)
         self.wait(states, max(self.connection.timeout, 5.0))
 
     def settle_unknown(self, states: Sequence[State]) -> None:

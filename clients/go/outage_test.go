@@ -1,0 +1,119 @@
+package millrace
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// The retry timeout is shorter than the lease, so the results are still held after it.
+func TestReleasesAreRepeatedAfterAnOutage(t *testing.T) {
+	fake := newFake(t)
+	fake.refuseReleases, fake.releases = 3, make(chan []uint64, 1)
+	c := fake.dial(t, WithRetryTimeout(time.Millisecond))
+	f, err := c.Submit(soon(t), Native("echo"), Args(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	id := f.TaskID()
+	f.Release()
+	select {
+	case ids := <-fake.releases:
+		if !slices.Equal(ids, []uint64{id}) {
+			t.Errorf("released %v, want %d", ids, id)
+		}
+	case <-soon(t).Done():
+		t.Error("the task was never released")
+	}
+}
+
+func TestAFetchGoesToAnotherHolderIfOneCannotBeReached(t *testing.T) {
+	fake := newFake(t)
+	fake.unreachable = true
+	c := fake.dial(t, WithoutSharedMemory())
+	f, err := c.Submit(soon(t), Native("far"), Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Get[[]float64](soon(t), f); err != nil || !slices.Equal(got, []float64{1, 2, 3}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestLocationsOfManyObjectsAreAskedForInSeveralCalls(t *testing.T) {
+	fake := newFake(t)
+	c := fake.dial(t)
+	located, err := c.locate(soon(t), make([]uint64, 2*maxLocate+1))
+	if err != nil || len(located.GetObjects()) != 2*maxLocate+1 {
+		t.Fatalf("%d locations, %v", len(located.GetObjects()), err)
+	}
+	if !slices.Equal(fake.locates, []int{maxLocate, maxLocate, 1}) {
+		t.Errorf("calls for %v tasks", fake.locates)
+	}
+}
+
+// quietScheduler breaks its first Watch after quiet, during which it sends nothing.
+type quietScheduler struct {
+	millracev1.UnimplementedSchedulerServiceServer
+	quiet   time.Duration
+	watches int
+}
+
+func (s *quietScheduler) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStreamingServer[millracev1.WatchResponse]) error {
+	s.watches++ // the client opens one stream after the other
+	if err := stream.Send(&millracev1.WatchResponse{CatalogRevision: uint64(s.watches), Snapshot: s.watches == 1}); err != nil {
+		return err
+	}
+	if s.watches == 1 {
+		time.Sleep(s.quiet) // the fault itself: a stream without messages for this long
+		return status.Error(codes.Unavailable, "broken")
+	}
+	return nil
+}
+
+// The retry timeout limits an outage, not the time without changes before it.
+func TestAQuietWatchIsResumed(t *testing.T) {
+	listener := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	millracev1.RegisterSchedulerServiceServer(server, &quietScheduler{quiet: 400 * time.Millisecond})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
+	c, err := Dial(t.Context(), WithAddress("quiet:1"), WithoutLease(), WithRetryTimeout(200*time.Millisecond), WithDialOptions(dialer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var revisions []uint64
+	for batch, err := range c.Watch(soon(t), WatchOptions{Workers: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions = append(revisions, batch.GetCatalogRevision())
+	}
+	if !slices.Equal(revisions, []uint64{1, 2}) {
+		t.Errorf("revisions %v", revisions)
+	}
+}
