@@ -13,8 +13,7 @@ const (
 type eventKind int32
 
 const (
-	ownEvent eventKind = iota
-	sharedEvent
+	blockingEvent eventKind = iota
 	polledEvent
 )
 
@@ -75,7 +74,6 @@ type api interface {
 	streamCreate(context uint64, urgent bool) (uint64, result)
 	streamDestroy(context, stream uint64) result
 	streamSync(context, stream uint64) result
-	streamWait(context, stream, event uint64) result
 	eventCreate(context uint64, kind eventKind) (uint64, result)
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
@@ -83,8 +81,6 @@ type api interface {
 	// eventAwait polls the event for spin nanoseconds, at least once.
 	eventAwait(context, event uint64, spin int64) result
 	eventSync(context, event uint64) result
-	eventExport(context, event uint64) (Handle, result)
-	eventOpen(context uint64, h Handle) (uint64, result)
 
 	copyBatch(context, stream uint64, copies []Copy, event uint64) (submitted int, r result)
 	memset(context, stream, pointer uint64, value byte, bytes uint64) result

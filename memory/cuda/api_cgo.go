@@ -17,8 +17,6 @@ package cuda
 #cgo nocallback mrc_event_query
 #cgo noescape mrc_event_await
 #cgo nocallback mrc_event_await
-#cgo noescape mrc_stream_wait
-#cgo nocallback mrc_stream_wait
 #cgo noescape mrc_make_current
 #cgo nocallback mrc_make_current
 #include <stdlib.h>
@@ -176,11 +174,6 @@ func (shim) streamSync(context, stream uint64) result {
 	return result(C.mrc_stream_sync(C.uint64_t(context), C.uint64_t(stream)))
 }
 
-// streamWait calls cuStreamWaitEvent.
-func (shim) streamWait(context, stream, event uint64) result {
-	return result(C.mrc_stream_wait(C.uint64_t(context), C.uint64_t(stream), C.uint64_t(event)))
-}
-
 // eventCreate calls cuEventCreate.
 func (shim) eventCreate(context uint64, kind eventKind) (uint64, result) {
 	var event C.uint64_t
@@ -211,19 +204,6 @@ func (shim) eventAwait(context, event uint64, spin int64) result {
 // eventSync calls cuEventSynchronize.
 func (shim) eventSync(context, event uint64) result {
 	return result(C.mrc_event_sync(C.uint64_t(context), C.uint64_t(event)))
-}
-
-// eventExport calls cuIpcGetEventHandle.
-func (shim) eventExport(context, event uint64) (h Handle, r result) {
-	r = result(C.mrc_event_export(C.uint64_t(context), C.uint64_t(event), unsafe.Pointer(&h[0])))
-	return h, r
-}
-
-// eventOpen calls cuIpcOpenEventHandle.
-func (shim) eventOpen(context uint64, h Handle) (uint64, result) {
-	var event C.uint64_t
-	r := C.mrc_event_open(C.uint64_t(context), unsafe.Pointer(&h[0]), &event)
-	return uint64(event), result(r)
 }
 
 // copyBatch calls cuMemcpyHtoDAsync, cuMemcpyDtoHAsync, cuMemcpyDtoDAsync and,

@@ -38,9 +38,7 @@ type Device struct {
 	peers map[Handle]*Peer
 	// children is the number of objects that were created and not closed, by kind.
 	children map[string]int
-	// events are the events of marks. idle are those of them that no mark uses.
-	events, idle []uint64
-	closed       bool
+	closed   bool
 }
 
 // Open retains the device's primary context and creates its streams.
@@ -75,7 +73,7 @@ func (d *Device) makeStreams() error {
 		if err := d.check("cuStreamCreateWithPriority", r); err != nil {
 			return err
 		}
-		d.streams[p] = &Stream{device: d, handle: stream, purpose: p}
+		d.streams[p] = &Stream{device: d, handle: stream}
 	}
 	return nil
 }
@@ -101,10 +99,6 @@ func (d *Device) Memory() (free, total uint64, err error) {
 func (d *Device) MakeCurrent() error {
 	return d.check("cuCtxSetCurrent", d.api.makeCurrent(d.context))
 }
-
-// ContextHandle returns the CUcontext, for other packages with C code of their own. It is valid
-// until Close.
-func (d *Device) ContextHandle() uint64 { return d.context }
 
 // Stream returns the device's own stream for a purpose.
 func (d *Device) Stream(p Purpose) *Stream { return d.streams[p] }
@@ -166,9 +160,8 @@ func (d *Device) Close() error {
 		return nil
 	}
 	var left []string
-	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindModule, kindScratch, kindFence} {
-		// The fences of a lost device never signal.
-		if n := d.children[kind]; n > 0 && (kind != kindFence || d.lost.Load() == nil) {
+	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindModule, kindScratch} {
+		if n := d.children[kind]; n > 0 {
 			left = append(left, fmt.Sprintf("%d %s", n, kind))
 		}
 	}
@@ -189,9 +182,6 @@ func (d *Device) release() error {
 		if err := d.check(call, r); err != nil && d.lost.Load() == nil {
 			errs = append(errs, err)
 		}
-	}
-	for _, event := range d.events {
-		undo("cuEventDestroy", d.api.eventDestroy(d.context, event))
 	}
 	for _, s := range d.streams {
 		if s != nil {
@@ -215,6 +205,5 @@ const (
 	kindStream  = "stream"
 	kindEvent   = "event"
 	kindModule  = "module"
-	kindFence   = "fence"
 	kindScratch = "scratch memory"
 )

@@ -21,11 +21,12 @@
 // # Invariants
 //
 // A device has only the primary context, because UCX and the libraries of users use that one.
-// Memory that a kernel, a copy, a peer or an executor may still touch must not be used again. A
-// Gate holds such memory back until each of its fences has signalled. An error that the context
-// does not survive (an illegal address, an uncorrectable ECC error) makes the Device unhealthy for
-// good: Health names the call that first returned it, every later call fails at once with it, and
-// the process should be replaced.
+// Memory that a kernel, a copy, a peer or an executor may still touch must not be used again: the
+// caller first waits for an Event behind that work.
+//
+// An error that the context does not survive (an illegal address, an uncorrectable ECC error) makes
+// the Device unhealthy for good: Health names the call that first returned it, every later call
+// fails at once with it, and the process should be replaced.
 //
 // The memory of a dead process stays allocated as long as any process has it mapped. Peer.Retire
 // unmaps it when the last copy out of it has ended. Until every peer has done that,

@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// Handle is a CUipcMemHandle or a CUipcEventHandle. Another process on the same host opens it.
-type Handle [64]byte
-
 // Event is a position in a stream that can be queried. Before its first Record it counts as
 // reached.
 type Event struct {
@@ -17,35 +14,21 @@ type Event struct {
 }
 
 // NewEvent creates an event of this process.
-func (d *Device) NewEvent() (*Event, error) { return d.newEvent(ownEvent) }
+func (d *Device) NewEvent() (*Event, error) { return d.newEvent(blockingEvent) }
 
 // NewPolledEvent creates an event for polling with Query or Await, not for blocking. A blocking
 // event raises an interrupt when it is reached, which delays the copies behind it in the stream.
 func (d *Device) NewPolledEvent() (*Event, error) { return d.newEvent(polledEvent) }
 
-// NewSharedEvent creates an event that other processes can open with the result of Export. To
-// destroy it while another process has it open is undefined behaviour: keep it for the life of the
-// process.
-func (d *Device) NewSharedEvent() (*Event, error) { return d.newEvent(sharedEvent) }
-
 func (d *Device) newEvent(kind eventKind) (*Event, error) {
-	return d.event("cuEventCreate", func() (uint64, result) { return d.api.eventCreate(d.context, kind) })
-}
-
-// OpenEvent opens an event of another process, for Query and Stream.Wait.
-func (d *Device) OpenEvent(h Handle) (*Event, error) {
-	return d.event("cuIpcOpenEventHandle", func() (uint64, result) { return d.api.eventOpen(d.context, h) })
-}
-
-func (d *Device) event(call string, make func() (uint64, result)) (*Event, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
 	}
 	if err := d.adopt(kindEvent); err != nil {
 		return nil, err
 	}
-	handle, r := make()
-	if err := d.check(call, r); err != nil {
+	handle, r := d.api.eventCreate(d.context, kind)
+	if err := d.check("cuEventCreate", r); err != nil {
 		d.forget(kindEvent)
 		return nil, err
 	}
@@ -61,10 +44,12 @@ func (e *Event) Record(s *Stream) error {
 }
 
 // Query says whether the stream has passed the last Record.
-func (e *Event) Query() (bool, error) { return e.device.query(e.handle) }
-
-// Done is Query. It makes an event a Fence.
-func (e *Event) Done() (bool, error) { return e.Query() }
+func (e *Event) Query() (bool, error) {
+	if err := e.device.Health(); err != nil {
+		return false, err
+	}
+	return e.device.reached(e.device.api.eventQuery(e.device.context, e.handle))
+}
 
 // Await polls for the given time, at least once, whether the stream has passed the last Record. It
 // occupies a processor for that time.
@@ -83,16 +68,6 @@ func (e *Event) Sync() error {
 	return e.device.check("cuEventSynchronize", e.device.api.eventSync(e.device.context, e.handle))
 }
 
-// Export returns a handle with which another process opens the event.
-// REQUIRES: the event was created by NewSharedEvent.
-func (e *Event) Export() (Handle, error) {
-	if err := e.device.Health(); err != nil {
-		return Handle{}, err
-	}
-	h, r := e.device.api.eventExport(e.device.context, e.handle)
-	return h, e.device.check("cuIpcGetEventHandle", r)
-}
-
 // Close destroys the event.
 func (e *Event) Close() error {
 	if !e.closed.CompareAndSwap(false, true) {
@@ -104,13 +79,6 @@ func (e *Event) Close() error {
 		return nil
 	}
 	return err
-}
-
-func (d *Device) query(event uint64) (bool, error) {
-	if err := d.Health(); err != nil {
-		return false, err
-	}
-	return d.reached(d.api.eventQuery(d.context, event))
 }
 
 // reached interprets the result of cuEventQuery.

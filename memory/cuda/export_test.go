@@ -5,6 +5,20 @@ package cuda
 // Allocations returns the number of the shim's allocations that were not freed.
 func Allocations() int64 { return allocations() }
 
+// BufferID returns the driver's number of the allocation, which is unique in this process.
+func (s *Slab) BufferID() (uint64, error) {
+	id, r := s.device.api.bufferID(s.device.context, s.pointer)
+	return id, s.device.check("cuPointerGetAttribute", r)
+}
+
+// Streams returns the handles of the device's own streams.
+func (d *Device) Streams() (handles []uint64) {
+	for _, s := range d.streams {
+		handles = append(handles, s.handle)
+	}
+	return handles
+}
+
 // WithThrowaways sets the number of small allocations that precede a slab.
 func (c SlabConfig) WithThrowaways(n int) SlabConfig {
 	c.throwaways = n

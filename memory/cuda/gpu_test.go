@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,12 +103,6 @@ func TestGPUSlabHoldsWhatIsWritten(t *testing.T) {
 	if err := s.ReadInto(end, got); err != nil || string(got) != "hello" {
 		t.Errorf("read %q, %v", got, err)
 	}
-	if f, ok := s.Frame(s.Pointer(end, 5), 5); !ok || f.Offset != end {
-		t.Errorf("frame %+v, %v", f, ok)
-	}
-	if _, ok := s.Frame(s.Pointer(end, 5), 6); ok {
-		t.Error("a pointer behind the end has a frame")
-	}
 	for _, r := range []memory.Frame{{Offset: s.Size(), Bytes: 1}, {Offset: 1, Bytes: 1<<64 - 1}} {
 		func() {
 			defer func() {
@@ -167,15 +160,10 @@ func TestGPUSlabOfAnotherProcess(t *testing.T) {
 	if _, err := d.OpenPeer(a.Export); err == nil || !strings.Contains(err.Error(), "mapped already") {
 		t.Errorf("opened twice: %v", err)
 	}
-	e, err := d.OpenEvent(a.Event)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closing(t, e)
 	in := d.Stream(cuda.In)
 	n := size - memory.HeaderBytes
 	whole := cuda.OnDevice(s.Pointer(memory.HeaderBytes, n), p.Pointer(memory.HeaderBytes, n), n)
-	if err := errors.Join(in.Wait(e), in.Copy([]cuda.Copy{whole}, nil), in.Sync()); err != nil {
+	if err := errors.Join(in.Copy([]cuda.Copy{whole}, nil), in.Sync()); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, 4096)
@@ -230,14 +218,6 @@ func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filled, err := d.OpenEvent(a.Event)
-	if err == nil {
-		err = filled.Sync()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	closing(t, filled)
 	first.kill()
 	// The bytes of the dead process can still be read.
 	s := newSlab(t, d, 4<<20)
@@ -304,15 +284,7 @@ func TestGPUSlabOfTheDeadIsNotTakenForItsSuccessors(t *testing.T) {
 			filled := func(c *child) cuda.Export {
 				t.Helper()
 				o.Identity.Nonce++
-				a := c.ask(t, o)
-				e, err := d.OpenEvent(a.Event)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := errors.Join(e.Sync(), e.Close()); err != nil {
-					t.Fatal(err)
-				}
-				return a.Export
+				return c.ask(t, o).Export
 			}
 			c, _ := startChildAgain(t, nil)
 			export := filled(c)
@@ -364,9 +336,6 @@ func TestGPUPinnedCopies(t *testing.T) {
 	}
 	defer closing(t, pinned)
 	tell(t, "pin host memory", float64(2*bytesOf)/(1<<30)/time.Since(begin).Seconds(), "GiB/s")
-	if pinned.Space() != memory.Space(space) {
-		t.Error("another space")
-	}
 	s := newSlab(t, d, 2*bytesOf)
 	up, down := d.Stream(cuda.In), d.Stream(cuda.Out)
 	source := space.Bytes(memory.HeaderBytes, bytesOf-memory.HeaderBytes)
@@ -379,12 +348,7 @@ func TestGPUPinnedCopies(t *testing.T) {
 		in = append(in, cuda.ToDevice(s.Pointer(bytesOf+off, chunk), pinned.Address(off, chunk), chunk))
 		out = append(out, cuda.ToHost(pinned.Address(bytesOf+off, chunk), s.Pointer(bytesOf+off, chunk), chunk))
 	}
-	after, err := d.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closing(t, after)
-	if err := errors.Join(up.Copy(in, after), down.Wait(after), down.Copy(out, nil), down.Sync()); err != nil {
+	if err := errors.Join(up.Copy(in, nil), up.Sync(), down.Copy(out, nil), down.Sync()); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(source, space.Bytes(bytesOf+memory.HeaderBytes, bytesOf-memory.HeaderBytes)) {
@@ -438,8 +402,6 @@ func TestGPUHostMemoryOfAPeer(t *testing.T) {
 func TestGPUConcurrentUse(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 32<<20)
-	var gate cuda.Gate
-	var released atomic.Int64
 	var group sync.WaitGroup
 	const workers, rounds = 8, 20
 	errs := make([]error, workers)
@@ -458,15 +420,7 @@ func TestGPUConcurrentUse(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					mark, err := d.Mark(stream)
-					if err != nil {
-						return err
-					}
-					gate.Hold(func() { released.Add(1) }, mark)
 					if err := stream.Sync(); err != nil {
-						return err
-					}
-					if _, err := gate.Poll(); err != nil {
 						return err
 					}
 					if err := s.ReadInto(at+512<<10, got); err != nil || got[0] != fill || got[len(got)-1] != fill {
@@ -480,9 +434,6 @@ func TestGPUConcurrentUse(t *testing.T) {
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
-	}
-	if _, err := gate.Poll(); err != nil || gate.Waiting() != 0 || released.Load() != workers*rounds {
-		t.Errorf("%d released, %d wait, %v", released.Load(), gate.Waiting(), err)
 	}
 }
 
@@ -512,13 +463,6 @@ func TestGPUCallCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	cost("event query", func() error { _, err := e.Query(); return err })
-	cost("mark, reached, released", func() error {
-		m, err := d.Mark(stream)
-		for done := false; err == nil && !done; {
-			done, err = m.Done()
-		}
-		return err
-	})
 	p := make([]byte, 4096)
 	cost("read of 4 KiB", func() error { return s.ReadInto(0, p) })
 }

@@ -61,19 +61,9 @@ func (b *Batch) Launch(l Launch) {
 	b.parameters = append(b.parameters, l.Parameters...)
 }
 
-// Launch submits kernels, in order, and returns at once; see Submit.
-func (s *Stream) Launch(launches []Launch, after *Event) error {
-	var b Batch
-	for _, l := range launches {
-		b.Launch(l)
-	}
-	return s.Submit(&b, after)
-}
-
 // Submit submits a batch and returns at once. It makes one call of the shim for the whole batch. If
 // after is not nil, it is recorded behind the last operation. If there is an error, some operations
-// may have been submitted, and after was not recorded: fence the stream before the memory is used
-// again.
+// may have been submitted, and after was not recorded: call Sync before the memory is used again.
 func (s *Stream) Submit(b *Batch, after *Event) error {
 	if err := s.device.Health(); err != nil {
 		return err

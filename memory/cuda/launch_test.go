@@ -14,6 +14,15 @@ import (
 // image is accepted as a CUBIN by the fake driver.
 var image = append([]byte("\x7fELF"), make([]byte, 60)...)
 
+// submit submits launches in one batch.
+func submit(s *cuda.Stream, after *cuda.Event, launches ...cuda.Launch) error {
+	var b cuda.Batch
+	for _, l := range launches {
+		b.Launch(l)
+	}
+	return s.Submit(&b, after)
+}
+
 func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 	if fake == nil {
 		t.Skip("a real driver wants real code")
@@ -25,7 +34,8 @@ func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 	}
 	defer closing(t, m)
 	var launches []cuda.Launch
-	for i, name := range []string{"first", "second"} {
+	names := []string{"first", "second"}
+	for i, name := range names {
 		f, err := m.Function(name)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +50,7 @@ func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closing(t, after)
-	if err := d.Stream(cuda.Compute).Launch(launches, after); err != nil {
+	if err := submit(d.Stream(cuda.Compute), after, launches...); err != nil {
 		t.Fatal(err)
 	}
 	if err := after.Sync(); err != nil {
@@ -51,7 +61,7 @@ func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 		t.Fatalf("%d launches", len(got))
 	}
 	for i, l := range got {
-		if l.Name() != launches[i].Function.Name() || l.Grid != [3]uint32{uint32(i + 5), 1, 1} || l.Block != [3]uint32{32, 2, 1} ||
+		if l.Name() != names[i] || l.Grid != [3]uint32{uint32(i + 5), 1, 1} || l.Block != [3]uint32{32, 2, 1} ||
 			l.SharedBytes != uint32(i) || l.ParameterBytes != 9 || l.Parameters[8] != byte(i+1) || l.Parameters[9] != 0 {
 			t.Errorf("launch %d: %s %v %v %d %d", i, l.Name(), l.Grid, l.Block, l.SharedBytes, l.ParameterBytes)
 		}
@@ -102,7 +112,7 @@ func TestABatchCopiesBeforeItLaunchesAndIsUsedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for done := false; !done; {
-			if done, err = event.Done(); err != nil {
+			if done, err = event.Query(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -150,10 +160,10 @@ func TestLaunchErrorsNameTheKernel(t *testing.T) {
 		t.Errorf("too much shared memory: %v", err)
 	}
 	// Two callers of a kernel allow the memory that each needs before either launches it.
-	if err := errors.Join(f.AllowShared(100<<10), f.AllowShared(64<<10), d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f, SharedBytes: 100 << 10}}, nil)); err != nil {
+	if err := errors.Join(f.AllowShared(100<<10), f.AllowShared(64<<10), submit(d.Stream(cuda.Compute), nil, cuda.Launch{Function: f, SharedBytes: 100 << 10})); err != nil {
 		t.Errorf("what was allowed has been taken away: %v", err)
 	}
-	err = d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f}, {Function: f, Block: cuda.Dim{2048}}}, nil)
+	err = submit(d.Stream(cuda.Compute), nil, cuda.Launch{Function: f}, cuda.Launch{Function: f, Block: cuda.Dim{2048}})
 	if err == nil || !strings.Contains(err.Error(), "wide, launch 2 of 2") {
 		t.Errorf("too many threads: %v", err)
 	}

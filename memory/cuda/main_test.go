@@ -129,7 +129,7 @@ func closing(t *testing.T, c io.Closer) {
 }
 
 // order is an order to a child process. "slab" makes a slab, "await" waits for room and makes one,
-// "fill" writes the slab again, "close" closes the slab and the device, "quit" ends the process.
+// "close" closes the slab and the device, "quit" ends the process.
 type order struct {
 	Do       string
 	Device   int
@@ -146,7 +146,6 @@ type answer struct {
 	Error   string
 	NoRoom  bool
 	Export  cuda.Export
-	Event   cuda.Handle
 	Refused int
 	// Again: the slab was refused, and the child tries again; another answer follows.
 	Again bool
@@ -177,7 +176,6 @@ func serve(in io.Reader, out io.Writer) error {
 var (
 	childDevice *cuda.Device
 	childSlab   *cuda.Slab
-	childEvent  *cuda.Event
 )
 
 func carryOut(o order, answers *json.Encoder) (a answer, err error) {
@@ -189,7 +187,7 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 	d, config := childDevice, cuda.SlabConfig{Size: o.Size, Identity: o.Identity}.WithThrowaways(o.Throwaways)
 	switch o.Do {
 	case "close":
-		return a, errors.Join(childEvent.Close(), childSlab.Close(), childDevice.Close())
+		return a, errors.Join(childSlab.Close(), childDevice.Close())
 	case "await":
 		childSlab, err = d.AwaitSlab(context.Background(), config, func(error) {
 			if a.Refused++; a.Refused == 1 {
@@ -202,20 +200,11 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	if childEvent == nil {
-		if childEvent, err = d.NewSharedEvent(); err != nil {
-			return a, err
-		}
-	}
 	if a.Export, err = childSlab.Export(); err != nil {
 		return a, err
 	}
 	stream, n := d.Stream(cuda.Compute), childSlab.Size()-memory.HeaderBytes
-	if err := errors.Join(stream.Memset(childSlab.Pointer(memory.HeaderBytes, n), o.Fill, n), childEvent.Record(stream)); err != nil {
-		return a, err
-	}
-	a.Event, err = childEvent.Export()
-	return a, err
+	return a, errors.Join(stream.Memset(childSlab.Pointer(memory.HeaderBytes, n), o.Fill, n), stream.Sync())
 }
 
 // child is another process with the same driver.

@@ -76,9 +76,6 @@ func (m *Module) Close() error {
 	return err
 }
 
-// Name returns the kernel's name.
-func (f *Function) Name() string { return f.name }
-
 // AllowShared lets launches use so many bytes of dynamic shared memory, if that is more than 48
 // KiB. The limit of the device is Attributes.SharedBytes. AllowShared never lowers the limit,
 // because another launch may be about to use the memory that was allowed before.

@@ -8,6 +8,9 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
+// Handle is a CUipcMemHandle. Another process on the same host opens it.
+type Handle [64]byte
+
 // Export is the information with which another process on the same host maps a slab.
 type Export struct {
 	Handle Handle
@@ -91,9 +94,6 @@ func (p *Peer) prove() error {
 // Prove compares the header page of the mapped slab with the export once more.
 // REQUIRES: the peer is acquired, or no other goroutine can close or retire it.
 func (p *Peer) Prove() error { return p.prove() }
-
-// Export returns the export with which the peer was opened.
-func (p *Peer) Export() Export { return p.export }
 
 // Pointer returns the device address of [off, off+n) of the peer's slab, for Stream.Copy.
 // REQUIRES: the range lies within the slab, and the peer is acquired.

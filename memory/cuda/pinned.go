@@ -17,7 +17,6 @@ import (
 // processor.
 type Pinned struct {
 	device *Device
-	space  memory.Space
 	data   []byte
 	closed atomic.Bool
 }
@@ -58,7 +57,7 @@ func (d *Device) Register(space memory.Space, c RegisterConfig) (*Pinned, error)
 	if err := d.pin(data, c.ReadOnly); err != nil {
 		return nil, err
 	}
-	return &Pinned{device: d, space: space, data: data}, nil
+	return &Pinned{device: d, data: data}, nil
 }
 
 // pin registers memory whose pages exist.
@@ -94,9 +93,6 @@ func (p *Pinned) Address(off, n uint64) uint64 {
 	}
 	return address(p.data) + off
 }
-
-// Space returns the registered space.
-func (p *Pinned) Space() memory.Space { return p.space }
 
 // Close ends the registration.
 // REQUIRES: no copy uses it.

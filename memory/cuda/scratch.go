@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,11 +88,6 @@ func (s *Scratch) ReadInto(off uint64, p []byte) error {
 
 // Host returns the pinned part, nil if there is none.
 func (s *Scratch) Host() []byte { return s.host }
-
-// Address returns the address of the byte at off of the pinned part, for Stream.Copy.
-func (s *Scratch) Address(off uint64) uint64 {
-	return uint64(uintptr(unsafe.Pointer(&s.host[off])))
-}
 
 // Mapped returns the address for kernels of the byte at off of the pinned part.
 func (s *Scratch) Mapped(off uint64) uint64 { return s.mapped + off }

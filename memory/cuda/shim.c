@@ -23,7 +23,6 @@ enum {
   STREAM_NON_BLOCKING = 1,
   EVENT_BLOCKING_SYNC = 1, /* a thread that waits for the event sleeps and uses no core */
   EVENT_DISABLE_TIMING = 2,
-  EVENT_INTERPROCESS = 4,
   IPC_LAZY_ENABLE_PEER_ACCESS = 1,
   HOST_REGISTER_PORTABLE = 1,
   HOST_REGISTER_READ_ONLY = 8,
@@ -68,12 +67,9 @@ enum {
   X(cuIpcGetMemHandle, (ipc_handle *, uint64_t))                          \
   X(cuIpcOpenMemHandle_v2, (uint64_t *, ipc_handle, unsigned))            \
   X(cuIpcCloseMemHandle, (uint64_t))                                      \
-  X(cuIpcGetEventHandle, (ipc_handle *, handle))                          \
-  X(cuIpcOpenEventHandle, (handle *, ipc_handle))                         \
   X(cuStreamCreateWithPriority, (handle *, unsigned, int))                \
   X(cuStreamDestroy_v2, (handle))                                         \
   X(cuStreamSynchronize, (handle))                                        \
-  X(cuStreamWaitEvent, (handle, handle, unsigned))                        \
   X(cuEventCreate, (handle *, unsigned))                                  \
   X(cuEventDestroy_v2, (handle))                                          \
   X(cuEventRecord, (handle, handle))                                      \
@@ -307,15 +303,10 @@ int mrc_stream_sync(uint64_t context, uint64_t stream) {
   return cu.cuStreamSynchronize((handle)stream);
 }
 
-int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event) {
-  ENTER(context);
-  return cu.cuStreamWaitEvent((handle)stream, (handle)event, 0);
-}
-
 int mrc_event_create(uint64_t context, int kind, uint64_t *event) {
   handle e = 0;
   ENTER(context);
-  TRY(cu.cuEventCreate(&e, EVENT_DISABLE_TIMING | (kind == MRC_EVENT_POLLED ? 0 : EVENT_BLOCKING_SYNC) | (kind == MRC_EVENT_SHARED ? EVENT_INTERPROCESS : 0)));
+  TRY(cu.cuEventCreate(&e, EVENT_DISABLE_TIMING | (kind == MRC_EVENT_POLLED ? 0 : EVENT_BLOCKING_SYNC)));
   *event = e;
   return 0;
 }
@@ -354,24 +345,6 @@ int mrc_event_await(uint64_t context, uint64_t event, int64_t spin_ns) {
 int mrc_event_sync(uint64_t context, uint64_t event) {
   ENTER(context);
   return cu.cuEventSynchronize((handle)event);
-}
-
-int mrc_event_export(uint64_t context, uint64_t event, void *out) {
-  ipc_handle h;
-  ENTER(context);
-  TRY(cu.cuIpcGetEventHandle(&h, (handle)event));
-  memcpy(out, &h, sizeof h);
-  return 0;
-}
-
-int mrc_event_open(uint64_t context, const void *in, uint64_t *event) {
-  ipc_handle h;
-  handle e = 0;
-  memcpy(&h, in, sizeof h);
-  ENTER(context);
-  TRY(cu.cuIpcOpenEventHandle(&e, h));
-  *event = e;
-  return 0;
 }
 
 static int copy_all(uint64_t stream, const mrc_copy *copies, int count, int *submitted) {

@@ -79,11 +79,10 @@ int mrc_ipc_close(uint64_t context, uint64_t pointer);
 int mrc_stream_create(uint64_t context, int urgent, uint64_t *stream);
 int mrc_stream_destroy(uint64_t context, uint64_t stream);
 int mrc_stream_sync(uint64_t context, uint64_t stream);
-int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event);
-// Kinds of events. A thread that waits for an OWN or a SHARED event sleeps. A SHARED event can be
-// exported to other processes. A POLLED event raises no interrupt when it is reached, so it makes
-// no gap between two copies of a stream when it is recorded between them.
-enum { MRC_EVENT_OWN, MRC_EVENT_SHARED, MRC_EVENT_POLLED };
+// Kinds of events. A thread that waits for a BLOCKING event sleeps. A POLLED event raises no
+// interrupt when it is reached, so it makes no gap between two copies of a stream when it is
+// recorded between them.
+enum { MRC_EVENT_BLOCKING, MRC_EVENT_POLLED };
 int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
@@ -92,8 +91,6 @@ int mrc_event_query(uint64_t context, uint64_t event);
 // last answer.
 int mrc_event_await(uint64_t context, uint64_t event, int64_t spin_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
-int mrc_event_export(uint64_t context, uint64_t event, void *handle);
-int mrc_event_open(uint64_t context, const void *handle, uint64_t *event);
 
 // Submits the copies in order, then records event if it is not 0. submitted is the number of copies
 // that were submitted, also after an error.

@@ -145,12 +145,6 @@ func (s *Slab) Pointer(off, n uint64) uint64 {
 	return s.pointer + off
 }
 
-// Frame returns the frame of n bytes at a device address, and false if it is not in this slab.
-func (s *Slab) Frame(pointer, n uint64) (memory.Frame, bool) {
-	f := memory.Frame{Offset: pointer - s.pointer, Bytes: n}
-	return f, pointer >= s.pointer && f.Within(s.size)
-}
-
 func (s *Slab) mustContain(off, n uint64) {
 	if !(memory.Frame{Offset: off, Bytes: n}).Within(s.size) {
 		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the slab of %d bytes", off, n, s.size))
@@ -177,12 +171,6 @@ func (s *Slab) WriteFrom(off uint64, p []byte) error {
 	return s.device.check("cuMemcpyHtoDAsync", s.device.api.write(s.device.context, s.device.control, to, p))
 }
 
-// BufferID returns the driver's number of the allocation, which is unique in this process.
-func (s *Slab) BufferID() (uint64, error) {
-	id, r := s.device.api.bufferID(s.device.context, s.pointer)
-	return id, s.device.check("cuPointerGetAttribute", r)
-}
-
 // Export returns the information that a peer or an executor needs to map the slab. On some systems
 // the memory of a device cannot be shared (WSL, some virtual GPUs, Tegra): then the error matches
 // ErrNotShared, and this process can still use the slab.
@@ -206,7 +194,7 @@ func (s *Slab) Export() (Export, error) {
 // reads it, the behaviour is undefined, and this process cannot know whether all readers are done.
 // So the memory of an exported slab is freed only when this process ends, which does not affect the
 // mappings of other processes. Until then the device's context stays, too.
-// REQUIRES: nothing that runs on the device uses the slab: wait for the Gate.
+// REQUIRES: nothing that runs on the device uses the slab.
 func (s *Slab) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil

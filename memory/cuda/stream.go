@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Purpose is the purpose of a stream. Work of one purpose runs in order; work of different purposes
-// may run at the same time.
+// Purpose selects one of the streams that a device has. Work of one stream runs in order; work of
+// different streams may run at the same time.
 type Purpose int
 
 // The purposes. In is for copies to the device's slab from peers and from the host, Out for copies
@@ -19,14 +19,6 @@ const (
 	purposes
 )
 
-// String returns the name for people.
-func (p Purpose) String() string {
-	if p < 0 || p >= purposes {
-		return fmt.Sprintf("purpose %d", int(p))
-	}
-	return [purposes]string{"compute", "in", "out", "spill"}[p]
-}
-
 // urgent says whether a task or a peer waits for the stream's work. That is so for inputs and
 // outputs, but not for kernels and spills alone.
 func (p Purpose) urgent() bool { return p == In || p == Out }
@@ -34,11 +26,11 @@ func (p Purpose) urgent() bool { return p == In || p == Out }
 // Stream is a queue of work on a device. Its methods may be called from any goroutine. If two
 // goroutines submit work at the same time, the order is not defined.
 type Stream struct {
-	device  *Device
-	handle  uint64
-	purpose Purpose
-	own     bool
-	closed  atomic.Bool
+	device *Device
+	handle uint64
+	// own says that NewStream created it. Close leaves the other streams to Device.Close.
+	own    bool
+	closed atomic.Bool
 }
 
 // NewStream creates a stream in addition to the device's own streams, for example one per peer.
@@ -54,11 +46,8 @@ func (d *Device) NewStream(p Purpose) (*Stream, error) {
 		d.forget(kindStream)
 		return nil, err
 	}
-	return &Stream{device: d, handle: handle, purpose: p, own: true}, nil
+	return &Stream{device: d, handle: handle, own: true}, nil
 }
-
-// Purpose returns the purpose for which the stream was created.
-func (s *Stream) Purpose() Purpose { return s.purpose }
 
 // Handle returns the CUstream, for other packages with C code of their own.
 func (s *Stream) Handle() uint64 { return s.handle }
@@ -101,8 +90,7 @@ func OnDevice(to, from, bytes uint64) Copy {
 
 // Copy submits copies, in order, and returns at once. It makes one call of the shim for all of
 // them. If after is not nil, it is recorded behind the last copy. If there is an error, some copies
-// may have been submitted, and after was not recorded: fence the stream before the memory is used
-// again.
+// may have been submitted, and after was not recorded: call Sync before the memory is used again.
 func (s *Stream) Copy(copies []Copy, after *Event) error {
 	if err := s.device.Health(); err != nil {
 		return err
@@ -128,15 +116,6 @@ func (s *Stream) Memset(pointer uint64, value byte, bytes uint64) error {
 		return err
 	}
 	return s.device.check("cuMemsetD8Async", s.device.api.memset(s.device.context, s.handle, pointer, value, bytes))
-}
-
-// Wait delays later work of the stream until the event's last Record is reached. It does not block
-// the caller.
-func (s *Stream) Wait(e *Event) error {
-	if err := s.device.Health(); err != nil {
-		return err
-	}
-	return s.device.check("cuStreamWaitEvent", s.device.api.streamWait(s.device.context, s.handle, e.handle))
 }
 
 // Sync blocks, with its thread, until the submitted work is done.

@@ -530,6 +530,8 @@ type held struct {
 	peer   *cuda.Peer
 	export cuda.Export
 	device *cuda.Device
+	// bounce is host memory, registered as pinned, by which bytes go to and from the slab.
+	bounce *host.Slab
 	pinned *cuda.Pinned
 }
 
@@ -557,7 +559,7 @@ func newHeld(tb testing.TB, bytes uint64) (*held, *child) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { closing(tb, pinned) })
-	return &held{peer: peer, export: c.export, device: d, pinned: pinned}, c
+	return &held{peer: peer, export: c.export, device: d, pinned: pinned, bounce: slab}, c
 }
 
 func (h *held) Size() uint64                   { return h.export.SizeBytes }
@@ -569,7 +571,7 @@ func (h *held) ReadInto(at uint64, p []byte) error {
 	return h.move(at, p, func(pointer, address uint64, p []byte) error {
 		n := uint64(len(p))
 		err := h.copy(cuda.ToHost(address, pointer, n))
-		copy(p, h.pinned.Space().Bytes(0, n))
+		copy(p, h.bounce.Bytes(0, n))
 		return err
 	})
 }
@@ -577,7 +579,7 @@ func (h *held) ReadInto(at uint64, p []byte) error {
 func (h *held) WriteFrom(at uint64, p []byte) error {
 	return h.move(at, p, func(pointer, address uint64, p []byte) error {
 		n := uint64(len(p))
-		copy(h.pinned.Space().Bytes(0, n), p)
+		copy(h.bounce.Bytes(0, n), p)
 		return h.copy(cuda.ToDevice(pointer, address, n))
 	})
 }

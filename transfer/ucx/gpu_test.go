@@ -245,6 +245,8 @@ type far struct {
 	device *cuda.Device
 	peer   *cuda.Peer
 	export cuda.Export
+	// bounce is host memory, registered as pinned, by which bytes go to and from the slab.
+	bounce *host.Slab
 	pinned *cuda.Pinned
 }
 
@@ -264,14 +266,14 @@ func (f *far) ReadInto(at uint64, p []byte) error {
 		if err := f.copy(cuda.ToHost(f.pinned.Address(0, n), f.peer.Pointer(at, n), n)); err != nil {
 			return err
 		}
-		at += uint64(copy(part, f.pinned.Space().Bytes(0, n)))
+		at += uint64(copy(part, f.bounce.Bytes(0, n)))
 	}
 	return nil
 }
 
 func (f *far) WriteFrom(at uint64, p []byte) error {
 	for part := range slices.Chunk(p, bounceBytes) {
-		n := uint64(copy(f.pinned.Space().Bytes(0, uint64(len(part))), part))
+		n := uint64(copy(f.bounce.Bytes(0, uint64(len(part))), part))
 		if err := f.copy(cuda.ToDevice(f.peer.Pointer(at, n), f.pinned.Address(0, n), n)); err != nil {
 			return err
 		}
@@ -314,12 +316,11 @@ func gpuObjects(t *testing.T, driver *cuda.Driver, bytes uint64) (*transfertest.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { done(t, "unmap", f.peer.Close()) })
-	slab, err := host.NewSlab(bounceBytes, id)
-	if err != nil {
+	if f.bounce, err = host.NewSlab(bounceBytes, id); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { done(t, "close", slab.Close()) })
-	if f.pinned, err = f.device.Register(slab, cuda.RegisterConfig{}); err != nil {
+	t.Cleanup(func() { done(t, "close", f.bounce.Close()) })
+	if f.pinned, err = f.device.Register(f.bounce, cuda.RegisterConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { done(t, "unpin", f.pinned.Close()) })

@@ -536,7 +536,7 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	for i := range 8 {
 		run(100 + i)
 	}
-	if err := b.stream.Launch([]gpu.Launch{{Function: f}}, nil); err != nil {
+	if err := b.launch(gpu.Launch{Function: f}); err != nil {
 		t.Error(err)
 	}
 	if b.code.users["extern \"C\" __global__ void g() {}"] == nil {
@@ -583,7 +583,7 @@ func TestGeneratedModulesAreUnloaded(t *testing.T) {
 	for range 6 {
 		run()
 	}
-	if err := b.stream.Launch([]gpu.Launch{{Function: f, Grid: gpu.Dim{1}, Block: gpu.Dim{1}}}, nil); err != nil {
+	if err := b.launch(gpu.Launch{Function: f, Grid: gpu.Dim{1}, Block: gpu.Dim{1}}); err != nil {
 		t.Errorf("the code was unloaded while a call used it: %v", err)
 	}
 	open.end()

@@ -473,10 +473,10 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 			addressOf(&pinner, &one[0]), a, uint64(n), work, uint64(n))
 	})
 	triangle := frame(square)
-	if err := b.stream.Launch([]gpu.Launch{{
+	if err := b.launch(gpu.Launch{
 		Function: f.upper, Grid: gpu.Dim{uint32(blocksOf(n*n, threads))}, Block: gpu.Dim{threads},
 		Parameters: new(parameters).u64(a, triangle).i64(n, n, n).bytes,
-	}}, nil); err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, polar := range []bool{true, false} {

@@ -77,6 +77,13 @@ type bench struct {
 	next uint64
 }
 
+// launch submits one kernel on the compute stream.
+func (b *bench) launch(l gpu.Launch) error {
+	var batch gpu.Batch
+	batch.Launch(l)
+	return b.stream.Submit(&batch, nil)
+}
+
 func open(tb testing.TB, slabBytes uint64, o Options) *bench {
 	tb.Helper()
 	dev, err := driver.Open(0)

@@ -562,15 +562,9 @@ int cuIpcCloseMemHandle(uint64_t p) {
   return r;
 }
 
-// The progress of an event. It lies in shared memory if the event is exported to other processes.
 typedef struct {
   _Atomic uint64_t recorded, reached;  // the number of records submitted, and the last one reached
-} progress;
-
-typedef struct {
-  progress *at, own;
   atomic_int refs;
-  int fd;  // of the shared memory; -1: the event cannot be exported, or comes from another process
 } event;
 
 typedef struct work {
@@ -579,7 +573,7 @@ typedef struct work {
   const void *from;
   uint64_t bytes;
   int value;  // the byte that a memset writes, if from is NULL
-  event *reach, *wait;
+  event *reach;
   uint64_t sequence;
   int staged;  // not 0: from is our copy, which we free
   int between;  // not 0: a copy from device to device
@@ -631,10 +625,7 @@ typedef struct {
 
 
 static void unref(event *e) {
-  if (--e->refs) return;
-  if (e->at != &e->own) munmap(e->at, sizeof *e->at);
-  if (e->fd >= 0) close(e->fd);
-  free(e);
+  if (!--e->refs) free(e);
 }
 
 static void *run(void *arg) {
@@ -663,12 +654,8 @@ static void *run(void *arg) {
       make_point(w->point);
       free(w->point);
     }
-    if (w->wait) {
-      while (w->wait->at->reached < w->sequence) usleep(20);
-      unref(w->wait);
-    }
     if (w->reach) {
-      w->reach->at->reached = w->sequence;
+      w->reach->reached = w->sequence;
       unref(w->reach);
     }
     if (w->staged) free((void *)w->from);
@@ -738,24 +725,11 @@ int cuStreamSynchronize(stream *s) {
   return OK;
 }
 
-int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
-  (void)flags;
-  IN_CONTEXT;
-  e->refs++;
-  return submit(s, (work){.wait = e, .sequence = e->at->recorded});
-}
-
 int cuEventCreate(event **out, unsigned flags) {
+  (void)flags;
   IN_CONTEXT;
   event *e = calloc(1, sizeof *e);
   e->refs = 1;
-  e->fd = -1;
-  e->at = &e->own;
-  if (flags & 4) {
-    e->fd = memfd_create("fake-gpu-event", MFD_CLOEXEC);
-    if (e->fd < 0 || ftruncate(e->fd, sizeof *e->at)) return OUT_OF_MEMORY;
-    e->at = mmap(NULL, sizeof *e->at, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
-  }
   count(&st->events, 1);
   *out = e;
   return OK;
@@ -772,44 +746,21 @@ int cuEventDestroy_v2(event *e) {
 int cuEventRecord(event *e, stream *s) {
   IN_CONTEXT;
   if (!s) {
-    e->at->reached = ++e->at->recorded;
+    e->reached = ++e->recorded;
     return OK;
   }
   e->refs++;
-  return submit(s, (work){.reach = e, .sequence = ++e->at->recorded});
+  return submit(s, (work){.reach = e, .sequence = ++e->recorded});
 }
 
 int cuEventQuery(event *e) {
   IN_CONTEXT;
-  return e->at->reached >= e->at->recorded ? OK : NOT_READY;
+  return e->reached >= e->recorded ? OK : NOT_READY;
 }
 
 int cuEventSynchronize(event *e) {
   IN_CONTEXT;
-  for (uint64_t until = e->at->recorded; e->at->reached < until;) usleep(20);
-  return OK;
-}
-
-int cuIpcGetEventHandle(ipc_handle *h, event *e) {
-  IN_CONTEXT;
-  if (e->fd < 0) return INVALID_HANDLE;
-  memset(h, 0, sizeof *h);
-  h->of.magic = MAGIC + 1, h->of.pid = getpid(), h->of.fd = e->fd;
-  return OK;
-}
-
-int cuIpcOpenEventHandle(event **out, ipc_handle h) {
-  IN_CONTEXT;
-  if (h.of.magic != MAGIC + 1) return INVALID_HANDLE;
-  int fd = reopen(h.of.pid, h.of.fd);
-  if (fd < 0) return INVALID_HANDLE;
-  event *e = calloc(1, sizeof *e);
-  e->refs = 1;
-  e->fd = -1;
-  e->at = mmap(NULL, sizeof *e->at, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  count(&st->events, 1);
-  *out = e;
+  for (uint64_t until = e->recorded; e->reached < until;) usleep(20);
   return OK;
 }
 
