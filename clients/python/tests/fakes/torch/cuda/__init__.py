@@ -40,6 +40,13 @@ def memory_allocated() -> int:
     return sum(s.size for pool in _allocator.pools.values() for s in pool.segments if s.used)
 
 
+def mem_get_info() -> tuple[int, int]:
+    """Returns the free memory of the GPU, and all of it."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert not _allocator._lib.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
 def write(at: int, data: bytes) -> None:
     ctypes.memmove(at, data, len(data))
 
