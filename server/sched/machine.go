@@ -121,9 +121,9 @@ type Machine struct {
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
 
-	timers                        heap[timer]
-	rebalanceArmed, dispatchArmed bool
-	// wideAt is the earliest time at which rebalance considers a task with very many inputs again.
+	timers                    heap[timer]
+	stealArmed, dispatchArmed bool
+	// wideAt is the earliest time at which stealTasks considers a task with very many inputs again.
 	wideAt time.Time
 
 	// Work lists within a step; empty between steps.
@@ -367,7 +367,7 @@ func (m *Machine) finish() []Effect {
 	if cap(m.stranded) > keptWork {
 		m.stranded = nil
 	}
-	m.rebalance()
+	m.stealTasks()
 	m.flushGraphs()
 	m.flushWorkers()
 	out := m.out

@@ -169,7 +169,7 @@ const (
 	timerRetry timerKind = iota + 1
 	timerLease
 	timerRetention
-	timerRebalance
+	timerSteal
 	timerRescue
 	timerLostData
 	timerDrain
@@ -211,8 +211,8 @@ func (m *Machine) timePassed() {
 			m.leaseDue(ids.ClientID(t.id))
 		case timerRetention:
 			m.retentionDue(ids.GraphID(t.id))
-		case timerRebalance:
-			m.rebalanceArmed = false // each step ends with rebalance
+		case timerSteal:
+			m.stealArmed = false // each step ends with stealTasks
 		case timerDispatch:
 			m.dispatchArmed = false // each step ends with a dispatch
 		case timerRescue:

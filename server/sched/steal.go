@@ -23,10 +23,10 @@ const (
 	maxScan = 64
 )
 
-// rebalance asks busy workers to give back tasks that they have not started, for idle workers. A
+// stealTasks asks busy workers to give back tasks that they have not started, for idle workers. A
 // worker may refuse. If it is too early to tell whether a queue makes progress, a timer repeats the
 // check. Without an idle worker there is no timer.
-func (m *Machine) rebalance() {
+func (m *Machine) stealTasks() {
 	pending := 0
 	idle, busy := false, false
 	for _, w := range m.order {
@@ -63,9 +63,9 @@ func (m *Machine) rebalance() {
 			free -= moved
 		}
 	}
-	if again && !m.rebalanceArmed {
-		m.rebalanceArmed = true
-		m.arm(timer{at: m.now.Add(stuckAfter), kind: timerRebalance})
+	if again && !m.stealArmed {
+		m.stealArmed = true
+		m.arm(timer{at: m.now.Add(stuckAfter), kind: timerSteal})
 	}
 }
 
