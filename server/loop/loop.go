@@ -73,6 +73,8 @@ type Loop struct {
 
 	workers workers
 	clients clients
+	// rebalance is the rebalance in progress; nil: none.
+	rebalance *rebalance
 
 	functions     map[ids.FunctionHash]*function
 	functionBytes uint64
@@ -348,6 +350,8 @@ func (l *Loop) carryOut() {
 			if w := l.workers.get(effect.Worker); w != nil {
 				l.workerChanged(w)
 			}
+		case sched.EffectRebalanceEnded:
+			l.rebalanceEnded()
 		case sched.EffectFunctionUnused:
 			l.dropFunction(effect.Function)
 		case sched.EffectRescue:

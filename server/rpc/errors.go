@@ -56,6 +56,10 @@ func machineError(kind sched.ErrorKind) errorClass {
 		return errorClass{codes.FailedPrecondition, "WORKER_LEAVING"}
 	case sched.ErrNotSupervised:
 		return errorClass{codes.FailedPrecondition, "NOT_SUPERVISED"}
+	case sched.ErrRebalanceRunning:
+		return errorClass{codes.FailedPrecondition, "REBALANCE_RUNNING"}
+	case sched.ErrWorkerNotActive:
+		return errorClass{codes.FailedPrecondition, "WORKER_NOT_ACTIVE"}
 	case sched.ErrFull:
 		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	}

@@ -50,8 +50,8 @@ func TestEveryKindOfErrorHasACodeAndAReason(t *testing.T) {
 		check(fmt.Sprint("sched kind ", kind), &sched.Error{Kind: kind, Object: "thing", Message: "m"})
 		kinds++
 	}
-	if kinds != int(sched.ErrNotSupervised) {
-		t.Errorf("%d kinds of the machine have a reason, want %d", kinds, sched.ErrNotSupervised)
+	if kinds != int(sched.ErrWorkerNotActive) {
+		t.Errorf("%d kinds of the machine have a reason, want %d", kinds, sched.ErrWorkerNotActive)
 	}
 	for kind := schedapi.ErrUnknownWorker; kind < schedapi.ErrorKinds; kind++ {
 		check(fmt.Sprint("front kind ", kind), &schedapi.Error{Kind: kind, Object: "thing", Message: "m"})

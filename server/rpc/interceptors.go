@@ -140,6 +140,7 @@ func (g gate) role(token string) (Role, bool) {
 var forOperators = map[string]bool{
 	pb.SchedulerService_Shutdown_FullMethodName: true, pb.SchedulerService_DrainWorkers_FullMethodName: true,
 	pb.SchedulerService_RetireWorkers_FullMethodName: true, pb.SchedulerService_RestartWorkers_FullMethodName: true,
+	pb.SchedulerService_Rebalance_FullMethodName: true,
 }
 
 func allowed(role Role, method string) bool {

@@ -52,7 +52,7 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 || m.recheckDrains {
+	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 || m.recheckDrains || m.recheckMoves {
 		k.fail("work is left over after the step: %d to end, %d to run again, %d to settle, %d stranded, %d to pre-assign", len(m.endings), len(m.reruns),
 			len(m.settling), len(m.stranded), len(m.makers))
 	}
@@ -250,6 +250,7 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 			continue
 		}
 		k.objects[slot]++
+		k.workers[slot].heldBytes += t.output
 	}
 	queued, backoff := t.flags&flagQueued != 0, t.flags&flagBackoff != 0
 	if (t.state == TaskReady) != (queued || backoff) || queued && backoff {
@@ -309,6 +310,7 @@ func (k *checker) compare() {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)
 	}
 	k.rescues(k.rescuing)
+	k.moves()
 	k.chains()
 	for slot, g := range m.graphs {
 		if g != nil {
@@ -369,6 +371,9 @@ func (k *checker) compare() {
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}
+		if w.heldBytes != s.heldBytes {
+			k.fail("%s holds %d bytes, not %d", w.id, s.heldBytes, w.heldBytes)
+		}
 		k.drain(w)
 		if w.fetching.count == 0 && w.fetchingBytes != 0 {
 			k.fail("%s expects no object and %d bytes", w.id, w.fetchingBytes)
@@ -420,6 +425,37 @@ func (k *checker) copies() {
 		if c.task != id || m.copyOf[c.object] != c || !m.underCopy(c) {
 			k.fail("copy %s of %s is by %s, under way %v", id, c.object, c.task, m.underCopy(c))
 		}
+	}
+}
+
+// moves checks the rebalance in progress.
+func (k *checker) moves() {
+	r := k.m.rebalance
+	if r == nil {
+		return
+	}
+	left := uint64(len(r.moving))
+	for _, s := range r.sources {
+		left += uint64(len(s.moves))
+	}
+	if i := &r.info; i.PlannedObjects != i.MovedObjects+i.FailedObjects+left {
+		k.fail("%d moves are planned: %d have ended, %d failed, %d are left", i.PlannedObjects, i.MovedObjects, i.FailedObjects, left)
+	}
+	under := make(map[ids.WorkerID]int)
+	for _, id := range sortedKeys(r.moving) {
+		x := r.moving[id]
+		under[x.from]++
+		under[x.to]++
+		to := k.m.workerOf(x.to)
+		if x.object != id || to == nil || x.kept && (!x.asked || !to.objects.has(id)) {
+			k.fail("%s moves to %s, which has it %v", id, x.to, to != nil && to.objects.has(id))
+		}
+		if under[x.from] > maxMoves || under[x.to] > maxMoves {
+			k.fail("more than %d moves of %s or %s are under way", maxMoves, x.from, x.to)
+		}
+	}
+	if !k.m.movesArmed {
+		k.fail("a rebalance is in progress, and nothing will look at it")
 	}
 }
 

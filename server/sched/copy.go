@@ -89,6 +89,7 @@ func (m *Machine) copyEnded(id ids.TaskID) {
 	// If the worker does report it, the object needs no further copy, and this is forgotten.
 	c.failed(m.now, fmt.Sprintf("the last at %s: %s", m.nameOf(c.to), why))
 	m.checkWaitingDrains()
+	m.moveChanged(c.object)
 }
 
 // failed counts a copy that did not succeed.
@@ -113,11 +114,7 @@ func (m *Machine) copyTargets() []target {
 	var targets []target
 	for _, w := range m.order {
 		if w.state == WorkerStateActive && slices.Contains(w.executors, "native") {
-			free := math.Inf(1)
-			if w.memory > 0 {
-				free = float64(w.memory) - float64(w.memoryUsed) + float64(w.memoryEvictable) - float64(w.added) - float64(w.fetchingBytes)
-			}
-			targets = append(targets, target{worker: w, free: free})
+			targets = append(targets, target{worker: w, free: w.room()})
 		}
 	}
 	// order-free: the copies are only counted.

@@ -301,6 +301,9 @@ func (m *Machine) setWorkerState(w *worker, state WorkerState) {
 func (m *Machine) workersChanged() {
 	m.workerVersion++
 	m.recheckDrains = m.recheckDrains || m.draining > 0
+	if m.rebalance != nil {
+		m.rebalance.again, m.recheckMoves = true, true
+	}
 }
 
 // workerChanged makes the step end with one EffectWorkerChanged for the worker.

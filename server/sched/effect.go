@@ -58,6 +58,9 @@ const (
 	// EffectWorkerChanged means that the state or the drain of Worker changed. At most one per
 	// worker and step.
 	EffectWorkerChanged
+	// EffectRebalanceEnded means that the rebalance has ended. Machine.Rebalance returns its last
+	// figures.
+	EffectRebalanceEnded
 	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
 	// dropped.
 	EffectTaskForgotten
@@ -180,6 +183,10 @@ const (
 	ErrWorkerLeaving
 	// ErrNotSupervised means that nothing would start the worker again.
 	ErrNotSupervised
+	// ErrRebalanceRunning means that another rebalance is in progress.
+	ErrRebalanceRunning
+	// ErrWorkerNotActive means that the worker cannot take part, because it is not active.
+	ErrWorkerNotActive
 )
 
 // Error refuses a whole request; nothing changed.

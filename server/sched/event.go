@@ -186,6 +186,18 @@ type DrainOrdered struct {
 // DrainUndone is the order of an operator to use workers again, by name.
 type DrainUndone struct{ Names []string }
 
+// RebalanceOrdered is the order of a client to even out the bytes that workers hold. See
+// rebalance.go.
+type RebalanceOrdered struct {
+	// Workers take part; empty: all active ones, at any time of the rebalance.
+	Workers []ids.WorkerID
+	// DryRun means that the moves are only planned.
+	DryRun bool
+}
+
+// RebalanceStopped means that the client which ordered a rebalance does not want it any more.
+type RebalanceStopped struct{ Rebalance uint64 }
+
 // WorkerMeasured updates the memory use of a worker, which placement considers.
 type WorkerMeasured struct {
 	Worker          ids.WorkerID
@@ -241,6 +253,8 @@ func (RescueFailed) event()       {}
 func (WorkerDraining) event()     {}
 func (DrainOrdered) event()       {}
 func (DrainUndone) event()        {}
+func (RebalanceOrdered) event()   {}
+func (RebalanceStopped) event()   {}
 func (WorkerMeasured) event()     {}
 func (RatesMeasured) event()      {}
 func (TasksReported) event()      {}

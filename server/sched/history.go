@@ -61,7 +61,7 @@ func causeOf(ev Event) cause {
 		return causePublished
 	case ClientOpened, ClientRenewed, ClientClosed:
 		return causeClient
-	case WorkerRegistered, WorkerDraining, DrainOrdered, DrainUndone:
+	case WorkerRegistered, WorkerDraining, DrainOrdered, DrainUndone, RebalanceOrdered, RebalanceStopped:
 		return causeRegistered
 	case WorkerDisconnected:
 		return causeDisconnected

@@ -103,6 +103,11 @@ type Machine struct {
 	// worker's name.
 	draining    int
 	drainOrders map[string]*drainOrder
+	// rebalance is the rebalance in progress; nil: none. rebalanced is the last one that has ended,
+	// and rebalances counts them.
+	rebalance  *rebalance
+	rebalanced RebalanceInfo
+	rebalances uint64
 	// lostData are the scattered objects of lost workers; see lostdata.go.
 	lostData map[ids.TaskID]lostData
 	// chains are the broadcast chains by object; see chain.go.
@@ -121,8 +126,8 @@ type Machine struct {
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
 
-	timers                    heap[timer]
-	stealArmed, dispatchArmed bool
+	timers                                heap[timer]
+	stealArmed, dispatchArmed, movesArmed bool
 	// wideAt is the earliest time at which stealTasks considers a task with very many inputs again.
 	wideAt time.Time
 
@@ -136,6 +141,8 @@ type Machine struct {
 	// recheckDrains means that all drains are checked before the step ends. changedWorkers are the
 	// workers of which EffectWorkerChanged will tell.
 	recheckDrains bool
+	// recheckMoves means that the moves of the rebalance are checked before the step ends.
+	recheckMoves bool
 	// copied are the graphs of copies that have ended or are not wanted.
 	copied         []ids.GraphID
 	changedWorkers []ids.WorkerID
@@ -245,6 +252,11 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		return m.finishUnless(m.drainOrdered(ev))
 	case DrainUndone:
 		return m.finishUnless(m.drainUndone(ev))
+	case RebalanceOrdered:
+		_, err := m.rebalanceOrdered(ev)
+		return m.finishUnless(err)
+	case RebalanceStopped:
+		m.rebalanceStopped(ev)
 	case WorkerMeasured:
 		m.workerMeasured(ev)
 	case RatesMeasured:
@@ -317,6 +329,13 @@ func (m *Machine) UndoDrain(now time.Time, ev DrainUndone, out []Effect) ([]Effe
 	return m.finishUnless(err), err
 }
 
+// OrderRebalance is Step for RebalanceOrdered. It returns the plan.
+func (m *Machine) OrderRebalance(now time.Time, ev RebalanceOrdered, out []Effect) (RebalanceInfo, []Effect, *Error) {
+	m.begin(now, ev, out)
+	info, err := m.rebalanceOrdered(ev)
+	return info, m.finishUnless(err), err
+}
+
 // Publish is Step for DatasetPublished. It returns the task of each key.
 func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
@@ -348,6 +367,10 @@ func (m *Machine) finish() []Effect {
 		m.preassignMakers()
 		if m.recheckDrains {
 			m.checkDrains()
+			continue
+		}
+		if m.recheckMoves {
+			m.checkMoves()
 			continue
 		}
 		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.copied) == 0 {

@@ -174,6 +174,7 @@ const (
 	timerLostData
 	timerDrain
 	timerDispatch
+	timerMoves
 )
 
 // timer is a deadline. Timers are never removed early. Instead, the action checks its object again
@@ -215,6 +216,9 @@ func (m *Machine) timePassed() {
 			m.stealArmed = false // each step ends with stealTasks
 		case timerDispatch:
 			m.dispatchArmed = false // each step ends with a dispatch
+		case timerMoves:
+			m.movesArmed = false
+			m.recheckMoves = m.rebalance != nil
 		case timerRescue:
 			m.rescueDue(ids.WorkerID(t.id))
 		case timerLostData:

@@ -260,7 +260,8 @@ func (m *Machine) releaseObject(id ids.TaskID, b *block, t *task) {
 	for t.replicas != 0 {
 		w := m.workers[b.links[t.replicas].value]
 		m.emitTo(EffectRelease, w, id, t.attempt)
-		w.objects.remove(id)
+		w.part(id, t)
+		m.moveChanged(id)
 		m.checkDrainSoon(w)
 		b.drop(&t.replicas, w.slot)
 	}

@@ -102,8 +102,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	t.output = bytes
 	t.runMicros = uint32(min(max(run.Microseconds(), 0), 1<<32-1))
 	w.finished++
-	w.objects.add(id)
-	w.added += bytes
+	w.gain(id, t)
 	b.push(&t.replicas, w.slot)
 	m.keepInline(id, b, inline)
 	if o := &m.ops[t.op]; o.spec.Kind != OpData {
@@ -322,13 +321,14 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case t == nil:
 	case s.Written && !m.mayWrite(w, s.Task, t, generation):
 	case t.state == TaskSucceeded && t.attempt == generation:
-		if w.objects.add(s.Task) {
-			w.added += t.output
+		if w.gain(s.Task, t) {
 			b.push(&t.replicas, w.slot)
 			m.fetchEnded(s.Task, t, w)
 			m.checkDrainsOf(s.Task, b, t)
+			m.moveChanged(s.Task)
 		} else {
 			m.keepConfirmed(s.Task, b, t, w)
+			m.moveKept(s.Task, w)
 		}
 		if s.Written {
 			m.emitTo(EffectAccept, w, s.Task, generation)
@@ -382,8 +382,9 @@ func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32)
 // task is RELEASED, and the caller must call recover.
 func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	b, t := m.at(id)
-	w.objects.remove(id)
+	w.part(id, t)
 	b.drop(&t.replicas, w.slot)
+	m.moveChanged(id)
 	m.checkDrainSoon(w)
 	if t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil {
 		m.checkDrainsOf(id, b, t)

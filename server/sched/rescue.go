@@ -81,7 +81,8 @@ func (m *Machine) rescueObject(id ids.TaskID, dead *worker, r *rescue) bool {
 	if !m.ask(id, t, r, &s) {
 		return false
 	}
-	dead.objects.remove(id)
+	dead.part(id, t)
+	m.moveChanged(id)
 	b.drop(&t.replicas, dead.slot)
 	m.rescuing[id] = s
 	r.left++
@@ -170,8 +171,7 @@ func (m *Machine) answered(id ids.TaskID, r *rescue, s *rescuing) {
 func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.endObjectRescue(id)
 	m.forgetLostData(id)
-	w.objects.add(id)
-	w.added += t.output
+	w.gain(id, t)
 	b.push(&t.replicas, w.slot)
 	m.totals.Rescued++
 	m.setState(id, t, TaskSucceeded)

@@ -277,6 +277,8 @@ type Totals struct {
 	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
 	// Rescued counts objects that were copied out of the memory of dead workers.
 	Rescued uint64
+	// Moved counts objects that a rebalance has moved.
+	Moved uint64
 	// Stale counts reports that were dropped because their attempt was not the current one.
 	Stale uint64
 }

@@ -58,8 +58,10 @@ type worker struct {
 	// supervised: see WorkerRegistered.Supervised.
 	supervised bool
 
-	// objects are exactly the tasks whose replicas have a link to this worker.
-	objects taskSet
+	// objects are exactly the tasks whose replicas have a link to this worker. heldBytes is their
+	// total size.
+	objects   taskSet
+	heldBytes uint64
 	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
 	// subset of the inputs of those attempts.
 	fetching taskSet
@@ -71,6 +73,23 @@ type worker struct {
 	// mark and present are scratch values of one placement.
 	mark    uint64
 	present uint64
+}
+
+// gain records an object that the worker got. It returns false if the worker had it already.
+func (w *worker) gain(id ids.TaskID, t *task) bool {
+	if !w.objects.add(id) {
+		return false
+	}
+	w.heldBytes += t.output
+	w.added += t.output
+	return true
+}
+
+// part records that the worker has an object no more.
+func (w *worker) part(id ids.TaskID, t *task) {
+	if w.objects.remove(id) {
+		w.heldBytes -= t.output
+	}
 }
 
 func (w *worker) reachable() bool { return w.state != WorkerStateDisconnected }
@@ -122,6 +141,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w.reportedAt = m.now
 	m.workersChanged()
 	m.askAgain(w)
+	m.askMovesAgain(w)
 	m.reconcile(w, ev.Inventory, ev.Running)
 	m.resumeDrain(w)
 }

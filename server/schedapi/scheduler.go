@@ -66,6 +66,8 @@ type Scheduler interface {
 	// into use. When they return, a Snapshot has the new states.
 	DrainWorkers(context.Context, sched.DrainOrdered) error
 	UndoDrains(ctx context.Context, names []string) error
+	// Rebalance plans a rebalance and, unless it is a dry run, begins it. It returns the plan.
+	Rebalance(context.Context, sched.RebalanceOrdered) (Rebalance, sched.RebalanceInfo, error)
 
 	// Shutdown orders the workers to stop for good, and then stops the scheduler.
 	Shutdown(ctx context.Context, reason string) error
@@ -151,6 +153,16 @@ type Cluster struct {
 	MaxMessageBytes   uint64
 	HTTPAddress       string
 	WorkerLease       time.Duration
+}
+
+// Rebalance is a rebalance that was begun, or only planned.
+type Rebalance interface {
+	// Info returns its figures as they are now; after its end, the last ones.
+	Info(context.Context) (sched.RebalanceInfo, error)
+	// Ended is closed when nothing will change any more.
+	Ended() <-chan struct{}
+	// Stop ends it, also if the context has ended. After its end, Stop does nothing.
+	Stop(context.Context)
 }
 
 // TaskWatch is a stream of updates for one client. REQUIRES: one user at a time.

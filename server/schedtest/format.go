@@ -59,6 +59,8 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 	case sched.EffectWorkerChanged:
 		info, _ := m.Worker(e.Worker)
 		return fmt.Sprintf("changed %s: %s", e.Worker, info.State)
+	case sched.EffectRebalanceEnded:
+		return "rebalance ended"
 	case sched.EffectAccept:
 		return fmt.Sprintf("accept %s %s at %s", task, e.Attempt, e.Worker)
 	case sched.EffectTaskForgotten:

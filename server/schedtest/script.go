@@ -25,6 +25,7 @@ import (
 //	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain worker=1
 //	order workers=(1,2) to=keep|retire|restart [reason=x timeout=1s] | undo names=(n1,n2)
+//	rebalance [workers=(1,2)] [dry] | stop-rebalance number=1 | rebalance-info
 //	lose worker=1 [cause=... survivors=(2,3) outside killed gone left fault]
 //	ended incarnation=x [cause=... killed]
 //	measured worker=1 bytes=9 [evictable=5] | rate from=1 to=2 mb=100 [latency=1ms]
@@ -94,6 +95,14 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "undo":
 		effects, err := s.M.UndoDrain(s.now, sched.DrainUndone{Names: a.list("names")}, nil)
 		return s.refused(err, effects)
+	case "rebalance":
+		info, effects, err := s.M.OrderRebalance(s.now, sched.RebalanceOrdered{Workers: a.workers("workers"), DryRun: a.d.HasArg("dry")}, nil)
+		if err != nil {
+			return s.refused(err, effects)
+		}
+		return formatRebalance(&info) + s.effects(effects)
+	case "stop-rebalance":
+		return s.step(sched.RebalanceStopped{Rebalance: a.number("number", 1)})
 	case "lose":
 		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), Left: a.d.HasArg("left"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
 	case "ended":

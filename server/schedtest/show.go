@@ -121,6 +121,9 @@ func (s *Script) show(a args) string {
 				fmt.Fprintf(&b, "  %s stays: %s\n", o.Key, o.Reason)
 			}
 		}
+	case "rebalance-info":
+		info := s.M.Rebalance()
+		return formatRebalance(&info)
 	case "update":
 		u, ok := s.M.UpdateOf(s.task(a.first()))
 		if !ok {
@@ -132,6 +135,19 @@ func (s *Script) show(a args) string {
 		fmt.Fprintf(&b, "%d\n", s.M.HeldCount(a.client()))
 	default:
 		a.d.Fatalf(a.t, "unknown verb %s", a.d.Cmd)
+	}
+	return b.String()
+}
+
+func formatRebalance(i *sched.RebalanceInfo) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rebalance %d: planned %d (%d bytes), moved %d (%d bytes), failed %d (%d bytes), done %v\n",
+		i.Number, i.PlannedObjects, i.PlannedBytes, i.MovedObjects, i.MovedBytes, i.FailedObjects, i.FailedBytes, i.Done)
+	for _, w := range i.Workers {
+		fmt.Fprintf(&b, "  %s %s: %d bytes, then %d, at first %d, staying %d, of %d\n", w.Worker, w.Name, w.HeldBytes, w.PlannedBytes, w.InitialBytes, w.StayingBytes, w.MemoryBytes)
+	}
+	for _, f := range i.Failures {
+		fmt.Fprintf(&b, "  %s (%d bytes) from %s to %s: %s\n", f.Key, f.Bytes, f.From, f.To, f.Reason)
 	}
 	return b.String()
 }

@@ -81,7 +81,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}{
 		{"submitted", totals.Submitted}, {"assigned", totals.Assigned}, {"succeeded", totals.Succeeded},
 		{"failed", totals.Failed}, {"cancelled", totals.Cancelled}, {"retracted", totals.Retracted},
-		{"recomputed", totals.Recomputed}, {"rescued", totals.Rescued}, {"forgotten", totals.Forgotten}, {"stale", totals.Stale},
+		{"recomputed", totals.Recomputed}, {"rescued", totals.Rescued}, {"moved", totals.Moved}, {"forgotten", totals.Forgotten}, {"stale", totals.Stale},
 	} {
 		to <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(event.count), event.name)
 	}

@@ -172,6 +172,10 @@ const (
 	ErrorReason_ERROR_REASON_DROPPED ErrorReason = 62
 	// Of a call: an argument is a future of another cluster or namespace.
 	ErrorReason_ERROR_REASON_FOREIGN_FUTURE ErrorReason = 63
+	// Of a call: another rebalance is in progress.
+	ErrorReason_ERROR_REASON_REBALANCE_RUNNING ErrorReason = 64
+	// Of a call: the worker is not ACTIVE, so it cannot take part.
+	ErrorReason_ERROR_REASON_WORKER_NOT_ACTIVE ErrorReason = 65
 )
 
 // Enum value maps for ErrorReason.
@@ -241,6 +245,8 @@ var (
 		61: "ERROR_REASON_STOPPED",
 		62: "ERROR_REASON_DROPPED",
 		63: "ERROR_REASON_FOREIGN_FUTURE",
+		64: "ERROR_REASON_REBALANCE_RUNNING",
+		65: "ERROR_REASON_WORKER_NOT_ACTIVE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -307,6 +313,8 @@ var (
 		"ERROR_REASON_STOPPED":                 61,
 		"ERROR_REASON_DROPPED":                 62,
 		"ERROR_REASON_FOREIGN_FUTURE":          63,
+		"ERROR_REASON_REBALANCE_RUNNING":       64,
+		"ERROR_REASON_WORKER_NOT_ACTIVE":       65,
 	}
 )
 
@@ -488,7 +496,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xac\x10\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xf4\x10\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -554,7 +562,9 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x14ERROR_REASON_UNKNOWN\x10<\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10=\x12\x18\n" +
 	"\x14ERROR_REASON_DROPPED\x10>\x12\x1f\n" +
-	"\x1bERROR_REASON_FOREIGN_FUTURE\x10?B\xa6\x01\n" +
+	"\x1bERROR_REASON_FOREIGN_FUTURE\x10?\x12\"\n" +
+	"\x1eERROR_REASON_REBALANCE_RUNNING\x10@\x12\"\n" +
+	"\x1eERROR_REASON_WORKER_NOT_ACTIVE\x10AB\xa6\x01\n" +
 	"\x0fdev.millrace.v1B\n" +
 	"ErrorProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 

@@ -28,7 +28,7 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\x87\x13\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xd5\x13\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
@@ -55,7 +55,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\vListWorkers\x12\x1f.millrace.v1.ListWorkersRequest\x1a .millrace.v1.ListWorkersResponse\x12S\n" +
 	"\fDrainWorkers\x12 .millrace.v1.DrainWorkersRequest\x1a!.millrace.v1.DrainWorkersResponse\x12V\n" +
 	"\rRetireWorkers\x12!.millrace.v1.RetireWorkersRequest\x1a\".millrace.v1.RetireWorkersResponse\x12Y\n" +
-	"\x0eRestartWorkers\x12\".millrace.v1.RestartWorkersRequest\x1a#.millrace.v1.RestartWorkersResponse\x12P\n" +
+	"\x0eRestartWorkers\x12\".millrace.v1.RestartWorkersRequest\x1a#.millrace.v1.RestartWorkersResponse\x12L\n" +
+	"\tRebalance\x12\x1d.millrace.v1.RebalanceRequest\x1a\x1e.millrace.v1.RebalanceResponse0\x01\x12P\n" +
 	"\vListClients\x12\x1f.millrace.v1.ListClientsRequest\x1a .millrace.v1.ListClientsResponse\x12Y\n" +
 	"\x0ePublishDataset\x12\".millrace.v1.PublishDatasetRequest\x1a#.millrace.v1.PublishDatasetResponse\x12M\n" +
 	"\n" +
@@ -89,42 +90,44 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*DrainWorkersRequest)(nil),      // 19: millrace.v1.DrainWorkersRequest
 	(*RetireWorkersRequest)(nil),     // 20: millrace.v1.RetireWorkersRequest
 	(*RestartWorkersRequest)(nil),    // 21: millrace.v1.RestartWorkersRequest
-	(*ListClientsRequest)(nil),       // 22: millrace.v1.ListClientsRequest
-	(*PublishDatasetRequest)(nil),    // 23: millrace.v1.PublishDatasetRequest
-	(*GetDatasetRequest)(nil),        // 24: millrace.v1.GetDatasetRequest
-	(*ListDatasetsRequest)(nil),      // 25: millrace.v1.ListDatasetsRequest
-	(*UnpublishDatasetRequest)(nil),  // 26: millrace.v1.UnpublishDatasetRequest
-	(*GetClusterInfoRequest)(nil),    // 27: millrace.v1.GetClusterInfoRequest
-	(*ShutdownRequest)(nil),          // 28: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 29: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 30: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 31: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 32: millrace.v1.SubmitResponse
-	(*WatchResponse)(nil),            // 33: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 34: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 35: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 36: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 37: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 38: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 39: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 40: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 41: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 42: millrace.v1.ListTasksResponse
-	(*ExplainTaskResponse)(nil),      // 43: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 44: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 45: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 46: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 47: millrace.v1.ListWorkersResponse
-	(*DrainWorkersResponse)(nil),     // 48: millrace.v1.DrainWorkersResponse
-	(*RetireWorkersResponse)(nil),    // 49: millrace.v1.RetireWorkersResponse
-	(*RestartWorkersResponse)(nil),   // 50: millrace.v1.RestartWorkersResponse
-	(*ListClientsResponse)(nil),      // 51: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 52: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 53: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 54: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 55: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 56: millrace.v1.GetClusterInfoResponse
-	(*ShutdownResponse)(nil),         // 57: millrace.v1.ShutdownResponse
+	(*RebalanceRequest)(nil),         // 22: millrace.v1.RebalanceRequest
+	(*ListClientsRequest)(nil),       // 23: millrace.v1.ListClientsRequest
+	(*PublishDatasetRequest)(nil),    // 24: millrace.v1.PublishDatasetRequest
+	(*GetDatasetRequest)(nil),        // 25: millrace.v1.GetDatasetRequest
+	(*ListDatasetsRequest)(nil),      // 26: millrace.v1.ListDatasetsRequest
+	(*UnpublishDatasetRequest)(nil),  // 27: millrace.v1.UnpublishDatasetRequest
+	(*GetClusterInfoRequest)(nil),    // 28: millrace.v1.GetClusterInfoRequest
+	(*ShutdownRequest)(nil),          // 29: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 30: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 31: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 32: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 33: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 34: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 35: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 36: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 37: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 38: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 39: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 40: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 41: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 42: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 43: millrace.v1.ListTasksResponse
+	(*ExplainTaskResponse)(nil),      // 44: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 45: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 46: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 47: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 48: millrace.v1.ListWorkersResponse
+	(*DrainWorkersResponse)(nil),     // 49: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersResponse)(nil),    // 50: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersResponse)(nil),   // 51: millrace.v1.RestartWorkersResponse
+	(*RebalanceResponse)(nil),        // 52: millrace.v1.RebalanceResponse
+	(*ListClientsResponse)(nil),      // 53: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 54: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 55: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 56: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 57: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 58: millrace.v1.GetClusterInfoResponse
+	(*ShutdownResponse)(nil),         // 59: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
@@ -150,45 +153,47 @@ var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	19, // 20: millrace.v1.SchedulerService.DrainWorkers:input_type -> millrace.v1.DrainWorkersRequest
 	20, // 21: millrace.v1.SchedulerService.RetireWorkers:input_type -> millrace.v1.RetireWorkersRequest
 	21, // 22: millrace.v1.SchedulerService.RestartWorkers:input_type -> millrace.v1.RestartWorkersRequest
-	22, // 23: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
-	23, // 24: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
-	24, // 25: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
-	25, // 26: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
-	26, // 27: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
-	27, // 28: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
-	28, // 29: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	29, // 30: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	30, // 31: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	31, // 32: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	32, // 33: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	32, // 34: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
-	33, // 35: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	34, // 36: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	35, // 37: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	36, // 38: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	37, // 39: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	38, // 40: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	39, // 41: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	40, // 42: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	41, // 43: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	42, // 44: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	43, // 45: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	44, // 46: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	45, // 47: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	46, // 48: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	47, // 49: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	48, // 50: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
-	49, // 51: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
-	50, // 52: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
-	51, // 53: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	52, // 54: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	53, // 55: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	54, // 56: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	55, // 57: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	56, // 58: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	57, // 59: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
-	30, // [30:60] is the sub-list for method output_type
-	0,  // [0:30] is the sub-list for method input_type
+	22, // 23: millrace.v1.SchedulerService.Rebalance:input_type -> millrace.v1.RebalanceRequest
+	23, // 24: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
+	24, // 25: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
+	25, // 26: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
+	26, // 27: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
+	27, // 28: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
+	28, // 29: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
+	29, // 30: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	30, // 31: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	31, // 32: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	32, // 33: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	33, // 34: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	33, // 35: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	34, // 36: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	35, // 37: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	36, // 38: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	37, // 39: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	38, // 40: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	39, // 41: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	40, // 42: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	41, // 43: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	42, // 44: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	43, // 45: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	44, // 46: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	45, // 47: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	46, // 48: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	47, // 49: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	48, // 50: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	49, // 51: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
+	50, // 52: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
+	51, // 53: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
+	52, // 54: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
+	53, // 55: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	54, // 56: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	55, // 57: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	56, // 58: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	57, // 59: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	58, // 60: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	59, // 61: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	31, // [31:62] is the sub-list for method output_type
+	0,  // [0:31] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

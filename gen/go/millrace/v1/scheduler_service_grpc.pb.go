@@ -46,6 +46,7 @@ const (
 	SchedulerService_DrainWorkers_FullMethodName     = "/millrace.v1.SchedulerService/DrainWorkers"
 	SchedulerService_RetireWorkers_FullMethodName    = "/millrace.v1.SchedulerService/RetireWorkers"
 	SchedulerService_RestartWorkers_FullMethodName   = "/millrace.v1.SchedulerService/RestartWorkers"
+	SchedulerService_Rebalance_FullMethodName        = "/millrace.v1.SchedulerService/Rebalance"
 	SchedulerService_ListClients_FullMethodName      = "/millrace.v1.SchedulerService/ListClients"
 	SchedulerService_PublishDataset_FullMethodName   = "/millrace.v1.SchedulerService/PublishDataset"
 	SchedulerService_GetDataset_FullMethodName       = "/millrace.v1.SchedulerService/GetDataset"
@@ -126,6 +127,13 @@ type SchedulerServiceClient interface {
 	// (NOT_SUPERVISED). If the call may be repeated, name the workers by number: a number names one
 	// incarnation, which cannot be restarted twice. For operators.
 	RestartWorkers(ctx context.Context, in *RestartWorkersRequest, opts ...grpc.CallOption) (*RestartWorkersResponse, error)
+	// Rebalance moves objects from workers that hold a larger share of their memory to those that
+	// hold a smaller one, until all are within 5 % of the mean, or no move helps. The receiver of an
+	// object has confirmed that it keeps it before the source drops it, so no move costs an object.
+	// The first response is the plan. Others follow at most twice a second, and one at the end. If
+	// the call is cancelled, nothing more is copied; what has moved stays moved. A second one at the
+	// same time is refused (REBALANCE_RUNNING). For operators.
+	Rebalance(ctx context.Context, in *RebalanceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RebalanceResponse], error)
 	// ListClients lists client leases by id.
 	ListClients(ctx context.Context, in *ListClientsRequest, opts ...grpc.CallOption) (*ListClientsResponse, error)
 	// PublishDataset gives a name to a value, and keeps the results to which it refers until it is
@@ -394,6 +402,25 @@ func (c *schedulerServiceClient) RestartWorkers(ctx context.Context, in *Restart
 	return out, nil
 }
 
+func (c *schedulerServiceClient) Rebalance(ctx context.Context, in *RebalanceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RebalanceResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SchedulerService_ServiceDesc.Streams[2], SchedulerService_Rebalance_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RebalanceRequest, RebalanceResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SchedulerService_RebalanceClient = grpc.ServerStreamingClient[RebalanceResponse]
+
 func (c *schedulerServiceClient) ListClients(ctx context.Context, in *ListClientsRequest, opts ...grpc.CallOption) (*ListClientsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListClientsResponse)
@@ -535,6 +562,13 @@ type SchedulerServiceServer interface {
 	// (NOT_SUPERVISED). If the call may be repeated, name the workers by number: a number names one
 	// incarnation, which cannot be restarted twice. For operators.
 	RestartWorkers(context.Context, *RestartWorkersRequest) (*RestartWorkersResponse, error)
+	// Rebalance moves objects from workers that hold a larger share of their memory to those that
+	// hold a smaller one, until all are within 5 % of the mean, or no move helps. The receiver of an
+	// object has confirmed that it keeps it before the source drops it, so no move costs an object.
+	// The first response is the plan. Others follow at most twice a second, and one at the end. If
+	// the call is cancelled, nothing more is copied; what has moved stays moved. A second one at the
+	// same time is refused (REBALANCE_RUNNING). For operators.
+	Rebalance(*RebalanceRequest, grpc.ServerStreamingServer[RebalanceResponse]) error
 	// ListClients lists client leases by id.
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
 	// PublishDataset gives a name to a value, and keeps the results to which it refers until it is
@@ -629,6 +663,9 @@ func (UnimplementedSchedulerServiceServer) RetireWorkers(context.Context, *Retir
 }
 func (UnimplementedSchedulerServiceServer) RestartWorkers(context.Context, *RestartWorkersRequest) (*RestartWorkersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartWorkers not implemented")
+}
+func (UnimplementedSchedulerServiceServer) Rebalance(*RebalanceRequest, grpc.ServerStreamingServer[RebalanceResponse]) error {
+	return status.Error(codes.Unimplemented, "method Rebalance not implemented")
 }
 func (UnimplementedSchedulerServiceServer) ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListClients not implemented")
@@ -1068,6 +1105,17 @@ func _SchedulerService_RestartWorkers_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_Rebalance_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(RebalanceRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SchedulerServiceServer).Rebalance(m, &grpc.GenericServerStream[RebalanceRequest, RebalanceResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SchedulerService_RebalanceServer = grpc.ServerStreamingServer[RebalanceResponse]
+
 func _SchedulerService_ListClients_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListClientsRequest)
 	if err := dec(in); err != nil {
@@ -1323,6 +1371,11 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _SchedulerService_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Rebalance",
+			Handler:       _SchedulerService_Rebalance_Handler,
 			ServerStreams: true,
 		},
 	},

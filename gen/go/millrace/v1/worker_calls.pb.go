@@ -598,6 +598,387 @@ func (x *RestartWorkersResponse) GetWorkers() []*Worker {
 	return nil
 }
 
+// RebalanceRequest evens out the bytes that workers hold.
+type RebalanceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers that take part; at least two, and all of them ACTIVE. Others neither give nor take
+	// anything. Empty: all ACTIVE workers, also those that join meanwhile.
+	Workers []*WorkerRef `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Only plan: the one response tells what would be moved.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RebalanceRequest) Reset() {
+	*x = RebalanceRequest{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RebalanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RebalanceRequest) ProtoMessage() {}
+
+func (x *RebalanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RebalanceRequest.ProtoReflect.Descriptor instead.
+func (*RebalanceRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RebalanceRequest) GetWorkers() []*WorkerRef {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *RebalanceRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// RebalanceResponse tells how far a rebalance is. Each response has all of it, and replaces the one
+// before.
+type RebalanceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of objects that are to move, with those that have moved and those that could not. It
+	// grows if a worker is lost meanwhile, because the rest is planned again.
+	PlannedObjects uint64 `protobuf:"varint,1,opt,name=planned_objects,json=plannedObjects,proto3" json:"planned_objects,omitempty"`
+	// Their size, in bytes.
+	PlannedBytes uint64 `protobuf:"varint,2,opt,name=planned_bytes,json=plannedBytes,proto3" json:"planned_bytes,omitempty"`
+	// Number of objects that have moved: the receiver keeps them, and the source has dropped them.
+	MovedObjects uint64 `protobuf:"varint,3,opt,name=moved_objects,json=movedObjects,proto3" json:"moved_objects,omitempty"`
+	// Their size, in bytes.
+	MovedBytes uint64 `protobuf:"varint,4,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
+	// Number of planned moves that did not happen. Such an object stays at its source, or was
+	// released or computed again meanwhile; it is never lost by that.
+	FailedObjects uint64 `protobuf:"varint,5,opt,name=failed_objects,json=failedObjects,proto3" json:"failed_objects,omitempty"`
+	// Their size, in bytes.
+	FailedBytes uint64 `protobuf:"varint,6,opt,name=failed_bytes,json=failedBytes,proto3" json:"failed_bytes,omitempty"`
+	// The first 20 of them, with the reasons.
+	Failures []*FailedMove `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"`
+	// The workers that take part, by number. A worker that is lost stays in the list.
+	Workers []*RebalancedWorker `protobuf:"bytes,8,rep,name=workers,proto3" json:"workers,omitempty"`
+	// The rebalance has ended, or was only planned. This is the last response.
+	Done          bool `protobuf:"varint,9,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RebalanceResponse) Reset() {
+	*x = RebalanceResponse{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RebalanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RebalanceResponse) ProtoMessage() {}
+
+func (x *RebalanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RebalanceResponse.ProtoReflect.Descriptor instead.
+func (*RebalanceResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RebalanceResponse) GetPlannedObjects() uint64 {
+	if x != nil {
+		return x.PlannedObjects
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetPlannedBytes() uint64 {
+	if x != nil {
+		return x.PlannedBytes
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetMovedObjects() uint64 {
+	if x != nil {
+		return x.MovedObjects
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetFailedObjects() uint64 {
+	if x != nil {
+		return x.FailedObjects
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetFailedBytes() uint64 {
+	if x != nil {
+		return x.FailedBytes
+	}
+	return 0
+}
+
+func (x *RebalanceResponse) GetFailures() []*FailedMove {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *RebalanceResponse) GetWorkers() []*RebalancedWorker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *RebalanceResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+// FailedMove is an object that a rebalance could not move. Output only.
+type FailedMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task that made it.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Key of the task. Empty: the task was forgotten meanwhile.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Namespace of the key.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its size, in bytes.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Number of the worker that had it.
+	SourceWorkerId uint32 `protobuf:"varint,5,opt,name=source_worker_id,json=sourceWorkerId,proto3" json:"source_worker_id,omitempty"`
+	// Number of the worker that was to get it.
+	TargetWorkerId uint32 `protobuf:"varint,6,opt,name=target_worker_id,json=targetWorkerId,proto3" json:"target_worker_id,omitempty"`
+	// Why it could not move, for people.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailedMove) Reset() {
+	*x = FailedMove{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailedMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailedMove) ProtoMessage() {}
+
+func (x *FailedMove) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailedMove.ProtoReflect.Descriptor instead.
+func (*FailedMove) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FailedMove) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *FailedMove) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *FailedMove) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *FailedMove) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FailedMove) GetSourceWorkerId() uint32 {
+	if x != nil {
+		return x.SourceWorkerId
+	}
+	return 0
+}
+
+func (x *FailedMove) GetTargetWorkerId() uint32 {
+	if x != nil {
+		return x.TargetWorkerId
+	}
+	return 0
+}
+
+func (x *FailedMove) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RebalancedWorker is a worker that takes part in a rebalance. Its bytes are those of the objects
+// that it holds, in all tiers, without its other memory. Output only.
+type RebalancedWorker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of this incarnation.
+	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Bytes that it held when the rebalance began, or when it joined.
+	InitialBytes uint64 `protobuf:"varint,3,opt,name=initial_bytes,json=initialBytes,proto3" json:"initial_bytes,omitempty"`
+	// Bytes that it holds now; 0 if it is lost.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Bytes that it holds after all planned moves, if nothing else changes.
+	PlannedBytes uint64 `protobuf:"varint,5,opt,name=planned_bytes,json=plannedBytes,proto3" json:"planned_bytes,omitempty"`
+	// Bytes of `bytes` that may not move: several workers have the object, a task that is assigned to
+	// a worker needs it, or the scheduler holds it inline. Counted for workers above the mean only,
+	// when the moves were last planned.
+	StayingBytes uint64 `protobuf:"varint,6,opt,name=staying_bytes,json=stayingBytes,proto3" json:"staying_bytes,omitempty"`
+	// Limit of its memory, in bytes. Workers are even when they hold the same share of their limits.
+	// 0: it has none; then workers are even when they hold the same number of bytes.
+	MemoryLimitBytes uint64 `protobuf:"varint,7,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *RebalancedWorker) Reset() {
+	*x = RebalancedWorker{}
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RebalancedWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RebalancedWorker) ProtoMessage() {}
+
+func (x *RebalancedWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_calls_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RebalancedWorker.ProtoReflect.Descriptor instead.
+func (*RebalancedWorker) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_calls_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RebalancedWorker) GetWorkerId() uint32 {
+	if x != nil {
+		return x.WorkerId
+	}
+	return 0
+}
+
+func (x *RebalancedWorker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RebalancedWorker) GetInitialBytes() uint64 {
+	if x != nil {
+		return x.InitialBytes
+	}
+	return 0
+}
+
+func (x *RebalancedWorker) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RebalancedWorker) GetPlannedBytes() uint64 {
+	if x != nil {
+		return x.PlannedBytes
+	}
+	return 0
+}
+
+func (x *RebalancedWorker) GetStayingBytes() uint64 {
+	if x != nil {
+		return x.StayingBytes
+	}
+	return 0
+}
+
+func (x *RebalancedWorker) GetMemoryLimitBytes() uint64 {
+	if x != nil {
+		return x.MemoryLimitBytes
+	}
+	return 0
+}
+
 var File_millrace_v1_worker_calls_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_calls_proto_rawDesc = "" +
@@ -635,7 +1016,38 @@ const file_millrace_v1_worker_calls_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12D\n" +
 	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\atimeout\"G\n" +
 	"\x16RestartWorkersResponse\x12-\n" +
-	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkersB\xac\x01\n" +
+	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\"h\n" +
+	"\x10RebalanceRequest\x12;\n" +
+	"\aworkers\x18\x01 \x03(\v2\x16.millrace.v1.WorkerRefB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aworkers\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xf3\x02\n" +
+	"\x11RebalanceResponse\x12'\n" +
+	"\x0fplanned_objects\x18\x01 \x01(\x04R\x0eplannedObjects\x12#\n" +
+	"\rplanned_bytes\x18\x02 \x01(\x04R\fplannedBytes\x12#\n" +
+	"\rmoved_objects\x18\x03 \x01(\x04R\fmovedObjects\x12\x1f\n" +
+	"\vmoved_bytes\x18\x04 \x01(\x04R\n" +
+	"movedBytes\x12%\n" +
+	"\x0efailed_objects\x18\x05 \x01(\x04R\rfailedObjects\x12!\n" +
+	"\ffailed_bytes\x18\x06 \x01(\x04R\vfailedBytes\x123\n" +
+	"\bfailures\x18\a \x03(\v2\x17.millrace.v1.FailedMoveR\bfailures\x127\n" +
+	"\aworkers\x18\b \x03(\v2\x1d.millrace.v1.RebalancedWorkerR\aworkers\x12\x12\n" +
+	"\x04done\x18\t \x01(\bR\x04done\"\xd7\x01\n" +
+	"\n" +
+	"FailedMove\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12(\n" +
+	"\x10source_worker_id\x18\x05 \x01(\rR\x0esourceWorkerId\x12(\n" +
+	"\x10target_worker_id\x18\x06 \x01(\rR\x0etargetWorkerId\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xf6\x01\n" +
+	"\x10RebalancedWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
+	"\rinitial_bytes\x18\x03 \x01(\x04R\finitialBytes\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12#\n" +
+	"\rplanned_bytes\x18\x05 \x01(\x04R\fplannedBytes\x12#\n" +
+	"\rstaying_bytes\x18\x06 \x01(\x04R\fstayingBytes\x12,\n" +
+	"\x12memory_limit_bytes\x18\a \x01(\x04R\x10memoryLimitBytesB\xac\x01\n" +
 	"\x0fdev.millrace.v1B\x10WorkerCallsProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -650,7 +1062,7 @@ func file_millrace_v1_worker_calls_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_worker_calls_proto_rawDescData
 }
 
-var file_millrace_v1_worker_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_worker_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_millrace_v1_worker_calls_proto_goTypes = []any{
 	(*GetWorkerRequest)(nil),       // 0: millrace.v1.GetWorkerRequest
 	(*GetWorkerResponse)(nil),      // 1: millrace.v1.GetWorkerResponse
@@ -662,32 +1074,39 @@ var file_millrace_v1_worker_calls_proto_goTypes = []any{
 	(*RetireWorkersResponse)(nil),  // 7: millrace.v1.RetireWorkersResponse
 	(*RestartWorkersRequest)(nil),  // 8: millrace.v1.RestartWorkersRequest
 	(*RestartWorkersResponse)(nil), // 9: millrace.v1.RestartWorkersResponse
-	(*WorkerRef)(nil),              // 10: millrace.v1.WorkerRef
-	(WorkerView)(0),                // 11: millrace.v1.WorkerView
-	(*Worker)(nil),                 // 12: millrace.v1.Worker
-	(WorkerState)(0),               // 13: millrace.v1.WorkerState
-	(*durationpb.Duration)(nil),    // 14: google.protobuf.Duration
+	(*RebalanceRequest)(nil),       // 10: millrace.v1.RebalanceRequest
+	(*RebalanceResponse)(nil),      // 11: millrace.v1.RebalanceResponse
+	(*FailedMove)(nil),             // 12: millrace.v1.FailedMove
+	(*RebalancedWorker)(nil),       // 13: millrace.v1.RebalancedWorker
+	(*WorkerRef)(nil),              // 14: millrace.v1.WorkerRef
+	(WorkerView)(0),                // 15: millrace.v1.WorkerView
+	(*Worker)(nil),                 // 16: millrace.v1.Worker
+	(WorkerState)(0),               // 17: millrace.v1.WorkerState
+	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
 }
 var file_millrace_v1_worker_calls_proto_depIdxs = []int32{
-	10, // 0: millrace.v1.GetWorkerRequest.worker:type_name -> millrace.v1.WorkerRef
-	11, // 1: millrace.v1.GetWorkerRequest.view:type_name -> millrace.v1.WorkerView
-	12, // 2: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
-	13, // 3: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
-	11, // 4: millrace.v1.ListWorkersRequest.view:type_name -> millrace.v1.WorkerView
-	12, // 5: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
-	10, // 6: millrace.v1.DrainWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
-	12, // 7: millrace.v1.DrainWorkersResponse.workers:type_name -> millrace.v1.Worker
-	10, // 8: millrace.v1.RetireWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
-	14, // 9: millrace.v1.RetireWorkersRequest.timeout:type_name -> google.protobuf.Duration
-	12, // 10: millrace.v1.RetireWorkersResponse.workers:type_name -> millrace.v1.Worker
-	10, // 11: millrace.v1.RestartWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
-	14, // 12: millrace.v1.RestartWorkersRequest.timeout:type_name -> google.protobuf.Duration
-	12, // 13: millrace.v1.RestartWorkersResponse.workers:type_name -> millrace.v1.Worker
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 0: millrace.v1.GetWorkerRequest.worker:type_name -> millrace.v1.WorkerRef
+	15, // 1: millrace.v1.GetWorkerRequest.view:type_name -> millrace.v1.WorkerView
+	16, // 2: millrace.v1.GetWorkerResponse.worker:type_name -> millrace.v1.Worker
+	17, // 3: millrace.v1.ListWorkersRequest.states:type_name -> millrace.v1.WorkerState
+	15, // 4: millrace.v1.ListWorkersRequest.view:type_name -> millrace.v1.WorkerView
+	16, // 5: millrace.v1.ListWorkersResponse.workers:type_name -> millrace.v1.Worker
+	14, // 6: millrace.v1.DrainWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	16, // 7: millrace.v1.DrainWorkersResponse.workers:type_name -> millrace.v1.Worker
+	14, // 8: millrace.v1.RetireWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	18, // 9: millrace.v1.RetireWorkersRequest.timeout:type_name -> google.protobuf.Duration
+	16, // 10: millrace.v1.RetireWorkersResponse.workers:type_name -> millrace.v1.Worker
+	14, // 11: millrace.v1.RestartWorkersRequest.workers:type_name -> millrace.v1.WorkerRef
+	18, // 12: millrace.v1.RestartWorkersRequest.timeout:type_name -> google.protobuf.Duration
+	16, // 13: millrace.v1.RestartWorkersResponse.workers:type_name -> millrace.v1.Worker
+	14, // 14: millrace.v1.RebalanceRequest.workers:type_name -> millrace.v1.WorkerRef
+	12, // 15: millrace.v1.RebalanceResponse.failures:type_name -> millrace.v1.FailedMove
+	13, // 16: millrace.v1.RebalanceResponse.workers:type_name -> millrace.v1.RebalancedWorker
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_calls_proto_init() }
@@ -702,7 +1121,7 @@ func file_millrace_v1_worker_calls_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_calls_proto_rawDesc), len(file_millrace_v1_worker_calls_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

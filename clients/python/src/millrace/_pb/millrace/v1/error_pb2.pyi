@@ -74,6 +74,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_STOPPED: _ClassVar[ErrorReason]
     ERROR_REASON_DROPPED: _ClassVar[ErrorReason]
     ERROR_REASON_FOREIGN_FUTURE: _ClassVar[ErrorReason]
+    ERROR_REASON_REBALANCE_RUNNING: _ClassVar[ErrorReason]
+    ERROR_REASON_WORKER_NOT_ACTIVE: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_GRAPH_HAS_CYCLE: ErrorReason
 ERROR_REASON_UNKNOWN_INPUT: ErrorReason
@@ -138,6 +140,8 @@ ERROR_REASON_UNKNOWN: ErrorReason
 ERROR_REASON_STOPPED: ErrorReason
 ERROR_REASON_DROPPED: ErrorReason
 ERROR_REASON_FOREIGN_FUTURE: ErrorReason
+ERROR_REASON_REBALANCE_RUNNING: ErrorReason
+ERROR_REASON_WORKER_NOT_ACTIVE: ErrorReason
 
 class TaskError(_message.Message):
     __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")

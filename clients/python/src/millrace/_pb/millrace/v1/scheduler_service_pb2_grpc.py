@@ -158,6 +158,11 @@ class SchedulerServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.FromString,
                 _registered_method=True)
+        self.Rebalance = channel.unary_stream(
+                '/millrace.v1.SchedulerService/Rebalance',
+                request_serializer=millrace_dot_v1_dot_worker__calls__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RebalanceResponse.FromString,
+                _registered_method=True)
         self.ListClients = channel.unary_unary(
                 '/millrace.v1.SchedulerService/ListClients',
                 request_serializer=millrace_dot_v1_dot_client__pb2.ListClientsRequest.SerializeToString,
@@ -379,6 +384,18 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rebalance(self, request, context):
+        """Rebalance moves objects from workers that hold a larger share of their memory to those that
+        hold a smaller one, until all are within 5 % of the mean, or no move helps. The receiver of an
+        object has confirmed that it keeps it before the source drops it, so no move costs an object.
+        The first response is the plan. Others follow at most twice a second, and one at the end. If
+        the call is cancelled, nothing more is copied; what has moved stays moved. A second one at the
+        same time is refused (REBALANCE_RUNNING). For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListClients(self, request, context):
         """ListClients lists client leases by id.
         """
@@ -547,6 +564,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.RestartWorkers,
                     request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_stream_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=millrace_dot_v1_dot_worker__calls__pb2.RebalanceRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_worker__calls__pb2.RebalanceResponse.SerializeToString,
             ),
             'ListClients': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClients,
@@ -1207,6 +1229,33 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/RestartWorkers',
             millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersRequest.SerializeToString,
             millrace_dot_v1_dot_worker__calls__pb2.RestartWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/Rebalance',
+            millrace_dot_v1_dot_worker__calls__pb2.RebalanceRequest.SerializeToString,
+            millrace_dot_v1_dot_worker__calls__pb2.RebalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,
