@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
+from typing import Any
 
 import grpc
 import numpy as np
@@ -114,6 +115,43 @@ def test_gathered_arrays_are_used_in_place_until_they_are_garbage(client: Client
     assert list(part) == list(range(10, 20))
     del part
     eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
+
+
+class Elsewhere:
+    """An object that can be unpickled only in tasks."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytes(size)
+
+    def __reduce__(self) -> Any:
+        return elsewhere, (self.data,)
+
+
+def elsewhere(data: bytes) -> Elsewhere:
+    if not os.environ.get("MILLRACE_EXECUTOR"):
+        raise ImportError("only tasks can have it")
+    return Elsewhere(len(data))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_results_of_several_workers_of_which_one_cannot_be_decoded(cluster: LocalCluster, shared: bool) -> None:
+    """The error is raised in the thread that gathers, whichever thread has fetched the result. The
+    other results are not kept in the worker's memory."""
+    with Client(cluster, shared_memory=shared) as client:
+        client.wait_for_workers(2, timeout=PATIENCE)
+        one, two = sorted(client.scheduler_info()["workers"])
+        good = client.submit(np.ones, 1 << 20, workers=one, pure=False)
+        bad = client.submit(Elsewhere, 1 << 20, workers=two, pure=False)
+        more = client.map(np.full, [1 << 20] * 3, range(3), workers=two, pure=False)
+        for futures in ([good, bad], [bad, good], [good, bad, *more], [*more, bad, good]):
+            with pytest.raises(ImportError, match="only tasks can have it"):
+                client.gather(futures)
+        assert [int(a[0]) for a in client.gather(more)] == [0, 1, 2]
+        eventually(lambda: used(client) > 24 << 20)
+        del good, bad, more, futures
+        gc.collect()
+        client.session.flush()
+        eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
 
 
 def test_gathered_futures_are_released_without_the_collector(client: Client) -> None:

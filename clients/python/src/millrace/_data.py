@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -248,10 +249,13 @@ class DataPlane:
                 again.append(i)
                 continue
             groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))
-        failed: list[list[int]] = []
+        raised: list[BaseException] = []
 
         def read(address: str, group: list[tuple[int, Any]]) -> None:
-            failed.append(self._read(address, states, group, out, deadline, copy))
+            try:
+                again.extend(self._read(address, states, group, out, deadline, copy))
+            except BaseException as e:  # raised below, in the caller's thread
+                raised.append(e)
 
         threads = [threading.Thread(target=read, args=item, daemon=True) for item in list(groups.items())[1:]]
         for thread in threads:
@@ -260,7 +264,9 @@ class DataPlane:
             read(*next(iter(groups.items())))
         for thread in threads:
             thread.join()
-        return again + [i for group in failed for i in group]
+        if raised:
+            raise raised[0]
+        return again
 
     def _borrow_known(self, states: Sequence[State], far: list[int], out: list[Any], copy: bool) -> list[int]:
         """Reads results in place at the worker that made them, if it is on this host, without
@@ -293,13 +299,18 @@ class DataPlane:
         try:
             for at in range(0, len(refs), 10_000):
                 leases = share.acquire(refs[at : at + 10_000])
-                for (i, place), lease in zip(group[at : at + 10_000], leases, strict=True):
-                    if not lease.lease_id:
-                        left.append((i, place))
-                        continue
-                    number = lease.lease_id
-                    frames = share.frames(lease, lambda number=number: self._shares.release(share, number), copy=copy)
-                    out[i] = _decode(states[i], lease.head.header, frames)
+                leased = zip(group[at : at + 10_000], leases, strict=True)
+                try:
+                    for (i, place), lease in leased:
+                        if not lease.lease_id:
+                            left.append((i, place))
+                            continue
+                        give_back = partial(self._shares.release, share, lease.lease_id)
+                        out[i] = _decode(states[i], lease.head.header, share.frames(lease, give_back, copy=copy))
+                finally:
+                    for _, lease in leased:  # after an error, those that are left
+                        if lease.lease_id:
+                            self._shares.release(share, lease.lease_id)
         except (OSError, _share.RefusedError) as e:
             _log.info("the memory of %s is out of reach: %s", address, e)
             return [item for item in group if out[item[0]] is None]
