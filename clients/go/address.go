@@ -58,14 +58,14 @@ func findCluster(address, token, file string) (string, string, error) {
 		if token == "" {
 			token = os.Getenv(EnvToken)
 		}
-		return given("WithAddress", address, token)
+		return checkAddress("WithAddress", address, token)
 	}
 	if file == "" {
 		if a := os.Getenv(EnvAddress); a != "" {
 			if token == "" {
 				token = os.Getenv(EnvToken)
 			}
-			return given(EnvAddress, a, token)
+			return checkAddress(EnvAddress, a, token)
 		}
 		file = os.Getenv(EnvSchedulerFile)
 	}
@@ -82,8 +82,8 @@ func findCluster(address, token, file string) (string, string, error) {
 	return f.Address, token, nil
 }
 
-// given checks an address; place names its source for the error message.
-func given(place, address, token string) (string, string, error) {
+// checkAddress checks an address; place names its source for the error message.
+func checkAddress(place, address, token string) (string, string, error) {
 	address, err := hostport.Dial(address)
 	if err != nil {
 		return "", "", fmt.Errorf("millrace: %s: %w", place, err)

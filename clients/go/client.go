@@ -288,6 +288,14 @@ func (c *Client) Close() error {
 	return errors.Join(err, c.data.close(), c.conn.Close())
 }
 
+// Shutdown stops the cluster: first the workers, then the scheduler.
+func (c *Client) Shutdown(ctx context.Context, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	_, err := c.service.Shutdown(ctx, &millracev1.ShutdownRequest{Reason: reason})
+	return callError(ctx, "Shutdown", err)
+}
+
 // Address returns the scheduler's address.
 func (c *Client) Address() string { return c.config.address }
 

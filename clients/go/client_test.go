@@ -22,12 +22,12 @@ func insecureOption() grpc.DialOption {
 	return grpc.WithTransportCredentials(insecure.NewCredentials())
 }
 
-// patience is how long tests wait for an event that must happen.
-const patience = 2 * time.Minute
+// eventTimeout is how long tests wait for an event that must happen.
+const eventTimeout = 2 * time.Minute
 
 func soon(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), eventTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }

@@ -6,20 +6,21 @@ import (
 )
 
 const (
-	// copyPart is the smallest amount for each of several copying goroutines, since starting one
-	// costs as much as copying 100 KiB.
-	copyPart = 8 << 20
-	// copiers is the number of goroutines that copy a large frame together. One core copies 5 GB/s
-	// where the memory allows 50 GB/s, and less into pages that are touched for the first time.
-	copiers  = 4
-	hugePage = 2 << 20
+	// minCopyBytes is the smallest amount for each of several copying goroutines, since starting
+	// one costs as much as copying 100 KiB.
+	minCopyBytes = 8 << 20
+	// maxCopiers is the number of goroutines that copy a large frame together. One core copies 5
+	// GB/s where the memory allows 50 GB/s, and less into pages that are touched for the first
+	// time.
+	maxCopiers = 4
+	hugePage   = 2 << 20
 )
 
 // copyFrame copies the smaller of the two lengths.
 func copyFrame(dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
-	parts := min(copiers, runtime.GOMAXPROCS(0), n/copyPart)
+	parts := min(maxCopiers, runtime.GOMAXPROCS(0), n/minCopyBytes)
 	if parts < 2 {
 		copy(dst, src)
 		return

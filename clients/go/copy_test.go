@@ -10,7 +10,7 @@ import (
 // and no byte behind them is overwritten.
 func TestCopyFrame(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
-	for _, n := range []int{0, 1, 4096, 2*copyPart - 1, 2 * copyPart, 3*copyPart + 12345, 5*copyPart + hugePage} {
+	for _, n := range []int{0, 1, 4096, 2*minCopyBytes - 1, 2 * minCopyBytes, 3*minCopyBytes + 12345, 5*minCopyBytes + hugePage} {
 		src, dst := make([]byte, n), make([]byte, n+3)
 		for i := range src {
 			src[i] = byte(i>>12) ^ byte(i)

@@ -113,7 +113,7 @@ func (f *fakeCluster) dial(tb testing.TB, options ...Option) *Client {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for part := range mostParts {
+	for part := range maxParts {
 		conn, err := grpc.NewClient("passthrough:///fake", append(rawframe.DialOptions(), dialer, insecureOption())...)
 		if err != nil {
 			tb.Fatal(err)

@@ -21,10 +21,10 @@ func TestBytesBeyondAFrameAreRefused(t *testing.T) {
 		frame  uint32
 		offset uint64
 	}{{0, math.MaxUint64}, {0, math.MaxUint64 - 3}, {0, 6}, {0, 9}, {1, 0}, {math.MaxUint32, 0}} {
-		var lent rawframe.Outgoing
+		var outgoing rawframe.Outgoing
 		reader := newObjectReader(nil, 8)
 		head := &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: 7}, FrameBytes: []uint64{8}}
-		m := &rawframe.Message{Head: head, Frame: c.frame, Offset: c.offset, Data: lent.Payload([]byte("four"))}
+		m := &rawframe.Message{Head: head, Frame: c.frame, Offset: c.offset, Data: outgoing.Payload([]byte("four"))}
 		if into, err := reader.claim(m); err == nil {
 			t.Errorf("4 bytes at %d of frame %d got %d bytes of room", c.offset, c.frame, len(into))
 		}
@@ -229,10 +229,10 @@ func TestAnswersOfAnotherLengthAreRefused(t *testing.T) {
 			f.answers = more
 			f.mu.Unlock()
 			_, fetched := c.fetchOnce(ctx, []*Future{far}, []int{0}, 0, make([]Object, 1), nil)
-			_, lent := c.lend(ctx, far.TaskID())
+			_, leased := c.leaseObject(ctx, far.TaskID())
 			_, held := c.HoldKeys(ctx, "a")
 			for place, err := range map[string]error{
-				"fetch": fetched, "lend": lent, "hold": held, "replicate": c.Replicate(ctx, 1, far), "cancel": c.settleCancelled(ctx, []*Future{never}),
+				"fetch": fetched, "leaseObject": leased, "hold": held, "replicate": c.Replicate(ctx, 1, far), "cancel": c.settleCancelled(ctx, []*Future{never}),
 			} {
 				if err == nil || !strings.Contains(err.Error(), "the scheduler answered") {
 					t.Errorf("%s: %v", place, err)

@@ -61,7 +61,7 @@ func startCluster() (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	up := exec.Command(binary, "up", "--device", "host", "--workers", "1", "--memory-limit", "64MiB", "--worker-lease", patience.String(), "--scheduler-file", file)
+	up := exec.Command(binary, "up", "--device", "host", "--workers", "1", "--memory-limit", "64MiB", "--worker-lease", eventTimeout.String(), "--scheduler-file", file)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "MILLRACE_") {
 			up.Env = append(up.Env, v)
@@ -76,7 +76,7 @@ func startCluster() (stop func() error, err error) {
 		err := up.Process.Signal(syscall.SIGTERM)
 		return errors.Join(err, up.Wait(), out.Close(), remove())
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(eventTimeout); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(file); err == nil {
 			break
 		}

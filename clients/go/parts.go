@@ -12,14 +12,14 @@ import (
 const (
 	// partBytes is the minimum size of a part; workers cut at multiples of 8 MiB.
 	partBytes = 16 << 20
-	// mostParts is the largest number of parts that are read at the same time.
+	// maxParts is the largest number of parts that are read at the same time.
 	// One stream is limited to about 2 GB/s by the goroutines at its ends.
-	mostParts = 4
+	maxParts = 4
 )
 
 // parts returns the number of parts in which an object of the given size is read by gRPC.
 func (p *dataPool) parts(bytes uint64) uint32 {
-	return uint32(max(min(uint64(runtime.GOMAXPROCS(0)), mostParts, bytes/p.partBytes), 1))
+	return uint32(max(min(uint64(runtime.GOMAXPROCS(0)), maxParts, bytes/p.partBytes), 1))
 }
 
 // streamParts reads one object over several connections. got.Value stays nil if it was not read.

@@ -121,7 +121,7 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 		w, err := c.data.pick(ctx, names, avoid)
 		if err == nil {
 			if err = c.write(ctx, w.GetDataAddress(), head, frames); err == nil {
-				if err = c.told(ctx, f, w.GetWorkerId()); err == nil {
+				if err = c.awaitReport(ctx, f, w.GetWorkerId()); err == nil {
 					return f.Wait(ctx)
 				}
 			}
@@ -146,9 +146,10 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 	}
 }
 
-// told waits until the task of a written object has ended, and returns nil whatever its outcome.
-// The error matches ErrUnavailable if the worker with the object is gone and will not report it.
-func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
+// awaitReport waits until the task of a written object has ended, and returns nil whatever its
+// outcome. The error matches ErrUnavailable if the worker with the object is gone and will not
+// report it.
+func (c *Client) awaitReport(ctx context.Context, f *Future, worker uint32) error {
 	done := f.Done()
 	for pause := scatterPause; ; pause = min(2*pause, time.Second) {
 		timer := time.NewTimer(pause)
@@ -203,8 +204,8 @@ func (c *Client) write(ctx context.Context, address string, head *millracev1.Obj
 	if err != nil {
 		return callError(ctx, "WriteObject", err)
 	}
-	var lent rawframe.Outgoing
-	err = c.sendObject(stream, &lent, head, frames)
+	var outgoing rawframe.Outgoing
+	err = c.sendObject(stream, &outgoing, head, frames)
 	if err == nil {
 		err = stream.CloseSend()
 	}
@@ -219,20 +220,20 @@ func (c *Client) write(ctx context.Context, address string, head *millracev1.Obj
 		return callError(ctx, "WriteObject", err)
 	}
 	select {
-	case <-lent.Drained():
+	case <-outgoing.Drained():
 	case <-stream.Context().Done():
 	}
 	return nil
 }
 
-func (c *Client) sendObject(stream grpc.ClientStream, lent *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {
+func (c *Client) sendObject(stream grpc.ClientStream, outgoing *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {
 	if err := stream.SendMsg(&rawframe.WriteRequest{Message: rawframe.Message{Head: head}}); err != nil {
 		return err
 	}
 	for i, frame := range frames {
 		for at := 0; at < len(frame); at += rawframe.ChunkBytes {
 			m := rawframe.WriteRequest{Message: rawframe.Message{Frame: uint32(i), Offset: uint64(at)}}
-			m.Data = lent.Payload(frame[at:min(at+rawframe.ChunkBytes, len(frame))])
+			m.Data = outgoing.Payload(frame[at:min(at+rawframe.ChunkBytes, len(frame))])
 			if err := stream.SendMsg(&m); err != nil {
 				m.Data.Free()
 				return err

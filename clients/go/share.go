@@ -83,7 +83,7 @@ func (p *sharePool) get(ctx context.Context, address string, write bool) *share 
 	}
 	key := shareKey{address, write}
 	for {
-		s, opening, mine := p.look(key)
+		s, opening, mine := p.lookUp(key)
 		if opening == nil {
 			return s
 		}
@@ -98,10 +98,10 @@ func (p *sharePool) get(ctx context.Context, address string, write bool) *share 
 	}
 }
 
-// look returns the existing mapping, or nil if there will be none now. If opening is not nil, the
+// lookUp returns the existing mapping, or nil if there will be none now. If opening is not nil, the
 // worker is being asked until opening is closed; if mine is true, by the caller, which must call
 // open.
-func (p *sharePool) look(key shareKey) (s *share, opening chan struct{}, mine bool) {
+func (p *sharePool) lookUp(key shareKey) (s *share, opening chan struct{}, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -129,7 +129,7 @@ func (p *sharePool) look(key shareKey) (s *share, opening chan struct{}, mine bo
 	return nil, opening, true
 }
 
-// open asks a worker for its memory. REQUIRES: look returned mine.
+// open asks a worker for its memory. REQUIRES: lookUp returned mine.
 func (p *sharePool) open(ctx context.Context, key shareKey) *share {
 	s, err := openShare(ctx, key.address, p.token, key.write)
 	p.mu.Lock()
@@ -144,15 +144,15 @@ func (p *sharePool) open(ctx context.Context, key shareKey) *share {
 		delete(p.refused, key.address)
 		p.shares[key] = s
 		return s
-	case !over(ctx):
+	case !hasEnded(ctx):
 		p.refused[key.address] = shareRefusal{err.Error(), time.Now().Add(shareAgain)}
 	}
 	return nil
 }
 
-// over reports whether a context has ended. Its deadline is compared with the clock: a socket may
-// notice the deadline before the context does.
-func over(ctx context.Context) bool {
+// hasEnded reports whether a context has ended. Its deadline is compared with the clock: a socket
+// may notice the deadline before the context does.
+func hasEnded(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
@@ -167,9 +167,9 @@ func (p *sharePool) close() {
 	p.shares = nil
 }
 
-// borrow copies the objects that are in a worker's shared memory. The Value of the other objects
-// stays nil.
-func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) error {
+// readShared copies the objects that are in a worker's shared memory. The Value of the other
+// objects stays nil.
+func (c *Client) readShared(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) error {
 	s := c.data.shares.get(ctx, address, false)
 	if s == nil {
 		return nil
@@ -216,7 +216,7 @@ func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
 	}
 	done = func() {}
 	if !end.isInline && end.bytes >= shareFrom {
-		l, err := f.client.lend(ctx, f.TaskID())
+		l, err := f.client.leaseObject(ctx, f.TaskID())
 		if err != nil {
 			return Array{}, nil, fmt.Errorf("millrace: result of task %q: %w", f.key, err)
 		}
@@ -240,8 +240,8 @@ func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
 	return a, done, err
 }
 
-// lend leases one object from a worker on this host; nil if no such worker has the object.
-func (c *Client) lend(ctx context.Context, task uint64) (*lease, error) {
+// leaseObject leases one object from a worker on this host; nil if no such worker has the object.
+func (c *Client) leaseObject(ctx context.Context, task uint64) (*lease, error) {
 	located, err := c.locate(ctx, []uint64{task})
 	if err != nil {
 		return nil, err

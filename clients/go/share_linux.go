@@ -164,7 +164,7 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 		_ = s.finish(context.Background(), late.GetCreated().GetPlaceId(), false)
 	})
 	if err != nil {
-		return wrote(err), ctx.Err()
+		return alreadyWritten(err), ctx.Err()
 	}
 	created := response.GetCreated()
 	into, ok := s.frames(created.GetFrames(), head.GetFrameBytes())
@@ -172,13 +172,13 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 		copyFrame(into[i], frames[i])
 	}
 	if err := s.finish(ctx, created.GetPlaceId(), ok); err != nil {
-		return wrote(err), ctx.Err()
+		return alreadyWritten(err), ctx.Err()
 	}
 	return ok, nil
 }
 
-// wrote reports whether a refusal means that the worker has the object already.
-func wrote(err error) bool {
+// alreadyWritten reports whether a refusal means that the worker has the object already.
+func alreadyWritten(err error) bool {
 	var refused *slabshare.RefusedError
 	return errors.As(err, &refused) && refused.Reason == "OBJECT_EXISTS"
 }

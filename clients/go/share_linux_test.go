@@ -15,7 +15,7 @@ import (
 )
 
 // Frames in a worker's memory may be anywhere in it, but one object is not larger than all of it.
-func TestLentFramesAreInsideTheMemory(t *testing.T) {
+func TestLeasedFramesAreInsideTheMemory(t *testing.T) {
 	s := &share{data: make([]byte, 100)}
 	at := func(places ...uint64) (out []*hostv1.FrameLocation, sizes []uint64) {
 		for i := 0; i < len(places); i += 2 {

@@ -284,7 +284,7 @@ func (c *Client) submitLoop() {
 }
 
 func (c *Client) sendBatch(b *batch) {
-	c.failOrphans(b)
+	c.failDependents(b)
 	if b.keyed {
 		done, err := c.takeHolds(c.ctx)
 		if err != nil {
@@ -296,8 +296,8 @@ func (c *Client) sendBatch(b *batch) {
 	c.sendTasks(b, 0, len(b.futures))
 }
 
-// failOrphans fails the tasks whose inputs are futures that the scheduler refused.
-func (c *Client) failOrphans(b *batch) {
+// failDependents fails the tasks whose inputs are futures that the scheduler refused.
+func (c *Client) failDependents(b *batch) {
 	for _, n := range b.needs {
 		end := n.input.end.Load()
 		if end != nil && end.err != nil && n.input.TaskID() == 0 {
@@ -327,7 +327,7 @@ func (c *Client) sendTasks(b *batch, lo, hi int) {
 	}
 	mid := (lo + hi) / 2
 	c.sendTasks(b, lo, mid)
-	c.failOrphans(b)
+	c.failDependents(b)
 	c.sendTasks(b, mid, hi)
 }
 
@@ -499,10 +499,10 @@ func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
 // sendReleases sends the queued releases. REQUIRES: the caller has the token of releases.order.
 func (c *Client) sendReleases(ctx context.Context) {
 	q := &c.releases
-	const most = 20_000 // the scheduler handles one request in one step, during which it does nothing else
+	const maxReleases = 20_000 // the scheduler handles one request in one step, during which it does nothing else
 	for {
 		q.mu.Lock()
-		ids := q.ids[:min(len(q.ids), most)]
+		ids := q.ids[:min(len(q.ids), maxReleases)]
 		q.ids = q.ids[len(ids):]
 		q.mu.Unlock()
 		if len(ids) == 0 {

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomFrom is the frame size from which on special allocation pays off. Touching new memory costs
-// 0.35 s per GB with pages of 4 KiB, and a fifth of that with pages of 2 MiB.
-// Zeroing memory that is overwritten anyway costs the same.
-const roomFrom = 4 << 20
+// largeFrameBytes is the frame size from which on special allocation pays off. Touching new memory
+// costs 0.35 s per GB with pages of 4 KiB, and a fifth of that with pages of 2 MiB. Zeroing memory
+// that is overwritten anyway costs the same.
+const largeFrameBytes = 4 << 20
 
-// room returns uninitialised memory for a frame. The caller must fill it before passing it on.
-func room(n uint64) []byte {
-	if n < roomFrom {
+// newFrame returns uninitialised memory for a frame. The caller must fill it before passing it on.
+func newFrame(n uint64) []byte {
+	if n < largeFrameBytes {
 		return make([]byte, n)
 	}
 	// The buffer of a strings.Builder is the only allocation of the standard library that is not
