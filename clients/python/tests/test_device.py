@@ -1028,6 +1028,18 @@ def test_a_process_in_reserve_does_not_touch_the_gpu(fake: Fake, monkeypatch: py
     w.end()
 
 
+def test_a_process_in_reserve_outlives_the_time_after_which_others_free_memory(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(fake, monkeypatch)
+    w = Spare(fake, executor_count=2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        w.process.wait(_memory.IDLE + 1)
+    data = np.arange(3000.0)
+    assert (w.value(w.call(lambda x: x + 1, w.given(ROOM, data))) == data + 1).all()
+    w.end()
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 

@@ -266,13 +266,13 @@ class Process:
                 self._collect = False
                 gc.collect()
                 return None
-        if self._device_lock is not None and self._queue.empty():
+        memory = self.runner.memory  # None in a spare process, which has not opened the GPU yet
+        if self._device_lock is not None and memory is not None and self._queue.empty():
             try:
                 return self._queue.get(timeout=IDLE)
             except Empty:
                 give_back()
-                assert self.runner.memory is not None
-                self.runner.memory.drop_caches()
+                memory.drop_caches()
                 self.runner.release()
         return self._queue.get()
 

@@ -256,7 +256,7 @@ class Runner:
             self.unfit = f"something in this process still reads memory that was lent to it: {e}"
 
     def end(self) -> None:
-        """Notes that the run has ended, and lets the libraries give up what they do not need."""
+        """Notes that the run has ended: no task is running."""
         self.task_id, _task_info.current = 0, None
 
     def settle(self) -> None:
