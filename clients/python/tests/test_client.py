@@ -597,6 +597,34 @@ def test_executor(client: Client, gate: Gate) -> None:
         pool.submit(inc, 1)
 
 
+def test_map_of_an_executor(client: Client, gate: Gate, tmp_path: Path) -> None:
+    """As in concurrent.futures: the calls are made at once, whether their results are read or not;
+    the end of the executor waits for them, or cancels them."""
+
+    def touch(name: str) -> str:
+        gate.pass_through()
+        (tmp_path / name).touch()
+        return name
+
+    with client.get_executor(slots=1, workers=sorted(client.scheduler_info()["workers"])[0]) as pool:
+        pool.map(touch, ["a"])
+        gate.wait()
+        gate.open()
+    assert (tmp_path / "a").exists()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.map(touch, ["b"])
+
+    pool = client.get_executor()
+    results = pool.map(touch, ["c", "d"], timeout=0.2)
+    with pytest.raises(TimeoutError):
+        next(results)
+    eventually(lambda: not pool._mapped)  # they are cancelled
+    results = pool.map(touch, ["e"])
+    pool.shutdown(cancel_futures=True)
+    with pytest.raises(errors.CancelledError):
+        next(results)
+
+
 async def test_async_client(cluster: LocalCluster) -> None:
     async with Client(cluster, asynchronous=True) as client:
         await client.wait_for_workers(2)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from millrace import errors
+from millrace import _check, errors
 from millrace._task_options import SubmitOptions
-from millrace.future import Future
+from millrace._waiting import wait as wait_for
+from millrace.future import Future, cancel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,12 +39,14 @@ class ClientExecutor(concurrent.futures.Executor):
 
     def __init__(self, client: Submitter, **options: Unpack[SubmitOptions]) -> None:
         self._client, self._options = client, options
+        # Futures that have not ended: those of `submit`, and those of `map`.
         self._open: set[concurrent.futures.Future[Any]] = set()
+        self._mapped: set[Future[Any]] = set()
         self._shut = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        if self._shut:
-            raise RuntimeError("cannot submit after shutdown")
+        """Calls a function on the cluster. See `concurrent.futures.Executor.submit`."""
+        self._check_open()
         remote = self._client.submit(fn, *args, **{"pure": False, **self._options}, **kwargs)
         local = _Bridge(remote)
         self._open.add(local)
@@ -51,19 +56,46 @@ class ClientExecutor(concurrent.futures.Executor):
     def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[T]:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Calls a function with each element, all at once; `chunksize` has no effect. Returns an
+        iterator over the results, which are fetched one after the other. See
+        `concurrent.futures.Executor.map`."""
+        self._check_open()
+        limit = _check.patience(timeout)
         futures = self._client.map(fn, *iterables, **{"pure": False, **self._options})
         for future in futures:
-            yield future.result(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            self._mapped.add(future)
+            future._session.when_done(future._state, partial(self._mapped.discard, future))
+        return _results(futures, None if limit is None else time.monotonic() + limit)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Refuses further calls, and waits for those that were made. See
+        `concurrent.futures.Executor.shutdown`."""
         self._shut = True
-        pending = list(self._open)
+        pending, mapped = list(self._open), list(self._mapped)
         if cancel_futures:
             for future in pending:
                 future.cancel()
+            cancel(mapped, force=False, reason="")
         if wait:
             concurrent.futures.wait(pending)
+            wait_for(mapped)
+
+    def _check_open(self) -> None:
+        if self._shut:
+            raise RuntimeError("cannot submit after shutdown")
+
+
+def _results(futures: list[Future[T]], deadline: float | None) -> Iterator[T]:
+    """Yields results in order. If the iterator ends early, the futures that are left are cancelled,
+    as in concurrent.futures."""
+    futures.reverse()
+    try:
+        while futures:
+            yield futures[-1].result(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            futures.pop()
+    finally:
+        with contextlib.suppress(errors.MillraceError):  # the client may be closed
+            cancel(futures, force=False, reason="")
 
 
 class _Bridge(concurrent.futures.Future[Any]):
