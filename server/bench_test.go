@@ -38,7 +38,7 @@ func BenchmarkIndependent(b *testing.B) {
 			request.Ops = []*pb.Op{{Kind: pb.OpKind_OP_KIND_NATIVE, Name: "bench.noop"}}
 		}
 		for i := first; i < min(first+chunk, b.N); i++ {
-			request.Tasks = append(request.Tasks, &pb.TaskSpec{Key: fmt.Sprintf("noop-%d", i), What: &pb.TaskSpec_OpIndex{}, Hold: true})
+			request.Tasks = append(request.Tasks, &pb.TaskSpec{Key: fmt.Sprintf("noop-%d", i), OpIndex: new(uint32), Hold: true})
 		}
 		if err := stream.Send(request); err != nil {
 			b.Fatal(err)
@@ -77,7 +77,7 @@ func BenchmarkLatency(b *testing.B) {
 	for i := range b.N {
 		began := time.Now()
 		response, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
-			Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{{Key: fmt.Sprintf("noop-%d", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Hold: true}},
+			Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{{Key: fmt.Sprintf("noop-%d", i), Op: "bench.noop", Hold: true}},
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -37,24 +37,24 @@ func TestLongErrorsReachTheClient(t *testing.T) {
 	ring := func(n int, key func(int) string) []*pb.TaskSpec {
 		tasks := make([]*pb.TaskSpec, n)
 		for i := range tasks {
-			tasks[i] = &pb.TaskSpec{Key: key(i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: []string{key((i + 1) % n)}}
+			tasks[i] = &pb.TaskSpec{Key: key(i), Op: "bench.noop", Inputs: []string{key((i + 1) % n)}}
 		}
 		return tasks
 	}
 	noop := func(key string, inputs ...string) *pb.TaskSpec {
-		return &pb.TaskSpec{Key: key, What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: inputs, Hold: true}
+		return &pb.TaskSpec{Key: key, Op: "bench.noop", Inputs: inputs, Hold: true}
 	}
 	failing, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{noop(emoji(7))}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := noop(emoji(7))
-	other.Call = &pb.TaskSpec_PackedArguments{PackedArguments: []byte("other")}
+	other.PackedArguments = []byte("other")
 	_, namespace := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{Tasks: &pb.TaskSet{Namespace: strings.Repeat("n", 1<<20), Keys: []string{"k"}}})
 	_, worker := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Worker: workerNamed(strings.Repeat("w", 128))})
 	_, key := c.client.GetTask(ctx, &pb.GetTaskRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: emoji(1)}}})
 	unknownOp := noop("o")
-	unknownOp.What = &pb.TaskSpec_Op{Op: strings.Repeat("\n", 512)}
+	unknownOp.Op = strings.Repeat("\n", 512)
 	c.final(c.watch(ctx, &pb.WatchRequest{ClientId: id}), failing.GetTaskIds())
 	_, failed := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: emoji(7)}, Namespace: "default"}})
 	for _, test := range []struct {

@@ -178,7 +178,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		return succeed(a)
 	})
 	submit := func(o *pb.TaskOptions) error {
-		_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Options: []*pb.TaskOptions{o}, Tasks: []*pb.TaskSpec{{Key: "k", What: &pb.TaskSpec_Op{Op: "bench.noop"}, OptionsIndex: 1, Hold: true}}})
+		_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Options: []*pb.TaskOptions{o}, Tasks: []*pb.TaskSpec{{Key: "k", Op: "bench.noop", OptionsIndex: 1, Hold: true}}})
 		return err
 	}
 	for field, o := range map[string]*pb.TaskOptions{

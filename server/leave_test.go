@@ -20,7 +20,7 @@ func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 			Header: &pb.SubmitHeader{ClientId: id}, Ops: []*pb.Op{{Kind: pb.OpKind_OP_KIND_DATA}},
-			Tasks: []*pb.TaskSpec{{Key: "data", What: &pb.TaskSpec_OpIndex{}, Hold: true}},
+			Tasks: []*pb.TaskSpec{{Key: "data", OpIndex: new(uint32), Hold: true}},
 		})
 		if err != nil {
 			t.Fatal(err)

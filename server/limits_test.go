@@ -40,7 +40,7 @@ func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	tasks := noops("in", 3000)
-	sum := &pb.TaskSpec{Key: "sum", What: &pb.TaskSpec_Op{Op: "array.sum"}, Hold: true}
+	sum := &pb.TaskSpec{Key: "sum", Op: "array.sum", Hold: true}
 	for _, task := range tasks {
 		sum.Inputs = append(sum.Inputs, task.GetKey())
 	}
@@ -82,14 +82,14 @@ func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := &pb.TaskSpec{Key: "trap", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Hold: true, Call: &pb.TaskSpec_PackedArguments{PackedArguments: make([]byte, 64<<20-100)}}
+	task := &pb.TaskSpec{Key: "trap", Op: "bench.noop", Hold: true, PackedArguments: make([]byte, 64<<20-100)}
 	if err := stream.Send(&pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.CloseAndRecv()
 	wantReason(t, err, "INVALID_FIELD", "tasks[0].packed_arguments", `"trap"`, "60 MiB")
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	task.Call = &pb.TaskSpec_PackedArguments{PackedArguments: make([]byte, 60<<20-1<<10)}
+	task.PackedArguments = make([]byte, 60<<20-1<<10)
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}})
 	if err != nil {
 		t.Fatal(err)

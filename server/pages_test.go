@@ -42,12 +42,12 @@ func TestTasksWithManyLongInputsAreListed(t *testing.T) {
 	specs := make([]*pb.TaskSpec, inputs)
 	for i := range names {
 		names[i] = fmt.Sprintf("%01024d", i)
-		specs[i] = &pb.TaskSpec{Key: names[i], What: &pb.TaskSpec_Op{Op: "bench.noop"}}
+		specs[i] = &pb.TaskSpec{Key: names[i], Op: "bench.noop"}
 	}
 	submit(specs)
 	var wide []uint64
 	for i := range tasks {
-		wide = append(wide, submit([]*pb.TaskSpec{{Key: fmt.Sprintf("wide-%d", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: names, Hold: true}})...)
+		wide = append(wide, submit([]*pb.TaskSpec{{Key: fmt.Sprintf("wide-%d", i), Op: "bench.noop", Inputs: names, Hold: true}})...)
 	}
 	found, token := 0, ""
 	for {
@@ -171,7 +171,7 @@ func TestListedPagesEndAtTheirSize(t *testing.T) {
 		names[i] = spec.GetKey()
 	}
 	for i := range rows {
-		specs = append(specs, &pb.TaskSpec{Key: fmt.Sprint("wide", i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: names, Hold: true})
+		specs = append(specs, &pb.TaskSpec{Key: fmt.Sprint("wide", i), Op: "bench.noop", Inputs: names, Hold: true})
 	}
 	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
 		t.Fatal(err)

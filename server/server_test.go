@@ -110,8 +110,8 @@ func TestDependentTasksGetTheirInputsAndArguments(t *testing.T) {
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{
 		Header: &pb.SubmitHeader{ClientId: id},
 		Tasks: []*pb.TaskSpec{
-			{Key: "x", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Call: &pb.TaskSpec_PackedArguments{PackedArguments: []byte("passed on unread")}},
-			{Key: "y", What: &pb.TaskSpec_Op{Op: "array.sum"}, Inputs: []string{"x"}, Call: &pb.TaskSpec_Arguments{Arguments: typed}, Hold: true},
+			{Key: "x", Op: "bench.noop", PackedArguments: []byte("passed on unread")},
+			{Key: "y", Op: "array.sum", Inputs: []string{"x"}, Arguments: typed, Hold: true},
 		},
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func TestBadSubmissionsAreRefusedWholeAndSayWhy(t *testing.T) {
 	c.join(c.conn, registration("w-0"), never)
 	id := c.open(ctx)
 	noop := func(key string, inputs ...string) *pb.TaskSpec {
-		return &pb.TaskSpec{Key: key, What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: inputs, Hold: true}
+		return &pb.TaskSpec{Key: key, Op: "bench.noop", Inputs: inputs, Hold: true}
 	}
 	submit := func(tasks ...*pb.TaskSpec) error {
 		_, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: tasks})
@@ -147,17 +147,19 @@ func TestBadSubmissionsAreRefusedWholeAndSayWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := noop("known")
-	other.Call = &pb.TaskSpec_PackedArguments{PackedArguments: []byte("other")}
+	other.PackedArguments = []byte("other")
 	unknownOp := noop("o")
-	unknownOp.What = &pb.TaskSpec_Op{Op: "array.matmull"}
+	unknownOp.Op = "array.matmull"
 	misplaced := noop("m")
-	misplaced.What = &pb.TaskSpec_OpIndex{OpIndex: 3}
+	misplaced.Op, misplaced.OpIndex = "", proto.Uint32(3)
 	nothing := noop("n")
-	nothing.What = nil
+	nothing.Op = ""
+	both := noop("b")
+	both.OpIndex = new(uint32)
 	options := noop("q")
 	options.OptionsIndex = 1
 	reference := noop("r")
-	reference.Call = &pb.TaskSpec_Arguments{Arguments: &pb.Arguments{Positional: []*pb.Value{{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{Kind: &pb.Value_Input{Input: 1}}}}}}}}}
+	reference.Arguments = &pb.Arguments{Positional: []*pb.Value{{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{Kind: &pb.Value_Input{Input: 1}}}}}}}}
 	for _, test := range []struct {
 		name   string
 		err    error
@@ -172,9 +174,10 @@ func TestBadSubmissionsAreRefusedWholeAndSayWhy(t *testing.T) {
 		{"op index", submit(misplaced), "INVALID_FIELD", []string{"tasks[0].op_index", `"m"`}},
 		{"options index", submit(options), "INVALID_FIELD", []string{"options_index"}},
 		{"reference", submit(reference), "INVALID_FIELD", []string{"input 1", "0 inputs"}},
-		{"neither op nor index", submit(nothing), "INVALID_FIELD", []string{"tasks[0].what"}},
-		{"empty key", submit(&pb.TaskSpec{What: &pb.TaskSpec_Op{Op: "bench.noop"}}), "INVALID_FIELD", []string{"tasks[0].key"}},
-		{"import path", submit(&pb.TaskSpec{Key: "i", What: &pb.TaskSpec_Op{Op: "module:"}}), "INVALID_FIELD", []string{"module:"}},
+		{"neither op nor index", submit(nothing), "INVALID_FIELD", []string{"tasks[0]", "op, op_index"}},
+		{"both op and index", submit(both), "INVALID_FIELD", []string{"tasks[0]", "op, op_index"}},
+		{"empty key", submit(&pb.TaskSpec{Op: "bench.noop"}), "INVALID_FIELD", []string{"tasks[0].key"}},
+		{"import path", submit(&pb.TaskSpec{Key: "i", Op: "module:"}), "INVALID_FIELD", []string{"module:"}},
 	} {
 		t.Run(test.name, func(t *testing.T) { wantReason(t, test.err, test.reason, test.words...) })
 	}
@@ -246,7 +249,7 @@ func TestFunctionsTravelOnce(t *testing.T) {
 		return &pb.SubmitRequest{
 			Header: &pb.SubmitHeader{ClientId: id}, Functions: functions,
 			Ops:   []*pb.Op{{Kind: pb.OpKind_OP_KIND_PYTHON_PICKLE, Name: "f", Function: hash[:]}},
-			Tasks: []*pb.TaskSpec{{Key: key, What: &pb.TaskSpec_OpIndex{}, Hold: true}},
+			Tasks: []*pb.TaskSpec{{Key: key, OpIndex: new(uint32), Hold: true}},
 		}
 	}
 	response, err := c.client.SubmitBatch(ctx, request("a"))
@@ -335,7 +338,7 @@ func TestResultsAreReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Tasks: []*pb.TaskSpec{
-		{Key: "good", What: &pb.TaskSpec_Op{Op: "bench.noop"}}, {Key: "bad", What: &pb.TaskSpec_Op{Op: "bench.noop"}}, {Key: "large", What: &pb.TaskSpec_Op{Op: "bench.noop"}},
+		{Key: "good", Op: "bench.noop"}, {Key: "bad", Op: "bench.noop"}, {Key: "large", Op: "bench.noop"},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -195,7 +195,7 @@ func timeout(tb testing.TB) context.Context {
 func noops(prefix string, n int) []*pb.TaskSpec {
 	tasks := make([]*pb.TaskSpec, n)
 	for i := range tasks {
-		tasks[i] = &pb.TaskSpec{Key: fmt.Sprintf("%s-%d", prefix, i), What: &pb.TaskSpec_Op{Op: "bench.noop"}, Hold: true}
+		tasks[i] = &pb.TaskSpec{Key: fmt.Sprintf("%s-%d", prefix, i), Op: "bench.noop", Hold: true}
 	}
 	return tasks
 }

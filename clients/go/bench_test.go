@@ -35,7 +35,7 @@ func BenchmarkTask(b *testing.B) {
 		for i := range ids {
 			next++
 			ids[i] = next
-			answer.Tasks = append(answer.Tasks, &millracev1.TaskUpdate{TaskId: next, State: Succeeded, Outcome: &millracev1.TaskUpdate_InlineResult{InlineResult: []byte{8, 0}}, Generation: 1})
+			answer.Tasks = append(answer.Tasks, &millracev1.TaskUpdate{TaskId: next, State: Succeeded, InlineResult: []byte{8, 0}, Generation: 1})
 		}
 		data, err := proto.Marshal(answer)
 		if err != nil {

@@ -212,7 +212,7 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 	u := &millracev1.TaskUpdate{TaskId: id, State: Succeeded, Generation: 1}
 	switch op {
 	case "bench.noop":
-		u.Outcome = &millracev1.TaskUpdate_InlineResult{InlineResult: []byte{8, 0}}
+		u.InlineResult = []byte{8, 0}
 	case "echo":
 		var args millracev1.Arguments
 		if err := proto.Unmarshal(spec.GetPackedArguments(), &args); err != nil {
@@ -222,12 +222,12 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 		if err != nil {
 			panic(err)
 		}
-		u.Outcome = &millracev1.TaskUpdate_InlineResult{InlineResult: b}
+		u.InlineResult = b
 	case "fail":
 		u.State = Failed
-		u.Outcome = &millracev1.TaskUpdate_Error{Error: &millracev1.TaskError{
+		u.Error = &millracev1.TaskError{
 			Reason: "PYTHON_EXCEPTION", Message: "ValueError: no", OriginKey: spec.GetKey(), Worker: "host-0", Traceback: "Traceback\n  here\n",
-		}}
+		}
 	case "never", "data":
 		return nil
 	case "far":
@@ -242,7 +242,7 @@ func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *mill
 			panic(err)
 		}
 		f.objects[id] = &fakeObject{head: &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: id}, Header: header, FrameBytes: []uint64{24}}, frames: [][]byte{a.Data}}
-		u.OutputBytes, u.Outcome = 24, &millracev1.TaskUpdate_WorkerId{WorkerId: 1}
+		u.OutputBytes, u.WorkerId = 24, 1
 	}
 	return u
 }
@@ -443,7 +443,7 @@ func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.W
 		return stream.SendAndClose(&millracev1.WriteObjectResponse{})
 	}
 	f.objects[o.head.GetObject().GetTaskId()] = &o
-	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, Outcome: &millracev1.TaskUpdate_WorkerId{WorkerId: 1}})
+	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, WorkerId: 1})
 	f.mu.Unlock()
 	f.ring()
 	return stream.SendAndClose(&millracev1.WriteObjectResponse{})

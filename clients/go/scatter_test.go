@@ -64,7 +64,7 @@ func TestLostDataMayBeScatteredAgain(t *testing.T) {
 	}
 	fake.mu.Lock()
 	fake.queue = append(fake.queue, &millracev1.TaskUpdate{TaskId: lost.TaskID(), State: Failed, Generation: 1,
-		Outcome: &millracev1.TaskUpdate_Error{Error: &millracev1.TaskError{Reason: "OBJECT_LOST", Message: "no worker holds it", OriginKey: "k"}}})
+		Error: &millracev1.TaskError{Reason: "OBJECT_LOST", Message: "no worker holds it", OriginKey: "k"}})
 	fake.mu.Unlock()
 	fake.tell()
 	for lost.State() != Failed {

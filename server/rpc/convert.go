@@ -302,13 +302,14 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 	into.TaskId = uint64(u.Task)
 	into.State = pb.TaskState(u.State)
 	into.OutputBytes = u.OutputBytes
+	into.InlineResult, into.Error, into.WorkerId = nil, nil, 0
 	switch {
 	case u.Err != nil:
-		into.Outcome = &pb.TaskUpdate_Error{Error: taskErrorTo(u.Err)}
+		into.Error = taskErrorTo(u.Err)
 	case u.Inline != nil:
-		into.Outcome = &pb.TaskUpdate_InlineResult{InlineResult: u.Inline}
-	case u.State == sched.TaskSucceeded && u.Worker != 0:
-		into.Outcome = &pb.TaskUpdate_WorkerId{WorkerId: uint32(u.Worker)}
+		into.InlineResult = u.Inline
+	case u.State == sched.TaskSucceeded:
+		into.WorkerId = uint32(u.Worker)
 	}
 	into.Generation = uint32(u.Generation)
 }

@@ -122,7 +122,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
 		{optionsTo(&someOptions), ""},
 		{taskErrorTo(someError), ""},
-		{update, "inline_result worker_id"}, // of the oneof outcome, the error is set
+		{update, "inline_result worker_id"}, // of a failed task
 		{session, "registered"},             // sent in a message of its own
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
@@ -439,6 +439,36 @@ func TestOnlySucceededTasksHaveAHolder(t *testing.T) {
 		updateTo(&sched.Update{Task: 1, State: state, Worker: 3}, update)
 		if got := update.GetWorkerId(); got != want {
 			t.Errorf("%v: worker %d, want %d", state, got, want)
+		}
+	}
+}
+
+// The memory of updates is used again for the next message: nothing of an earlier update stays.
+func TestUpdatesHaveNothingOfEarlierOnes(t *testing.T) {
+	var m updateMessage
+	var sent *pb.WatchResponse
+	send := func(message *pb.WatchResponse) error {
+		sent = message
+		return nil
+	}
+	earlier := schedapi.TaskBatch{Updates: []sched.Update{
+		{Task: 1, State: sched.TaskSucceeded, Inline: []byte{1}},
+		{Task: 2, State: sched.TaskFailed, Err: someError},
+		{Task: 3, State: sched.TaskSucceeded, Worker: 1},
+	}}
+	later := schedapi.TaskBatch{Updates: []sched.Update{
+		{Task: 4, State: sched.TaskAssigned, Worker: 1},
+		{Task: 5, State: sched.TaskWaiting},
+		{Task: 6, State: sched.TaskRunning, Worker: 1},
+	}}
+	for _, batch := range []*schedapi.TaskBatch{&earlier, &later} {
+		if err := m.send(batch, 0, 0, send); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, got := range sent.GetTasks() {
+		if want := (&pb.TaskUpdate{TaskId: uint64(i + 4), State: got.GetState()}); !proto.Equal(got, want) {
+			t.Errorf("update %d is %v, want %v", i, got, want)
 		}
 	}
 }

@@ -22,10 +22,10 @@ func plain(tasks []*pb.TaskSpec) bool {
 		if n := len(t.GetKey()); n < 1 || n > plainKey {
 			return false
 		}
-		if _, indexed := t.GetWhat().(*pb.TaskSpec_OpIndex); !indexed && (t.GetOp() == "" || len(t.GetOp()) > plainOp) {
+		if n := len(t.GetOp()); n > plainOp || (n > 0) == (t.OpIndex != nil) {
 			return false
 		}
-		if _, typed := t.GetCall().(*pb.TaskSpec_Arguments); typed {
+		if t.GetArguments() != nil {
 			return false
 		}
 		for _, in := range t.GetInputs() {

@@ -44,10 +44,13 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 	}
 	v := validation{validator}
 	text := func(n int) string { return strings.Repeat("x", n) }
-	good := &pb.TaskSpec{Key: "good", What: &pb.TaskSpec_Op{Op: "bench.noop"}, Inputs: []string{"a", "b"}, Call: &pb.TaskSpec_PackedArguments{PackedArguments: []byte{1}}}
-	cases := []*pb.TaskSpec{{Key: "without an op"}}
+	good := &pb.TaskSpec{Key: "good", Op: "bench.noop", Inputs: []string{"a", "b"}, PackedArguments: []byte{1}}
+	cases := []*pb.TaskSpec{
+		{Key: "without an op"},
+		{Key: "two ops", Op: "bench.noop", OpIndex: new(uint32)},
+	}
 	for _, n := range []int{0, 1, 511, 512, 513, 1023, 1024, 1025} {
-		cases = append(cases, &pb.TaskSpec{Key: text(n), What: &pb.TaskSpec_OpIndex{}}, &pb.TaskSpec{Key: "k", What: &pb.TaskSpec_Op{Op: text(n)}}, &pb.TaskSpec{Key: "k", What: &pb.TaskSpec_OpIndex{}, Inputs: []string{"a", text(n)}})
+		cases = append(cases, &pb.TaskSpec{Key: text(n), OpIndex: new(uint32)}, &pb.TaskSpec{Key: "k", Op: text(n)}, &pb.TaskSpec{Key: "k", OpIndex: new(uint32), Inputs: []string{"a", text(n)}})
 	}
 	for _, bad := range cases {
 		want := validator.Validate(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}})
@@ -56,7 +59,7 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 		}
 		request := &pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}}
 		before := proto.Clone(request)
-		if err := v.check(request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1].") {
+		if err := v.check(request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1]") {
 			t.Errorf("a key of %d, an op of %d and inputs %d: %v, the validator says %v", len(bad.GetKey()), len(bad.GetOp()), len(bad.GetInputs()), err, want)
 		}
 		if !proto.Equal(request, before) {
@@ -64,11 +67,15 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 		}
 	}
 	// It exceeds the limit in bytes, but not in characters.
-	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000), What: &pb.TaskSpec_OpIndex{}}}}); err != nil {
+	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000), OpIndex: new(uint32)}}}); err != nil {
 		t.Error(err)
 	}
-	if plain([]*pb.TaskSpec{{Key: "k", What: &pb.TaskSpec_OpIndex{}, Call: &pb.TaskSpec_Arguments{Arguments: &pb.Arguments{}}}}) {
+	if plain([]*pb.TaskSpec{{Key: "k", OpIndex: new(uint32), Arguments: &pb.Arguments{}}}) {
 		t.Error("typed arguments are plain")
+	}
+	twice := &pb.TaskSpec{Key: "k", OpIndex: new(uint32), Arguments: &pb.Arguments{}, PackedArguments: []byte{1}}
+	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{twice}}); err == nil || !strings.Contains(err.Error(), "packed_arguments") {
+		t.Errorf("arguments in both forms: %v", err)
 	}
 	if err := v.check(&pb.SubmitRequest{Tasks: slices.Repeat([]*pb.TaskSpec{good}, mostTasks+1)}); err == nil {
 		t.Error("there may be any number of tasks")

@@ -160,21 +160,18 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 		Key: task.GetKey(), Options: task.GetOptionsIndex(), Inputs: task.GetInputs(), Hold: task.GetHold(),
 		Arguments: task.GetPackedArguments(),
 	}
-	switch what := task.GetWhat().(type) {
-	case *pb.TaskSpec_Op:
-		op, err := s.opByName(what.Op)
+	switch index := task.GetOpIndex(); {
+	case task.GetOp() != "":
+		op, err := s.opByName(task.GetOp())
 		if err != nil {
 			return spec, fmt.Errorf("task %q: %w", task.GetKey(), err)
 		}
 		spec.Op = op
-	case *pb.TaskSpec_OpIndex:
-		if int(what.OpIndex) >= len(s.opOf) {
-			return spec, where("op_index", "it is %d, but the submission has carried %d ops so far: send the op first, or give the op by name",
-				what.OpIndex, len(s.opOf))
-		}
-		spec.Op = s.opOf[what.OpIndex]
+	case int(index) >= len(s.opOf):
+		return spec, where("op_index", "it is %d, but the submission has carried %d ops so far: send the op first, or give the op by name",
+			index, len(s.opOf))
 	default:
-		return spec, where("what", "set op or op_index")
+		spec.Op = s.opOf[index]
 	}
 	s.used[spec.Op] = true
 	if int(task.GetOptionsIndex()) > len(s.result.Graph.Options) {

@@ -231,7 +231,7 @@ func TestNewerClientIsRefused(t *testing.T) {
 
 func TestMessageOverTheLimit(t *testing.T) {
 	ctx, s := raw(t)
-	_, err := s.SubmitBatch(ctx, &millracev1.SubmitRequest{Tasks: []*millracev1.TaskSpec{{Key: "k", What: &millracev1.TaskSpec_Op{Op: "bench.noop"}, Call: &millracev1.TaskSpec_PackedArguments{PackedArguments: make([]byte, 300<<20)}}}})
+	_, err := s.SubmitBatch(ctx, &millracev1.SubmitRequest{Tasks: []*millracev1.TaskSpec{{Key: "k", Op: "bench.noop", PackedArguments: make([]byte, 300<<20)}}})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v", status.Code(err))
 	}
@@ -242,7 +242,7 @@ func TestMessageOverTheLimit(t *testing.T) {
 func TestHalfASubmission(t *testing.T) {
 	ctx, s := raw(t)
 	header := &millracev1.SubmitHeader{Namespace: namespace(t), RequestId: "half-a-submission"}
-	tasks := []*millracev1.TaskSpec{{Key: "one", What: &millracev1.TaskSpec_Op{Op: "bench.noop"}}, {Key: "two", What: &millracev1.TaskSpec_Op{Op: "bench.noop"}, Inputs: []string{"one"}}}
+	tasks := []*millracev1.TaskSpec{{Key: "one", Op: "bench.noop"}, {Key: "two", Op: "bench.noop", Inputs: []string{"one"}}}
 	broken, cancel := context.WithCancel(ctx)
 	stream, err := s.Submit(broken)
 	if err != nil {

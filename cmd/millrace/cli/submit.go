@@ -104,7 +104,7 @@ func readGraph(name string) (*millracev1.SubmitRequest, error) {
 	for i, t := range g.Tasks {
 		where := fmt.Sprintf("%s: tasks[%d] (%s)", name, i, t.Key)
 		arguments := new(millracev1.Arguments)
-		spec := &millracev1.TaskSpec{Key: t.Key, What: &millracev1.TaskSpec_Op{Op: t.Op}, Call: &millracev1.TaskSpec_Arguments{Arguments: arguments}}
+		spec := &millracev1.TaskSpec{Key: t.Key, Op: t.Op, Arguments: arguments}
 		for j, v := range t.Args {
 			x, err := value(v, spec)
 			if err != nil {
