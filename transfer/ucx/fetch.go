@@ -303,6 +303,10 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 			f.box.post(func() {})
 		}
 		if err == nil {
+			// After a failure no release is sent any more, so nothing can confirm the lease.
+			err = f.conn.failure
+		}
+		if err == nil {
 			f.conn.read = append(f.conn.read, confirmation{lease, func(held bool, err error) { f.box.post(func() { f.read(i, held, err) }) }})
 			return
 		}
