@@ -1,32 +1,14 @@
 package ucx
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"time"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
-)
-
-// The kinds of errors of this package, in addition to those of package transfer.
-var (
-	// ErrUnavailable: UCX cannot be used in this process.
-	ErrUnavailable = errors.New("ucx is not available")
-	// ErrNoConnection: this path cannot reach that peer as both are now; other paths may. It is a
-	// transfer.ErrUnreachable.
-	ErrNoConnection = fmt.Errorf("%w: no ucx connection", transfer.ErrUnreachable)
-	// ErrVersion: the peer has an incompatible version of UCX. It is an ErrNoConnection.
-	ErrVersion = fmt.Errorf("%w: versions differ", ErrNoConnection)
-	// ErrProof: the bytes read through the connection are not from the memory that the peer
-	// described. It is an ErrNoConnection.
-	ErrProof = fmt.Errorf("%w: not the memory that the peer described", ErrNoConnection)
 )
 
 // Config does not change during the life of a Context.
@@ -118,74 +100,6 @@ func (c Config) settings() (s [][2]string) {
 	}
 	if c.Keepalive > 0 {
 		s = append(s, [2]string{"KEEPALIVE_INTERVAL", fmt.Sprintf("%dus", c.Keepalive.Microseconds())})
-	}
-	return s
-}
-
-// DefaultStallTimeout is the default of PathConfig.StallTimeout.
-const DefaultStallTimeout = 5 * time.Second
-
-// PathConfig does not change during the life of a Path.
-type PathConfig struct {
-	// Connect sends a request of the control connection to a peer: PeerService.Connect. Its
-	// errors are gRPC statuses.
-	Connect func(context.Context, transfer.Peer, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
-	// Worker returns the worker ID to read as. It is a function because a worker gets a new ID when
-	// it registers again. Nil: 0.
-	Worker func() ids.WorkerID
-	// StallTimeout is how long a fetch waits without any progress. It also limits each step of
-	// opening a connection, except for the first: the peer's answer may take four times as long.
-	// The default is DefaultStallTimeout.
-	StallTimeout time.Duration
-	// LeaseTTL is how long the source keeps an object for a reader that has disappeared without
-	// notice. 0: 30 s.
-	LeaseTTL time.Duration
-	// Received, if set, is called with the number of bytes that arrived.
-	Received func(bytes int)
-}
-
-func (c PathConfig) withDefaults() PathConfig {
-	if c.StallTimeout <= 0 {
-		c.StallTimeout = DefaultStallTimeout
-	}
-	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
-	}
-	if c.Worker == nil {
-		c.Worker = func() ids.WorkerID { return 0 }
-	}
-	if c.Received == nil {
-		c.Received = func(int) {}
-	}
-	return c
-}
-
-// Connection describes a connection to a peer that was proved.
-type Connection struct {
-	// Transport is the transport that reads, such as "cma" or "tcp".
-	Transport string
-	// Transports are all transports that the connection uses, with their devices.
-	Transports []string
-	// BytesPerSecond is the rate of a read of 4 MiB, as measured at connect.
-	BytesPerSecond float64
-	// Latency is the shortest time of a read of a few bytes.
-	Latency time.Duration
-	// Emulated says that no transport of the pair can read remote memory by itself, so the peer is
-	// asked to send the bytes in messages.
-	Emulated bool
-	// Why is the reason why the connection is not a better one; empty if it is the best for host
-	// memory.
-	Why string
-}
-
-// String describes the connection in one line.
-func (x Connection) String() string {
-	s := fmt.Sprintf("%s, %.2f GB/s, %v", x.Transport, x.BytesPerSecond/1e9, x.Latency)
-	if x.Emulated {
-		s += ", emulated"
-	}
-	if x.Why != "" {
-		s += ": " + x.Why
 	}
 	return s
 }

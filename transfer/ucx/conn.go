@@ -17,7 +17,8 @@ type conn struct {
 	peer          string
 	// reader is the peer that reads from us through this connection.
 	reader transfer.Reader
-	// base and bytes are the address and size of the peer's slab; 0 on the serving side.
+	// base and bytes are the address and size of the peer's slab. They are 0 if the peer reads from
+	// us; see serves.
 	base, bytes uint64
 	// chunk bounds one read, in bytes. byMessage says that the peer is asked to send the bytes.
 	// Both are set when the transports are known.
@@ -65,9 +66,13 @@ type conn struct {
 	asking bool
 	// leases are those that the peer holds here.
 	leases map[transfer.LeaseID]bool
-	// read are the objects that were read in this turn. Their leases are given back together.
-	read []confirmation
+	// unconfirmed are the objects that were read in this turn. Their leases are given back
+	// together.
+	unconfirmed []confirmation
 }
+
+// serves says that the peer reads from us through this connection; otherwise we read from the peer.
+func (n *conn) serves() bool { return n.bytes == 0 }
 
 // confirmation is a lease that is given back after a read. The progress thread calls held once,
 // with the answer of the source; held must not block.
@@ -76,7 +81,8 @@ type confirmation struct {
 	held  func(bool, error)
 }
 
-func (n *conn) landed(small bool) {
+// ended counts a posted read as ended.
+func (n *conn) ended(small bool) {
 	if small {
 		n.smallPosted--
 	} else {
@@ -139,7 +145,8 @@ type batch struct {
 
 var errDropped = errors.New("dropped before it was posted")
 
-func (b *batch) landed(l *loop, err error) {
+// ended counts a read of the batch as ended.
+func (b *batch) ended(l *loop, err error) {
 	b.left--
 	if err != nil && b.err == nil {
 		b.err = err
@@ -155,7 +162,7 @@ func (b *batch) dropped(l *loop) bool {
 	if !b.cancelled.Load() && b.err == nil {
 		return false
 	}
-	b.landed(l, errDropped)
+	b.ended(l, errDropped)
 	return true
 }
 
@@ -168,7 +175,7 @@ func (l *loop) queue(n *conn, b *batch, reads []*read) {
 	}
 	if n.failure != nil {
 		for range reads {
-			b.landed(l, n.failure)
+			b.ended(l, n.failure)
 		}
 		return
 	}
@@ -194,10 +201,10 @@ func appendReads(reads []*read, b *batch, local, remote, length, chunk uint64, m
 // confirm gives back the leases of all objects that were read in this turn, in as few messages as
 // possible.
 func (l *loop) confirm(n *conn) {
-	for len(n.read) > 0 {
-		k := min(len(n.read), maxRefs)
-		part := n.read[:k:k]
-		n.read = n.read[k:]
+	for len(n.unconfirmed) > 0 {
+		k := min(len(n.unconfirmed), maxRefs)
+		part := n.unconfirmed[:k:k]
+		n.unconfirmed = n.unconfirmed[k:]
 		leases := make([]transfer.LeaseID, k)
 		for i := range part {
 			leases[i] = part[i].lease
@@ -211,5 +218,5 @@ func (l *loop) confirm(n *conn) {
 			}
 		})
 	}
-	n.read = nil
+	n.unconfirmed = nil
 }

@@ -1,8 +1,10 @@
 package ucx
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // transportCUDA reads from one GPU to another.
@@ -16,6 +18,36 @@ var reading = []string{transportCUDA, "xpmem", "knem", "cma", "rc", "dc", "self"
 // copying are the transports whose reads are copies by our own thread, so that everything else
 // waits for them.
 var copying = []string{"xpmem", "knem", "cma", "self"}
+
+// Connection describes a connection to a peer that was proved.
+type Connection struct {
+	// Transport is the transport that reads, such as "cma" or "tcp".
+	Transport string
+	// Transports are all transports that the connection uses, with their devices.
+	Transports []string
+	// BytesPerSecond is the rate of a read of 4 MiB, as measured at connect.
+	BytesPerSecond float64
+	// Latency is the shortest time of a read of a few bytes.
+	Latency time.Duration
+	// Emulated says that no transport of the pair can read remote memory by itself, so the peer is
+	// asked to send the bytes in messages.
+	Emulated bool
+	// Why is the reason why the connection is not a better one; empty if it is the best for host
+	// memory.
+	Why string
+}
+
+// String describes the connection in one line.
+func (x Connection) String() string {
+	s := fmt.Sprintf("%s, %.2f GB/s, %v", x.Transport, x.BytesPerSecond/1e9, x.Latency)
+	if x.Emulated {
+		s += ", emulated"
+	}
+	if x.Why != "" {
+		s += ": " + x.Why
+	}
+	return s
+}
 
 // describe fills in the transport that reads, or says that reads are emulated.
 func (x *Connection) describe(v version, transports []string) {

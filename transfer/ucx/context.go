@@ -56,7 +56,7 @@ type Context struct {
 	unmap  sync.Once
 	// unmapped is the result of closing scratch; set under unmap.
 	unmapped error
-	// serving has the goroutines that call a source which is not quick, and those of giveUp.
+	// serving has the goroutines that call a source which is not quick, and those of unmapPeer.
 	serving sync.WaitGroup
 	// ended is closed by the progress thread as its last action.
 	ended chan struct{}
@@ -205,7 +205,7 @@ func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*
 	if token := request.GetCloseToken(); token != 0 {
 		c.do(func(l *loop) {
 			// Only a connection on which we serve. The other side ends its own connections itself.
-			if n := l.conns[token]; n != nil && n.bytes == 0 {
+			if n := l.conns[token]; n != nil && n.serves() {
 				l.fail(n, fmt.Errorf("%w: the reader gave the connection up", transfer.ErrPeerLost))
 			}
 		})
@@ -214,7 +214,7 @@ func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*
 	if token := request.GetCheckToken(); token != 0 {
 		served, err := ask(c, func(l *loop) bool {
 			n := l.conns[token]
-			return n != nil && n.failure == nil && n.bytes == 0
+			return n != nil && n.failure == nil && n.serves()
 		})
 		if err != nil {
 			return nil, refusal(err)

@@ -71,8 +71,6 @@ type event struct {
 // engine is one UCX worker. All methods except signal, buffer and discard must be called on the
 // thread that made it.
 type engine interface {
-	// memoryTypes returns UCX's mask of the kinds of memory that it can read.
-	memoryTypes() uint64
 	address() []byte
 	// mapMemory registers memory. It returns the index for GETs and the key for peers.
 	mapMemory(base, length uint64, kind memoryKind) (index int32, key []byte, err error)

@@ -62,10 +62,7 @@ func statusError(status C.int, step string) error {
 }
 
 // cEngine is the engine of the shim.
-type cEngine struct {
-	e     *C.mr_engine
-	types uint64
-}
+type cEngine struct{ e *C.mr_engine }
 
 // newEngine calls ucp_init and ucp_worker_create. REQUIRES: loadLibrary succeeded; the calling
 // goroutine stays locked to its thread as long as it uses the engine.
@@ -82,17 +79,14 @@ func newEngine(settings [][2]string) (engine, error) {
 		list[n], list[n+1] = C.CString(s[0]), C.CString(s[1])
 		n += 2
 	}
-	var types C.uint64_t
 	var status C.int
 	var step *C.char
-	e := C.mr_create(&list[0], &types, &status, &step)
+	e := C.mr_create(&list[0], &status, &step)
 	if e == nil {
 		return nil, statusError(status, C.GoString(step))
 	}
-	return &cEngine{e, uint64(types)}, nil
+	return &cEngine{e}, nil
 }
-
-func (c *cEngine) memoryTypes() uint64 { return c.types }
 
 func (c *cEngine) address() []byte {
 	var n C.uint64_t

@@ -21,7 +21,7 @@ import (
 // each), PID of the process (4 bytes) and the number of its PID namespace (8 bytes), length of the
 // content (4 bytes), CRC-32C of everything before it and of the content (4 bytes), content.
 const (
-	envelopeMagic = "MILLLANE"
+	envelopeMagic = "MILLUCX1"
 	envelopeBytes = len(envelopeMagic) + 1 + 3*2 + 4 + 8 + 4 + 4
 	// maxContentBytes is larger than an address with hundreds of devices.
 	maxContentBytes = 1 << 20

@@ -23,7 +23,7 @@ func (c *Context) Connections() int {
 func (c *Context) LoseReaders() (end func()) {
 	lost, _ := ask(c, func(l *loop) (lost []*conn) {
 		for _, n := range l.conns {
-			if n.bytes == 0 && n.failure == nil {
+			if n.serves() && n.failure == nil {
 				n.failure = fmt.Errorf("%w: lost by a test", transfer.ErrPeerLost)
 				l.forgetLeases(n)
 				lost = append(lost, n)
@@ -46,7 +46,7 @@ func (c *Context) LoseReaders() (end func()) {
 func (c *Context) SendByRendezvous(bytes int) int {
 	n, _ := ask(c, func(l *loop) (sent int) {
 		for _, n := range l.conns {
-			if n.bytes == 0 {
+			if n.serves() {
 				continue
 			}
 			m := composed(l.engine, preamble{token: n.theirs, request: 1, kind: messageLease, count: 1}, bytes, func(b []byte) []byte { return b[:bytes] })

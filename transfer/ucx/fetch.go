@@ -307,7 +307,7 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 			err = f.conn.failure
 		}
 		if err == nil {
-			f.conn.read = append(f.conn.read, confirmation{lease, func(held bool, err error) { f.box.post(func() { f.read(i, held, err) }) }})
+			f.conn.unconfirmed = append(f.conn.unconfirmed, confirmation{lease, func(held bool, err error) { f.box.post(func() { f.read(i, held, err) }) }})
 			return
 		}
 		l.giveBack(f.conn, []transfer.LeaseID{lease})
@@ -394,7 +394,7 @@ func (l *loop) drop(n *conn, cancelled *atomic.Bool) {
 			if r.batch.cancelled != cancelled {
 				return false
 			}
-			r.batch.landed(l, errDropped)
+			r.batch.ended(l, errDropped)
 			return true
 		})
 	}

@@ -193,7 +193,7 @@ func abiChecks() string {
 		"MR_UCS_OK": "UCS_OK", "MR_UCS_INPROGRESS": "UCS_INPROGRESS", "MR_UCS_ERR_NO_MEMORY": "UCS_ERR_NO_MEMORY",
 		"MR_UCS_ERR_BUSY": "UCS_ERR_BUSY", "MR_UCS_ERR_LAST": "UCS_ERR_LAST",
 		"MR_PARAM_FEATURES": "UCP_PARAM_FIELD_FEATURES", "MR_FEATURE_RMA": "UCP_FEATURE_RMA", "MR_FEATURE_WAKEUP": "UCP_FEATURE_WAKEUP",
-		"MR_FEATURE_AM": "UCP_FEATURE_AM", "MR_CONTEXT_MEMORY_TYPES": "UCP_ATTR_FIELD_MEMORY_TYPES",
+		"MR_FEATURE_AM":               "UCP_FEATURE_AM",
 		"MR_WORKER_PARAM_THREAD_MODE": "UCP_WORKER_PARAM_FIELD_THREAD_MODE", "MR_THREAD_MODE_SERIALIZED": "UCS_THREAD_MODE_SERIALIZED",
 		"MR_WORKER_ATTR_ADDRESS": "UCP_WORKER_ATTR_FIELD_ADDRESS",
 		"MR_MAP_ADDRESS":         "UCP_MEM_MAP_PARAM_FIELD_ADDRESS", "MR_MAP_LENGTH": "UCP_MEM_MAP_PARAM_FIELD_LENGTH",
@@ -213,7 +213,6 @@ func abiChecks() string {
 	}
 	for ours, fields := range map[string]string{
 		"mr_params_t ucp_params_t":                     "field_mask features",
-		"mr_context_attr_t ucp_context_attr_t":         "field_mask request_size thread_mode memory_types",
 		"mr_worker_params_t ucp_worker_params_t":       "field_mask thread_mode",
 		"mr_worker_attr_t ucp_worker_attr_t":           "field_mask thread_mode address_flags address address_length",
 		"mr_mem_map_params_t ucp_mem_map_params_t":     "field_mask address length flags prot memory_type",

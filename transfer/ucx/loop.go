@@ -166,14 +166,14 @@ func (l *loop) handle(e *event) {
 		l.flights[e.tag] = flight{}
 		l.idle = append(l.idle, uint32(e.tag))
 		l.posted--
-		f.conn.landed(f.small)
-		f.conn.pace.landed(f.read, time.Now())
+		f.conn.ended(f.small)
+		f.conn.pace.ended(f.read, time.Now())
 		var err error
 		if e.status != 0 {
 			err = fmt.Errorf("%w: read of %d bytes: %s", transfer.ErrPeerLost, f.read.length, l.engine.statusText(e.status))
 			l.fail(f.conn, err)
 		}
-		f.read.batch.landed(l, err)
+		f.read.batch.ended(l, err)
 		l.settle(f.conn)
 	case eventMessage:
 		l.message(e)
@@ -210,7 +210,7 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 		return nil, err
 	}
 	n.description.describe(l.c.version, l.engine.transports(endpoint))
-	if l.c.slab != nil && n.bytes > 0 && n.description.Transport != transportCUDA {
+	if l.c.slab != nil && !n.serves() && n.description.Transport != transportCUDA {
 		err := fmt.Errorf("ucx: %s: %w: the connection is %s, which cannot read from one GPU to another: is cuda_ipc among --ucx-tls (%s), and can the GPUs reach each other (millrace topo)?",
 			n.peer, ErrNoConnection, n.description.Transport, cmp.Or(l.c.config.TLS, os.Getenv("UCX_TLS")))
 		l.fail(n, err)
@@ -252,22 +252,22 @@ func (l *loop) fail(n *conn, err error) {
 	l.orders = append(l.orders, op{kind: opClose, endpoint: n.endpoint, tag: n.token})
 	for _, q := range [][]*read{n.small, n.large} {
 		for _, r := range q {
-			r.batch.landed(l, err)
+			r.batch.ended(l, err)
 		}
 	}
 	n.small, n.large = nil, nil
 	asked := n.asked
 	n.asked = nil
 	for _, f := range asked {
-		n.landed(f.small)
-		f.read.batch.landed(l, err)
+		n.ended(f.small)
+		f.read.batch.ended(l, err)
 	}
 	calls := n.calls
 	n.calls = nil
-	read := n.read
-	n.read = nil
-	for _, r := range read {
-		r.held(false, err)
+	unconfirmed := n.unconfirmed
+	n.unconfirmed = nil
+	for _, c := range unconfirmed {
+		c.held(false, err)
 	}
 	for _, c := range calls {
 		if c != nil && c.answer != nil {
@@ -312,20 +312,20 @@ func (l *loop) settle(n *conn) {
 		l.engine.release(n.endpoint)
 		delete(l.conns, n.token)
 		if n.unmap != nil {
-			l.giveUp(n)
+			l.unmapPeer(n)
 		}
 		close(n.gone)
 	}
 }
 
-// deathTakes is how long giveUp waits for the process of a lost peer to end: a process with much
+// deathTakes is how long unmapPeer waits for the process of a lost peer to end: a process with much
 // GPU memory ends slowly.
 const deathTakes = 2500 * time.Millisecond
 
-// giveUp unmaps the memory of a peer. If the peer was lost, giveUp first waits for the end of its
+// unmapPeer unmaps the memory of a peer. If the peer was lost, it first waits for the end of its
 // process. Only after that end may UCX's own mapping of the memory be closed too: while the process
 // is alive, UCX could still use it for reads.
-func (l *loop) giveUp(n *conn) {
+func (l *loop) unmapPeer(n *conn) {
 	if !n.lost || n.watch == nil || l.stopping {
 		n.unmap(n.watch.ended(0))
 		n.watch.close()
@@ -365,32 +365,33 @@ func (l *loop) send(n *conn, p preamble, bytes int, compose func([]byte) []byte)
 	}
 }
 
-// letter is a composed message in C memory that was not posted yet.
-type letter struct {
+// outgoing is a message in C memory that was not posted yet.
+type outgoing struct {
 	header header
 	handle uint64
 	bytes  int
 }
 
-func composed(e engine, p preamble, bytes int, compose func([]byte) []byte) letter {
+// composed returns a message whose payload of the given size compose writes.
+func composed(e engine, p preamble, bytes int, compose func([]byte) []byte) outgoing {
 	if bytes == 0 {
-		return letter{header: p.header()}
+		return outgoing{header: p.header()}
 	}
 	b, handle := e.buffer(bytes)
 	if out := compose(b[:0]); len(out) != bytes {
 		panic(fmt.Sprintf("ucx: a message of %d bytes was announced as %d", len(out), bytes))
 	}
-	return letter{p.header(), handle, bytes}
+	return outgoing{p.header(), handle, bytes}
 }
 
-// discard frees a letter that will not be posted.
-func (m letter) discard(e engine) {
+// discard frees a message that will not be posted.
+func (m outgoing) discard(e engine) {
 	if m.handle != 0 {
 		e.discard(m.handle)
 	}
 }
 
-func (l *loop) sendComposed(n *conn, m letter) {
+func (l *loop) sendComposed(n *conn, m outgoing) {
 	if n.failure != nil {
 		m.discard(l.engine)
 		return

@@ -165,13 +165,13 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	}
 }
 
-// giveUp reports to the source, over the control connection, that a connection has ended, so that
-// the source releases its leases. UCX does not always report that: we cannot know which of two
+// reportClosed reports to the source, over the control connection, that a connection has ended, so
+// that the source releases its leases. UCX does not always report that: we cannot know which of two
 // endpoints between two workers fails together with which. A source that has gone needs no report,
 // nor does one when the path is closing.
-func (p *Path) giveUp(peer transfer.Peer, n *conn) {
+func (p *Path) reportClosed(peer transfer.Peer, n *conn) {
 	// A failure is harmless: the leases expire.
-	p.tell(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CloseToken{CloseToken: n.theirs}}, func(*workerv1.ConnectResponse, error) {})
+	p.control(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CloseToken{CloseToken: n.theirs}}, func(*workerv1.ConnectResponse, error) {})
 }
 
 // askServed asks a source that has been silent for a while, over the control connection, whether it
@@ -179,7 +179,7 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 // failed because a connection in the other direction was closed, while our endpoint works. UCX
 // reports nothing then, and our messages get no answer.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
-	p.tell(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CheckToken{CheckToken: n.theirs}}, func(response *workerv1.ConnectResponse, err error) {
+	p.control(peer, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_CheckToken{CheckToken: n.theirs}}, func(response *workerv1.ConnectResponse, err error) {
 		if errors.Is(err, ErrNoConnection) {
 			// The source does not know this request, so it is not asked again. A fetch whose
 			// messages are lost there stalls.
@@ -194,9 +194,9 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 	})
 }
 
-// tell sends a request about a connection over the control connection. It returns at once, and
+// control sends a request about a connection over the control connection. It returns at once, and
 // passes the answer to answered. It sends nothing when the path is closing.
-func (p *Path) tell(peer transfer.Peer, request *workerv1.ConnectRequest, answered func(*workerv1.ConnectResponse, error)) {
+func (p *Path) control(peer transfer.Peer, request *workerv1.ConnectRequest, answered func(*workerv1.ConnectResponse, error)) {
 	if !p.enter() {
 		return
 	}
@@ -265,7 +265,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
 	n.onFailure = func() {
 		p.dropConn(peer.Address, n)
-		p.giveUp(peer, n)
+		p.reportClosed(peer, n)
 	}
 	n.onSilence = func() { p.askServed(peer, n) }
 	err, closed := ask(p.c, func(l *loop) error {

@@ -30,9 +30,7 @@ func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame,
 	defer p.c.active.Add(-1)
 	took := make([]time.Duration, 0, times)
 	for range times {
-		ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)
 		t, err := p.get(ctx, n, p.c.base+into.Frame.Offset, n.base+remote.Offset, remote.Bytes, p.c.slabMemory)
-		cancel()
 		if err != nil {
 			return took, fmt.Errorf("ucx path: %s: raw read: %w", peer, err)
 		}

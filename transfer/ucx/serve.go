@@ -63,7 +63,7 @@ func (l *loop) message(e *event) {
 	case messageLease:
 		ttl := min(time.Duration(r.u32())*time.Millisecond, maxTTL)
 		refs := r.refs(p.count)
-		if r.err == nil && len(refs) > 0 && len(refs) <= maxRefs && len(n.leases)+len(refs) <= maxLeases && ttl > 0 && n.bytes == 0 {
+		if r.err == nil && len(refs) > 0 && len(refs) <= maxRefs && len(n.leases)+len(refs) <= maxLeases && ttl > 0 && n.serves() {
 			l.serve(func() { l.c.lease(l, n, p.request, ttl, refs) })
 			return
 		}
@@ -72,7 +72,7 @@ func (l *loop) message(e *event) {
 		for range min(p.count, maxRefs) {
 			leases = append(leases, transfer.LeaseID(r.u64()))
 		}
-		if r.err == nil && p.count <= maxRefs && n.bytes == 0 {
+		if r.err == nil && p.count <= maxRefs && n.serves() {
 			l.release(n, p.request, leases)
 			return
 		}
@@ -80,7 +80,7 @@ func (l *loop) message(e *event) {
 		frame := memory.Frame{Offset: r.u64(), Bytes: r.u64()}
 		// Only from host memory: UCX copies short messages with the CPU, which faults on a GPU's
 		// addresses.
-		if r.err == nil && l.c.slab == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.bytes == 0 {
+		if r.err == nil && l.c.slab == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.serves() {
 			// The bytes are sent directly from the slab, without a check of the lease. As with
 			// one-sided reads, the release of the lease tells the reader whether they were valid.
 			l.orders = append(l.orders, op{
@@ -93,8 +93,8 @@ func (l *loop) message(e *event) {
 		if f, ok := n.asked[p.request]; ok && uint64(len(r.b)) == f.read.length {
 			delete(n.asked, p.request)
 			l.engine.fill(f.read.local, r.b)
-			n.landed(f.small)
-			f.read.batch.landed(l, nil)
+			n.ended(f.small)
+			f.read.batch.ended(l, nil)
 			return
 		}
 	case messageLeased, messageReleased:
@@ -162,7 +162,7 @@ func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, ref
 	leased := c.config.Source.Lease(n.reader, refs, ttl)
 	a := c.answer(leased)
 	p := preamble{token: n.theirs, request: request, kind: messageLeased, count: uint32(len(leased))}
-	var m letter
+	var m outgoing
 	var held []transfer.LeaseID
 	for {
 		m = composed(c.engine, p, a.bytes, a.append)
@@ -228,124 +228,4 @@ func (l *loop) release(n *conn, request uint64, leases []transfer.LeaseID) {
 		}
 		l.c.do(answer) // if false, the thread has ended, and so has the connection
 	})
-}
-
-// answering is an answer to a lease request, while it is composed.
-type answering struct {
-	c      *Context
-	leased []transfer.Leased
-	kinds  []grantKind
-	texts  []string
-	bytes  int
-}
-
-func (c *Context) answer(leased []transfer.Leased) *answering {
-	a := &answering{c: c, leased: leased, kinds: make([]grantKind, len(leased)), texts: make([]string, len(leased))}
-	inline := 0
-	for i := range leased {
-		a.kinds[i], a.texts[i] = a.kind(&leased[i], inlineRoom-inline)
-		if i > 0 && a.bytes+a.size(i) > answerRoom {
-			a.kinds[i] = grantLater
-		}
-		if a.kinds[i] == grantInline {
-			inline += int(leased[i].Head.Bytes())
-		}
-		a.bytes += a.size(i)
-	}
-	return a
-}
-
-func (a *answering) kind(l *transfer.Leased, room int) (grantKind, string) {
-	switch {
-	case errors.Is(l.Err, transfer.ErrNotHere):
-		return grantMissing, ""
-	case l.Err != nil:
-		return grantError, l.Err.Error()
-	}
-	inPlace, inSlab := true, true
-	for _, r := range l.Regions {
-		if r.Frame.Bytes > 0 {
-			inSlab = inSlab && r.Space == a.c.config.Space
-			inPlace = inPlace && r.Bytes() != nil
-		}
-	}
-	n := l.Head.Bytes()
-	switch {
-	case inPlace && (n == 0 || n <= uint64(max(0, min(room, a.c.config.InlineBytes)))):
-		return grantInline, ""
-	case !inSlab:
-		return grantElsewhere, "it does not lie in the registered slab"
-	}
-	return grantLease, ""
-}
-
-func (a *answering) size(i int) int {
-	h := a.leased[i].Head
-	switch a.kinds[i] {
-	case grantLease:
-		return describedBytes(h) + 8 + 8*len(h.FrameBytes)
-	case grantInline:
-		return describedBytes(h) + int(h.Bytes())
-	case grantError, grantElsewhere:
-		return 1 + 4 + len(a.texts[i])
-	case grantMissing, grantLater:
-	}
-	return 1
-}
-
-func (a *answering) append(b []byte) []byte {
-	for i := range a.leased {
-		l := &a.leased[i]
-		b = append(b, byte(a.kinds[i]))
-		switch a.kinds[i] {
-		case grantLease:
-			b = binary.LittleEndian.AppendUint64(b, uint64(l.Lease))
-			b = appendDescription(b, l.Head)
-			for _, r := range l.Regions {
-				b = binary.LittleEndian.AppendUint64(b, r.Frame.Offset)
-			}
-		case grantInline:
-			b = appendDescription(b, l.Head)
-			for _, r := range l.Regions {
-				b = append(b, r.Bytes()...)
-			}
-		case grantError, grantElsewhere:
-			b = binary.LittleEndian.AppendUint32(b, uint32(len(a.texts[i])))
-			b = append(b, a.texts[i]...)
-		case grantMissing, grantLater:
-		}
-	}
-	return b
-}
-
-// leases returns the leases that the reader will hold, and those that end now (spent), with the
-// indices of their objects. The objects of spent leases were copied into the answer, or are not
-// part of it.
-func (a *answering) leases() (held, spent []transfer.LeaseID, objects []int) {
-	for i, l := range a.leased {
-		switch {
-		case l.Lease == 0:
-		case a.kinds[i] == grantLease:
-			held = append(held, l.Lease)
-		default:
-			spent, objects = append(spent, l.Lease), append(objects, i)
-			a.leased[i].Lease = 0
-		}
-	}
-	return held, spent, objects
-}
-
-// confirm records which of the objects were protected during the copy. It returns false if the
-// composed answer must not be sent.
-func (a *answering) confirm(objects []int, ok []bool) bool {
-	good := true
-	for k, i := range objects {
-		if !ok[k] && a.kinds[i] == grantInline {
-			a.bytes -= a.size(i)
-			a.kinds[i] = grantMissing
-			a.bytes += a.size(i)
-			good = false
-		}
-	}
-	return good
 }

@@ -23,7 +23,6 @@
   X(ucp_config_read, int, (const char *, const char *, void **))                                               \
   X(ucp_config_modify, int, (void *, const char *, const char *))                                              \
   X(ucp_config_release, void, (void *))                                                                        \
-  X(ucp_context_query, int, (void *, mr_context_attr_t *))                                                     \
   X(ucp_worker_create, int, (void *, const mr_worker_params_t *, void **))                                     \
   X(ucp_worker_destroy, void, (void *))                                                                        \
   X(ucp_worker_query, int, (void *, mr_worker_attr_t *))                                                       \
@@ -219,7 +218,7 @@ static void on_error(void *arg, void *ep, int status) {
   push(p->engine, MR_EVENT_EP_ERROR, p->tag, status, NULL, 0);
 }
 
-mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *status, const char **step) {
+mr_engine *mr_create(const char *const *settings, int *status, const char **step) {
   mr_engine *e = get_memory(sizeof *e);
   if (!e) {
     *step = "allocate the engine", *status = MR_UCS_ERR_NO_MEMORY;
@@ -244,10 +243,6 @@ mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *s
   *status = ucx.ucp_init_version(MR_API_MAJOR, MR_API_MINOR, &params, config, &e->context);
   ucx.ucp_config_release(config);
   if (*status) goto fail;
-  mr_context_attr_t context = {.field_mask = MR_CONTEXT_MEMORY_TYPES};
-  *step = "ucp_context_query";
-  if ((*status = ucx.ucp_context_query(e->context, &context))) goto fail;
-  *memory_types = context.memory_types;
   mr_worker_params_t worker = {.field_mask = MR_WORKER_PARAM_THREAD_MODE, .thread_mode = MR_THREAD_MODE_SERIALIZED};
   *step = "ucp_worker_create";
   if ((*status = ucx.ucp_worker_create(e->context, &worker, &e->worker))) goto fail;

@@ -47,7 +47,7 @@ const char *mr_status_text(int status);
 
 // Makes an engine. settings are names and values in turn; NULL ends them. After a failure it
 // returns NULL, and status and step say why: step is the function or the setting that failed.
-mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *status, const char **step);
+mr_engine *mr_create(const char *const *settings, int *status, const char **step);
 void mr_destroy(mr_engine *e);
 const void *mr_address(mr_engine *e, uint64_t *length);
 int mr_map(mr_engine *e, uint64_t base, uint64_t length, int memory_type, int *index);
