@@ -425,7 +425,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		if err != nil {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(workertest.Patience):
+	case <-time.After(workertest.EventTimeout):
 		t.Fatal("it waits for what runs")
 	}
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {
@@ -602,7 +602,7 @@ func TestLastWordsAreTheTasksOwn(t *testing.T) {
 		t.Errorf("got %v", e)
 	}
 	w.call(3, 1, words, 1, "exit")
-	if e := w.Report(3).GetError(); !strings.Contains(e.GetMessage(), "its last words: words of the first task") {
+	if e := w.Report(3).GetError(); !strings.Contains(e.GetMessage(), "its last output: words of the first task") {
 		t.Errorf("got %v", e)
 	}
 }

@@ -94,7 +94,7 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 				// Before the memory is pinned, results may go to the disk directly.
 				select {
 				case <-complete:
-				case <-time.After(workertest.Patience):
+				case <-time.After(workertest.EventTimeout):
 					t.Fatal("the memory is not pinned")
 				}
 			}

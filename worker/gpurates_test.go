@@ -96,7 +96,7 @@ func TestGPUClientsScatterAndGather(t *testing.T) {
 			w.release(uint64(100+i), 1)
 		}
 	}
-	path := grpcpath.New(grpcpath.Config{StallTimeout: workertest.Patience, Streams: 4})
+	path := grpcpath.New(grpcpath.Config{StallTimeout: workertest.EventTimeout, Streams: 4})
 	sink := new(heapSink)
 	for range times {
 		begin := time.Now()

@@ -18,7 +18,7 @@ import (
 // again in each new session. It leaves when the scheduler agrees.
 func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	drain := make(chan struct{})
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace = drain, workertest.Patience })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace = drain, workertest.EventTimeout })
 	w.Op(1, native, "bench.noop")
 	w.Op(2, native, "bench.sleep")
 	w.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &workerv1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
@@ -47,7 +47,7 @@ func TestGraceToLeaveEnds(t *testing.T) {
 	for _, busy := range []bool{true, false} {
 		drain := make(chan struct{})
 		w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
-			c.Drain, c.DrainGrace = drain, workertest.Patience
+			c.Drain, c.DrainGrace = drain, workertest.EventTimeout
 			if busy {
 				c.DrainGrace = 300 * time.Millisecond
 			}
@@ -88,7 +88,7 @@ func TestWorkerGivesSignsOfLife(t *testing.T) {
 	for range 2 {
 		select {
 		case <-signs:
-		case <-time.After(workertest.Patience):
+		case <-time.After(workertest.EventTimeout):
 			t.Fatal("no sign of life")
 		}
 	}
@@ -108,7 +108,7 @@ func TestAskedToLeaveWithoutAScheduler(t *testing.T) {
 		if err != nil {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(workertest.Patience):
+	case <-time.After(workertest.EventTimeout):
 		t.Error("it stays")
 	}
 }

@@ -143,7 +143,7 @@ func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
 	}
 	b.Until("no copy", func() bool { return len(b.Objects) == 0 })
 	// A loan is returned after it has not been used for a while.
-	deadline := time.Now().Add(workertest.Patience)
+	deadline := time.Now().Add(workertest.EventTimeout)
 	for task := uint64(10); ; task++ {
 		b.call(task, opHolds)
 		if strings.HasSuffix(b.text(t, task), " 0 segments") {
@@ -218,7 +218,7 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 		t.Fatalf("got %v", r)
 	}
 	// This succeeds well before the lease would expire.
-	deadline := time.Now().Add(workertest.Patience)
+	deadline := time.Now().Add(workertest.EventTimeout)
 	for task := uint64(5); ; task++ {
 		a.call(task, 1, []any{n}, 2.0)
 		if a.Report(task).GetError() == nil {

@@ -311,7 +311,7 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	if err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
 	}
-	for limit := time.Now().Add(workertest.Patience); ; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(workertest.EventTimeout); ; time.Sleep(time.Millisecond) {
 		left := descriptors(t)
 		maps.DeleteFunc(left, func(name string, n int) bool { return n <= before[name] })
 		if len(left) == 0 {

@@ -68,7 +68,7 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), LocalDirectory: t.TempDir(),
 		// Under the race detector, a loaded machine can stop for seconds.
-		MemoryWait: workertest.Patience, StallTimeout: workertest.Patience, BorrowWait: workertest.Patience, StopGrace: workertest.Patience,
+		MemoryWait: workertest.EventTimeout, StallTimeout: workertest.EventTimeout, BorrowWait: workertest.EventTimeout, StopGrace: workertest.EventTimeout,
 	}
 	if change != nil {
 		change(&c)
@@ -84,7 +84,7 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 		cancel()
 		select {
 		case <-exited:
-		case <-time.After(workertest.Patience):
+		case <-time.After(workertest.EventTimeout):
 			t.Error("the worker did not end")
 		}
 	})

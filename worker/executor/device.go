@@ -59,9 +59,9 @@ func newDeviceLock() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "millrace-gpu-lock"), nil
 }
 
-// fourth returns the file that a process gets as descriptor 4: the lock file of the GPU, or a
+// sharedFile returns the file that a process gets as descriptor 4: the lock file of the GPU, or a
 // descriptor of the slab in host memory. The caller closes it.
-func (p *Pools) fourth() (*os.File, error) {
+func (p *Pools) sharedFile() (*os.File, error) {
 	shared := p.config.Store.Space().FD()
 	if p.deviceLock != nil {
 		shared = int(p.deviceLock.Fd())
@@ -73,8 +73,8 @@ func (p *Pools) fourth() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "slab"), nil
 }
 
-// put writes bytes into a frame of the slab, in host memory or on the GPU.
-func (p *Pools) put(f memory.Frame, b []byte) error {
+// writeFrame writes bytes into a frame of the slab, in host memory or on the GPU.
+func (p *Pools) writeFrame(f memory.Frame, b []byte) error {
 	objects := p.config.Store
 	if p.config.Device == nil {
 		copy(objects.View(f), b)

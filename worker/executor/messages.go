@@ -52,7 +52,7 @@ func (p *process) send(q *queued) {
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
 		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
 	}
-	if p.splitRuns && messageSize(r) > partBytes {
+	if p.supportsSplitRuns && messageSize(r) > partBytes {
 		m.Runs = append(m.Runs, splitRun(run)...)
 	} else {
 		m.Runs = append(m.Runs, run)
@@ -161,9 +161,9 @@ func (p *process) writePart(m *executorv1.ToExecutor, rights []int, buffer []byt
 	return buffer
 }
 
-// restLimit is how long the rest of a message may take after its first bytes.
+// restTimeout is how long the rest of a message may take after its first bytes.
 // Without it, a task that writes to the link itself could block the reader.
-const restLimit = 30 * time.Second
+const restTimeout = 30 * time.Second
 
 // read is the goroutine that handles the messages of the process.
 func (p *process) read() {
@@ -184,9 +184,9 @@ func (p *process) read() {
 		if uint32(cap(buffer)) < n {
 			buffer = make([]byte, n)
 		}
-		p.readWithin(time.Now().Add(restLimit))
+		p.readWithin(time.Now().Add(restTimeout))
 		if got, err := io.ReadFull(p.conn, buffer[:n]); errors.Is(err, os.ErrDeadlineExceeded) {
-			p.breakOff(fmt.Errorf("it announced a message of %d bytes, and %d came within %v", n, got, restLimit))
+			p.breakOff(fmt.Errorf("it announced a message of %d bytes, and %d came within %v", n, got, restTimeout))
 			return
 		} else if err != nil {
 			p.breakOff(nil)
@@ -207,7 +207,7 @@ func (p *process) read() {
 				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device_opened); executors of that kind belong on workers with host memory"))
 				return
 			}
-			isReady, p.understands, p.splitRuns, p.knowsSpares = true, r.GetSupportsSegments(), r.GetSupportsSplitRuns(), r.GetSupportsSpare()
+			isReady, p.supportsSegments, p.supportsSplitRuns, p.supportsSpare = true, r.GetSupportsSegments(), r.GetSupportsSplitRuns(), r.GetSupportsSpare()
 			p.language = text.Valid(r.GetLanguage())
 			close(p.ready)
 		}

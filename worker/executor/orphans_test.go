@@ -55,7 +55,7 @@ func newLeaving(t *testing.T) *pools {
 // isGone waits until a process has ended and been reaped.
 func isGone(t *testing.T, pid int) {
 	t.Helper()
-	for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(workertest.EventTimeout); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(fmt.Sprint("/proc/", pid)); err != nil {
 			return
 		}

@@ -118,7 +118,7 @@ func New(c Config) (*Pools, error) {
 	commands := make(map[string][]string, len(c.Commands))
 	for kind, command := range c.Commands {
 		var err error
-		if commands[kind], err = fromHere(command); err != nil {
+		if commands[kind], err = absolute(command); err != nil {
 			p.Close()
 			return nil, err
 		}
@@ -144,18 +144,18 @@ func New(c Config) (*Pools, error) {
 	}
 	for kind := range commands {
 		for _, s := range p.slots[kind] {
-			p.wait.Go(s.keep)
+			p.wait.Go(s.run)
 		}
 		for _, s := range p.spares[kind] {
-			p.wait.Go(s.keep)
+			p.wait.Go(s.run)
 		}
 	}
 	return p, nil
 }
 
-// fromHere makes a command line independent of the current directory, since processes start in
+// absolute makes a command line independent of the current directory, since processes start in
 // directories of their own.
-func fromHere(command []string) ([]string, error) {
+func absolute(command []string) ([]string, error) {
 	if filepath.IsAbs(command[0]) || !strings.ContainsRune(command[0], filepath.Separator) {
 		return command, nil
 	}
@@ -250,7 +250,7 @@ func (p *Pools) Deaths() (n uint64, last string) {
 	return p.deaths, p.lastDeath
 }
 
-func (p *Pools) died(cause string) {
+func (p *Pools) recordDeath(cause string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deaths++

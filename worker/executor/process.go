@@ -32,14 +32,14 @@ import (
 const (
 	protocol        = 1
 	maxMessageBytes = 64 << 20
-	// watchEvery is the interval at which a working process is checked. It is also the precision of
-	// timeouts.
-	watchEvery = 5 * time.Millisecond
-	// farewell is how long a process may take to shut down.
-	farewell = 2 * time.Second
-	// orphanPatience is how long processes that an executor left behind may take to end after they
+	// watchInterval is the interval at which a working process is checked. It is also the precision
+	// of timeouts.
+	watchInterval = 5 * time.Millisecond
+	// shutdownTimeout is how long a process may take to shut down.
+	shutdownTimeout = 2 * time.Second
+	// orphanTimeout is how long processes that an executor left behind may take to end after they
 	// are killed.
-	orphanPatience = 500 * time.Millisecond
+	orphanTimeout = 500 * time.Millisecond
 	// tailBytes of a process's output are kept, and quotedBytes of them are quoted when the process
 	// dies: enough for the stack trace of a fault handler.
 	tailBytes   = 8 << 10
@@ -78,11 +78,11 @@ type process struct {
 	outgoing chan struct{}
 
 	// The following fields are the process's own statements, fixed once ready is closed:
-	// understands says whether it supports segments, splitRuns whether it accepts runs split over
-	// several messages, and knowsSpares whether processes of its kind can be spare ones.
-	// language is its programming language.
-	understands, splitRuns, knowsSpares bool
-	language                            string
+	// supportsSegments says whether it reads segments, supportsSplitRuns whether it accepts runs
+	// split over several messages, and supportsSpare whether processes of its kind can be spare
+	// ones. language is its programming language.
+	supportsSegments, supportsSplitRuns, supportsSpare bool
+	language                                           string
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each
 	// of its attach entries. pending and all fields below up to working are guarded by slot.mu.
@@ -157,7 +157,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	defer theirs.Close()
 	p.conn = conn
 	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
-	slab, err := pools.fourth()
+	slab, err := pools.sharedFile()
 	if err != nil {
 		return nil, err
 	}
@@ -214,8 +214,8 @@ func (p *process) join(s *slot) {
 	close(p.joined)
 }
 
-// own reports whether the process belongs to a slot.
-func (p *process) own() bool {
+// hasSlot reports whether the process belongs to a slot.
+func (p *process) hasSlot() bool {
 	select {
 	case <-p.joined:
 		return true
@@ -265,7 +265,7 @@ func (p *process) wait() {
 	_ = p.cmd.Wait() // the process state holds the result
 	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom.Load())
 	orphans.Waited(p.cmd)
-	if left := orphans.End(func(pid int) bool { return orphans.Marked(pid, p.mark()+"\x00") }, orphanPatience); len(left) > 0 {
+	if left := orphans.End(func(pid int) bool { return orphans.Marked(pid, p.mark()+"\x00") }, orphanTimeout); len(left) > 0 {
 		p.pools.config.Log.Warn("processes that an executor has left do not end", "kind", p.kind, "pid", p.pid(), "left", left)
 	}
 	close(p.exited)
@@ -274,8 +274,8 @@ func (p *process) wait() {
 // kill ends the process and its group.
 func (p *process) kill() { _ = unix.Kill(-p.pid(), unix.SIGKILL) }
 
-// getReady waits until the process is ready. It returns false if that does not happen.
-func (p *process) getReady() bool {
+// awaitReady waits until the process is ready. It returns false if that does not happen.
+func (p *process) awaitReady() bool {
 	limit := time.NewTimer(p.pools.config.ReadyTimeout)
 	defer limit.Stop()
 	select {
@@ -288,7 +288,7 @@ func (p *process) getReady() bool {
 		// so wait a moment for it.
 		select {
 		case <-p.exited:
-		case <-time.After(farewell):
+		case <-time.After(shutdownTimeout):
 		}
 	case <-p.exited:
 	case <-p.pools.closing:
@@ -308,7 +308,7 @@ func (p *process) serve() {
 		}
 		select {
 		case <-p.exited:
-		case <-time.After(farewell):
+		case <-time.After(shutdownTimeout):
 			p.kill()
 		}
 	case <-p.pools.closing:
@@ -321,7 +321,7 @@ func (p *process) serve() {
 		}
 		select {
 		case <-p.exited:
-		case <-time.After(farewell):
+		case <-time.After(shutdownTimeout):
 			p.kill()
 		}
 	}
@@ -387,13 +387,13 @@ func (p *process) describe(blamed *queued) string {
 	if p.fault != nil {
 		text += ", after " + p.fault.Error()
 	}
-	if tail := p.lastWords(blamed); tail != "" {
-		text += "; its last words: " + tail
+	if tail := p.lastOutput(blamed); tail != "" {
+		text += "; its last output: " + tail
 	}
 	return text
 }
 
-func (p *process) lastWords(blamed *queued) string {
+func (p *process) lastOutput(blamed *queued) string {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
 	if blamed != nil && blamed.run.Ref != p.tailOf {
@@ -434,7 +434,7 @@ func (p *process) readOutput(r *os.File) {
 		n, err := output.Read(buffer)
 		if n > 0 {
 			var of lifecycle.Ref
-			if p.own() {
+			if p.hasSlot() {
 				p.slot.mu.Lock()
 				of = p.last
 				if q := p.slot.atWork(p); q != nil {
@@ -465,7 +465,7 @@ func (p *process) readOutput(r *os.File) {
 // must stop.
 func (p *process) watch(watched chan<- struct{}) {
 	defer close(watched)
-	ticks := time.NewTicker(watchEvery)
+	ticks := time.NewTicker(watchInterval)
 	defer ticks.Stop()
 	for {
 		select {
@@ -473,7 +473,7 @@ func (p *process) watch(watched chan<- struct{}) {
 			return
 		case <-ticks.C:
 		}
-		if p.look(time.Now()) {
+		if p.check(time.Now()) {
 			continue
 		}
 		// There is nothing to watch: block until there is.
@@ -483,12 +483,12 @@ func (p *process) watch(watched chan<- struct{}) {
 			return
 		case <-p.working:
 		}
-		ticks.Reset(watchEvery)
+		ticks.Reset(watchInterval)
 	}
 }
 
-// look checks the process once, and returns whether there is anything left to watch.
-func (p *process) look(now time.Time) bool {
+// check checks the process once, and returns whether there is anything left to watch.
+func (p *process) check(now time.Time) bool {
 	p.slot.mu.Lock()
 	defer p.slot.mu.Unlock()
 	idle := p.detachIdle(now)

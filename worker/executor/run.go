@@ -39,7 +39,7 @@ type Result struct {
 	Ref lifecycle.Ref
 	// Returned: the run had not begun, and will not begin.
 	Returned bool
-	// NoSegments: the run had not begun, and will not begin, because its process understands no
+	// NoSegments: the run had not begun, and will not begin, because its process cannot read
 	// memory outside of the slab.
 	NoSegments bool
 	// Outcome is Succeeded, Failed or ExecutorDied.

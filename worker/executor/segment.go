@@ -13,7 +13,7 @@ import (
 const (
 	// segmentIdle is how long a segment stays attached without a run.
 	// Mapping it again, and touching its pages for the first time, costs more than keeping it.
-	// The memory of a lender that died is freed only after this time.
+	// The memory of a worker that died is freed only after this time.
 	segmentIdle = time.Second
 	// maxRights is the number of descriptors sent with one write; the kernel accepts at most 253.
 	maxRights = 200
@@ -67,8 +67,8 @@ func (p *process) attach(m *executorv1.ToExecutor, space memory.Space) *segment 
 	return s
 }
 
-// unuse ends a run's use of its segments, since the run has a result. REQUIRES: slot.mu is held.
-func (p *process) unuse(q *queued) {
+// endUse ends a run's use of its segments, since the run has a result. REQUIRES: slot.mu is held.
+func (p *process) endUse(q *queued) {
 	for _, s := range q.segments {
 		if s.users--; s.users == 0 {
 			s.idle = time.Now()

@@ -67,9 +67,10 @@ type slot struct {
 	queue []*queued
 	// process is the process that is ready, nil if there is none.
 	process *process
-	eager   bool
+	// eager: start a process although no run waits for it (Config.StartAtOnce).
+	eager bool
 	// started says that some process of this slot became ready; segments, whether the last such
-	// process understands memory outside of the slab.
+	// process can read memory outside of the slab.
 	started, segments bool
 }
 
@@ -105,7 +106,7 @@ func (s *slot) start(r *Run) {
 func (s *slot) ready(p *process) {
 	var refused []Result
 	s.mu.Lock()
-	s.process, s.started, s.segments = p, true, p.understands
+	s.process, s.started, s.segments = p, true, p.supportsSegments
 	queue := s.queue
 	s.queue = nil
 	for _, q := range queue {
@@ -191,9 +192,9 @@ func (s *slot) drop(q *queued) {
 	}
 }
 
-// keep is the slot's goroutine. It starts a process when one is needed, and a new one when that
+// run is the slot's goroutine. It starts a process when one is needed, and a new one when that
 // process has died.
-func (s *slot) keep() {
+func (s *slot) run() {
 	failures := 0
 	for {
 		s.mu.Lock()
@@ -216,7 +217,7 @@ func (s *slot) keep() {
 			s.fail(fmt.Sprintf("the executor %q cannot use the memory of this worker: %v", s.kind, d.Refused))
 			continue
 		}
-		ready, cause := s.once()
+		ready, cause := s.runProcess()
 		if ready {
 			failures = 0
 			continue
@@ -257,9 +258,9 @@ func (s *slot) fail(message string) {
 	}
 }
 
-// once runs one process from its start to its end. ready reports whether the process became ready;
-// if not, cause is the reason.
-func (s *slot) once() (ready bool, cause string) {
+// runProcess runs one process from its start to its end. ready reports whether the process became
+// ready; if not, cause is the reason.
+func (s *slot) runProcess() (ready bool, cause string) {
 	p := s.pools.takeSpare(s.kind)
 	spare := p != nil
 	if !spare {
@@ -269,14 +270,14 @@ func (s *slot) once() (ready bool, cause string) {
 		}
 	}
 	p.join(s)
-	if !p.getReady() {
+	if !p.awaitReady() {
 		p.kill()
 		<-p.exited
 		p.close()
 		p.page.close()
 		return false, p.describe(nil)
 	}
-	if p.knowsSpares {
+	if p.supportsSpare {
 		s.pools.wantSpare(s.kind)
 	}
 	s.ready(p)
@@ -303,7 +304,7 @@ func (s *slot) settle(p *process) {
 	}
 	wanted := closing
 	s.mu.Lock()
-	blamed, first := s.guilty(p)
+	blamed, first := s.blamed(p)
 	cause := p.describe(blamed)
 	queue := s.queue
 	s.queue = nil
@@ -335,7 +336,7 @@ func (s *slot) settle(p *process) {
 		s.pools.config.Store.Drop(id)
 	}
 	if !wanted {
-		s.pools.died(fmt.Sprintf("%s executor %d (pid %d) %s", s.kind, s.index, p.pid(), cause))
+		s.pools.recordDeath(fmt.Sprintf("%s executor %d (pid %d) %s", s.kind, s.index, p.pid(), cause))
 		s.pools.config.Log.Warn("executor died", "kind", s.kind, "slot", s.index, "pid", p.pid(), "cause", cause)
 	}
 	if len(results) > 0 {
@@ -360,12 +361,12 @@ func (s *slot) atWork(p *process) *queued {
 	return nil
 }
 
-// guilty returns the run that a dead process had begun and not ended, nil if there is none.
+// blamed returns the run that a dead process had begun and not ended, nil if there is none.
 // If the control page names no begun run, first is the first run that was sent.
 // In that case there are two explanations: the process does not write the page and may have died of
 // that run, or it died before it began any. So that run is repeated, and blamed only when maxDeaths
 // processes have died like this. REQUIRES: mu is held.
-func (s *slot) guilty(p *process) (blamed, first *queued) {
+func (s *slot) blamed(p *process) (blamed, first *queued) {
 	q := s.atWork(p)
 	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {
 		return nil, q

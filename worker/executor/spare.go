@@ -57,8 +57,8 @@ func (p *Pools) wantSpare(kind string) {
 	}
 }
 
-// loaded records the modules that tasks made a process load.
-func (p *Pools) loaded(kind string, names []string) {
+// recordLoaded records the modules that tasks made a process load.
+func (p *Pools) recordLoaded(kind string, names []string) {
 	if len(names) == 0 || len(p.spares[kind]) == 0 {
 		return
 	}
@@ -109,8 +109,8 @@ func (s *spare) take() *process {
 	return p
 }
 
-// keep starts a spare process whenever one is requested and there is none.
-func (s *spare) keep() {
+// run starts a spare process whenever one is requested and there is none.
+func (s *spare) run() {
 	failures := 0
 	for {
 		select {
@@ -125,7 +125,7 @@ func (s *spare) keep() {
 		if !s.pools.pause(pause) {
 			return
 		}
-		taken, cause := s.once(s.pools.toLoad(s.kind))
+		taken, cause := s.runProcess(s.pools.toLoad(s.kind))
 		if taken {
 			// The next one is requested when this one has become ready in its slot.
 			failures = 0
@@ -143,9 +143,9 @@ func (s *spare) keep() {
 	}
 }
 
-// once keeps one process until a slot takes it or it has ended. If it has ended, cause is the
+// runProcess keeps one process until a slot takes it or it has ended. If it has ended, cause is the
 // reason.
-func (s *spare) once(load []string) (taken bool, cause string) {
+func (s *spare) runProcess(load []string) (taken bool, cause string) {
 	p, err := s.pools.startProcess(s.kind, s.command, true, load)
 	if err != nil {
 		return false, err.Error()
@@ -169,7 +169,7 @@ func (s *spare) once(load []string) (taken bool, cause string) {
 			broken = nil
 			// The process is about to exit, or violates the protocol. Its output may give the
 			// reason, so it gets a moment.
-			limit.Reset(farewell)
+			limit.Reset(shutdownTimeout)
 			continue
 		case <-limit.C:
 			if broken != nil {

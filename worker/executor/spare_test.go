@@ -59,7 +59,7 @@ func newPools(t *testing.T, spares int) *pools {
 	p.Pools, err = executor.New(executor.Config{
 		Worker: "w", Commands: map[string][]string{"python": {python, "-m", "millrace.executor"}, "echo": {echo}}, Processes: 1, Spares: spares,
 		Env: []string{"PYTHONPATH=" + p.modules}, Scratch: t.TempDir(), Store: objects, Logs: new(tasklog.Logs), Log: log,
-		MemoryWait: workertest.Patience, ReadyTimeout: workertest.Patience,
+		MemoryWait: workertest.EventTimeout, ReadyTimeout: workertest.EventTimeout,
 		Done: func(results []executor.Result) {
 			for _, x := range results {
 				p.results <- x
@@ -104,7 +104,7 @@ func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millrac
 			t.Fatalf("%s: %v", name, out.Error)
 		}
 		return workertest.Decode(t, out.Inline)
-	case <-time.After(workertest.Patience):
+	case <-time.After(workertest.EventTimeout):
 		t.Fatalf("%s has no result", name)
 		return nil
 	}
@@ -139,7 +139,7 @@ func (p *pools) processes() (found []int) {
 // other waits for a Python process other than the given ones, and returns its pid.
 func (p *pools) other(t *testing.T, but ...int) int {
 	t.Helper()
-	for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(workertest.EventTimeout); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		for _, pid := range p.processes() {
 			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // on an error it has ended
 			if strings.Contains(string(command), "millrace.executor") && !slices.Contains(but, pid) {
@@ -157,7 +157,7 @@ func (p *pools) end(t *testing.T, pid int) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for limit := time.Now().Add(workertest.Patience); slices.Contains(p.processes(), pid); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(workertest.EventTimeout); slices.Contains(p.processes(), pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d does not end", pid)
 		}
@@ -240,7 +240,7 @@ func TestSpareLoadsWhatTasksMadeOthersLoad(t *testing.T) {
 	// until waits until n processes have loaded a module, and returns their pids.
 	until := func(file string, n int) (pids []int) {
 		t.Helper()
-		for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		for limit := time.Now().Add(workertest.EventTimeout); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 			text, _ := os.ReadFile(file) // on an error there is none yet
 			words := strings.Fields(string(text))
 			if len(words) < n || !strings.HasSuffix(string(text), " ") {

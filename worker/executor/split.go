@@ -13,9 +13,9 @@ import (
 const (
 	// partBytes is the approximate size at which a message to a process is split.
 	partBytes = 8 << 20
-	// oneBytes is the size limit of one item that cannot be divided: arguments, a header,
+	// maxItemBytes is the size limit of one item that cannot be divided: arguments, a header,
 	// a function.
-	oneBytes = maxMessageBytes - 1<<20
+	maxItemBytes = maxMessageBytes - 1<<20
 	// frameBytes and runBytes estimate the encoded sizes of a frame's location and of a run without
 	// its arguments and inputs.
 	frameBytes = 24
@@ -26,25 +26,25 @@ const (
 // can be sent. The limit exists because arguments and headers of inputs are sent in messages,
 // whose size is limited. splitRuns: the process accepts a run that is split over several messages.
 func tooLarge(r *Run, splitRuns bool) *millracev1.TaskError {
-	if n := len(r.Arguments); n > oneBytes {
-		return excess("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, oneBytes)
+	if n := len(r.Arguments); n > maxItemBytes {
+		return tooLargeError("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, maxItemBytes)
 	}
-	if n := len(r.Function.GetPayload()); n > oneBytes {
-		return excess("its function has %d bytes, and %d can be sent to an executor: pass what it captures as arguments", n, oneBytes)
+	if n := len(r.Function.GetPayload()); n > maxItemBytes {
+		return tooLargeError("its function has %d bytes, and %d can be sent to an executor: pass what it captures as arguments", n, maxItemBytes)
 	}
 	for i, in := range r.Inputs {
-		if n := len(in.GetHeader()); n > oneBytes {
-			return excess("its input %d has a header of %d bytes, and %d can be sent to an executor: return arrays or bytes in place of lists", i, n, oneBytes)
+		if n := len(in.GetHeader()); n > maxItemBytes {
+			return tooLargeError("its input %d has a header of %d bytes, and %d can be sent to an executor: return arrays or bytes in place of lists", i, n, maxItemBytes)
 		}
 	}
-	if n := messageSize(r); n > oneBytes && !splitRuns {
-		return excess("its arguments and the headers of its %d inputs have %d bytes together, of which this executor can be sent %d: it does not say "+
-			"that it understands split runs (ready.supports_split_runs)", len(r.Inputs), n, oneBytes)
+	if n := messageSize(r); n > maxItemBytes && !splitRuns {
+		return tooLargeError("its arguments and the headers of its %d inputs have %d bytes together, of which this executor can be sent %d: it does not say "+
+			"that it understands split runs (ready.supports_split_runs)", len(r.Inputs), n, maxItemBytes)
 	}
 	return nil
 }
 
-func excess(format string, values ...any) *millracev1.TaskError {
+func tooLargeError(format string, values ...any) *millracev1.TaskError {
 	return &millracev1.TaskError{Reason: "TOO_LARGE", Message: "the task cannot be sent to its executor: " + fmt.Sprintf(format, values...)}
 }
 
@@ -124,10 +124,10 @@ func parts(m *executorv1.ToExecutor) []*executorv1.ToExecutor {
 
 // refuses returns the result of a run that the process cannot accept, nil if it can.
 func (p *process) refuses(r *Run) *Result {
-	if !p.understands && len(r.Spaces) > 0 {
+	if !p.supportsSegments && len(r.Spaces) > 0 {
 		return &Result{Ref: r.Ref, NoSegments: true}
 	}
-	if e := tooLarge(r, p.splitRuns); e != nil {
+	if e := tooLarge(r, p.supportsSplitRuns); e != nil {
 		out := failed(r, lifecycle.Failed, e)
 		return &out
 	}

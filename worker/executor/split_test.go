@@ -19,7 +19,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 	sizes := []int{0, 1, 100, 60_000, 64 << 10, 1 << 20, partBytes - 1, partBytes, partBytes + 1, 20 << 20, 40 << 20}
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		blank := make([]byte, oneBytes)
+		blank := make([]byte, maxItemBytes)
 		rest := 300 << 20
 		some := func() []byte {
 			n := sizes[r.IntN(len(sizes))]

@@ -69,7 +69,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	w := loop.New(loop.Config{
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
-		Traffic: func() (in, out uint64) { return 0, 0 }, Drain: drain, DrainGrace: workertest.Patience,
+		Traffic: func() (in, out uint64) { return 0, 0 }, Drain: drain, DrainGrace: workertest.EventTimeout,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -100,7 +100,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(workertest.Patience):
+	case <-time.After(workertest.EventTimeout):
 		cancel()
 		t.Errorf("draining does not end; told to leave, it did with %v", <-ended)
 	}
@@ -110,7 +110,7 @@ func await(t *testing.T, c <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(workertest.Patience):
-		t.Fatalf("waited %v for %s", workertest.Patience, what)
+	case <-time.After(workertest.EventTimeout):
+		t.Fatalf("waited %v for %s", workertest.EventTimeout, what)
 	}
 }

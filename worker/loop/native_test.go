@@ -45,12 +45,12 @@ func newStream() *stream {
 // until waits for the given number of further lines of the diary.
 func (s *stream) until(t *testing.T, lines int) {
 	t.Helper()
-	late := time.After(workertest.Patience)
+	late := time.After(workertest.EventTimeout)
 	for range lines {
 		select {
 		case <-s.noted:
 		case <-late:
-			t.Fatalf("not within %v: %d further lines after %v", workertest.Patience, lines, s.happened())
+			t.Fatalf("not within %v: %d further lines after %v", workertest.EventTimeout, lines, s.happened())
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestNothingOfASessionLivesWhenItWasEnded(t *testing.T) {
 		t.Error("nothing outlived the worker: this tests nothing")
 	}
 	left := endSession(pid)
-	for limit := time.Now().Add(workertest.Patience); len(left) > 0; left = endSession(pid) {
+	for limit := time.Now().Add(workertest.EventTimeout); len(left) > 0; left = endSession(pid) {
 		if time.Now().After(limit) {
 			t.Fatalf("%v live on", left)
 		}

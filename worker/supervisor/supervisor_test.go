@@ -191,7 +191,7 @@ func startWith(t *testing.T, mode string, change func(*supervisor.Config), names
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
-	grace := workertest.Patience
+	grace := workertest.EventTimeout
 	if mode == "stubborn" {
 		grace = 300 * time.Millisecond
 	}
@@ -221,7 +221,7 @@ func wait[T any](t *testing.T, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(workertest.Patience):
+	case <-time.After(workertest.EventTimeout):
 		t.Fatal("waited too long for " + what)
 		panic("unreachable")
 	}
@@ -394,7 +394,7 @@ func TestGraceOfDrainingEnds(t *testing.T) {
 	wait(t, s.started, "the start")
 	said := func(words string) {
 		t.Helper()
-		for limit := time.Now().Add(workertest.Patience); !strings.Contains(s.output.String(), words); time.Sleep(time.Millisecond) {
+		for limit := time.Now().Add(workertest.EventTimeout); !strings.Contains(s.output.String(), words); time.Sleep(time.Millisecond) {
 			if time.Now().After(limit) {
 				t.Fatalf("not %q: %s", words, s.output)
 			}
@@ -517,7 +517,7 @@ func TestGivingUpIsToldWhileOthersLive(t *testing.T) {
 	givenUp, ended := make(chan error, 2), make(chan error, 1)
 	go func() {
 		ended <- supervisor.Run(ctx, supervisor.Config{
-			Children: supervisor.Hosts("host", 2), Output: &buffer{}, Log: slog.New(slog.DiscardHandler), StopGrace: workertest.Patience,
+			Children: supervisor.Hosts("host", 2), Output: &buffer{}, Log: slog.New(slog.DiscardHandler), StopGrace: workertest.EventTimeout,
 			GivenUp: func(err error) { givenUp <- err },
 		})
 	}()

@@ -19,8 +19,8 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
-// Patience is how long a test waits for an event that must happen.
-const Patience = 2 * time.Minute
+// EventTimeout is how long a test waits for an event that must happen.
+const EventTimeout = 2 * time.Minute
 
 // Scheduler is a WorkerService over loopback. Accept returns its sessions.
 type Scheduler struct {
@@ -165,7 +165,7 @@ func (s *Scheduler) Accept(tb testing.TB) *Session {
 	case session := <-s.sessions:
 		session.tb = tb
 		return session
-	case <-time.After(Patience):
+	case <-time.After(EventTimeout):
 		tb.Fatal("no worker registered")
 		return nil
 	}
@@ -194,18 +194,18 @@ func (s *Session) take(m *workerv1.SessionRequest) {
 	}
 }
 
-// Until receives messages of the worker until done returns true. It fails the test after Patience;
-// the argument names the awaited event in the error.
+// Until receives messages of the worker until done returns true. It fails the test after
+// EventTimeout; the argument names the awaited event in the error.
 func (s *Session) Until(what string, done func() bool) {
 	s.tb.Helper()
-	limit := time.NewTimer(Patience)
+	limit := time.NewTimer(EventTimeout)
 	defer limit.Stop()
 	for !done() {
 		select {
 		case m := <-s.in:
 			s.take(m)
 		case <-limit.C:
-			s.tb.Fatalf("waited %v for %s; heard of tasks %v, objects %v", Patience, what, s.Tasks, s.Objects)
+			s.tb.Fatalf("waited %v for %s; heard of tasks %v, objects %v", EventTimeout, what, s.Tasks, s.Objects)
 		}
 	}
 }

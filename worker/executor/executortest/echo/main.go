@@ -6,7 +6,8 @@
 // ECHO_SEGMENTS: it understands segments if the value is "yes", or if the value is the name of a
 // pipe from which it reads "yes" at its start. ECHO_DEVICE: if it is "yes", the process answers
 // that it opened a slab on a GPU, but it never touches the slab. ECHO_SPLIT_RUNS: if it is "no",
-// the process does not understand runs that are split over several messages.
+// the process does not understand runs that are split over several messages. ECHO_START: if it is
+// set, the process fails before it is ready.
 package main
 
 import (

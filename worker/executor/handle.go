@@ -28,7 +28,7 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 	for _, a := range m.GetAllocationRequests() {
 		p.allocate(a)
 	}
-	p.pools.loaded(p.kind, m.GetLoadedModules())
+	p.pools.recordLoaded(p.kind, m.GetLoadedModules())
 	if len(m.GetFinished()) == 0 {
 		p.release(m.GetReleases())
 		return nil
@@ -42,7 +42,7 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 		}
 		if q != nil {
 			p.slot.remove(q)
-			p.unuse(q)
+			p.endUse(q)
 			if f.GetError().GetReason() != "DROPPED" {
 				p.last = q.run.Ref
 			}
@@ -79,7 +79,7 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 	r := q.run
 	defer p.dropTemporary(q)
 	if len(f.GetRetainedInputs()) > 0 {
-		p.keepInputs(r, f.GetRetainedInputs())
+		p.retainInputs(r, f.GetRetainedInputs())
 	}
 	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos())}
 	e := f.GetError()
@@ -90,7 +90,7 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 		e = stopError(q, "an interrupt", p.pools.config.StopGrace)
 		e.Traceback = f.GetError().GetTraceback()
 	case e == nil:
-		e = p.keep(r, q, f, released, &out)
+		e = p.storeResult(r, q, f, released, &out)
 	}
 	if e != nil {
 		out.Outcome, out.Error = lifecycle.Failed, e
@@ -100,24 +100,24 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 	return out
 }
 
-// keepInputs keeps inputs that the process still reads after the run, under one lease of the
+// retainInputs keeps inputs that the process still reads after the run, under one lease of the
 // process for each. REQUIRES: Done was not called, so that the run still holds its inputs.
-func (p *process) keepInputs(r *Run, kept []*executorv1.ExecutorRetainedInput) {
+func (p *process) retainInputs(r *Run, kept []*executorv1.ExecutorRetainedInput) {
 	for _, k := range kept {
-		if err := p.keepInput(r, k); err != nil {
-			p.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
+		if err := p.retainInput(r, k); err != nil {
+			p.pools.config.Log.Error("an input that the executor still uses could not be kept: its bytes will change",
 				"task", r.Ref, "input", k.GetInputIndex(), "pid", p.pid(), "error", err)
 		}
 	}
 }
 
-func (p *process) keepInput(r *Run, k *executorv1.ExecutorRetainedInput) error {
+func (p *process) retainInput(r *Run, k *executorv1.ExecutorRetainedInput) error {
 	i := int(k.GetInputIndex())
 	if i >= len(r.Inputs) {
 		return fmt.Errorf("executor: input %d of a run with %d", i, len(r.Inputs))
 	}
 	if len(r.Spaces) > 0 && r.Spaces[i] != nil {
-		return fmt.Errorf("executor: input %d lies in the memory of another worker, and is only lent", i)
+		return fmt.Errorf("executor: input %d lies in the memory of another worker, and is only leased", i)
 	}
 	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
@@ -159,8 +159,8 @@ func (p *process) dropTemporary(q *queued) {
 	}
 }
 
-// keep stores a result.
-func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, released []*executorv1.ExecutorRelease, out *Result) *millracev1.TaskError {
+// storeResult stores a result.
+func (p *process) storeResult(r *Run, q *queued, f *executorv1.ExecutorFinished, released []*executorv1.ExecutorRelease, out *Result) *millracev1.TaskError {
 	objects := p.pools.config.Store
 	id := ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}
 	header := f.GetHeader()
@@ -169,7 +169,7 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 	}
 	limit := p.pools.inlineLimit()
 	out.Bytes = uint64(len(header))
-	if e := tooLong(len(header)); e != nil {
+	if e := headerTooLarge(len(header)); e != nil {
 		return e
 	}
 	var views [][]byte
@@ -183,7 +183,7 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 			out.Bytes += uint64(len(b))
 		}
 		if whole, ok := value.Inline(header, f.GetInlineFrames()); ok {
-			if e := tooLong(len(whole)); e != nil {
+			if e := headerTooLarge(len(whole)); e != nil {
 				return e
 			}
 			if err := objects.PutSmall(id, whole); err != nil {
@@ -203,7 +203,7 @@ func (p *process) keep(r *Run, q *queued, f *executorv1.ExecutorFinished, releas
 		frames := make([]memory.Frame, len(f.GetFrames()))
 		for i, l := range f.GetFrames() {
 			if l.GetSegmentId() != 0 {
-				return invalid(fmt.Sprintf("frame %d of its result lies in segment %d, which is another worker's memory and only lent", i, l.GetSegmentId()))
+				return invalid(fmt.Sprintf("frame %d of its result lies in segment %d, which is another worker's memory and only leased", i, l.GetSegmentId()))
 			}
 			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetSizeBytes()}
 			out.Bytes += l.GetSizeBytes()
@@ -236,8 +236,8 @@ func sizes(f *executorv1.ExecutorFinished) []uint64 {
 	return out
 }
 
-// tooLong refuses a result whose header is too large to be sent to any reader.
-func tooLong(header int) *millracev1.TaskError {
+// headerTooLarge refuses a result whose header is too large to be sent to any reader.
+func headerTooLarge(header int) *millracev1.TaskError {
 	if header <= store.MaxHeader {
 		return nil
 	}
@@ -260,7 +260,7 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 	for i, f := range frames {
 		sizes[i] = uint64(len(f))
 	}
-	reservation, err := objects.ReserveWait(context.Background(), p.holder(), sizes, farewell)
+	reservation, err := objects.ReserveWait(context.Background(), p.holder(), sizes, shutdownTimeout)
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 		return err
 	}
 	for i, f := range placed {
-		if err := p.pools.put(f, frames[i]); err != nil {
+		if err := p.pools.writeFrame(f, frames[i]); err != nil {
 			return err
 		}
 	}
@@ -329,7 +329,7 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 // allocate allocates memory for a run or for the process itself, immediately or as soon as there is
 // room.
 func (p *process) allocate(a *executorv1.ExecutorAllocationRequest) {
-	q, refused := p.applicant(a)
+	q, refused := p.requester(a)
 	if refused != "" {
 		p.answer(a, nil, invalid(refused))
 		return
@@ -393,9 +393,9 @@ func sum(sizes []uint64) (n uint64) {
 	return n
 }
 
-// applicant returns the run that requests memory, nil if the process requests it for itself.
+// requester returns the run that requests memory, nil if the process requests it for itself.
 // If the request is invalid, refused is the reason.
-func (p *process) applicant(a *executorv1.ExecutorAllocationRequest) (q *queued, refused string) {
+func (p *process) requester(a *executorv1.ExecutorAllocationRequest) (q *queued, refused string) {
 	p.slot.mu.Lock()
 	defer p.slot.mu.Unlock()
 	if a.GetAttempt() == nil {
