@@ -105,15 +105,15 @@ class Worker:
         spec = {"kind": task_pb2.OP_KIND_PYTHON_PICKLE, "name": "f", "function": b"h%d" % op}
         self.send(ops=[{"op_id": op, "op": spec}], functions=[{"hash": b"h%d" % op, "payload": payload}])
 
-    def start(self, op: int, *args: Any, inputs: list[Any] = [], **kwargs: Any) -> int:  # noqa: B006
+    def start(self, op: int, *args: Any, inputs: list[Any] = [], task: int = 0, **kwargs: Any) -> int:  # noqa: B006
+        """Sends a run of a new task, or of `task` again, and returns its task."""
         self.runs += 1
+        task = task or self.runs
         call = value_pb2.Opaque(encoding="pickle5", data=cloudpickle.dumps((args, kwargs)))
         arguments = value_pb2.Arguments(call=call).SerializeToString()
-        run = executor_pb2.ExecutorRun(
-            task_id=self.runs, attempt=1, op_id=op, arguments=arguments, inputs=inputs, key="k"
-        )
+        run = executor_pb2.ExecutorRun(task_id=task, attempt=1, op_id=op, arguments=arguments, inputs=inputs, key="k")
         self.send(runs=[run])
-        return self.runs
+        return task
 
     def finished(self) -> Any:
         while not self.inbox:
@@ -353,6 +353,31 @@ def test_queued_runs_can_be_dropped_while_one_runs(worker: Worker, gate: Gate) -
     assert (dropped.task_id, dropped.error.reason) == (second, "DROPPED")
     gate.open()
     assert worker.value(worker.finished()) is None
+
+
+def test_a_dropped_run_that_comes_again_takes_its_turn_anew(worker: Worker, gate: Gate) -> None:
+    """The worker recognises the run in progress by ordinals that grow."""
+
+    def wait_at(path: str) -> None:
+        with Path(path + ".open").open("rb") as pipe:
+            pipe.read(1)
+
+    worker.define(1, wait_at)
+    worker.define(2, lambda x: x)
+    worker.start(1, gate.path)
+    eventually(lambda: worker.word(0) == 1)
+    second, third = worker.start(2, "old"), worker.start(2, "third")
+    for again in ("older", "new"):
+        worker.send(cancellations=[{"task_id": second, "attempt": 1}])
+        dropped = worker.finished()
+        assert (dropped.task_id, dropped.error.reason) == (second, "DROPPED")
+        worker.start(2, again, task=second)
+    gate.open()
+    assert worker.value(worker.finished()) is None
+    for task, value in ((third, "third"), (second, "new")):
+        finished = worker.finished()
+        assert (finished.task_id, worker.value(finished)) == (task, value)
+    eventually(lambda: worker.word(1) == 5)  # the ordinal of the last run
 
 
 def test_shutdown_and_the_end_of_the_link_end_the_process(worker: Worker) -> None:

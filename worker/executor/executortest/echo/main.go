@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,17 +45,12 @@ func main() {
 	for _, fd := range []int{3, 4, 5} {
 		unix.CloseOnExec(fd)
 	}
-	e := &executor{link: &link{File: os.NewFile(3, "link")}, segments: make(map[uint32][]byte), ops: make(map[uint32]string), functions: make(map[string]bool), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
+	e := &executor{link: &link{File: os.NewFile(3, "link")}, segments: make(map[uint32][]byte), ops: make(map[uint32]string), functions: make(map[string]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
 	e.answered = sync.NewCond(&e.mu)
 	if err := e.run(); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "echo:", err)
 		os.Exit(1)
 	}
-}
-
-type ref struct {
-	task    uint64
-	attempt uint32
 }
 
 type pending struct {
@@ -85,7 +81,6 @@ type executor struct {
 	ops      map[uint32]string
 	queue    []pending
 	ordinal  uint64
-	dropped  map[ref]bool
 	allocs   []*executorv1.ExecutorAllocation
 	// functions are the hashes of the functions that the process was sent and not told to forget.
 	functions map[string]bool
@@ -138,12 +133,8 @@ func (e *executor) run() error {
 		}
 		r := e.queue[0]
 		e.queue = e.queue[1:]
-		gone := e.dropped[ref{r.GetTaskId(), r.GetAttempt()}]
 		op := e.ops[r.GetOpId()]
 		e.mu.Unlock()
-		if gone {
-			continue
-		}
 		if _, name, _ := strings.Cut(op, "/"); name == "early" { // die before the run begins, unless an earlier process did (it made the directory)
 			if in, err := e.inputs(r); err != nil || os.Mkdir(string(in[0]), 0o700) == nil || string(in[0]) == "" {
 				os.Exit(6)
@@ -216,11 +207,11 @@ func (e *executor) read() {
 		}
 		var drops []*executorv1.ExecutorFinished
 		for _, c := range m.GetCancellations() {
-			for _, q := range e.queue {
-				if id := (ref{q.GetTaskId(), q.GetAttempt()}); id == (ref{c.GetTaskId(), c.GetAttempt()}) && !e.dropped[id] {
-					e.dropped[id] = true
-					drops = append(drops, &executorv1.ExecutorFinished{TaskId: id.task, Attempt: id.attempt, Error: &millracev1.TaskError{Reason: "DROPPED"}})
-				}
+			// The run leaves the queue, because the same attempt may come again.
+			is := func(q pending) bool { return q.GetTaskId() == c.GetTaskId() && q.GetAttempt() == c.GetAttempt() }
+			if i := slices.IndexFunc(e.queue, is); i >= 0 {
+				e.queue = slices.Delete(e.queue, i, i+1)
+				drops = append(drops, &executorv1.ExecutorFinished{TaskId: c.GetTaskId(), Attempt: c.GetAttempt(), Error: &millracev1.TaskError{Reason: "DROPPED"}})
 			}
 		}
 		e.allocs = append(e.allocs, m.GetAllocations()...)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -71,13 +72,14 @@ class Process:
         # The slab is short of memory: release what is unused. Set by the reader thread.
         self._release_unused = False
         self._ops: dict[int, Op] = {}
-        # Runs, by (task, attempt), that have neither begun nor been dropped. The thread that pops
-        # an entry must report its result. dict.pop is atomic, so a drop by the reader thread and
-        # the begin in the main thread exclude each other.
-        self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun, Op]] = {}
-        # Keys of `_pending` in order of arrival. None wakes the main thread for other work: to
-        # release memory or to shut down.
-        self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        # Runs, by ordinal, that have neither begun nor been dropped. The thread that pops an entry
+        # must report its result. dict.pop is atomic, so a drop by the reader thread and the begin
+        # in the main thread exclude each other. An attempt that was dropped may come again, as
+        # another run.
+        self._pending: dict[int, tuple[executor_pb2.ExecutorRun, Op]] = {}
+        # Ordinals of the runs that have arrived, in that order. None wakes the main thread for
+        # other work: to release memory or to shut down.
+        self._queue: SimpleQueue[int | None] = SimpleQueue()
         self._shut_down = False
         self._ordinal = 0
         # A run that is sent in pieces, as far as it has arrived: the next run message has more of
@@ -131,20 +133,14 @@ class Process:
             if run.more_inputs:
                 continue
             self._ordinal += 1
-            key = (run.task_id, run.attempt)
             # The op is looked up now, because the worker may give its number to another op later.
-            self._pending[key] = (self._ordinal, run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
-            self._queue.put(key)
+            self._pending[self._ordinal] = (run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
+            self._queue.put(self._ordinal)
         for allocated in message.allocations:
             self.out.answered(allocated)
-        dropped = False
-        for ref in message.cancellations:
-            if self._pending.pop((ref.task_id, ref.attempt), None) is not None:
-                dropped = True
-                error = error_pb2.TaskError(reason="DROPPED", message="dropped before it began")
-                self.out.finish(executor_pb2.ExecutorFinished(task_id=ref.task_id, attempt=ref.attempt, error=error))
-        if dropped:
-            self.out.flush()
+        if message.cancellations:
+            cancelled = {(ref.task_id, ref.attempt) for ref in message.cancellations}
+            self._drop(lambda run: (run.task_id, run.attempt) in cancelled, "dropped before it began")
         for detach in message.detach_segments:
             self.runner.inputs.segments.pop(detach.segment_id, None)
         if message.dropped_functions:
@@ -154,13 +150,17 @@ class Process:
             self._queue.put(None)
             self.out.nudge()
         if message.shutdown:
-            for task, attempt in list(self._pending):
-                if self._pending.pop((task, attempt), None) is not None:
-                    error = error_pb2.TaskError(reason="DROPPED", message="the executor shuts down")
-                    self.out.finish(executor_pb2.ExecutorFinished(task_id=task, attempt=attempt, error=error))
-            self.out.flush()
+            self._drop(lambda _: True, "the executor shuts down")
             self._shut_down = True
             self._queue.put(None)
+
+    def _drop(self, fits: Callable[[executor_pb2.ExecutorRun], bool], why: str) -> None:
+        """Drops the runs that fit and have not begun."""
+        for ordinal, (run, _) in list(self._pending.items()):
+            if fits(run) and self._pending.pop(ordinal, None) is not None:
+                error = error_pb2.TaskError(reason="DROPPED", message=why)
+                self.out.finish(executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt, error=error))
+        self.out.flush()
 
     def _forget(self, hashes: set[bytes]) -> None:
         """Forgets functions that no task refers to any more, and the ops that call them."""
@@ -209,17 +209,17 @@ class Process:
         while True:
             if queue.empty():
                 self.out.flush()
-            key = self._next()
-            if key is None:
+            ordinal = self._next()
+            if ordinal is None:
                 if self._shut_down:
                     self.out.flush()
                     return 0
                 self._release_free()
                 continue
-            entry = pending.pop(key, None)
+            entry = pending.pop(ordinal, None)
             if entry is None:
                 continue  # dropped
-            ordinal, run, op = entry
+            run, op = entry
             if self._on_device and runner.memory is None:
                 runner.open_device()
                 self._prepare()
@@ -251,8 +251,8 @@ class Process:
                 self.out.flush()
                 return 70
 
-    def _next(self) -> tuple[int, int] | None:
-        """Returns the key of the next run, or None if there is other work to do.
+    def _next(self) -> int | None:
+        """Returns the ordinal of the next run, or None if there is other work to do.
 
         After IDLE seconds without a run it frees memory. A process that shares its GPU gives back
         the memory that its libraries cache. Any other process runs the garbage collector if inputs
