@@ -1,10 +1,12 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -90,4 +92,22 @@ func TestLongErrorsReachTheClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Errors that do not come from a method have a reason, too: of tokens, and of methods that the
+// server does not have.
+func TestErrorsOfNoMethodHaveReasons(t *testing.T) {
+	c := start(t, server.Config{Tokens: map[string]server.Role{"good": server.RoleClient}})
+	ctx := timeout(t)
+	with := func(token string) context.Context {
+		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	call := func(ctx context.Context, method string) error {
+		return c.conn.Invoke(ctx, method, new(pb.GetClusterInfoRequest), new(pb.GetClusterInfoResponse))
+	}
+	wantReason(t, call(ctx, pb.SchedulerService_GetClusterInfo_FullMethodName), "UNAUTHENTICATED", "MILLRACE_TOKEN")
+	wantReason(t, call(with("bad"), pb.SchedulerService_GetClusterInfo_FullMethodName), "UNAUTHENTICATED", "another cluster")
+	wantReason(t, call(with("good"), pb.SchedulerService_Shutdown_FullMethodName), "PERMISSION_DENIED", "role")
+	wantReason(t, call(with("good"), "/millrace.v1.SchedulerService/Nothing"), "UNIMPLEMENTED", "millrace protos")
+	wantReason(t, call(with("good"), "/millrace.v2.SchedulerService/GetClusterInfo"), "UNIMPLEMENTED", "v2")
 }

@@ -78,19 +78,23 @@ func shownToken(ctx context.Context) string {
 // request. If no token is configured, every call is allowed.
 func authentication(c Config) admission.Check {
 	accepted := accepts(c)
-	return func(ctx context.Context, _ string) (open bool, err error) {
+	return func(ctx context.Context, method string) (open bool, err error) {
 		if accepted == nil {
 			return false, nil
 		}
 		shown, _ := auth.AuthFromMD(ctx, "bearer") // our own errors below say more
 		if shown == "" {
-			return false, status.Error(codes.Unauthenticated, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
+			return false, unauthenticated(method, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
 		}
 		if !accepted(shown) {
-			return false, status.Error(codes.Unauthenticated, "this is not the cluster's token; use the one that its scheduler printed")
+			return false, unauthenticated(method, "this is not the cluster's token: use the one that its scheduler printed")
 		}
 		return false, nil
 	}
+}
+
+func unauthenticated(method, message string) error {
+	return edge.Refusal(codes.Unauthenticated, "UNAUTHENTICATED", message, map[string]string{"object": method})
 }
 
 // checking returns server options that do three things for the calls of the data service:

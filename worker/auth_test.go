@@ -60,8 +60,13 @@ func TestAPanicOfTheDataServiceFailsOneCall(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	client := millracev1.NewDataServiceClient(conn)
-	if _, err := client.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 13}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "thirteen") {
-		t.Error(err)
+	_, err = client.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 13})
+	if _, reason := refused(t, err); status.Code(err) != codes.Internal || reason != "INTERNAL" || !strings.Contains(err.Error(), "thirteen") {
+		t.Errorf("%v with %q", err, reason)
+	}
+	_, err = client.DescribeMemory(t.Context(), new(millracev1.DescribeMemoryRequest))
+	if _, reason := refused(t, err); status.Code(err) != codes.Unimplemented || reason != "UNIMPLEMENTED" {
+		t.Errorf("%v with %q", err, reason)
 	}
 	// The validation rules of the protos apply here as well, and the error names the field.
 	stream, err := client.ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Parts: 17, Objects: []*millracev1.ObjectRef{{TaskId: 1}}})

@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
@@ -444,14 +446,22 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		opened = append(opened, lender.Close)
 	}
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
-	options = append(options, admission.ServerOptions(authentication(c))...)
+	var server *grpc.Server
+	authenticated, services := authentication(c), sync.OnceValue(func() map[string]grpc.ServiceInfo { return server.GetServiceInfo() })
+	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (bool, error) {
+		open, err := authenticated(ctx, method)
+		if err == nil {
+			err = edge.KnownMethod(services(), method)
+		}
+		return open, err
+	})...)
 	checks, err := checking(c.Log)
 	if err != nil {
 		return err
 	}
 	opened = nil
 	options = append(options, checks...)
-	server := grpc.NewServer(append(options, keepaliveServer()...)...)
+	server = grpc.NewServer(append(options, keepaliveServer()...)...)
 	data.Register(server)
 	reflection.Register(server) // v1 and v1alpha
 	served := make(chan error, 1)

@@ -579,8 +579,9 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 		}
-		if _, err := d.GetTaskLogs(ctx, &millracev1.GetTaskLogsRequest{TaskId: 1}); status.Code(err) != want {
-			t.Errorf("token %q: %v", token, err)
+		_, err := d.GetTaskLogs(ctx, &millracev1.GetTaskLogsRequest{TaskId: 1})
+		if status.Code(err) != want || err != nil && reasonOf(err) != "UNAUTHENTICATED" {
+			t.Errorf("token %q: %v with %q", token, err, reasonOf(err))
 		}
 	}
 	// The check precedes the reading of the request: none was sent here.
@@ -591,6 +592,10 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	known := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer client-token")
+	if err := conn.Invoke(known, "/millrace.v1.DataService/Nothing", new(millracev1.GetTaskLogsRequest), new(millracev1.GetTaskLogsResponse)); reasonOf(err) != "UNIMPLEMENTED" {
+		t.Errorf("an unknown method: %v with %q", err, reasonOf(err))
+	}
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, millracev1.DataService_GetTaskLogs_FullMethodName)
 	if err != nil {
 		t.Fatal(err)

@@ -5,8 +5,10 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -51,20 +53,25 @@ const (
 const MetadataBytes = 1 << 10
 
 // Fit returns the status of an error, with its texts cut so that its trailers can be sent; nil
-// stays nil.
+// stays nil. A status without an ErrorInfo gets one with the general reason of its code.
 func Fit(err error) error {
 	if err == nil {
 		return nil
 	}
-	s := status.Convert(err)
+	s := statusOf(err)
 	p := s.Proto()
 	var details []proto.Message
+	explained := false
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok {
 			details = append(details, shortInfo(info))
+			explained = true
 		} else if other, ok := detail.(proto.Message); ok {
 			details = append(details, other)
 		}
+	}
+	if reason := generalReason(s.Code()); !explained && reason != "" {
+		details = append(details, &errdetails.ErrorInfo{Reason: reason, Domain: Domain})
 	}
 	p.Details = nil
 	for _, detail := range details {
@@ -81,6 +88,53 @@ func Fit(err error) error {
 			return status.FromProto(p).Err()
 		}
 	}
+}
+
+// statusOf returns the status of an error. An error that has none is a fault of ours.
+func statusOf(err error) *status.Status {
+	if s, ok := status.FromError(err); ok {
+		return s
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err)
+	}
+	return status.New(codes.Internal, err.Error())
+}
+
+// generalReason returns the reason for a status that has none; empty: it gets none. Our own code
+// gives reasons where it knows more; the others are of the gRPC library or of a context that has
+// ended.
+func generalReason(code codes.Code) string {
+	switch code {
+	case codes.InvalidArgument:
+		return "INVALID_FIELD"
+	case codes.Unauthenticated:
+		return "UNAUTHENTICATED"
+	case codes.PermissionDenied:
+		return "PERMISSION_DENIED"
+	case codes.Unimplemented:
+		return "UNIMPLEMENTED"
+	case codes.DeadlineExceeded:
+		return "DEADLINE_EXCEEDED"
+	case codes.Canceled:
+		return "CANCELLED"
+	case codes.Unavailable: // of the library: the connection ends, and the client knows it
+		return ""
+	default:
+		return "INTERNAL"
+	}
+}
+
+// KnownMethod returns UNIMPLEMENTED if a server has no such method ("/service/method"). Without
+// this check, gRPC answers without a reason.
+func KnownMethod(services map[string]grpc.ServiceInfo, method string) error {
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	if slices.ContainsFunc(services[service].Methods, func(m grpc.MethodInfo) bool { return m.Name == name }) {
+		return nil
+	}
+	return Fit(Refusal(codes.Unimplemented, "UNIMPLEMENTED",
+		fmt.Sprintf("this server has no method %s: use the .proto files of its version, which `millrace protos` writes", text.Cut(method, MetadataBytes)),
+		map[string]string{"object": method}))
 }
 
 // shortInfo cuts long metadata values, and drops names from the end of their sorted order if they

@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -137,13 +136,7 @@ func unbounded(err error) error {
 		}
 		return withInfo(loopError(ours.Kind), err.Error(), ours.Object, metadata)
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return status.FromContextError(err).Err()
-	}
-	if _, already := status.FromError(err); already {
-		return err
-	}
-	return status.Error(codes.Internal, err.Error())
+	return err
 }
 
 // fullDelay is the delay after which a client may repeat a request that was refused for lack of

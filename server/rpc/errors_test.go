@@ -79,6 +79,9 @@ func TestOtherErrorsKeepTheirMeaning(t *testing.T) {
 		if got := status.Code(statusOf(err)); got != want {
 			t.Errorf("%v: %v, want %v", err, got, want)
 		}
+		if err != nil {
+			info(t, statusOf(err))
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -97,8 +98,12 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
+	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() })
 	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (bool, error) {
 		open, err := gate(config.Tokens).admit(ctx, method)
+		if err == nil {
+			err = edge.KnownMethod(services(), method)
+		}
 		if err != nil {
 			config.Log.Warn("a call was refused", "method", text.Cut(method, 200), "error", err)
 		}

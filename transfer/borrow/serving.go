@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
@@ -415,7 +414,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	go func() {
 		defer c.creating.Done()
 		defer mishap.Caught(c.server.config.Log, fmt.Sprintf("a place for object %s", head.Ref), func(err error) {
-			_ = c.send(refusal(call, codes.Internal.String(), err.Error())) // if the send fails, the client is gone
+			_ = c.send(refusal(call, reasonInternal, err.Error())) // if the send fails, the client is gone
 		})
 		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
@@ -508,7 +507,7 @@ func (c *serving) finish(ctx context.Context, response *hostv1.BorrowResponse, o
 	go func() {
 		defer c.creating.Done()
 		defer mishap.Caught(c.server.config.Log, "the end of a write", func(err error) {
-			_ = c.send(refusal(response.GetCall(), codes.Internal.String(), err.Error())) // if the send fails, the client is gone
+			_ = c.send(refusal(response.GetCall(), reasonInternal, err.Error())) // if the send fails, the client is gone
 		})
 		if err := p.incoming.Commit(ctx); err != nil {
 			_ = c.send(refusal(response.GetCall(), failure(err), status.Convert(err).Message()))

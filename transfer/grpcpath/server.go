@@ -19,6 +19,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -78,7 +79,7 @@ func (s *Server) Traffic() (in, out uint64) { return s.in.Load(), s.out.Load() }
 
 func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
 	if len(objects) > maxObjects {
-		return nil, status.Errorf(codes.InvalidArgument, "%d objects in one request; ask for at most %d", len(objects), maxObjects)
+		return nil, edge.InvalidField("objects", fmt.Sprintf("%d objects in one request: ask for at most %d", len(objects), maxObjects))
 	}
 	return dataproto.RefsFrom(objects), nil
 }
@@ -133,10 +134,10 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 		return nil, part{}, nil, err
 	}
 	if len(refs) == 0 {
-		return nil, part{}, nil, status.Error(codes.InvalidArgument, "no objects asked for; name at least one")
+		return nil, part{}, nil, edge.InvalidField("objects", "there are none: name at least one")
 	}
 	if parts := request.GetParts(); parts > maxParts || request.GetPart() >= max(parts, 1) {
-		return nil, part{}, nil, status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
+		return nil, part{}, nil, edge.InvalidField("part", fmt.Sprintf("part %d of %d: ask for at most %d, counted from 0", request.GetPart(), parts, maxParts))
 	}
 	// The leases have no time limit: they end with the stream, and a stream whose reader is dead or
 	// takes no bytes is ended. If a lease expired in the middle of a stream, another object's bytes
@@ -265,7 +266,7 @@ func (s *Server) writeObject(stream watchedStream) error {
 	var m rawframe.WriteRequest
 	switch err := stream.RecvMsg(&m); {
 	case errors.Is(err, io.EOF):
-		return status.Error(codes.InvalidArgument, "no message came; the first one of WriteObject has the object's head")
+		return edge.InvalidField("head", "no message came: send the object's head first")
 	case err != nil:
 		return err
 	}
@@ -296,7 +297,7 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 		if n := m.Data.Len(); n > 0 {
 			misplaced, err := o.write(&m.Message)
 			if misplaced != nil {
-				return status.Errorf(codes.InvalidArgument, "object %s: %v", head.Ref, misplaced)
+				return edge.InvalidField("data", fmt.Sprintf("object %s: %v", head.Ref, misplaced))
 			}
 			if err != nil {
 				return status.Errorf(codes.Internal, "object %s: %v", head.Ref, err)
@@ -312,11 +313,11 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 			return err
 		}
 		if m.Head != nil {
-			return status.Errorf(codes.InvalidArgument, "object %s: a second head; one stream carries one object", head.Ref)
+			return edge.InvalidField("head", fmt.Sprintf("object %s: a second head: send one object in a stream", head.Ref))
 		}
 	}
 	if !o.complete() {
-		return status.Errorf(codes.InvalidArgument, "object %s: the stream ended at frame %d, byte %d, before the end", head.Ref, o.frame, o.offset)
+		return edge.InvalidField("data", fmt.Sprintf("object %s: the stream ended at frame %d, byte %d, before the end: send all bytes, or correct head.frame_bytes", head.Ref, o.frame, o.offset))
 	}
 	if err := o.flush(); err != nil {
 		return status.Errorf(codes.Internal, "object %s: %v", head.Ref, err)
@@ -339,7 +340,7 @@ func (s *Server) DescribeMemory(_ context.Context, request *millracev1.DescribeM
 	case s.Memory == nil:
 		return nil, status.Error(codes.Unimplemented, "this server has no memory of its own")
 	case n > most:
-		return nil, status.Errorf(codes.InvalidArgument, "a limit of %d; ask for at most %d", n, most)
+		return nil, edge.InvalidField("limit", fmt.Sprintf("it is %d: ask for at most %d", n, most))
 	case n == 0:
 		return s.Memory(usual, ids.TaskID(request.GetTaskId())), nil
 	default:

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/mishap"
 )
 
@@ -95,7 +96,7 @@ func (s *Server) watched(patience, otherwise time.Duration, what string, end fun
 		if end != nil {
 			end()
 		}
-		return status.Errorf(codes.Aborted, "%s: the other side did nothing for %v; begin again", what, other.patience)
+		return edge.Refusal(codes.Aborted, "STREAM_STALLED", fmt.Sprintf("%s: the other side did nothing for %v: begin again", what, other.patience), nil)
 	}
 }
 

@@ -147,7 +147,7 @@ const (
 	ErrorReason_ERROR_REASON_DEVICE_ERROR ErrorReason = 51
 	// Of a task: it ran longer than its timeout, and was stopped.
 	ErrorReason_ERROR_REASON_TIMEOUT ErrorReason = 52
-	// Of a task: it was cancelled.
+	// Of a task: it was cancelled. Of a call: the client gave it up.
 	ErrorReason_ERROR_REASON_CANCELLED ErrorReason = 53
 	// Of a task: the worker died while it ran the task. Of a call: the worker's incarnation has been
 	// declared dead.
@@ -176,6 +176,12 @@ const (
 	ErrorReason_ERROR_REASON_REBALANCE_RUNNING ErrorReason = 64
 	// Of a call: the worker is not ACTIVE, so it cannot take part.
 	ErrorReason_ERROR_REASON_WORKER_NOT_ACTIVE ErrorReason = 65
+	// Of a call: the server has no such method, or not the part that the method needs.
+	ErrorReason_ERROR_REASON_UNIMPLEMENTED ErrorReason = 66
+	// Of a call: its deadline has passed.
+	ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED ErrorReason = 67
+	// Of a call: the client sent or took no bytes of a stream for too long. Begin again.
+	ErrorReason_ERROR_REASON_STREAM_STALLED ErrorReason = 68
 )
 
 // Enum value maps for ErrorReason.
@@ -247,6 +253,9 @@ var (
 		63: "ERROR_REASON_FOREIGN_FUTURE",
 		64: "ERROR_REASON_REBALANCE_RUNNING",
 		65: "ERROR_REASON_WORKER_NOT_ACTIVE",
+		66: "ERROR_REASON_UNIMPLEMENTED",
+		67: "ERROR_REASON_DEADLINE_EXCEEDED",
+		68: "ERROR_REASON_STREAM_STALLED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -315,6 +324,9 @@ var (
 		"ERROR_REASON_FOREIGN_FUTURE":          63,
 		"ERROR_REASON_REBALANCE_RUNNING":       64,
 		"ERROR_REASON_WORKER_NOT_ACTIVE":       65,
+		"ERROR_REASON_UNIMPLEMENTED":           66,
+		"ERROR_REASON_DEADLINE_EXCEEDED":       67,
+		"ERROR_REASON_STREAM_STALLED":          68,
 	}
 )
 
@@ -496,7 +508,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xf4\x10\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd9\x11\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -564,7 +576,10 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x14ERROR_REASON_DROPPED\x10>\x12\x1f\n" +
 	"\x1bERROR_REASON_FOREIGN_FUTURE\x10?\x12\"\n" +
 	"\x1eERROR_REASON_REBALANCE_RUNNING\x10@\x12\"\n" +
-	"\x1eERROR_REASON_WORKER_NOT_ACTIVE\x10AB\xa6\x01\n" +
+	"\x1eERROR_REASON_WORKER_NOT_ACTIVE\x10A\x12\x1e\n" +
+	"\x1aERROR_REASON_UNIMPLEMENTED\x10B\x12\"\n" +
+	"\x1eERROR_REASON_DEADLINE_EXCEEDED\x10C\x12\x1f\n" +
+	"\x1bERROR_REASON_STREAM_STALLED\x10DB\xa6\x01\n" +
 	"\x0fdev.millrace.v1B\n" +
 	"ErrorProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 

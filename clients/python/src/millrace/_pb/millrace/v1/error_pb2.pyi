@@ -76,6 +76,9 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_FOREIGN_FUTURE: _ClassVar[ErrorReason]
     ERROR_REASON_REBALANCE_RUNNING: _ClassVar[ErrorReason]
     ERROR_REASON_WORKER_NOT_ACTIVE: _ClassVar[ErrorReason]
+    ERROR_REASON_UNIMPLEMENTED: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_STREAM_STALLED: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_GRAPH_HAS_CYCLE: ErrorReason
 ERROR_REASON_UNKNOWN_INPUT: ErrorReason
@@ -142,6 +145,9 @@ ERROR_REASON_DROPPED: ErrorReason
 ERROR_REASON_FOREIGN_FUTURE: ErrorReason
 ERROR_REASON_REBALANCE_RUNNING: ErrorReason
 ERROR_REASON_WORKER_NOT_ACTIVE: ErrorReason
+ERROR_REASON_UNIMPLEMENTED: ErrorReason
+ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
+ERROR_REASON_STREAM_STALLED: ErrorReason
 
 class TaskError(_message.Message):
     __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")
