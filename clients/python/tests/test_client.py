@@ -744,7 +744,7 @@ def test_large_arguments_draw_a_warning(client: Client) -> None:
 NAMES = (
     "submit map gather scatter get wait as_completed cancel retry run who_has has_what scheduler_info wait_for_workers "
     "close shutdown get_executor op explain publish_dataset get_dataset list_datasets unpublish_dataset dashboard_link "
-    "drain_workers retire_workers restart_workers"
+    "drain_workers retire_workers restart_workers rebalance"
 ).split()
 
 

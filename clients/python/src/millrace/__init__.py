@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from millrace._arrays import arrays
+    from millrace._rebalance import RebalanceReport
     from millrace._waiting import as_completed, wait
     from millrace.client import AsyncClient, Client, get_client
     from millrace.client_executor import ClientExecutor
@@ -34,6 +35,7 @@ __all__ = [
     "LocalCluster",
     "MillraceError",
     "NativeOp",
+    "RebalanceReport",
     "TaskFailedError",
     "TaskInfo",
     "TaskStopped",
@@ -48,6 +50,7 @@ __all__ = [
 # Loaded at first use: executors use no part of the client, and must not wait until gRPC is loaded.
 _HOMES = {
     "_arrays": ("arrays",),
+    "_rebalance": ("RebalanceReport",),
     "_waiting": ("as_completed", "wait"),
     "client": ("AsyncClient", "Client", "get_client"),
     "client_executor": ("ClientExecutor",),

@@ -18,6 +18,7 @@ from millrace._pb.millrace.v1 import (
     submission_pb2,
     task_calls_pb2,
     watch_pb2,
+    worker_calls_pb2,
 )
 
 #: How soon a broken connection is tried again, and at which intervals at most.
@@ -117,6 +118,10 @@ class Connection:
     def watch(self, request: watch_pb2.WatchRequest) -> Any:
         """Opens the stream of updates."""
         return self.stub.Watch(request, metadata=self.metadata)
+
+    def rebalance(self, request: worker_calls_pb2.RebalanceRequest) -> Any:
+        """Opens the stream of a rebalance. The rebalance ends with it."""
+        return self.stub.Rebalance(request, metadata=self.metadata)
 
     def end_lease(self, client_id: int, *, shutdown: bool, timeout: float) -> None:
         """Gives up the lease, or stops the whole cluster. Only a refusal of the latter raises."""

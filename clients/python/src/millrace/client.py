@@ -18,6 +18,7 @@ from millrace._datasets import Datasets
 from millrace._graph import by_key, submit_graph
 from millrace._keys import UserKey
 from millrace._pool import Pool
+from millrace._rebalance import RebalanceReport, rebalance
 from millrace._scatter import Scatter, replicate
 from millrace._session import Session
 from millrace._state import Spec
@@ -583,6 +584,36 @@ class Client:
         """
         return (yield from _drains.restart(self.session, workers, reason=reason, within=within, timeout=timeout))
 
+    @blocking
+    def rebalance(
+        self,
+        workers: AnyWorker | Sequence[AnyWorker] | None = None,
+        *,
+        dry_run: bool = False,
+        timeout: Seconds | None = None,
+    ) -> Steps[RebalanceReport]:
+        """Moves results from workers that hold a larger share of their memory to those that hold a
+        smaller one, until all are within 5 % of the mean, or no move helps. No move costs a result:
+        the source drops it only when the other worker keeps it.
+
+        Results stay where they are if several workers have them, if an assigned task needs them,
+        or if they are small. Only operators may call it: the token of a task may not.
+
+        Args:
+            workers: those that take part, named as in `drain_workers`; at least two, and all of
+                them active. Default: all active ones, also those that join meanwhile.
+            dry_run: only plan.
+            timeout: longest wait, in seconds, as a timedelta or as text ("5 min"). Then the
+                rebalance ends, and what has moved stays moved. Default: as long as it takes.
+
+        Raises:
+            NotFoundError: there is no such worker, or it is lost.
+            InvalidRequestError: another rebalance is in progress (REBALANCE_RUNNING), or a worker
+                is not active (WORKER_NOT_ACTIVE).
+            TimeoutError: it did not end in time; the message says how far it was.
+        """
+        return (yield from rebalance(self.session, workers, dry_run=dry_run, timeout=timeout))
+
     # ---- information -----------------------------------------------------------------------------
 
     def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[Any, list[str]]:
@@ -787,6 +818,7 @@ class AsyncClient:
     drain_workers = _awaited(Client.drain_workers)
     retire_workers = _awaited(Client.retire_workers)
     restart_workers = _awaited(Client.restart_workers)
+    rebalance = _awaited(Client.rebalance)
     who_has = _awaited(Client.who_has)
     has_what = _awaited(Client.has_what)
     scheduler_info = _awaited(Client.scheduler_info)

@@ -265,6 +265,7 @@ _REASONS: dict[str, type[MillraceError]] = {
 # Replaces hints of the scheduler, which name calls of its API, by those of this package. Longer
 # texts come first.
 _WORDS = (
+    ("wait for its end, or end the call that ordered it", "wait for its end"),
     ("see the list of workers", "see client.scheduler_info()"),
     ("see ListWorkers, with states for those that are lost", "see client.scheduler_info()"),
     ("set wait, or see ExplainTask for why it is not done", "see client.explain() for why it is not done"),
