@@ -518,7 +518,7 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
 
 
 @pytest.fixture
-def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
+def with_arena(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
     """A worker that lends memory of its slab to CuPy."""
     setup(fake, monkeypatch)
     w = Recycling(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
@@ -532,7 +532,7 @@ def import_cupy() -> None:
     import cupy  # noqa: F401
 
 
-def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
+def test_results_in_the_arena_are_not_copied(with_arena: DeviceWorker) -> None:
     data = np.arange(65_536.0)  # 512 KiB
 
     def make(x: Any) -> Any:
@@ -544,18 +544,18 @@ def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
         print(made.data.ptr - _process._process.runner.memory.device.base)
         return made
 
-    made = lending.call(make, lending.given(ROOM, data))
-    assert made.frames[0].offset == int(text_of(lending, lending.runs))
-    assert (lending.value(made) == data + 1).all()
+    made = with_arena.call(make, with_arena.given(ROOM, data))
+    assert made.frames[0].offset == int(text_of(with_arena, with_arena.runs))
+    assert (with_arena.value(made) == data + 1).all()
     # The result has left the arena, so the next one is elsewhere. The executor has released its
     # leases.
-    assert lending.leased == lending.released
-    again = lending.call(make, lending.again(made))
+    assert with_arena.leased == with_arena.released
+    again = with_arena.call(make, with_arena.again(made))
     assert again.frames[0].offset != made.frames[0].offset
-    assert (lending.value(again) == data + 2).all() and (lending.value(made) == data + 1).all()
+    assert (with_arena.value(again) == data + 2).all() and (with_arena.value(made) == data + 1).all()
 
 
-def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
+def test_the_arena_keeps_what_is_used_again(with_arena: DeviceWorker) -> None:
     def use() -> float:
         import cupy
 
@@ -563,8 +563,8 @@ def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
         return float((x + x)[:1].get()[0])
 
     for _ in range(3):
-        assert lending.value(lending.call(use)) == 2
-    assert len(lending.leased) == 2 and not lending.released
+        assert with_arena.value(with_arena.call(use)) == 2
+    assert len(with_arena.leased) == 2 and not with_arena.released
 
     # A result that is a small part of a block is copied, and the block stays.
     def part() -> Any:
@@ -572,11 +572,11 @@ def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
 
         return cupy.ones(65_536)[:1000]
 
-    made = lending.call(part)
-    assert made.frames and (lending.value(made) == 1).all() and not lending.released
+    made = with_arena.call(part)
+    assert made.frames and (with_arena.value(made) == 1).all() and not with_arena.released
 
 
-def test_memory_that_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> None:
+def test_memory_that_outlives_its_run_is_not_given_to_others(with_arena: DeviceWorker) -> None:
     def keep() -> Any:
         import cupy
 
@@ -589,9 +589,9 @@ def test_memory_that_outlives_its_run_is_not_given_to_others(lending: DeviceWork
         other = cupy.ones(65_536) * 3
         return float(other.sum().get()), float(cupy.kept.sum().get())
 
-    made = lending.call(keep)
-    assert lending.value(lending.call(look)) == (3 * 65_536, 65_536)
-    assert (lending.value(made) == 1).all()
+    made = with_arena.call(keep)
+    assert with_arena.value(with_arena.call(look)) == (3 * 65_536, 65_536)
+    assert (with_arena.value(made) == 1).all()
 
 
 def ones() -> Any:
@@ -607,7 +607,7 @@ def fill(n: int) -> Any:
     return [cupy.asarray(np.full(65_536, 7.0)) for _ in range(n)]
 
 
-def test_results_that_python_holds_are_not_given_away(lending: Recycling) -> None:
+def test_results_that_python_holds_are_not_given_away(with_arena: Recycling) -> None:
     def weights(value: float = 0) -> Any:
         import cupy
 
@@ -617,17 +617,17 @@ def test_results_that_python_holds_are_not_given_away(lending: Recycling) -> Non
             cupy.weights[...] = cupy.ones(65_536) * value
         return cupy.weights
 
-    first = lending.call(weights)
-    assert (lending.value(first) == 1).all()
-    lending.drop(first)
+    first = with_arena.call(weights)
+    assert (with_arena.value(first) == 1).all()
+    with_arena.drop(first)
     for _ in range(3):
-        lending.drop(lending.call(fill, 4))
-    second = lending.call(weights)
-    assert (lending.value(second) == 1).all()
-    third = lending.call(weights, 5.0)
-    assert (lending.value(third) == 5).all()
-    assert (lending.value(second) == 1).all(), "a result was changed after it was stored"
-    assert not set(lending.leased[:1]) & set(lending.released)
+        with_arena.drop(with_arena.call(fill, 4))
+    second = with_arena.call(weights)
+    assert (with_arena.value(second) == 1).all()
+    third = with_arena.call(weights, 5.0)
+    assert (with_arena.value(third) == 5).all()
+    assert (with_arena.value(second) == 1).all(), "a result was changed after it was stored"
+    assert not set(with_arena.leased[:1]) & set(with_arena.released)
 
     def forget() -> None:
         import cupy
@@ -639,25 +639,25 @@ def test_results_that_python_holds_are_not_given_away(lending: Recycling) -> Non
 
         return float((cupy.ones(65_536) * 3).sum().get())
 
-    lending.call(forget)
-    assert lending.value(lending.call(look)) == 3 * 65_536
+    with_arena.call(forget)
+    assert with_arena.value(with_arena.call(look)) == 3 * 65_536
 
 
-def test_a_result_that_is_held_in_part_is_copied_in_part(lending: Recycling) -> None:
+def test_a_result_that_is_held_in_part_is_copied_in_part(with_arena: Recycling) -> None:
     def make() -> Any:
         import cupy
 
         cupy.weights = cupy.ones(65_536)
         return {"kept": cupy.weights, "mine": cupy.ones(65_536) * 2, "small": cupy.ones(1024), "n": 3}
 
-    made = lending.call(make)
+    made = with_arena.call(make)
     for _ in range(3):
-        lending.drop(lending.call(fill, 4))
-    got = lending.value(made)
+        with_arena.drop(with_arena.call(fill, 4))
+    got = with_arena.value(made)
     assert (got["kept"] == 1).all() and (got["mine"] == 2).all() and (got["small"] == 1).all() and got["n"] == 3
 
 
-def test_the_same_array_twice_in_a_result(lending: Recycling) -> None:
+def test_the_same_array_twice_in_a_result(with_arena: Recycling) -> None:
     def make() -> Any:
         import cupy
 
@@ -665,13 +665,13 @@ def test_the_same_array_twice_in_a_result(lending: Recycling) -> None:
         return [x, x, {1: x, "f": lambda: x}]
 
     for _ in range(2):
-        made = lending.call(make)
-        lending.call(fill, 4)
-        got = lending.value(made)
+        made = with_arena.call(make)
+        with_arena.call(fill, 4)
+        got = with_arena.value(made)
         assert (got[0] == 1).all() and (got[1] == 1).all() and (got[2][1] == 1).all()
 
 
-def test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for(lending: Recycling) -> None:
+def test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for(with_arena: Recycling) -> None:
     def use() -> Any:
         import threading
 
@@ -706,22 +706,22 @@ def test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for(lending: 
         second = where(), where(other)
         return at in first, at in second, where(side) == at
 
-    assert lending.value(lending.call(use)) == (False, False, True)
+    assert with_arena.value(with_arena.call(use)) == (False, False, True)
 
 
-def test_an_executor_gives_back_what_is_free(lending: Recycling) -> None:
-    made = lending.call(fill, 1)
+def test_an_executor_gives_back_what_is_free(with_arena: Recycling) -> None:
+    made = with_arena.call(fill, 1)
 
     def use() -> float:
         return float(fill(1)[0].sum().get())
 
-    lending.call(use)
-    assert set(lending.leased) - set(lending.released), "nothing was kept for the next run"
-    lending.send(release_unused=True)
-    while set(lending.leased) - set(lending.released):
-        lending.take()
-    assert (lending.value(made)[0] == 7).all()
-    assert (lending.value(lending.call(fill, 1))[0] == 7).all()
+    with_arena.call(use)
+    assert set(with_arena.leased) - set(with_arena.released), "nothing was kept for the next run"
+    with_arena.send(release_unused=True)
+    while set(with_arena.leased) - set(with_arena.released):
+        with_arena.take()
+    assert (with_arena.value(made)[0] == 7).all()
+    assert (with_arena.value(with_arena.call(fill, 1))[0] == 7).all()
 
 
 class Short(Recycling):
@@ -800,18 +800,18 @@ class Counting(Recycling):
 
 def test_the_arena_takes_no_more_than_its_limit(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     setup(fake, monkeypatch)
-    lending = Counting(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
-    lending.call(import_cupy)
+    with_arena = Counting(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
+    with_arena.call(import_cupy)
 
     def several(n: int) -> Any:
         kept = fill(n)
         return [float(x.sum().get()) for x in kept], kept[-1]
 
     for n in (3, 5, 1, 4):
-        sums, last = lending.value(lending.call(several, n))
+        sums, last = with_arena.value(with_arena.call(several, n))
         assert sums == [7.0 * 65_536] * n and (last == 7).all()
     # The limit is two arrays of 512 KiB. The others lie in CuPy's own memory.
-    assert lending.most == 2
+    assert with_arena.most == 2
 
     def larger() -> Any:
         import cupy
@@ -819,9 +819,9 @@ def test_the_arena_takes_no_more_than_its_limit(fake: Fake, monkeypatch: pytest.
         return float(cupy.ones(131_072).sum().get())
 
     for _ in range(2):  # the first time, blocks of another size make room
-        assert lending.value(lending.call(larger)) == 131_072
-    assert len(set(lending.leased) - set(lending.released)) == 1 and lending.most == 2
-    lending.end()
+        assert with_arena.value(with_arena.call(larger)) == 131_072
+    assert len(set(with_arena.leased) - set(with_arena.released)) == 1 and with_arena.most == 2
+    with_arena.end()
 
 
 # ---- order on the GPU ----------------------------------------------------------------------------
@@ -1136,7 +1136,7 @@ except OSError:
 
 
 def test_a_process_that_did_not_get_the_gpu_alone_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_memory, "_ALONE", 0.05)
+    monkeypatch.setattr(_memory, "_EXCLUSIVE_WAIT", 0.05)
     with tempfile.TemporaryFile() as file:
         device_lock = _memory.DeviceLock(file.fileno())
         device_lock.share()
@@ -1149,7 +1149,7 @@ def test_a_process_that_did_not_get_the_gpu_alone_shares_it(monkeypatch: pytest.
         ) as other:
             assert other.stdin is not None and other.stdout is not None
             assert other.stdout.readline() == "\n"
-            assert not device_lock.take()
+            assert not device_lock.lock_exclusively()
             other.stdin.write("\n")
             other.stdin.flush()
             assert other.stdout.readline() == "not alone\n"

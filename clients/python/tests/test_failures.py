@@ -342,7 +342,7 @@ def test_a_connection_that_breaks_in_a_submission(
     assert sorted(log.read_text().split()) == sorted(name for name, _ in tasks)
 
 
-def test_a_connection_that_breaks_for_good(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_drop_pool(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
     log = tmp_path / "log"
     proxy = Proxy(cluster.address)
     broken = Client(proxy.address, token=cluster.token)

@@ -24,13 +24,13 @@ test_device.cloudpickle.register_pickle_by_value(__import__(__name__))
 MIB = 1 << 20
 
 
-class Lender(DeviceWorker):
-    """A worker that overwrites memory which was given back to it, and then lends it again."""
+class OverwritingWorker(DeviceWorker):
+    """A worker that overwrites memory that was released to it, and then leases it again."""
 
     size = 3 << 30
 
     def __init__(self, gpu: Real, **device: Any) -> None:
-        self._lent: dict[int, tuple[int, int]] = {}
+        self._leased_ranges: dict[int, tuple[int, int]] = {}
         self._free: list[tuple[int, int]] = []
         #: Ranges that results lie in.
         self.kept: list[tuple[int, int]] = []
@@ -47,7 +47,7 @@ class Lender(DeviceWorker):
                 frames.append({"offset": self._place(n), "size_bytes": n})
             if not request.HasField("attempt"):
                 self.leased.append(request.request_id)
-                self._lent[request.request_id] = (frames[0]["offset"], frames[0]["size_bytes"])
+                self._leased_ranges[request.request_id] = (frames[0]["offset"], frames[0]["size_bytes"])
             self.send(allocations=[{"request_id": request.request_id, "frames": frames}])
         for finished in message.finished:
             self.kept += [(f.offset, f.size_bytes) for f in finished.frames]
@@ -55,7 +55,7 @@ class Lender(DeviceWorker):
         self.logs += message.logs
         for r in message.releases:
             self.released.append(r.request_id)
-            at, n = self._lent.pop(r.request_id)
+            at, n = self._leased_ranges.pop(r.request_id)
             if not any(at < a + k and a < at + n for a, k in self.kept):
                 self.gpu.runtime.memset(self.at + at, 0xEE, n)
                 self.gpu.runtime.deviceSynchronize()
@@ -74,17 +74,17 @@ class Lender(DeviceWorker):
         """Simulates that no client holds a result any more."""
         for f in finished.frames:
             self.kept.remove((f.offset, f.size_bytes))
-            if not any(a <= f.offset < a + n for a, n in self._lent.values()):
+            if not any(a <= f.offset < a + n for a, n in self._leased_ranges.values()):
                 self._free.append((f.offset, f.size_bytes))
 
 
 @pytest.fixture
-def lender(fake: Real) -> Iterator[Lender]:
-    yield from lending(fake)
+def worker(fake: Real) -> Iterator[OverwritingWorker]:
+    yield from started(fake)
 
 
-def lending(fake: Real, **device: Any) -> Iterator[Lender]:
-    w = Lender(fake, **device)
+def started(fake: Real, **device: Any) -> Iterator[OverwritingWorker]:
+    w = OverwritingWorker(fake, **device)
     try:
         w.value(w.call(ready))
         yield w
@@ -119,21 +119,21 @@ def where(w: DeviceWorker) -> int:
     return int(text_of(w, w.runs).split()[0])
 
 
-def test_results_of_torch_are_taken_where_they_are(lender: Lender) -> None:
+def test_results_of_torch_are_taken_where_they_are(worker: OverwritingWorker) -> None:
     n = 16 * MIB
-    made = lender.call(lambda: filled(n, 1.0))
+    made = worker.call(lambda: filled(n, 1.0))
     # There was no block of that size yet.
-    assert not 0 <= where(lender) < lender.size
+    assert not 0 <= where(worker) < worker.size
     results = [made]
     for i in range(2, 8):
-        results.append(lender.call(lambda i=i: filled(n, float(i))))
-        assert results[-1].frames[0].offset == where(lender)
+        results.append(worker.call(lambda i=i: filled(n, float(i))))
+        assert results[-1].frames[0].offset == where(worker)
     for i, made in enumerate(results, 1):
-        assert (lender.value(made) == i).all()
+        assert (worker.value(made) == i).all()
     assert len({r.frames[0].offset for r in results}) == len(results)
 
 
-def test_views_and_parts_of_tensors(lender: Lender) -> None:
+def test_views_and_parts_of_tensors(worker: OverwritingWorker) -> None:
     def several() -> Any:
         import torch
         from millrace.executor import _process
@@ -142,62 +142,62 @@ def test_views_and_parts_of_tensors(lender: Lender) -> None:
         print(x.data_ptr() - _process._process.runner.memory.device.base)
         return {"whole": x, "turned": x.T, "most": x[1024:], "part": x[:64], "gaps": x[:, ::2], "sum": x[:2].sum()}
 
-    lender.call(several)
-    made = lender.call(several)
+    worker.call(several)
+    made = worker.call(several)
     x = np.arange(16 * MIB, dtype="float32").reshape(4096, 4096)
-    got = lender.value(made)
+    got = worker.value(made)
     for name, expected in (("whole", x), ("turned", x.T), ("most", x[1024:]), ("part", x[:64]), ("gaps", x[:, ::2])):
         assert (got[name] == expected).all(), name
     assert got["sum"] == x[:2].sum()
-    at = where(lender)
+    at = where(worker)
     inside = [f for f in made.frames if at <= f.offset < at + x.nbytes]
     assert len(inside) >= 3 and {at, at + 1024 * 4096 * 4} <= {f.offset for f in inside}
 
 
-def test_tensors_that_outlive_their_run(lender: Lender) -> None:
+def test_tensors_that_outlive_their_run(worker: OverwritingWorker) -> None:
     def keep() -> Any:
         import torch
 
         torch.kept = [filled(16 * MIB, 5.0), torch.full((1000,), 7.0, device="cuda")]
         return torch.kept[0]
 
-    lender.call(keep)
-    made = lender.call(keep)
+    worker.call(keep)
+    made = worker.call(keep)
     # The function may write to the tensor that it keeps, so the result is a copy.
-    assert 0 <= where(lender) < lender.size and made.frames[0].offset != where(lender)
+    assert 0 <= where(worker) < worker.size and made.frames[0].offset != where(worker)
     for i in range(5):
-        lender.call(lambda i=i: filled(16 * MIB, float(i)))
+        worker.call(lambda i=i: filled(16 * MIB, float(i)))
 
     def look() -> Any:
         import torch
 
         return float(torch.kept[0].sum()) / len(torch.kept[0]), float(torch.kept[1].sum())
 
-    assert lender.value(lender.call(look)) == (5.0, 7000.0)
-    assert (lender.value(made) == 5).all()
+    assert worker.value(worker.call(look)) == (5.0, 7000.0)
+    assert (worker.value(made) == 5).all()
 
     def change() -> None:
         import torch
 
         torch.kept[0].fill_(9)
 
-    lender.call(change)
-    assert (lender.value(made) == 5).all(), "a result was changed after it was stored"
+    worker.call(change)
+    assert (worker.value(made) == 5).all(), "a result was changed after it was stored"
 
     def drop() -> None:
         import torch
 
         del torch.kept
 
-    lender.call(drop)
-    held = set(lender.leased) - set(lender.released)
-    lender.send(release_unused=True)
-    while set(lender.leased) - set(lender.released):
-        lender.take()
+    worker.call(drop)
+    held = set(worker.leased) - set(worker.released)
+    worker.send(release_unused=True)
+    while set(worker.leased) - set(worker.released):
+        worker.take()
     assert held
 
 
-def test_many_runs_on_several_streams(lender: Lender) -> None:
+def test_many_runs_on_several_streams(worker: OverwritingWorker) -> None:
     """The memory of a run is used again, also by other processes, so no work of the run may still
     read or write it."""
 
@@ -224,17 +224,17 @@ def test_many_runs_on_several_streams(lender: Lender) -> None:
 
     results: list[tuple[int, Any]] = []
     for seed in range(150):
-        results.append((seed, lender.call(lambda seed=seed: run(seed))))
+        results.append((seed, worker.call(lambda seed=seed: run(seed))))
         if len(results) > 8:
             old, made = results.pop(seed * 7 % len(results))
-            assert (lender.value(made) == old + 1).all(), old
-            lender.drop(made)
+            assert (worker.value(made) == old + 1).all(), old
+            worker.drop(made)
     for old, made in results:
-        assert (lender.value(made) == old + 1).all(), old
-    print("REUSE", len(lender.leased), "leases,", len(lender.released), "given back")
+        assert (worker.value(made) == old + 1).all(), old
+    print("REUSE", len(worker.leased), "leases,", len(worker.released), "given back")
 
 
-def test_graphs_have_memory_of_their_own(lender: Lender) -> None:
+def test_graphs_have_memory_of_their_own(worker: OverwritingWorker) -> None:
     def capture() -> Any:
         import torch
         from millrace.executor import _process
@@ -274,14 +274,14 @@ def test_graphs_have_memory_of_their_own(lender: Lender) -> None:
         torch.cuda.synchronize()
         return out.mean().item(), others[0].mean().item(), others[-1].mean().item()
 
-    assert lender.value(lender.call(capture)) == 1
+    assert worker.value(worker.call(capture)) == 1
     for value in (1.0, 5.0, 7.0):
         for _ in range(3):
-            lender.call(lambda: filled(4 * MIB, 9.0))
-        assert lender.value(lender.call(lambda value=value: replay(value))) == (2 * (value + 1), -1, -1)
+            worker.call(lambda: filled(4 * MIB, 9.0))
+        assert worker.value(worker.call(lambda value=value: replay(value))) == (2 * (value + 1), -1, -1)
 
 
-def test_compiled_functions_capture_graphs_unasked(lender: Lender) -> None:
+def test_compiled_functions_capture_graphs_unasked(worker: OverwritingWorker) -> None:
     def compiled() -> Any:
         import torch
 
@@ -303,14 +303,14 @@ def test_compiled_functions_capture_graphs_unasked(lender: Lender) -> None:
 
     expected = [2 * np.cos(np.sin(i) + 1) for i in range(5)]
     began = time.perf_counter()
-    assert lender.value(lender.call(compiled)) == pytest.approx(expected, rel=1e-4)
+    assert worker.value(worker.call(compiled)) == pytest.approx(expected, rel=1e-4)
     print(f"COMPILED in {time.perf_counter() - began:.1f} s")
     for i in range(4):
-        lender.call(lambda i=i: filled(4 * MIB, float(i)))
-        assert lender.value(lender.call(again)) == pytest.approx(expected[3], rel=1e-4)
+        worker.call(lambda i=i: filled(4 * MIB, float(i)))
+        assert worker.value(worker.call(again)) == pytest.approx(expected[3], rel=1e-4)
 
 
-def test_pools_of_tasks_themselves(lender: Lender) -> None:
+def test_pools_of_tasks_themselves(worker: OverwritingWorker) -> None:
     def use() -> Any:
         import torch
 
@@ -325,10 +325,10 @@ def test_pools_of_tasks_themselves(lender: Lender) -> None:
         return total + float(y.sum()), torch.cuda.memory_allocated() >= y.nbytes, torch.cuda.max_memory_allocated() > 0
 
     for _ in range(3):
-        assert lender.value(lender.call(use)) == (2.0 * 16 * MIB, True, True)
+        assert worker.value(worker.call(use)) == (2.0 * 16 * MIB, True, True)
 
 
-def test_autograd_in_a_task(lender: Lender) -> None:
+def test_autograd_in_a_task(worker: OverwritingWorker) -> None:
     def train() -> Any:
         import torch
 
@@ -345,14 +345,14 @@ def test_autograd_in_a_task(lender: Lender) -> None:
             losses.append(loss.item())
         return losses, model[0].weight.detach()
 
-    first, weights = lender.value(lender.call(train))
+    first, weights = worker.value(worker.call(train))
     for _ in range(3):
-        losses, again = lender.value(lender.call(train))
+        losses, again = worker.value(worker.call(train))
         assert losses == pytest.approx(first, rel=1e-3) and np.allclose(weights, again, atol=1e-3)
     assert first[-1] < first[0]
 
 
-def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, lender: Lender) -> None:
+def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, worker: OverwritingWorker) -> None:
     def caught() -> Any:
         import torch
 
@@ -361,7 +361,7 @@ def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, le
         except torch.OutOfMemoryError as e:
             return str(e)
 
-    assert "1024.00 GiB" in lender.value(lender.call(caught))
+    assert "1024.00 GiB" in worker.value(worker.call(caught))
 
     def much(nbytes: int) -> Any:
         import torch
@@ -376,22 +376,22 @@ def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, le
     filler = fake.runtime.malloc(free - (1 << 30))
     try:
         nbytes = 3 << 29  # 1.5 GiB
-        made = lender.call(lambda: much(nbytes))
+        made = worker.call(lambda: much(nbytes))
         assert not made.HasField("error"), made.error
-        assert made.frames[0].offset == int(text_of(lender, lender.runs).split()[-1])
-        assert lender.gpu.get(lender.at + made.frames[0].offset + nbytes - 8, 8) == b"\3" * 8
+        assert made.frames[0].offset == int(text_of(worker, worker.runs).split()[-1])
+        assert worker.gpu.get(worker.at + made.frames[0].offset + nbytes - 8, 8) == b"\3" * 8
     finally:
         fake.runtime.free(filler)
 
 
-def test_killed_with_memory_of_the_slab(fake: Real, lender: Lender) -> None:
-    results = [lender.call(lambda i=i: filled(8 * MIB, float(i))) for i in range(4)]
+def test_killed_with_memory_of_the_slab(fake: Real, worker: OverwritingWorker) -> None:
+    results = [worker.call(lambda i=i: filled(8 * MIB, float(i))) for i in range(4)]
     for r in results[1:]:
-        assert 0 <= r.frames[0].offset < lender.size
-    lender.process.send_signal(signal.SIGKILL)
-    lender.process.wait(10)
+        assert 0 <= r.frames[0].offset < worker.size
+    worker.process.send_signal(signal.SIGKILL)
+    worker.process.wait(10)
     for i, made in enumerate(results):
-        assert (lender.value(made) == i).all()
+        assert (worker.value(made) == i).all()
 
 
 def test_costs_of_the_arena(fake: Real) -> None:
@@ -442,7 +442,7 @@ def test_costs_of_the_arena(fake: Real) -> None:
                 x = torch.empty(64 * MIB, device="cuda")
                 del x
                 began = time.perf_counter()
-                ours.leave(for_good=fresh)
+                ours.end(drop_pool=fresh)
                 ours.settle()
                 ours.begin()
                 times.append((time.perf_counter() - began) * 1e6)
@@ -455,7 +455,7 @@ def test_costs_of_the_arena(fake: Real) -> None:
 
     ws = {}
     for name, libraries in (("without", ["cupy"]), ("with", ["cupy", "torch"])):
-        ws[name] = Lender(fake, arena_libraries=libraries)
+        ws[name] = OverwritingWorker(fake, arena_libraries=libraries)
         ws[name].value(ws[name].call(ready))
     try:
         for what, function in (("a task that does nothing", nothing), ("a tensor of 256 MiB made and returned", make)):

@@ -312,7 +312,7 @@ class Device:
                 return
             self.wrap("cupy", self.base + at, view.dtype, view.shape, None)[...] = cupy.asarray(view.owner)
 
-    def trouble(self) -> CudaError | None:
+    def error(self) -> CudaError | None:
         """Waits for all submitted GPU work. Returns an error if the GPU does not work in this
         process any more. An error can be transient, or come from an earlier call: it counts only if
         the next call fails as well."""

@@ -36,7 +36,7 @@ class DeviceMemory:
             self.torch = TorchArena(device.driver, device.base, arena_bytes, self._lease, self._lease_later)
         self._cupy = bool(arena_bytes) and "cupy" in hello.device.arena_libraries
         # True once CuPy allocates from the arena.
-        self._lent = False
+        self._cupy_installed = False
 
     def _lease(self, size: int) -> Lease:
         """Leases slab memory that belongs to the process, not to a run. Raises NoLease if there is
@@ -63,14 +63,14 @@ class DeviceMemory:
         them does not wait for it. By default, for all of CuPy and torch that are imported."""
         names = names or tuple(name for name in ("cupy", "torch") if name in sys.modules)
         if "cupy" in names:
-            self.lend()
+            self.install_allocators()
             threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
         if "torch" in names and self.torch is not None:
             self.torch.begin(first=True)
-            self.torch.leave()
+            self.torch.end()
             self.torch.settle()
 
-    def lend(self) -> None:
+    def install_allocators(self) -> None:
         """Points the allocators of CuPy and torch at the slab, as far as the worker's configuration
         says so and the libraries are imported."""
         if self.torch is not None:
@@ -78,36 +78,37 @@ class DeviceMemory:
             if text := self.torch.warning():
                 print(text, file=sys.stderr)
         cupy: Any = sys.modules.get("cupy")
-        if self._cupy and cupy is not None and not self._lent:
-            self._lent = True
+        if self._cupy and cupy is not None and not self._cupy_installed:
+            self._cupy_installed = True
             cupy.cuda.set_allocator(self.arena.malloc)
 
-    def keep_all(self) -> None:
-        """Keeps all leases that a failed run was given: its work may still use them."""
-        self.arena.keep_all()
+    def unmark_all(self) -> None:
+        """Unmarks all leases after a failed run, which has no result: they stay with the process,
+        because work of the run may still use them."""
+        self.arena.unmark_all()
         if self.torch is not None:
-            self.torch.keep_all()
+            self.torch.unmark_all()
 
     def drop_caches(self) -> None:
-        """Gives up the memory that is cached for later runs."""
+        """Releases the memory that is cached for later runs."""
         self.arena.forget(all_of_it=True)
         if self.torch is not None:
-            self.torch.give_back()
+            self.torch.release_all()
 
     def released(self) -> list[int]:
         """Collects the leases to be released now. REQUIRES: no submitted GPU work is still
         running."""
         return self.arena.released() + (self.torch.released() if self.torch is not None else [])
 
-    def taken(self) -> list[int]:
+    def result_leases(self) -> list[int]:
         """Collects the leases that now belong to the run's result. They are released in the message
         that reports the result, not sooner."""
-        return self.arena.taken() + (self.torch.taken() if self.torch is not None else [])
+        return self.arena.result_leases() + (self.torch.result_leases() if self.torch is not None else [])
 
-    def left(self, lease: Lease) -> bool:
-        """Returns whether the memory of a given lease is free: nothing in this process refers to
+    def unused(self, lease: Lease) -> bool:
+        """Returns whether the memory of a marked lease is free: nothing in this process refers to
         it, and no allocator of this process can hand it out again."""
-        return self.arena.left(lease) and (self.torch is None or self.torch.left(lease))
+        return self.arena.unused(lease) and (self.torch is None or self.torch.unused(lease))
 
     def holds(self, offset: int, nbytes: int) -> Lease | None:
         """Returns the lease that a range of the slab lies in; None if it lies in none."""

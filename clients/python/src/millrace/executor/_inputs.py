@@ -134,11 +134,11 @@ class Inputs:
         REQUIRES: the run is over, the executor itself has no reference to the run's arguments or
         result, and `finished` was not sent.
         """
-        looked_at = any(ref() is not None for _, ref in self._given)
-        if looked_at:
+        in_use = any(ref() is not None for _, ref in self._given)
+        if in_use:
             gc.collect(1)  # breaks reference cycles, for instance of an exception and its frames
         given, self._given = self._given, []
-        if not looked_at:
+        if not in_use:
             return
         by_input: dict[int, list[weakref.ref[Any]]] = {}
         for n, ref in given:
@@ -157,7 +157,7 @@ class Inputs:
         for segment, ranges in lent.items():
             there = self.segments[segment]
             assert isinstance(there, Segment)
-            there.part_with(ranges)
+            there.detach(ranges)
         for n, refs in own:
             request = number()
             finished.retained_inputs.add(request_id=request, input_index=n)

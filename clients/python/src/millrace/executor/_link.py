@@ -98,7 +98,7 @@ class Segment:
     def __del__(self) -> None:
         os.close(self._fd)
 
-    def part_with(self, ranges: list[tuple[int, int]]) -> None:
+    def detach(self, ranges: list[tuple[int, int]]) -> None:
         """Detaches views of these ranges, given as (offset, bytes), from the segment: the views
         keep their present contents when the owner reuses the memory.
 

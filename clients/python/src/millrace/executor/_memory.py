@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 #: Smaller allocations, in bytes, are left to CuPy's own pool: copying their results costs next to
 #: nothing.
 SMALLEST = 256 << 10
-#: Longest wait for the other processes on the GPU to become idle, in seconds.
-_ALONE = 30.0
+#: Longest wait for an exclusive lock, until the other processes on the GPU are idle, in seconds.
+_EXCLUSIVE_WAIT = 30.0
 #: Time without a run, in seconds, after which a process gives back the memory that its libraries
 #: cache; and the time that this may take.
 IDLE = 0.5
-_GIVING_BACK = 0.3
+_FREEING = 0.3
 
 
 class NoLease(Exception):
@@ -37,12 +37,12 @@ class NoLease(Exception):
 class Lease:
     """A range of the slab that belongs to this process until the lease is released."""
 
-    __slots__ = ("given", "offset", "request", "size", "stream")
+    __slots__ = ("for_result", "offset", "request", "size", "stream")
 
     def __init__(self, request: int, offset: int, size: int) -> None:
         self.request, self.offset, self.size = request, offset, size
-        #: The memory is to become that of a result. No other allocation gets it any more.
-        self.given = False
+        #: True if the memory is to become that of a result. Then no allocation gets it again.
+        self.for_result = False
         #: The stream that the memory was last allocated for. For the same stream it can be
         #: allocated again without a wait.
         self.stream = 0
@@ -95,7 +95,7 @@ class Arena:
         # them any more.
         self._released: list[int] = []
         # Request numbers of leases that now belong to results, to be released with those.
-        self._taken: list[int] = []
+        self._for_results: list[int] = []
         # Overflow mode, for the second attempt of a run: allocations of any size that CuPy's pool
         # refuses are leased from the slab.
         self.overflow = False
@@ -156,14 +156,14 @@ class Arena:
         self._freed.append(lease)
 
     def _settle(self) -> None:
-        """Moves freed leases to the kept ones, as far as the limit allows. Leases that were given
-        to a result go to `_taken`. REQUIRES: the lock."""
+        """Moves freed leases to the kept ones, as far as the limit allows. Leases that are marked
+        for a result go to `_for_results`. REQUIRES: the lock."""
         while self._freed:
             lease = self._freed.popleft()
             del self._live[lease.offset]
             self._live_bytes -= lease.size
-            if lease.given:  # the memory belongs to the result from now on
-                self._taken.append(lease.request)
+            if lease.for_result:  # the memory belongs to the result from now on
+                self._for_results.append(lease.request)
                 continue
             self._kept[lease.offset] = lease
             self._kept_bytes += lease.size
@@ -187,16 +187,16 @@ class Arena:
                     return lease if 2 * nbytes >= lease.size else None
         return None
 
-    def give(self, leases: Iterable[Lease]) -> None:
+    def mark_for_result(self, leases: Iterable[Lease]) -> None:
         """Marks leases that are to become a result's as soon as no array lies in them. They are not
         allocated again."""
         with self._lock:
             for lease in leases:
-                lease.given = True
+                lease.for_result = True
 
-    def left(self, lease: Lease) -> bool:
-        """Returns whether no array lies in a given lease any more. Otherwise something still refers
-        to an array there and may read and write it at any time, so that no result can have that
+    def unused(self, lease: Lease) -> bool:
+        """Returns whether no array lies in a marked lease. Otherwise something still refers to an
+        array there and may read and write it at any time, so that no result can have that
         memory."""
         with self._lock:
             self._settle()
@@ -210,22 +210,22 @@ class Arena:
                 while self._kept:
                     self._drop_oldest()
 
-    def keep_all(self) -> None:
-        """Takes `give` back for all leases that are still live: the result is not stored there."""
+    def unmark_all(self) -> None:
+        """Takes `mark_for_result` back for all live leases: the result is not stored there."""
         with self._lock:
             for lease in self._live.values():
-                lease.given = False
+                lease.for_result = False
 
-    def taken(self) -> list[int]:
+    def result_leases(self) -> list[int]:
         """Returns the leases that now belong to results. REQUIRES: they are released in the message
         that reports the result, or there is no result."""
         with self._lock:
-            out, self._taken = self._taken, []
+            out, self._for_results = self._for_results, []
             return out
 
     def released(self) -> list[int]:
-        """Returns the leases to be released now, without those of `taken`. REQUIRES: no submitted
-        GPU work is still running."""
+        """Returns the leases to be released now, without those of `result_leases`. REQUIRES: no
+        submitted GPU work is still running."""
         with self._lock:
             out, self._released = self._released, []
             self._released_bytes = 0
@@ -242,14 +242,14 @@ class DeviceLock:
     def share(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_SH)
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
-    def take(self) -> bool:
+    def lock_exclusively(self) -> bool:
         """Waits until no other process runs a task, takes the lock exclusively, and returns True.
-        After `_ALONE` seconds it shares the lock again and returns False."""
-        self.leave()  # another process may also want to be alone
-        until = time.monotonic() + _ALONE
+        After `_EXCLUSIVE_WAIT` seconds it shares the lock again and returns False."""
+        self.unlock()  # another process may also want to be alone
+        until = time.monotonic() + _EXCLUSIVE_WAIT
         while time.monotonic() < until:
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,7 +258,7 @@ class DeviceLock:
                 continue
             # The other processes are idle now. Wait until they have given back the memory that
             # their libraries cache.
-            time.sleep(IDLE + _GIVING_BACK)
+            time.sleep(IDLE + _FREEING)
             return True
         self.share()  # without the lock, another process would seem to be alone
         return False
@@ -278,7 +278,7 @@ def is_out_of_memory(e: BaseException) -> bool:
     return any(s in text for s in ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "STATUS_ALLOC_FAILED"))
 
 
-def give_back(e: BaseException | None = None) -> None:
+def free_caches(e: BaseException | None = None) -> None:
     """Frees the memory that the frames of a failed run refer to, and the memory that libraries
     cache."""
     while e is not None:
@@ -294,7 +294,7 @@ def give_back(e: BaseException | None = None) -> None:
         torch.cuda.empty_cache()
 
 
-def holders(device: Device, in_slab: int = 0) -> str:
+def describe_memory(device: Device, in_slab: int = 0) -> str:
     """Describes for an error message how the GPU's memory is used, with the largest arrays of CuPy
     first. `in_slab`: bytes that torch counts as its own, but that lie in the slab."""
     free, total = device.driver.memory()

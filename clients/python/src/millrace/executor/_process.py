@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import error_pb2, task_pb2
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
-from millrace.executor._memory import IDLE, DeviceLock, give_back
+from millrace.executor._memory import IDLE, DeviceLock, free_caches
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import HELD, Outbox
 from millrace.executor._output import Stream, Unraisable, drain
@@ -241,11 +241,11 @@ class Process:
                 drain()
             runner.settle()
             if self._device_lock is not None:
-                self._device_lock.leave()
+                self._device_lock.unlock()
             self._control.end(ordinal)
             if len(sys.modules) != self._modules:
                 self._tell_loaded()
-            self.out.finish(finished, runner.released() + runner.taken(), runner.size)
+            self.out.finish(finished, runner.released() + runner.result_leases(), runner.size)
             if runner.unfit:
                 print(runner.unfit, file=sys.__stderr__)
                 self.out.flush()
@@ -271,7 +271,7 @@ class Process:
             try:
                 return self._queue.get(timeout=IDLE)
             except Empty:
-                give_back()
+                free_caches()
                 memory.drop_caches()
                 self.runner.release()
         return self._queue.get()

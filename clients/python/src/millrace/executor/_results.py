@@ -50,22 +50,22 @@ class Results:
     def store(self, run: executor_pb2.ExecutorRun, result: list[Any], finished: executor_pb2.ExecutorFinished) -> None:
         """Stores the value in `result`. May empty the list, to give up the last reference to the
         value."""
-        lent = self._write(run, result[0], finished)
-        if not lent:
+        in_leases = self._write(run, result[0], finished)
+        if not in_leases:
             return
         # These frames lie in leases of this process. They can stay there without a copy if nothing
         # else in the process refers to that memory any more.
         memory = self.memory
         assert memory is not None
         if memory.torch is not None:
-            memory.torch.leave()
-        memory.arena.give({lease.offset: lease for _, lease in lent}.values())
+            memory.torch.end()
+        memory.arena.mark_for_result({lease.offset: lease for _, lease in in_leases}.values())
         result.clear()
         if memory.torch is not None:
             with self._stopping.deferred():  # a stop would leave its bookkeeping inconsistent
-                memory.torch.let_go()
-        held = {lease.offset for _, lease in lent if not memory.left(lease)}
-        frames = [finished.frames[n] for n, lease in lent if lease.offset in held]
+                memory.torch.withdraw_results()
+        held = {lease.offset for _, lease in in_leases if not memory.unused(lease)}
+        frames = [finished.frames[n] for n, lease in in_leases if lease.offset in held]
         if not frames:
             return
         device = memory.device
@@ -73,7 +73,7 @@ class Results:
             device.driver.copy(device.base + place.offset, device.base + frame.offset, frame.size_bytes)
             frame.offset = place.offset
         device.wait()
-        memory.arena.keep_all()
+        memory.arena.unmark_all()
 
     def _write(
         self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished
@@ -121,7 +121,7 @@ class Results:
         shared = [self._shared(f, run) for f in frames]
         wanted = [f for f, at in zip(frames, shared, strict=True) if at is None]
         places = iter(self._allocate(run, [f.nbytes for f in wanted]) if wanted else ())
-        lent: list[tuple[int, Lease]] = []
+        in_leases: list[tuple[int, Lease]] = []
         for n, (frame, known) in enumerate(zip(frames, shared, strict=True)):
             if known is None:
                 at = next(places).offset
@@ -133,11 +133,11 @@ class Results:
             else:
                 at, lease = known
                 if lease is not None:
-                    lent.append((n, lease))
+                    in_leases.append((n, lease))
             finished.frames.add(offset=at, size_bytes=frame.nbytes)
         if device is not None and wanted:
             device.wait()
-        return lent
+        return in_leases
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> tuple[int, Lease | None] | None:
         """Returns where a frame lies in the slab, if it lies in an input or in a lease there.

@@ -17,7 +17,7 @@ from millrace.executor._device_memory import DeviceMemory
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, shortened
 from millrace.executor._inputs import Inputs
 from millrace.executor._link import Slab
-from millrace.executor._memory import DeviceLock, NoLease, give_back, holders, is_out_of_memory
+from millrace.executor._memory import DeviceLock, NoLease, describe_memory, free_caches, is_out_of_memory
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
 from millrace.executor._results import Results
@@ -107,8 +107,8 @@ class Runner:
                         raise
                     first = str(e)
                     if memory.torch is not None:
-                        memory.torch.leave(for_good=True)
-                    give_back(e)
+                        memory.torch.end(drop_pool=True)
+                    free_caches(e)
                 else:
                     first = ""
                 if first:
@@ -117,7 +117,7 @@ class Runner:
             finally:
                 self._stopping.end()
                 if memory is not None and memory.torch is not None:
-                    memory.torch.leave()
+                    memory.torch.end()
         except Refused as e:
             finished.error.reason, finished.error.message = e.reason, shortened(str(e))
         except NoRoom as e:
@@ -131,10 +131,10 @@ class Runner:
             describe(e, finished.error, __file__)
         if memory is not None and finished.HasField("error"):
             # Work that the failed run submitted to the GPU may still use its inputs and
-            # allocations: `trouble` waits for it.
-            if (lost := memory.device.trouble()) is not None:
+            # allocations: `error` waits for it.
+            if (lost := memory.device.error()) is not None:
                 self.unfit = f"the GPU is lost to this process: {lost}"
-            memory.keep_all()
+            memory.unmark_all()
         elif memory is not None:
             memory.arena.forget()
         if finished.HasField("error"):
@@ -156,14 +156,14 @@ class Runner:
         before = self.inputs.checksums(run) if self._checks else []
         if first:
             if self.memory is not None:
-                self.memory.lend()
+                self.memory.install_allocators()
         # The result is in a list so that no other reference to it exists. It is kept until the end
         # of torch's pool: objects that are made while it is destroyed must not reuse its memory
         # before.
         result = [self._call(call, given, finished)]
         self._results.store(run, result, finished)
         if self.memory is not None and self.memory.torch is not None:
-            self.memory.torch.leave()
+            self.memory.torch.end()
         if before and (changed := self.inputs.changed(run, before)):
             raise Refused(
                 "INPUT_CHANGED",
@@ -185,14 +185,14 @@ class Runner:
         leased from the slab, where the worker makes room by spilling. The same holds for torch if
         its allocator is pointed at the slab.
         """
-        device, arena, of_torch = memory.device, memory.arena, memory.torch
+        device, arena, torch_arena = memory.device, memory.arena, memory.torch
         device.driver.wait_for_all()
         arena.forget(all_of_it=True)
-        if of_torch is not None:
-            of_torch.give_back()
+        if torch_arena is not None:
+            torch_arena.release_all()
         # The first run has no result that could own these.
-        self._out.release(self.released() + self.taken())
-        alone = self._device_lock is None or self._device_lock.take()
+        self._out.release(self.released() + self.result_leases())
+        alone = self._device_lock is None or self._device_lock.lock_exclusively()
         cupy: Any = sys.modules.get("cupy")
         before: Any = cupy.cuda.get_allocator() if cupy is not None else None
         finished.Clear()
@@ -201,19 +201,19 @@ class Runner:
             arena.overflow, arena.refused = True, ""
             if cupy is not None:
                 cupy.cuda.set_allocator(arena.malloc)
-            if of_torch is not None:
+            if torch_arena is not None:
                 try:
-                    of_torch.lacked()
+                    torch_arena.lease_missed()
                 except NoLease as e:
                     arena.refused = str(e)
-                of_torch.begin()
+                torch_arena.begin()
             self._once(run, call, finished, first=False)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
             how = "alone on the GPU" if alone else "while others were still using the GPU"
-            slab = f"; the slab could not lend any: {arena.refused}" if arena.refused else ""
-            found = holders(device, of_torch.in_slab() if of_torch is not None else 0)
+            slab = f"; the slab had no room for what was missing: {arena.refused}" if arena.refused else ""
+            found = describe_memory(device, torch_arena.in_slab() if torch_arena is not None else 0)
             text = f"out of memory on the GPU, twice, the second time {how}: {e}; {found}{slab}"
             if str(e) != first:
                 text += f"; the first time: {first}"
@@ -252,7 +252,7 @@ class Runner:
             finished.Clear()
             finished.task_id, finished.attempt = run.task_id, run.attempt
             finished.error.reason = "OUT_OF_MEMORY"
-            finished.error.message = f"an input of {run.key} is still looked at after its run, and cannot be kept: {e}"
+            finished.error.message = f"an input of {run.key} is still in use after its run, and cannot be kept: {e}"
             self.unfit = f"something in this process still reads memory that was lent to it: {e}"
 
     def end(self) -> None:
@@ -273,9 +273,9 @@ class Runner:
             out += self.memory.released()
         return out
 
-    def taken(self) -> list[int]:
-        """See `DeviceMemory.taken`."""
-        return [] if self.memory is None else self.memory.taken()
+    def result_leases(self) -> list[int]:
+        """See `DeviceMemory.result_leases`."""
+        return [] if self.memory is None else self.memory.result_leases()
 
     def _release_unused(self) -> None:
         """Releases unused memory in the middle of a run that waits for memory. Without this,
@@ -286,7 +286,7 @@ class Runner:
             return
         memory.arena.forget(all_of_it=True)
         if memory.torch is not None:
-            memory.torch.drop_idle()
+            memory.torch.release_idle()
         self._due = self.released()
         if self._due:
             memory.device.driver.wait_for_all()

@@ -151,29 +151,29 @@ class TorchArena:
         # back.
         self._leases: dict[int, Lease] = {}
         self._leaving: dict[int, Lease] = {}
-        self._held = self._asked = 0
+        self._leased_bytes = self._requested_bytes = 0
         # Bytes of _leaving.
-        self._kept_back = 0
+        self._leaving_bytes = 0
         self._released: list[int] = []
         # Request numbers of leases that now belong to results.
-        self._taken: list[int] = []
+        self._for_results: list[int] = []
         # Number of leases by size that left with results since the last `settle`. They are to be
         # replaced.
-        self._parted: Counter[int] = Counter()
+        self._to_replace: Counter[int] = Counter()
         # The allocation counter at the beginning of each of the last runs, including the current
         # one.
         self._began: deque[int] = deque([0], maxlen=_UNUSED)
         # Bytes in use between runs above which torch is told to empty its cache, to find out
         # whether it has just not given them back.
-        self._many = 2 * limit
+        self._cache_limit = 2 * limit
         # Pools that tasks made. Torch ends the process if a pool is destroyed while any pool is
         # begun, for instance ours. So they are kept alive until the run is over.
-        self._others: list[Any] = []
+        self._task_pools: list[Any] = []
 
     # ---- before and after runs -------------------------------------------------------------------
 
     def begin(self, *, first: bool = False) -> None:
-        """Directs torch's allocations to the pool until `leave`, if the process uses torch on the
+        """Directs torch's allocations to the pool until `end`, if the process uses torch on the
         GPU or, with `first`, is about to."""
         torch: Any = sys.modules.get("torch")
         cuda: Any = getattr(torch, "cuda", None)
@@ -202,9 +202,9 @@ class TorchArena:
         self._warned = True
         return f"--executor-arena-for torch: it keeps its own memory, and its results are copied: {self.unsuitable}"
 
-    def leave(self, *, for_good: bool = False) -> None:
-        """Ends the use of the pool after a task: torch allocates elsewhere again. `for_good`: the
-        pool is dropped, too."""
+    def end(self, *, drop_pool: bool = False) -> None:
+        """Ends the use of the pool after a task: torch allocates elsewhere again. With `drop_pool`,
+        later runs get another pool."""
         if self._routed:
             torch: Any = sys.modules["torch"]
             self._routed = False
@@ -214,37 +214,37 @@ class TorchArena:
                 pass
             while self._pool.use_count() > 1:
                 torch._C._cuda_releasePool(0, self._pool.id)
-        if for_good:
+        if drop_pool:
             self._pool = None
 
     def settle(self) -> None:
         """Prepares for the next run: processes the blocks that the last run does not hold any more,
-        and requests those that it lacked. REQUIRES: `leave` was called, no submitted GPU work of
+        and requests those that it lacked. REQUIRES: `end` was called, no submitted GPU work of
         the run is still running, and its result was stored."""
         if self._segments is None:
             return
         state = self._segments.state()
-        if self._others:
-            self._others = _held_elsewhere(self._others)
-        if state.missed or state.left or self._parted:
-            self._exchange()
+        if self._task_pools:
+            self._task_pools = _held_elsewhere(self._task_pools)
+        if state.missed or state.left or self._to_replace:
+            self._request_blocks()
         if state.driver_idle:
             self._segments.trim(self._began[0])
         self._began.append(state.handed_out)
 
-    def _exchange(self) -> None:
+    def _request_blocks(self) -> None:
         """Requests blocks to replace those that left or were missing."""
         assert self._segments is not None
         # Dropping the pool makes torch give its segments back. In other cases torch keeps the pool,
         # with its cached segments, for the next run.
         self._pool = None
-        self._look_after()
-        lacked = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
-        lacked += self._parted
-        self._parted.clear()
+        self._limit_cache()
+        missing = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
+        missing += self._to_replace
+        self._to_replace.clear()
         with self._lock:
             self._collect()
-            wanted = [size for size in lacked.elements() if self._make_room(size)]
+            wanted = [size for size in missing.elements() if self._make_room(size)]
         for size in wanted:
             self._lease_later(size, functools.partial(self._arrived, size))
 
@@ -253,43 +253,43 @@ class TorchArena:
         assert self._segments is not None
         for at in self._segments.left():
             lease = self._leaving.pop(at)
-            self._kept_back -= lease.size
+            self._leaving_bytes -= lease.size
             self._released.append(lease.request)
 
-    def _look_after(self) -> None:
+    def _limit_cache(self) -> None:
         """Empties torch's cache if torch seems to use much memory: tensors may outlive the pool of
         their run, and torch gives their segments back only when told to."""
         assert self._segments is not None
         state = self._segments.state()
-        if state.slab + state.driver > self._many:
+        if state.slab + state.driver > self._cache_limit:
             sys.modules["torch"].cuda.empty_cache()
             state = self._segments.state()
-            self._many = 2 * (state.slab + state.driver + self._limit)
+            self._cache_limit = 2 * (state.slab + state.driver + self._limit)
 
     def _make_room(self, size: int) -> bool:
         """Reserves room under the limit for another block, and drops old blocks that the last run
         did not use if necessary. False if there is no room. REQUIRES: the lock."""
         assert self._segments is not None
-        while self._held + self._kept_back + self._asked + size > self._limit:
+        while self._leased_bytes + self._leaving_bytes + self._requested_bytes + size > self._limit:
             if size > self._limit:
                 return False
             at = self._segments.oldest(self._began[-1] + 1)
             if not at:
                 return False
             self._drop(at)
-        self._asked += size
+        self._requested_bytes += size
         return True
 
     def _drop(self, at: int) -> None:
         lease = self._leases.pop(at)
-        self._held -= lease.size
+        self._leased_bytes -= lease.size
         self._released.append(lease.request)
 
     def _arrived(self, size: int, lease: Lease | None) -> None:
         """Handles the answer to a requested lease; None: there is no room. Runs in the reader
         thread."""
         with self._lock:
-            self._asked -= size
+            self._requested_bytes -= size
         if lease is not None:
             self._add(lease)
 
@@ -299,11 +299,11 @@ class TorchArena:
         with self._lock:
             if self._segments.add(at, lease.size):
                 self._leases[at] = lease
-                self._held += lease.size
+                self._leased_bytes += lease.size
             else:
                 self._released.append(lease.request)
 
-    def lacked(self) -> None:
+    def lease_missed(self) -> None:
         """Leases the blocks that the last run failed to get after it found no memory on the GPU.
         The worker may have to spill to provide them. Raises NoLease if there is no room."""
         if self._segments is None:
@@ -311,8 +311,8 @@ class TorchArena:
         for size in [size for size, failed in self._segments.missed() if failed]:
             self._add(self._lease(rounded(size)))
 
-    def give_back(self) -> None:
-        """Releases everything that torch does not use. REQUIRES: `leave` was called, and no
+    def release_all(self) -> None:
+        """Releases everything that torch does not use. REQUIRES: `end` was called, and no
         submitted GPU work is still running."""
         if self._segments is None:
             return
@@ -324,9 +324,9 @@ class TorchArena:
         self._segments.trim()
         with self._lock:
             self._collect()
-        self.drop_idle()
+        self.release_idle()
 
-    def drop_idle(self) -> None:
+    def release_idle(self) -> None:
         """Releases only the blocks that torch has given back already; may be called in the middle
         of a run. Leaving blocks are spared, because a result may be about to be copied from them.
         REQUIRES: before these leases are released, all work submitted so far is done."""
@@ -344,54 +344,54 @@ class TorchArena:
         with self._lock:
             for start, lease in self._leases.items():
                 if start <= at and at + nbytes <= start + lease.size:
-                    lease.given = lease.given or 2 * nbytes >= lease.size
-                    return lease if lease.given else None
+                    lease.for_result = lease.for_result or 2 * nbytes >= lease.size
+                    return lease if lease.for_result else None
         return None
 
-    def let_go(self) -> None:
+    def withdraw_results(self) -> None:
         """Withdraws the leases that results lie in from torch. Torch gives back all segments of the
         pool in which no tensor lies. The other leases leave later, when no tensor lies in them.
-        REQUIRES: `leave` was called, and no submitted GPU work is still running."""
+        REQUIRES: `end` was called, and no submitted GPU work is still running."""
         if self._segments is None:
             return
         with self._lock:
-            given = {at: lease for at, lease in self._leases.items() if lease.given}
-        if not given:
+            marked = {at: lease for at, lease in self._leases.items() if lease.for_result}
+        if not marked:
             return
         self._pool = None
         with self._lock:
-            for at, lease in given.items():
+            for at, lease in marked.items():
                 del self._leases[at]
-                self._held -= lease.size
-                self._parted[lease.size] += 1
+                self._leased_bytes -= lease.size
+                self._to_replace[lease.size] += 1
                 if self._segments.leave(at):
-                    self._taken.append(lease.request)
+                    self._for_results.append(lease.request)
                 else:
                     self._leaving[at] = lease
-                    self._kept_back += lease.size
+                    self._leaving_bytes += lease.size
 
-    def left(self, lease: Lease) -> bool:
+    def unused(self, lease: Lease) -> bool:
         """Returns whether torch has nothing in that memory any more and does not get it again."""
         with self._lock:
             at = self._base + lease.offset
             return at not in self._leases and at not in self._leaving
 
-    def keep_all(self) -> None:
-        """Unmarks all leases that were to leave with a result: the result is not stored there."""
+    def unmark_all(self) -> None:
+        """Unmarks all leases that were marked for a result: the result is not stored there."""
         with self._lock:
             for lease in self._leases.values():
-                lease.given = False
+                lease.for_result = False
 
-    def taken(self) -> list[int]:
+    def result_leases(self) -> list[int]:
         """Returns the leases that now belong to results. REQUIRES: they are released in the message
         that reports the result, or there is no result."""
         with self._lock:
-            out, self._taken = self._taken, []
+            out, self._for_results = self._for_results, []
             return out
 
     def released(self) -> list[int]:
-        """Returns the leases to be released now, without those of `taken`. REQUIRES: no submitted
-        GPU work is still running."""
+        """Returns the leases to be released now, without those of `result_leases`. REQUIRES: no
+        submitted GPU work is still running."""
         with self._lock:
             out, self._released = self._released, []
             return out
@@ -420,7 +420,7 @@ class TorchArena:
         try:
             self._try(torch)
         finally:
-            self.leave(for_good=True)
+            self.end(drop_pool=True)
         segments.missed()
         self._segments = segments
 
@@ -428,7 +428,7 @@ class TorchArena:
         @functools.wraps(init)
         def wrapped(pool: Any, *args: Any, **kwargs: Any) -> None:
             if not any(a is self._allocator for a in args):
-                self._others.append(pool)  # before init: the task may be stopped at any point
+                self._task_pools.append(pool)  # before init: the task may be stopped at any point
             init(pool, *args, **kwargs)
 
         return wrapped
