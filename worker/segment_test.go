@@ -138,7 +138,7 @@ func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
 	}
 	// Borrowed memory cannot become a part of a result.
 	b.on(3, opAlias, in)
-	if e := b.Report(3).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "only lent") {
+	if e := b.Report(3).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "only leased") {
 		t.Errorf("got %v", e)
 	}
 	b.Until("no copy", func() bool { return len(b.Objects) == 0 })
