@@ -96,10 +96,10 @@ type (
 	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.
 	InputAway struct{ Ref Ref }
-	// NotLent: an attempt was handed to a slot and has not begun, because an input that it was to
-	// read at a peer (so that Assigned left it out) cannot be read there. The attempt is admitted
-	// anew, and the answer lists that input.
-	NotLent struct{ Ref Ref }
+	// InPlaceFailed: an attempt was handed to a slot and has not begun, because an input that it
+	// was to read in the memory of a peer (so that Assigned left it out) cannot be read there. The
+	// attempt is admitted anew, and the answer lists that input.
+	InPlaceFailed struct{ Ref Ref }
 	// ReserveFailed: the requested memory cannot be granted.
 	ReserveFailed struct {
 		Reservation ReservationID
@@ -186,7 +186,7 @@ func (ReserveFailed) event()  {}
 func (Loaded) event()         {}
 func (InputLost) event()      {}
 func (InputAway) event()      {}
-func (NotLent) event()        {}
+func (InPlaceFailed) event()  {}
 func (InputFetched) event()   {}
 func (FetchFailed) event()    {}
 func (FetchEnded) event()     {}

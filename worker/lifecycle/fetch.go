@@ -176,8 +176,8 @@ func (m *Machine) onInputAway(now time.Time, e InputAway) {
 	m.bringIn(a)
 }
 
-// onNotLent puts an attempt back into its state before admission, and admits it anew.
-func (m *Machine) onNotLent(now time.Time, e NotLent) {
+// onInPlaceFailed puts an attempt back into its state before admission, and admits it anew.
+func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
 	a := m.attempts[e.Ref]
 	if a == nil || a.state != Running || m.notBegun(now, a) {
 		return

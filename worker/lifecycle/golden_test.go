@@ -20,7 +20,8 @@ import (
 //	pre-assign t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
 //	    then assign t2/a1 admitted ...
 //	made t8/a2 | never-made t8/a2
-//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | not-lent t1/a1 | refused 1
+//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
+//	in-place-failed t1/a1
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
@@ -128,8 +129,8 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 		return lifecycle.InputLost{Ref: ref(t, arg(1)), Object: object(t, arg(2))}
 	case "away":
 		return lifecycle.InputAway{Ref: ref(t, arg(1))}
-	case "not-lent":
-		return lifecycle.NotLent{Ref: ref(t, arg(1))}
+	case "in-place-failed":
+		return lifecycle.InPlaceFailed{Ref: ref(t, arg(1))}
 	case "refused":
 		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
 	case "fetched":

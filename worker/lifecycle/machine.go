@@ -243,8 +243,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onInputLost(now, e)
 	case InputAway:
 		m.onInputAway(now, e)
-	case NotLent:
-		m.onNotLent(now, e)
+	case InPlaceFailed:
+		m.onInPlaceFailed(now, e)
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:
@@ -301,8 +301,7 @@ func (m *Machine) assigned(e *Assigned) {
 	a.rank, a.slots, a.resources = e.Rank, min(max(int(e.Slots), 1), m.config.Slots), e.Resources
 	a.runner, a.estimate = e.Runner, e.Estimate
 	var bytes []uint64
-	var fresh []*wanted
-	lost := false
+	var fresh, lost []*wanted
 	for i := range e.Inputs {
 		in := &e.Inputs[i]
 		if in.Pinned {
@@ -324,7 +323,9 @@ func (m *Machine) assigned(e *Assigned) {
 			m.wanted[in.Object] = w
 			fresh = append(fresh, w)
 			bytes = append(bytes, in.Bytes+fetchSlackBytes)
-			lost = lost || len(w.holders) == 0
+			if len(w.holders) == 0 {
+				lost = append(lost, w)
+			}
 		} else {
 			w.learn(in.Holders, m.config.Self)
 			w.downstream = w.downstream || in.Downstream
@@ -334,13 +335,8 @@ func (m *Machine) assigned(e *Assigned) {
 			a.missing = append(a.missing, w)
 		}
 	}
-	if lost {
-		for _, w := range fresh {
-			if len(w.holders) == 0 {
-				m.unreachable(w)
-				break
-			}
-		}
+	if len(lost) > 0 {
+		m.unreachable(lost...)
 		return
 	}
 	if e.OutputBytes >= m.config.ReserveBytes {

@@ -317,7 +317,7 @@ func (w *world) answer(t *rapid.T) bool {
 			case 4:
 				w.step(lifecycle.InputAway{Ref: r})
 			case 5:
-				w.step(lifecycle.NotLent{Ref: r})
+				w.step(lifecycle.InPlaceFailed{Ref: r})
 			case 1:
 				w.step(lifecycle.NoRoom{Ref: r, Bytes: []uint64{1}})
 			case 2:

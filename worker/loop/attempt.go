@@ -519,7 +519,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		a.inputs[i] = device.Input{Header: header, Frames: o.Frames}
 	}
 	if !w.lendInputs(a) {
-		return lifecycle.NotLent{Ref: e.Ref}
+		return lifecycle.InPlaceFailed{Ref: e.Ref}
 	}
 	a.slot = e.Slot
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond

@@ -326,7 +326,7 @@ func TestInputsAreReadInPlace(t *testing.T) {
 }
 
 // An object for which no lease is granted is fetched, and the failed first try leaves no trace.
-func TestInputsThatAreNotLentAreFetched(t *testing.T) {
+func TestInputsThatCannotBeReadInPlaceAreFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	s.Assign(checksumOf(1001, 1))
 	want := value(t, s.Report(1001))
