@@ -155,7 +155,15 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "keep", "retire", "restart", "worker", "forgotten"}
+// effectNames are the names of effects in the trace.
+var effectNames = map[sched.EffectKind]string{
+	sched.EffectAssign: "assign", sched.EffectRetract: "retract", sched.EffectCancel: "cancel", sched.EffectRelease: "release",
+	sched.EffectNotify: "notify", sched.EffectClientExpired: "client-expired", sched.EffectGraphChanged: "graph-changed",
+	sched.EffectGraphRemoved: "graph-removed", sched.EffectFunctionUnused: "function-unused", sched.EffectRescue: "rescue",
+	sched.EffectUnmap: "unmap", sched.EffectAccept: "accept", sched.EffectDrained: "drained", sched.EffectKeep: "keep",
+	sched.EffectRetire: "retire", sched.EffectRestart: "restart", sched.EffectWorkerChanged: "worker-changed",
+	sched.EffectRebalanceEnded: "rebalance-ended", sched.EffectTaskForgotten: "forgotten",
+}
 
 // carryOut carries out the effects of a step.
 func (s *server) carryOut() {
@@ -185,7 +193,7 @@ func (s *server) carryOut() {
 			s.forgetClient(e.Client)
 		case sched.EffectGraphChanged:
 			s.graphChanged(e.Graph)
-		case sched.EffectGraphRemoved:
+		case sched.EffectGraphRemoved, sched.EffectRebalanceEnded:
 		case sched.EffectFunctionUnused:
 			delete(s.functions, e.Function)
 		case sched.EffectRescue:
