@@ -13,10 +13,17 @@ import (
 // pair starts two workers that know each other. looks is the spin limit (Config.SpinTime).
 func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	t.Helper()
+	return pairWith(t, func(c *worker.Config) { c.SpinTime = looks })
+}
+
+// pairWith is pair with other settings, which change makes.
+func pairWith(t *testing.T, change func(c *worker.Config)) (a, b *running) {
+	t.Helper()
 	s := workertest.NewScheduler(t)
 	with := func(name string) func(c *worker.Config) {
 		return func(c *worker.Config) {
-			c.Name, c.Token, c.AcceptTokens, c.SpinTime = name, "secret", []string{"secret"}, looks
+			c.Name, c.Token, c.AcceptTokens = name, "secret", []string{"secret"}
+			change(c)
 		}
 	}
 	a, b = start(t, s, with("host-0")), start(t, s, with("host-1"))
@@ -110,10 +117,27 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 	b.Report(16)
 }
 
+// On a slow machine, an assignment may reach the maker long after its reader has subscribed. The
+// reader's wait is a setting; tests wait as long as for any other event.
+func TestReaderWaitsForALateAssignment(t *testing.T) {
+	a, b := pair(t, time.Millisecond)
+	b.Assign(noop(2, pending(1, a.ID)))
+	// Subscriptions are checked before each of the worker's heartbeats, and the default wait is
+	// over before the fourth one.
+	for range 4 {
+		a.Stats = nil
+		a.Until("a heartbeat", func() bool { return a.Stats != nil })
+	}
+	a.Assign(noop(1))
+	if r := b.Report(2); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		t.Errorf("got %v", r)
+	}
+}
+
 // A maker that cannot be reached, or that does not know the task, fails no task:
 // the attempt is returned to the scheduler with the outcome that its input is unreachable.
 func TestInputsWithoutNotificationAreReturned(t *testing.T) {
-	a, b := pair(t, time.Millisecond)
+	a, b := pairWith(t, func(c *worker.Config) { c.SpinTime, c.SubscriptionWait = time.Millisecond, shortWait })
 	check := func(r *workerv1.TaskReport, input uint64, at uint32) {
 		t.Helper()
 		u := r.GetUnreachable()

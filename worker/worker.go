@@ -148,6 +148,10 @@ type Config struct {
 	// BorrowWait is the longest time that a task waits for peers to lend inputs that it could also
 	// fetch. Default 2 s.
 	BorrowWait time.Duration
+	// SubscriptionWait limits two waits for the result of a task of a peer that is not assigned yet
+	// or not made yet: that of the reader for a connection to the peer, and that of the peer for
+	// the assignment of the task. Then the reader's task is returned to the scheduler. Default 2 s.
+	SubscriptionWait time.Duration
 	// SpinTime is the longest time that an execution slot or a notification reader busy-polls
 	// before it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no
 	// polling. Negative: no polling.
@@ -403,12 +407,13 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			}
 			return streams.DialNotify(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
-		Spin:      spinTime,
-		Completed: func(completions []notify.Completion) { w.Completed(completions) },
-		Requested: func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
-		Handle:    func() { w.Handle() },
-		Left:      func(r *notify.Subscriber) { w.Left(r) },
-		Log:       c.Log,
+		DialTimeout: c.SubscriptionWait,
+		Spin:        spinTime,
+		Completed:   func(completions []notify.Completion) { w.Completed(completions) },
+		Requested:   func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
+		Handle:      func() { w.Handle() },
+		Left:        func(r *notify.Subscriber) { w.Left(r) },
+		Log:         c.Log,
 	})
 	defer notifier.Close()
 	data.Notify, registration.Notifies = notifier.Serve, true
@@ -430,7 +435,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			out += oneSided.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SpinTime: spinTime, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})

@@ -68,7 +68,7 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), LocalDirectory: t.TempDir(),
 		// Under the race detector, a loaded machine can stop for seconds.
-		MemoryWait: workertest.EventTimeout, StallTimeout: workertest.EventTimeout, BorrowWait: workertest.EventTimeout, StopGrace: workertest.EventTimeout,
+		MemoryWait: workertest.EventTimeout, StallTimeout: workertest.EventTimeout, BorrowWait: workertest.EventTimeout, SubscriptionWait: workertest.EventTimeout, StopGrace: workertest.EventTimeout,
 	}
 	if change != nil {
 		change(&c)

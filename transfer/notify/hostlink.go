@@ -157,7 +157,7 @@ func (n *Notifier) removeLink(link *hostLink) {
 // offerRings creates rings for an accepted connection and passes them to the peer. If they cannot
 // be created, the socket is used alone.
 func offerRings(conn *net.UnixConn) (*ring.End, error) {
-	if err := conn.SetWriteDeadline(time.Now().Add(dialTimeout)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(offerTimeout)); err != nil {
 		return nil, err
 	}
 	file, err := ring.Make()
@@ -181,8 +181,8 @@ func offerRings(conn *net.UnixConn) (*ring.End, error) {
 }
 
 // acceptRings receives the peer's offer. It returns nil if the socket is used alone.
-func acceptRings(conn *net.UnixConn) (*ring.End, error) {
-	if err := conn.SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
+func acceptRings(conn *net.UnixConn, timeout time.Duration) (*ring.End, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, err
 	}
 	var kind [1]byte

@@ -63,7 +63,8 @@ const (
 	// A subscriber with more than maxUnread unsent bytes is disconnected.
 	maxUnread = 16 << 20
 
-	dialTimeout  = 2 * time.Second
+	// offerTimeout limits the offer of rings to a subscriber.
+	offerTimeout = 2 * time.Second
 	writeTimeout = 10 * time.Second
 )
 
@@ -90,6 +91,8 @@ type Request struct {
 type Config struct {
 	// Dial opens a connection to a peer's serving side.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// DialTimeout limits Dial, and then the wait for the peer's first message. Default 2 s.
+	DialTimeout time.Duration
 	// Completed receives notifications in batches. Each subscribed object comes once, unless the
 	// subscription was cancelled before.
 	Completed func([]Completion)
@@ -128,6 +131,9 @@ type Notifier struct {
 
 // New returns a Notifier without connections.
 func New(c Config) *Notifier {
+	if c.DialTimeout <= 0 {
+		c.DialTimeout = 2 * time.Second
+	}
 	n := &Notifier{config: c, publishers: make(map[string]*publisher), subscribers: make(map[*Subscriber]struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
@@ -208,7 +214,7 @@ func (n *Notifier) publisher(address string) *publisher {
 
 // follow dials a peer and serves the connection until it ends.
 func (n *Notifier) follow(address string, p *publisher) {
-	dialling, cancel := context.WithTimeout(n.ctx, dialTimeout)
+	dialling, cancel := context.WithTimeout(n.ctx, n.config.DialTimeout)
 	conn, err := n.config.Dial(dialling, address)
 	cancel()
 	var link *hostLink
@@ -249,7 +255,7 @@ func (n *Notifier) guarded(what string, do func()) {
 func (n *Notifier) openPublisher(p *publisher, conn net.Conn) (link *hostLink, err error) {
 	var end *ring.End
 	if c, within := conn.(*net.UnixConn); within {
-		if end, err = acceptRings(c); err != nil {
+		if end, err = acceptRings(c, n.config.DialTimeout); err != nil {
 			return nil, err
 		}
 	}

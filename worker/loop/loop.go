@@ -90,6 +90,10 @@ type Config struct {
 	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
 	// 2 s.
 	BorrowWait time.Duration
+	// SubscriptionWait is how long the subscription of a peer is kept while its attempt is unknown
+	// here: the assignment may still be on its way. After that the peer is told that the object
+	// will not be made here. Default 2 s.
+	SubscriptionWait time.Duration
 	// SpinTime is the spin limit of native slots: the longest time that a slot without work polls
 	// for more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
 	// blocks at once.
@@ -239,6 +243,9 @@ func New(c Config) *Worker {
 	}
 	if c.BorrowWait <= 0 {
 		c.BorrowWait = 2 * time.Second
+	}
+	if c.SubscriptionWait <= 0 {
+		c.SubscriptionWait = 2 * time.Second
 	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()

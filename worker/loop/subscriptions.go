@@ -12,11 +12,6 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// knownAfter is how long the request of a subscriber is kept while its attempt is unknown here: the
-// assignment may still be on its way. After that the subscriber is told that the object will not be
-// made here.
-const knownAfter = 2 * time.Second
-
 // subscriptions is the owner's record of completion notifications between workers: subscriptions of
 // this worker at peers, and of peers here.
 type subscriptions struct {
@@ -157,7 +152,7 @@ func (w *Worker) publish(r *workerv1.TaskReport) {
 }
 
 // expireSubscribers answers "unavailable" to subscribers whose attempt has been unknown here for
-// longer than knownAfter.
+// longer than Config.SubscriptionWait.
 func (w *Worker) expireSubscribers(now time.Time) {
 	// order-free: each subscriber is answered independently.
 	for id, subscribers := range w.subscriptions.subscribers {
@@ -165,7 +160,7 @@ func (w *Worker) expireSubscribers(now time.Time) {
 			continue
 		}
 		for _, x := range subscribers {
-			if now.Sub(x.since) > knownAfter {
+			if now.Sub(x.since) > w.config.SubscriptionWait {
 				w.subscriptions.drop(id, x.Subscriber)
 				w.config.Notifier.Publish(x.Subscriber, notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Unavailable: true})
 			}
