@@ -26,3 +26,16 @@ func (p *Path) Look(ctx context.Context, at transfer.Peer, refs []transfer.Ref, 
 	}
 	return nil
 }
+
+// Tables is the number of tables for gathers.
+const Tables = tables
+
+// TakeTable takes a table for a gather, and returns the function that gives it back; nil: none is
+// free.
+func (p *Path) TakeTable() (give func()) {
+	slot := p.gather.take()
+	if slot < 0 {
+		return nil
+	}
+	return func() { p.gather.give(slot) }
+}

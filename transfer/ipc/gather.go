@@ -18,8 +18,8 @@ import (
 var cubins embed.FS
 
 const (
-	// threads is the size of a block. With four loads of 16 bytes in flight in each thread they
-	// saturate the link.
+	// threads is the size of a block. With the two loads of 16 bytes that each thread has
+	// outstanding (flight in gather.cu), the blocks saturate the link.
 	threads = 512
 	// A block copies one row at a time. Longer ranges are cut into rows of minRow to maxRow bytes:
 	// into short ones if there are few bytes, so that these still occupy many blocks, and otherwise
@@ -121,12 +121,6 @@ func (g *gather) take() int {
 	slot := g.free[n-1]
 	g.free = g.free[:n-1]
 	return slot
-}
-
-func (g *gather) full() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.free) == 0
 }
 
 func (g *gather) give(slot int) {

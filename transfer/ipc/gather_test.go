@@ -5,6 +5,7 @@ package ipc_test
 import (
 	"bytes"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/transfer"
@@ -108,5 +109,57 @@ func TestGPUGatherUsesFewBlocksBesideTasks(t *testing.T) {
 	}
 	if at := r.path.Transport("nobody:1"); at != "" {
 		t.Errorf("that of an unknown peer as %q", at)
+	}
+}
+
+// TestAProofKeepsItsTable: other fetches take every table that the proof of a link gives back
+// between its reads.
+func TestAProofKeepsItsTable(t *testing.T) {
+	if fake == nil {
+		return // on a real device the other takes nothing in time
+	}
+	h, _ := newHeld(t, 64<<20)
+	objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
+	peer := lend(t, objects)
+	var r *reader
+	var once sync.Once
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	takeAll := func(others chan<- struct{}) {
+		defer close(stopped)
+		var taken []func()
+		for {
+			select {
+			case <-stop:
+				for _, give := range taken {
+					give()
+				}
+				return
+			default:
+			}
+			if give := r.path.TakeTable(); give != nil {
+				if taken = append(taken, give); len(taken) == ipc.Tables-1 {
+					close(others)
+				}
+			}
+		}
+	}
+	r = newReader(t, 64<<20, func(c *ipc.Config) {
+		c.Computing = func() bool { // called by each launch, which has a table
+			once.Do(func() {
+				others := make(chan struct{})
+				go takeAll(others)
+				<-others
+			})
+			return false
+		}
+	})
+	link, err := r.path.Connect(t.Context(), peer)
+	close(stop)
+	<-stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.GatherBytesPerSecond == 0 {
+		t.Errorf("no gather: %q", link.Why)
 	}
 }

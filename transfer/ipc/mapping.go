@@ -236,13 +236,12 @@ func (m *mapping) prove() error {
 	}
 	cq, n := m.queue, min(proofBytes, m.export.SizeBytes)
 	to := scratch.Pointer(0, n)
-	timed := func(rows []row, bytes uint64, gathers bool) (time.Duration, error) {
+	// slot is that of a gather, or -1 for the copy engine.
+	timed := func(rows []row, bytes uint64, slot int) (time.Duration, error) {
 		began := time.Now()
-		p := &post{pieces: []piece{{rows: rows}}, bytes: bytes, slot: -1, place: m.places[small][0]}
+		p := &post{pieces: []piece{{rows: rows}}, bytes: bytes, slot: slot, place: m.places[small][0]}
 		var err error
-		if gathers {
-			p.slot = m.path.gather.take()
-			defer m.path.gather.give(p.slot)
+		if slot >= 0 {
 			err = m.path.gather.launch(p.stream, p)
 		} else {
 			err = p.stream.Copy(copies(nil, p.pieces, cq.copy), m.events[0])
@@ -250,9 +249,9 @@ func (m *mapping) prove() error {
 		err = errors.Join(err, p.stream.Sync())
 		return time.Since(began), err
 	}
-	measure := func(rows []row, bytes uint64, gathers bool) (best time.Duration, err error) {
+	measure := func(rows []row, bytes uint64, slot int) (best time.Duration, err error) {
 		for i := range proofs {
-			took, err := timed(rows, bytes, gathers)
+			took, err := timed(rows, bytes, slot)
 			if err != nil {
 				return 0, err
 			}
@@ -262,24 +261,30 @@ func (m *mapping) prove() error {
 		}
 		return best, nil
 	}
-	tiny, err := measure([]row{{to, m.base, memory.HeaderBytes}}, memory.HeaderBytes, false)
+	tiny, err := measure([]row{{to, m.base, memory.HeaderBytes}}, memory.HeaderBytes, -1)
 	if err != nil {
 		return fmt.Errorf("ipc: first read: %w", err)
 	}
-	large, err := measure([]row{{to, m.base, n}}, n, false)
+	large, err := measure([]row{{to, m.base, n}}, n, -1)
 	if err != nil {
 		return fmt.Errorf("ipc: timed read: %w", err)
 	}
 	m.proof = Link{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
-	if m.peer == nil || m.path.gather == nil || m.path.gather.full() {
+	if m.peer == nil || m.path.gather == nil {
 		m.proof.Why = m.path.noGather
 		return nil
 	}
+	slot := m.path.gather.take()
+	if slot < 0 {
+		m.proof.Why = "all tables were in use when the link was proved"
+		return nil
+	}
+	defer m.path.gather.give(slot)
 	var rows []row
 	for at := uint64(0); at < n; at += maxRow {
 		rows = append(rows, row{to + at, m.base + at, min(maxRow, n-at)})
 	}
-	took, err := measure(rows, n, true)
+	took, err := measure(rows, n, slot)
 	if err != nil {
 		return fmt.Errorf("ipc: timed read by the gather kernel: %w", err)
 	}
