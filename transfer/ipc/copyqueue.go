@@ -255,7 +255,12 @@ func (c *copyQueue) floor(p *post) time.Duration {
 	if c.fastest == 0 {
 		return 0
 	}
-	return over(p.bytes, c.fastest)
+	return durationOf(p.bytes, c.fastest)
+}
+
+// durationOf returns how long bytes take at a rate in bytes per second.
+func durationOf(bytes uint64, rate float64) time.Duration {
+	return time.Duration(float64(bytes) / rate * float64(time.Second))
 }
 
 // toDevice submits a post. It returns an error only if the end of the post cannot be detected; an

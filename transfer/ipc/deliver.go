@@ -52,39 +52,39 @@ func (f *fetch) done(first, count int) {
 	}
 }
 
-// holding says for ended objects whether their leases were valid to the end. The objects under one
+// validity says for ended objects whether their leases were valid to the end. The objects under one
 // read guard share one answer.
-type holding struct {
+type validity struct {
 	guard bool
 	each  []bool
 }
 
 // held ends the leases of a batch, or checks the read guard.
-func (f *fetch) held(ended []span) holding {
+func (f *fetch) held(ended []span) validity {
 	if f.batch == nil {
-		return holding{guard: f.guard.Held()}
+		return validity{guard: f.guard.Held()}
 	}
 	list := f.list[:0]
 	for _, s := range ended {
 		list = f.span(list, s.first, s.count)
 	}
-	return holding{each: f.batch.End(list)}
+	return validity{each: f.batch.End(list)}
 }
 
 // one returns the answer for the nth remaining object.
-func (h holding) one(n int) bool {
-	if n < len(h.each) {
-		return h.each[n]
+func (v validity) one(n int) bool {
+	if n < len(v.each) {
+		return v.each[n]
 	}
-	return h.guard
+	return v.guard
 }
 
-func (h holding) all(s span) bool {
-	if h.each == nil {
-		return h.guard
+func (v validity) all(s span) bool {
+	if v.each == nil {
+		return v.guard
 	}
 	for i := range s.count {
-		if !h.one(i) {
+		if !v.one(i) {
 			return false
 		}
 	}
@@ -92,7 +92,7 @@ func (h holding) all(s span) bool {
 }
 
 // after returns the answers for the objects behind a span.
-func (h holding) after(s span) holding {
-	h.each = h.each[min(s.count, len(h.each)):]
-	return h
+func (v validity) after(s span) validity {
+	v.each = v.each[min(s.count, len(v.each)):]
+	return v
 }

@@ -91,16 +91,16 @@ func (g *group) end(p *piece, err error, now time.Time) {
 		g.over(span{p.object, p.count, p.bytes, err})
 		return
 	}
-	books := g.part(p.object)
-	if err != nil && books.err == nil {
-		books.err = err
+	o := g.part(p.object)
+	if err != nil && o.err == nil {
+		o.err = err
 	}
-	books.bytes += p.bytes
-	if f := g.forwarded[p.object]; f != nil && books.err == nil {
+	o.bytes += p.bytes
+	if f := g.forwarded[p.object]; f != nil && o.err == nil {
 		f.end(p.order)
 	}
-	if books.left--; books.left == 0 {
-		g.over(span{p.object, 1, books.bytes, books.err})
+	if o.left--; o.left == 0 {
+		g.over(span{p.object, 1, o.bytes, o.err})
 	}
 }
 
@@ -109,46 +109,4 @@ func (g *group) over(s span) {
 	if len(g.ended) == 1 {
 		g.notify()
 	}
-}
-
-// forward arranges that the progress of an object with the given pieces is reported.
-func (c *copyQueue) forward(g *group, object int, on forwarding, pieces []piece) {
-	if on.arrived == nil {
-		return
-	}
-	f := &progress{arrived: on.arrived, ends: make([]uint64, len(pieces)), over: make([]bool, len(pieces))}
-	at := uint64(0)
-	for i := range pieces {
-		at += pieces[i].bytes
-		f.ends[i], pieces[i].order = at, i
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g.forwarded == nil {
-		g.forwarded = make(map[int]*progress)
-	}
-	g.forwarded[object] = f
-}
-
-// progress tracks how many leading bytes of an object have arrived.
-type progress struct {
-	arrived func(bytes uint64)
-	// ends[i] is the end of piece i within the object, over[i] says whether it has arrived. The
-	// first next pieces have all arrived.
-	ends []uint64
-	over []bool
-	next int
-}
-
-// end registers an arrived piece, and reports the bytes that have arrived without a gap if they
-// grew.
-func (p *progress) end(order int) {
-	p.over[order] = true
-	if order != p.next {
-		return
-	}
-	for p.next < len(p.over) && p.over[p.next] {
-		p.next++
-	}
-	p.arrived(p.ends[p.next-1])
 }

@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// forwardBytes is the minimum size of an object that downstream workers can read while it
-	// arrives. Smaller ones arrive before such a read could begin.
-	forwardBytes = 32 << 20
 	// pipelineBytes is how much should have arrived at the peer before the next part is copied.
 	pipelineBytes = smallBytes
 	// appearWithin is how long a peer may take to begin: it got its order to fetch before this
@@ -108,20 +105,6 @@ func (p *Path) waitArriving(ctx context.Context, at transfer.Peer, r transfer.Re
 			preciseSleep(min(arrivalPoll+waited/8, arrivalIdle))
 		}
 	}
-}
-
-// forwarding is the callback for an object's progress, and the step in bytes for its calls.
-type forwarding struct {
-	arrived func(bytes uint64)
-	step    uint64
-}
-
-// forward asks a sink for the forwarding of an object. The result is empty if there is none.
-func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
-	if s := sink.Capabilities().Forward; s != nil && bytes >= forwardBytes {
-		f.arrived, f.step = s.Forward(index)
-	}
-	return f
 }
 
 // pipelinedCopy is the copying of one object while it arrives at the peer.

@@ -173,22 +173,22 @@ func (c *copyQueue) expected() time.Duration {
 			bytes += p.bytes
 		}
 	}
-	return start + over(bytes, rate)
+	return start + durationOf(bytes, rate)
 }
 
 // pause waits until the next query is worthwhile. It waits for a post of small frames if there is
 // one, as these take less time. REQUIRES: mu, which it releases while it waits.
 func (c *copyQueue) pause() {
-	few, many := c.queues[small].posted, c.queues[large].posted
+	smalls, larges := c.queues[small].posted, c.queues[large].posted
 	// A copy queue with unposted large pieces and room in the window waits for its egress token,
 	// and polls for it every tokenPoll.
-	waits := c.queues[large].len() > 0 && len(many) < window
+	waits := c.queues[large].len() > 0 && len(larges) < window
 	var post *post
 	switch {
-	case len(few) > 0:
-		post = few[0]
-	case len(many) > 0:
-		post = many[0]
+	case len(smalls) > 0:
+		post = smalls[0]
+	case len(larges) > 0:
+		post = larges[0]
 	}
 	if post == nil || post.unsure {
 		if waits || post != nil {
@@ -201,9 +201,9 @@ func (c *copyQueue) pause() {
 	// behind: another large post keeps the link busy after this one, and the next copy queue of the
 	// device may post only after this one has ended. So noticing the end a little late costs
 	// nothing.
-	behind := len(few) == 0 && len(many) == window
+	behind := len(smalls) == 0 && len(larges) == window
 	sleep, spin := post.waitTimes(c.now(), behind)
-	if waits || len(few) > 0 && len(many) > 0 {
+	if waits || len(smalls) > 0 && len(larges) > 0 {
 		sleep, spin = min(sleep, tokenPoll), min(spin, tokenPoll) // the other kind may end first
 	}
 	c.mu.Unlock()

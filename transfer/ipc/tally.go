@@ -2,23 +2,6 @@ package ipc
 
 import "time"
 
-// copyBytes is what the gather kernel reads in the time that each further copy takes the copy
-// engine: 3.3 µs, at 300 GB/s. A gather begins about twice that time later than a first copy.
-// Measured on H200s over NVLink.
-const copyBytes = 1 << 20
-
-// gathers reports whether small frames go by the gather kernel or by the copy engine. It is a fixed
-// rule. If measured rates decided, a method that was slow once, because of other work on the GPU,
-// would not be chosen again, and so would never be measured again.
-func gathers(copies int, bytes uint64) bool {
-	return copies > 1 && bytes+2*copyBytes < uint64(copies-1)*copyBytes
-}
-
-// over returns the time of bytes at a rate in bytes per second.
-func over(bytes uint64, rate float64) time.Duration {
-	return time.Duration(float64(bytes) / rate * float64(time.Second))
-}
-
 // The methods by which bytes are carried. inSteps are the pieces of a broadcast chain: these wait
 // for each other, so their time says nothing about the link.
 const (

@@ -67,7 +67,7 @@ func (d *done) submit(p *post) {
 	}
 	sway := d.sways[d.posts%len(d.sways)]
 	d.posts++
-	d.at = begins.Add(d.turn + over(p.bytes, d.rate*(1+sway)))
+	d.at = begins.Add(d.turn + durationOf(p.bytes, d.rate*(1+sway)))
 	d.free = d.at
 	if d.shared && d.last != nil && d.last != d && d.last.at.After(d.now) {
 		d.last.at = d.at.Add(-time.Microsecond)
@@ -140,7 +140,7 @@ func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 						took, awake = took+one, awake+spun
 					}
 					took, awake = took/counted, awake/counted
-					bare := k.base + over(bytes, rate)
+					bare := k.base + durationOf(bytes, rate)
 					most, busy := bare+bare/50+max(pollInterval, bare/pollShare)+slices.Max(late), spinFor+took/10
 					if bound > 0 && rate > bound/2 {
 						most, busy = bare+bare/25+10*time.Microsecond, 60*time.Microsecond+took/10
@@ -243,7 +243,7 @@ func TestGathersEndWhenTheyAreOver(t *testing.T) {
 		k := &link{now: time.Unix(1, 0), rate: rate, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: times(5), sways: []float64{0}, shared: true}
 		cq := k.copyQueue()
 		cq.gather, cq.fastest = &gather{free: []int{0, 1, 2, 3}}, fastestLink
-		bare := k.base + over(objects*bytes, rate)
+		bare := k.base + durationOf(objects*bytes, rate)
 		if took := k.gathered(t, cq, objects, bytes); took > bare+bare/10+10*time.Microsecond {
 			t.Errorf("%.0f GB/s: it took %v, the copies alone %v", rate/1e9, took, bare)
 		}
@@ -284,7 +284,7 @@ func TestWaitsAreToldBeforehand(t *testing.T) {
 	if told := wait(post(4 << 20)); len(told) != 1 || told[0] > 30*time.Microsecond {
 		t.Errorf("of a short copy it was told %v", told)
 	}
-	if copied, told := over(64<<20, k.rate), wait(post(64<<20)); told[0] < copied/2 || told[0] > 2*copied {
+	if copied, told := durationOf(64<<20, k.rate), wait(post(64<<20)); told[0] < copied/2 || told[0] > 2*copied {
 		t.Errorf("of a copy of %v it was told %v", copied, told)
 	}
 	k.rate /= 100
