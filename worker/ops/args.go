@@ -288,7 +288,7 @@ func (c *call) tensorOf(name string, value any) (*Tensor, error) {
 	if t == nil {
 		return nil, c.bad(name, "expected a tensor, got null")
 	}
-	if err := c.sound(t); err != nil {
+	if err := c.checkTensor(t); err != nil {
 		return nil, c.bad(name, "%v", err)
 	}
 	return t, nil
@@ -297,14 +297,14 @@ func (c *call) tensorOf(name string, value any) (*Tensor, error) {
 // tensorAt is tensorOf for one of several arguments. It builds the argument's name only for an
 // error.
 func (c *call) tensorAt(name string, i int, value any) (*Tensor, error) {
-	if t, ok := value.(*Tensor); ok && t != nil && c.sound(t) == nil {
+	if t, ok := value.(*Tensor); ok && t != nil && c.checkTensor(t) == nil {
 		return t, nil
 	}
 	return c.tensorOf(ordinal(name, i), value)
 }
 
-// sound returns an error if the tensor is not valid.
-func (c *call) sound(t *Tensor) error {
+// checkTensor returns an error if the tensor is not valid.
+func (c *call) checkTensor(t *Tensor) error {
 	if c.data {
 		return t.Check()
 	}

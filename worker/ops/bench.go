@@ -21,7 +21,7 @@ func benchOps() []*Op {
 			OpenDoc:     "any values",
 			Result:      "null",
 			Example:     Example{[]string{`{"key": "noop", "op": "bench.noop", "args": [1, "two"]}`}, "null"},
-			Blind:       true,
+			ReadsNoData: true,
 			plan: func(*call) (*Planned, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},
@@ -81,7 +81,7 @@ func benchOps() []*Op {
 		{
 			Name:      "bench.checksum",
 			Processor: true,
-			Once:      true,
+			ReadsOnce: true,
 			Doc:       "Hashes the bytes of a tensor, in C order.",
 			Details: "The hash is FNV-1a with 64-bit little-endian words in place of bytes. The last word is filled with zeros, " +
 				"and the number of bytes is a further word.",

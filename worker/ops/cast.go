@@ -172,9 +172,9 @@ func putScalar(t *Tensor, v any) error {
 
 func castOps() []*Op {
 	return []*Op{{
-		Name: "array.cast",
-		Once: true,
-		Doc:  "Converts a tensor to another dtype, as NumPy's `astype`.",
+		Name:      "array.cast",
+		ReadsOnce: true,
+		Doc:       "Converts a tensor to another dtype, as NumPy's `astype`.",
 		Details: "To an integer, floats are truncated towards zero and integers wrap around. A float that the integer cannot hold, " +
 			"NaN included, becomes the smallest int32 or int64. A complex number loses its imaginary part, except for bool, which is " +
 			"true for every number but zero.",

@@ -9,13 +9,13 @@ import (
 func coreOps() []*Op {
 	return []*Op{
 		{
-			Name:    "core.identity",
-			Once:    true,
-			Doc:     "Copies a value, with the tensors in it.",
-			Params:  []Param{{Name: "x", Type: AnyType, Required: true, Doc: "with at most 30 lists and maps inside of each other"}},
-			Result:  "the value; its tensors are contiguous",
-			Example: Example{[]string{`{"key": "identity", "op": "core.identity", "args": [{"a": [1, true, null]}]}`}, `{"a": [1, true, null]}`},
-			plan:    func(c *call) (*Planned, error) { return copyTree(c, c.value("x")) },
+			Name:      "core.identity",
+			ReadsOnce: true,
+			Doc:       "Copies a value, with the tensors in it.",
+			Params:    []Param{{Name: "x", Type: AnyType, Required: true, Doc: "with at most 30 lists and maps inside of each other"}},
+			Result:    "the value; its tensors are contiguous",
+			Example:   Example{[]string{`{"key": "identity", "op": "core.identity", "args": [{"a": [1, true, null]}]}`}, `{"a": [1, true, null]}`},
+			plan:      func(c *call) (*Planned, error) { return copyTree(c, c.value("x")) },
 		},
 		{
 			Name:      "core.replicate",
@@ -32,14 +32,14 @@ func coreOps() []*Op {
 				`{"key": "replicate-x", "op": "array.arange", "args": [1000]}`,
 				`{"key": "replicate", "op": "core.replicate", "args": [{"input": "replicate-x"}]}`,
 			}, "null"},
-			Blind: true,
+			ReadsNoData: true,
 			plan: func(*call) (*Planned, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},
 		},
 		{
 			Name:        "core.list",
-			Once:        true,
+			ReadsOnce:   true,
 			Doc:         "Makes one list of its arguments.",
 			Variadic:    "xs",
 			VariadicDoc: "any values, with at most 29 lists and maps inside of each other",

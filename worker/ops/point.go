@@ -14,17 +14,15 @@ const (
 	// pairBytes is the size of a pair of step and point, each an int64, little endian. An output
 	// repeats the pair.
 	pairBytes = 16
-	// PointLanes is how many numbers one iteration multiplies and adds to, on the host; PointFlops
-	// is the number of operations of an iteration.
-	PointLanes = 64
-	PointFlops = 2 * PointLanes
+	// pointLanes is how many numbers one iteration multiplies and adds to, on the host.
+	pointLanes = 64
 )
 
 func pointOp() *Op {
 	return &Op{
-		Name: "bench.point",
-		Once: true,
-		Doc:  "Runs a task of the benchmark Task Bench: checks its inputs, computes for a while, and fills its result.",
+		Name:      "bench.point",
+		ReadsOnce: true,
+		Doc:       "Runs a task of the benchmark Task Bench: checks its inputs, computes for a while, and fills its result.",
 		Details: "An iteration multiplies and adds 64 numbers; on a GPU every thread of the grid does so. The result repeats the " +
 			"pair of step and point, each an int64, little endian. On a GPU a wrong input does not fail the task: its result " +
 			"is all ones, and so are the results of all points after it.",
@@ -98,7 +96,7 @@ func checkPairs(data []byte, step, point int64) error {
 
 // compute multiplies and adds. Its duration is measured, so the compiler must not optimise it away.
 func compute(ctx context.Context, iterations int64) error {
-	var lanes [PointLanes]float64
+	var lanes [pointLanes]float64
 	for i := range lanes {
 		lanes[i] = 1.2345 + float64(i)
 	}

@@ -41,8 +41,8 @@ func TestCachedProgramsEqualCompiledOnes(t *testing.T) {
 			if fmt.Sprint(gotErr) != fmt.Sprint(freshErr) {
 				rt.Fatalf("%s: %v, and compiled anew %v", source, gotErr, freshErr)
 			}
-			if gotErr == nil && !reflect.DeepEqual(bitsOf(got.told), bitsOf(fresh.told)) {
-				rt.Fatalf("%s: %+v, and compiled anew %+v", source, got.told, fresh.told)
+			if gotErr == nil && !reflect.DeepEqual(bitsOf(got.exported), bitsOf(fresh.exported)) {
+				rt.Fatalf("%s: %+v, and compiled anew %+v", source, got.exported, fresh.exported)
 			}
 		}
 	})

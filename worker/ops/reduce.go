@@ -181,9 +181,9 @@ func reduceTypes(c *call, op string, x, want DType) (work, out DType, err error)
 
 func reduceOps() []*Op {
 	return []*Op{{
-		Name: "array.reduce",
-		Once: true,
-		Doc:  "Sums a tensor up along axes, or folds it by another function.",
+		Name:      "array.reduce",
+		ReadsOnce: true,
+		Doc:       "Sums a tensor up along axes, or folds it by another function.",
 		Details: "`count` is the number of elements that are not zero. If there is a NaN, `min` and `max` are NaN. On the host, sums " +
 			"of floats are pairwise, as in NumPy. Integers wrap around.",
 		Params: []Param{

@@ -10,9 +10,9 @@ import (
 func shapeOps() []*Op {
 	return []*Op{
 		{
-			Name: "array.transpose",
-			Once: true,
-			Doc:  "Copies a tensor with its axes in another order.",
+			Name:      "array.transpose",
+			ReadsOnce: true,
+			Doc:       "Copies a tensor with its axes in another order.",
 			Params: []Param{
 				{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
 				{Name: "axes", Type: IntsType, Doc: "the axis of `x` that comes first, that which comes second, ...; each one once, a negative one counts from the end. Null: in reverse order"},
@@ -45,9 +45,9 @@ func shapeOps() []*Op {
 			plan: planSlice,
 		},
 		{
-			Name: "array.reshape",
-			Once: true,
-			Doc:  "Copies the elements of a tensor, in C order, into another shape.",
+			Name:      "array.reshape",
+			ReadsOnce: true,
+			Doc:       "Copies the elements of a tensor, in C order, into another shape.",
 			Params: []Param{
 				{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
 				{Name: "shape", Type: IntsType, Required: true, Doc: "of the result; one entry may be -1, and follows from the others"},

@@ -20,7 +20,7 @@ func stampOp() *Op {
 	return &Op{
 		Name:      "bench.stamp",
 		Processor: true,
-		Once:      true,
+		ReadsOnce: true,
 		Doc:       "Makes bytes of which every word tells where it belongs, after a check that the inputs are whole.",
 		Details: "It is for tests that move many bytes while things break. Words have 64 bits, little endian. The first three are " +
 			"the key, the number of the attempt, and the number of bytes. Each other word is a hash of the key, the attempt and " +

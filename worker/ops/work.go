@@ -122,7 +122,7 @@ type Instruction struct {
 
 // Program returns the program to evaluate. It is never changed. Calls with the same expression,
 // types and scalars mostly have the same program.
-func (m *Mapping) Program() *Program { return &m.program.told }
+func (m *Mapping) Program() *Program { return &m.program.exported }
 
 // Convert returns the work of copying x to another type.
 func Convert(to DType, x *Tensor) *Mapping { return castWork(to, x) }
@@ -206,7 +206,7 @@ func (p *Planned) OutputBytes() (total int64, ok bool) {
 
 // Run executes the call on the CPU: it allocates memory for the results and computes them. The
 // caller must free the memory that alloc returned, also if Run fails.
-// REQUIRES: no tensor among the arguments is Far, or the operation is Blind.
+// REQUIRES: no tensor among the arguments is Far, or the operation has ReadsNoData.
 func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err error) {
 	defer recovered(p.op.Name, &err)
 	if err := ctx.Err(); err != nil {

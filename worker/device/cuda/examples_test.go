@@ -98,7 +98,7 @@ func TestGPUExamplesGiveTheirResults(t *testing.T) {
 				return resultOnHost(t, result)
 			})
 			if op.Example.Result != "" {
-				if message := opstest.Differs(t, got, op.Example.Result); message != "" {
+				if message := opstest.Diff(t, got, op.Example.Result); message != "" {
 					t.Error(message)
 				}
 			}

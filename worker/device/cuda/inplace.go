@@ -21,7 +21,7 @@ func (d *Device) Reads(name string) device.Reading {
 		return device.ReadsAgain // Prepare returns the error
 	case op.Moves:
 		return device.Moves
-	case op.Once:
+	case op.ReadsOnce:
 		return device.ReadsOnce
 	}
 	return device.ReadsAgain

@@ -220,7 +220,7 @@ func (r *run) Finish() (device.Result, error) {
 // byProcessor computes the result of an operation without kernels on the CPU.
 func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
 	ctx = p.withEnv(ctx)
-	if p.op.Blind {
+	if p.op.ReadsNoData {
 		return planned.Run(ctx, ops.NewTensor)
 	}
 	args, err := argsOnHost(p.args)

@@ -80,9 +80,9 @@ func value(v any, made map[string]any) any {
 	return v
 }
 
-// Differs describes how a result differs from the one that an example tells, by more than rounding;
+// Diff describes how a result differs from the one that an example tells, by more than rounding;
 // it is empty if they agree. Tensors are in host memory.
-func Differs(tb testing.TB, got any, want string) string {
+func Diff(tb testing.TB, got any, want string) string {
 	tb.Helper()
 	var parsed any
 	if err := json.Unmarshal([]byte(want), &parsed); err != nil {

@@ -40,8 +40,8 @@ type Parameter struct {
 	Doc     string `json:"doc"`
 	// Group says that the parameter stands for any number of arguments; empty: for one.
 	Group Group `json:"group,omitempty"`
-	// otherwise is the default in written form; empty: there is none.
-	otherwise string
+	// defaultText is the default in written form; empty: there is none.
+	defaultText string
 }
 
 // Group is a kind of further arguments.
@@ -112,9 +112,9 @@ func describe(op *ops.Op, devices []string) Op {
 		Example: Example{text: graph(op.Example.Tasks)},
 	}
 	for _, p := range op.Params {
-		one := Parameter{Name: p.Name, Type: p.Type, Required: p.Required, Default: p.Default, Doc: p.Doc, otherwise: "`" + p.Otherwise() + "`"}
+		one := Parameter{Name: p.Name, Type: p.Type, Required: p.Required, Default: p.Default, Doc: p.Doc, defaultText: "`" + p.DefaultText() + "`"}
 		if p.Required {
-			one.otherwise = "required"
+			one.defaultText = "required"
 		}
 		out.Parameters = append(out.Parameters, one)
 	}

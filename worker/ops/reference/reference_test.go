@@ -111,7 +111,7 @@ func TestExamplesGiveTheirResults(t *testing.T) {
 			t.Errorf("%s: the last task of the example calls %q", op.Name, last)
 		}
 		if op.Example.Result != "" && onHost {
-			if message := opstest.Differs(t, got, op.Example.Result); message != "" {
+			if message := opstest.Diff(t, got, op.Example.Result); message != "" {
 				t.Errorf("%s: %s", op.Name, message)
 			}
 		}
@@ -156,7 +156,7 @@ func TestTextsAreBrokenIntoLines(t *testing.T) {
 	}
 }
 
-func TestOneOperationIsTold(t *testing.T) {
+func TestOneOperationIsDescribed(t *testing.T) {
 	found, err := reference.Lookup("array.concat", "cuda.kernel")
 	if err != nil || len(found) != 2 {
 		t.Fatal(found, err)

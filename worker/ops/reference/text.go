@@ -83,7 +83,7 @@ func (o *Op) section(b *strings.Builder) {
 		b.WriteString("\n| argument | type | default | |\n|---|---|---|---|\n")
 	}
 	for _, p := range o.Parameters {
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", p.written(), p.Type, p.otherwise, cell(p.Doc))
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", p.written(), p.Type, p.defaultText, cell(p.Doc))
 	}
 	for paragraph := range strings.SplitSeq(o.Details, "\n\n") {
 		if paragraph != "" {
@@ -119,8 +119,8 @@ func (o *Op) Text() string {
 		switch {
 		case p.Required:
 			b.WriteString(", required")
-		case p.otherwise != "":
-			b.WriteString(", default " + strings.Trim(p.otherwise, "`"))
+		case p.defaultText != "":
+			b.WriteString(", default " + strings.Trim(p.defaultText, "`"))
 		}
 		b.WriteString("\n" + wrap(p.Doc, indent, indent) + "\n")
 	}
