@@ -1,6 +1,7 @@
 package millrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,14 +76,18 @@ func workersNamed(names []string) []*millracev1.WorkerRef {
 
 // WaitDrained waits for the end of drains that were just ordered: until a drained worker is
 // DRAINED, the process of a retired worker has ended, and the next process of a restarted worker is
-// active. It fails if a drain is undone, or if a worker dies before it is drained. workers are
-// those that the orders returned.
+// active. It fails if a drain is undone, if a worker dies before it is drained, or if the scheduler
+// is started anew, which ends its orders. workers are those that the orders returned.
 func (c *Client) WaitDrained(ctx context.Context, workers ...*millracev1.Worker) error {
 	pending := slices.Clone(workers)
 	rows := make(map[uint32]*millracev1.Worker)
+	var life uint64 // of the scheduler
 	for batch, err := range c.Watch(ctx, WatchOptions{Workers: true, WorkerView: millracev1.WorkerView_WORKER_VIEW_FULL}) {
 		if err != nil {
 			return drainError(err, pending, rows)
+		}
+		if life = cmp.Or(life, batch.GetLife()); batch.GetLife() != 0 && batch.GetLife() != life {
+			return drainError(errors.New("the scheduler was started anew, which ends its orders: order the drain again"), pending, rows)
 		}
 		if batch.GetSnapshot() {
 			clear(rows)

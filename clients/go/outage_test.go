@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,29 +84,34 @@ func (s *quietScheduler) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStr
 	return nil
 }
 
-// The retry timeout limits an outage, not the time without changes before it.
-func TestAQuietWatchIsResumed(t *testing.T) {
+// dialScheduler returns a client of a fake scheduler, without a lease.
+func dialScheduler(t *testing.T, scheduler millracev1.SchedulerServiceServer, options ...Option) *Client {
+	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
-	millracev1.RegisterSchedulerServiceServer(server, &quietScheduler{quiet: 400 * time.Millisecond})
+	millracev1.RegisterSchedulerServiceServer(server, scheduler)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	defer func() {
+	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
+	c, err := Dial(t.Context(), append([]Option{WithAddress("fake:1"), WithoutLease(), WithDialOptions(dialer)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 		server.Stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	}()
-	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
-	c, err := Dial(t.Context(), WithAddress("quiet:1"), WithoutLease(), WithRetryTimeout(200*time.Millisecond), WithDialOptions(dialer))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	})
+	return c
+}
+
+// The retry timeout limits an outage, not the time without changes before it.
+func TestAQuietWatchIsResumed(t *testing.T) {
+	c := dialScheduler(t, &quietScheduler{quiet: 400 * time.Millisecond}, WithRetryTimeout(200*time.Millisecond))
 	var revisions []uint64
 	for batch, err := range c.Watch(soon(t), WatchOptions{Workers: true}) {
 		if err != nil {
@@ -115,5 +121,63 @@ func TestAQuietWatchIsResumed(t *testing.T) {
 	}
 	if !slices.Equal(revisions, []uint64{1, 2}) {
 		t.Errorf("revisions %v", revisions)
+	}
+}
+
+// restartedScheduler is another life at the second Watch. Its catalogue has come to the revision of
+// the first one.
+type restartedScheduler struct {
+	millracev1.UnimplementedSchedulerServiceServer
+	lives int
+}
+
+func (s *restartedScheduler) Watch(r *millracev1.WatchRequest, stream grpc.ServerStreamingServer[millracev1.WatchResponse]) error {
+	s.lives = max(s.lives, 1)
+	if life := r.GetLife(); life != 0 && life != uint64(s.lives) {
+		return refuseAs(codes.NotFound, "UNKNOWN_CLIENT", "another life")
+	}
+	out := &millracev1.WatchResponse{CatalogRevision: 5, Life: uint64(s.lives), Snapshot: r.GetAfterRevision() == 0}
+	if out.GetSnapshot() && s.lives == 1 {
+		out.Workers = []*millracev1.Worker{drainingWorker()}
+	}
+	if err := stream.Send(out); err != nil {
+		return err
+	}
+	if s.lives == 1 {
+		s.lives = 2
+		return status.Error(codes.Unavailable, "killed")
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func drainingWorker() *millracev1.Worker {
+	return &millracev1.Worker{WorkerId: 1, Name: "host-0", State: millracev1.WorkerState_WORKER_STATE_DRAINING, Drain: &millracev1.WorkerDrain{Purpose: millracev1.DrainPurpose_DRAIN_PURPOSE_KEEP}}
+}
+
+func TestAWatchBeginsAnewWithAnotherScheduler(t *testing.T) {
+	c := dialScheduler(t, &restartedScheduler{})
+	workers := 0
+	for batch, err := range c.Watch(soon(t), WatchOptions{Workers: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if batch.GetSnapshot() {
+			workers = 0
+		}
+		workers += len(batch.GetWorkers())
+		if batch.GetLife() == 2 {
+			break
+		}
+	}
+	if workers != 0 {
+		t.Errorf("%d workers of the earlier scheduler are left", workers)
+	}
+}
+
+func TestAWaitForADrainFailsWithAnotherScheduler(t *testing.T) {
+	c := dialScheduler(t, &restartedScheduler{})
+	if err := c.WaitDrained(soon(t), drainingWorker()); err == nil || !strings.Contains(err.Error(), "started anew") || !strings.Contains(err.Error(), "host-0") {
+		t.Errorf("the drain of a worker that the scheduler does not know: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package millrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -248,16 +249,17 @@ type WatchOptions struct {
 }
 
 // Watch yields batches of changes of graphs, workers and datasets, beginning with a snapshot.
-// It reconnects and resumes after an interruption; after a long one, another snapshot is yielded.
+// It reconnects and resumes after an interruption. After a long one, and if the scheduler was
+// started anew, it yields another snapshot, with the life of the scheduler.
 // Watch ends with the error of ctx, or with an error for which a retry is useless.
 func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*millracev1.WatchResponse, error] {
 	return func(yield func(*millracev1.WatchResponse, error) bool) {
-		var after uint64
+		var after, life uint64 // the last revision, and the scheduler's life to which it belongs
 		var deadline time.Time // of an interruption; zero while there is none
 		wait := firstWatchBackoff
 		for {
-			err := c.watchCatalog(ctx, options, after, func(r *millracev1.WatchResponse) bool {
-				after = r.GetCatalogRevision()
+			err := c.watchCatalog(ctx, options, after, life, func(r *millracev1.WatchResponse) bool {
+				after, life = r.GetCatalogRevision(), cmp.Or(r.GetLife(), life)
 				deadline, wait = time.Time{}, firstWatchBackoff
 				return yield(r, nil)
 			})
@@ -267,8 +269,8 @@ func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*mil
 			switch {
 			case err == nil:
 				return
-			case errors.Is(err, ErrRevisionTooOld):
-				after = 0
+			case errors.Is(err, ErrRevisionTooOld), life != 0 && errors.Is(err, ErrUnknownClient): // another life
+				after, life = 0, 0
 			case ctx.Err() != nil || !errors.Is(err, ErrUnavailable) || time.Now().After(deadline):
 				yield(nil, err)
 				return
@@ -283,11 +285,12 @@ func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*mil
 }
 
 // watchCatalog returns nil if the stream ended as requested, or if visit returned false.
-func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64, visit func(*millracev1.WatchResponse) bool) error {
+func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after, life uint64, visit func(*millracev1.WatchResponse) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.service.Watch(ctx, &millracev1.WatchRequest{
 		AfterRevision: after,
+		Life:          life,
 		Graphs:        o.Graphs,
 		GraphIds:      o.GraphIDs,
 		Workers:       o.Workers,
