@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -35,5 +36,52 @@ func TestExamplesEndWithOK(t *testing.T) {
 				t.Errorf("the last line is %q in\n%s", last, out.String())
 			}
 		})
+	}
+}
+
+// The first version of an executor, with which docs/executor-protocol.md begins, runs tasks. Its
+// errors arrive with their reasons.
+func TestFirstVersionOfAnExecutorRunsTasks(t *testing.T) {
+	stats := filepath.Join(t.TempDir(), "stats")
+	if out, err := exec.Command("go", "build", "-o", stats, "github.com/millrace/millrace/examples/executor").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB", "--exec", "stats="+stats)
+	client, err := millrace.Dial(soon(t), millrace.WithSchedulerFile(c.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	submit := func(op millrace.Op, arguments millrace.Arguments) *millrace.Future {
+		t.Helper()
+		f, err := client.Submit(soon(t), op, arguments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	mean := millrace.Exec("stats/mean")
+	// A small array is in the header of the input, a large one in a frame.
+	for _, n := range []int{10, 1_000_000} {
+		array := submit(millrace.Native("array.arange"), millrace.Args(0.0, float64(n), 1.0))
+		got, err := millrace.Get[float64](soon(t), submit(mean, millrace.Args(array)))
+		if want := float64(n-1) / 2; err != nil || got != want {
+			t.Errorf("the mean of %d numbers: %v, %v; want %v", n, got, err, want)
+		}
+	}
+	text := submit(millrace.Native("core.identity"), millrace.Args("text"))
+	for reason, f := range map[string]*millrace.Future{
+		"FUNCTION_NOT_FOUND": submit(millrace.Exec("stats/median"), millrace.Args(text)),
+		"INVALID_ARGUMENT":   submit(mean, millrace.Args("text")),
+		"INPUT_UNREADABLE":   submit(mean, millrace.Args(text)),
+	} {
+		_, err := millrace.Get[float64](soon(t), f)
+		if failed := (*millrace.TaskError)(nil); !errors.As(err, &failed) || failed.Reason != reason {
+			t.Errorf("%v, want the reason %s", err, reason)
+		}
 	}
 }
