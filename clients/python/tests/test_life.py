@@ -393,6 +393,35 @@ def test_reads_are_repeated_when_the_connection_breaks(through: Client, between:
     assert "once" not in through.list_datasets()
 
 
+def test_holds_are_repeated_when_the_connection_breaks(
+    through: Client, between: Between, cluster: LocalCluster
+) -> None:
+    """A dataset is read by holding its results: the client holds each of them once, however often
+    it asks."""
+    with Client(cluster.address, token=cluster.token) as other:
+        future = other.submit(inc, 1, pure=False)
+        assert future.result(PATIENCE) == 2
+        other.publish_dataset("held", future)
+    between.fail("HoldTasks", grpc.StatusCode.UNAVAILABLE, times=2)
+    assert through.get_dataset("held").result(PATIENCE) == 2
+    assert between.calls["HoldTasks"] == 3
+    through.unpublish_dataset("held")
+
+
+def test_a_lease_is_opened_again_over_a_connection_that_breaks(through: Client, between: Between) -> None:
+    assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
+    before = through.session.client_id
+    between.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, times=3)
+    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+    assert through.submit(inc, 2, pure=False).result(PATIENCE) == 3
+    assert through.session.client_id != before
+    # A refusal of the scheduler is not repeated.
+    between.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+    with pytest.raises(errors.SchedulerLostError, match="opening a new lease"):
+        through.submit(inc, 3, pure=False).result(PATIENCE)
+
+
 def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with grpc.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:

@@ -23,8 +23,16 @@ from millrace._pb.millrace.v1 import (
 
 #: How soon a broken connection is tried again, and at which intervals at most.
 _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
-#: Beginnings of the names of calls that change nothing: they are repeated if the connection breaks.
-_READS = ("Get", "List", "Locate", "Explain", "Renew")
+#: Beginnings of the names of calls that are repeated if the connection breaks: they change nothing,
+#: or the same thing however often they are made.
+_REPEATABLE = ("Get", "List", "Locate", "Explain", "Renew", "Hold")
+
+
+def broke(error: grpc.RpcError) -> bool:
+    """Returns whether a call failed because there is no connection, or because it broke. Then the
+    scheduler may have received the call or not."""
+    code = error.code() if isinstance(error, grpc.Call) else None
+    return code == grpc.StatusCode.UNAVAILABLE and not errors.reason_of(error)
 
 
 class Connection:
@@ -82,14 +90,12 @@ class Connection:
                 return getattr(self.stub, method)(request, metadata=self.metadata, timeout=left, wait_for_ready=True)
             except grpc.RpcError as e:
                 code = e.code() if isinstance(e, grpc.Call) else None
-                said = errors.reason_of(e)
-                if code == grpc.StatusCode.DEADLINE_EXCEEDED and not said:
+                if code == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
                     raise errors.SchedulerLostError(
                         f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
                         "see with 'millrace status' whether it runs and can be reached"
                     ) from None
-                broke = code == grpc.StatusCode.UNAVAILABLE and not said
-                if not broke or not method.startswith(_READS) or time.monotonic() > deadline:
+                if not broke(e) or not method.startswith(_REPEATABLE) or time.monotonic() > deadline:
                     raise errors.from_rpc(e, name, keys) from None
             except ValueError as e:  # grpcio's error for a closed channel
                 raise errors.SchedulerLostError(f"{name}: the client is closed") from e

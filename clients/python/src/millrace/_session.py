@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import grpc
 
 from millrace import _keys, _serialize, errors
 from millrace._callbacks import run
-from millrace._connection import Connection
+from millrace._connection import Connection, broke
 from millrace._data import DataPlane
 from millrace._explainer import Explainer
 from millrace._function_cache import FunctionCache
@@ -96,7 +97,7 @@ class Session:
         # Held while the lease is replaced, while tasks are held by key, and while a release is
         # repeated: these operations exclude each other. Taken before `changed`.
         self._holding = threading.RLock()
-        self._sender = Sender(self.connection, self._lease, self._tasks, self._renew, self._holding)
+        self._sender = Sender(self.connection, self._lease, self._tasks, self._renew_in_time, self._holding)
         self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew)
         self._explainer = Explainer(self.connection)
         self._handed = Handed(self.connection, self._lease, self._tasks, self.release)
@@ -178,7 +179,7 @@ class Session:
         except errors.MillraceError as e:
             if e.reason == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
-                    self._renew(self.client_id)  # then later calls succeed
+                    self._renew_in_time(self.client_id)  # then later calls succeed
             raise
 
     def check_open(self) -> None:
@@ -216,6 +217,21 @@ class Session:
         name = f"client {self._opening.name}" if self._opening.name else "a client without a name"
         _log.warning("%s at %s: new lease, because %s", name, self.address, self._lease.renewed_because)
         run(calls)
+
+    def _renew_in_time(self, client_id: int) -> None:
+        """Is `_renew`, repeated for the time limit of calls if the connection breaks. The thread of
+        updates does not use it: it repeats `_renew` itself, and reports a scheduler that is
+        away."""
+        deadline = time.monotonic() + self.connection.timeout
+        pause = 0.02
+        while True:
+            try:
+                return self._renew(client_id)
+            except grpc.RpcError as e:
+                if self.closed or not broke(e) or time.monotonic() > deadline:
+                    raise
+            self.connection.ended.wait(pause)
+            pause = min(2 * pause, 0.5)
 
     def _in_own_thread(self) -> bool:
         """Returns whether the caller runs in a thread that delivers updates or commands: a wait
