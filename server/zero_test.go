@@ -173,7 +173,7 @@ func (w *zero) run() {
 			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
 		}
 		for _, r := range message.GetKeeps() {
-			request.Objects = append(request.Objects, &workerv1.ObjectReport{Replica: r, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
+			request.Objects = append(request.Objects, &workerv1.ObjectReport{Replica: r, Event: workerv1.ObjectEvent_OBJECT_EVENT_KEPT})
 		}
 		if len(request.Tasks)+len(request.Objects) > 0 && w.stream.Send(request) != nil {
 			return

@@ -15,7 +15,7 @@ func TestWorkerTellsWhatItKeeps(t *testing.T) {
 	made := w.Report(1)
 	w.Send(&workerv1.SessionResponse{Keeps: []*workerv1.Replica{{TaskId: 1, Generation: 2}, {TaskId: 1, Generation: 1}, {TaskId: 9, Generation: 1}}})
 	w.Until("three answers", func() bool { return len(w.Objects) == 3 })
-	for i, want := range []workerv1.ObjectEvent{workerv1.ObjectEvent_OBJECT_EVENT_GAINED, workerv1.ObjectEvent_OBJECT_EVENT_LOST, workerv1.ObjectEvent_OBJECT_EVENT_LOST} {
+	for i, want := range []workerv1.ObjectEvent{workerv1.ObjectEvent_OBJECT_EVENT_KEPT, workerv1.ObjectEvent_OBJECT_EVENT_LOST, workerv1.ObjectEvent_OBJECT_EVENT_LOST} {
 		if got := w.Objects[i].GetEvent(); got != want {
 			t.Errorf("answer %d: %v, want %v", i, w.Objects[i], want)
 		}

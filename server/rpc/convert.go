@@ -381,7 +381,11 @@ func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 		if object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_LOST {
 			inbound.Lost = append(inbound.Lost, replica)
 		} else {
-			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult(), Written: object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN})
+			inbound.Gained = append(inbound.Gained, sched.Stored{
+				Replica: replica, Inline: object.GetInlineResult(),
+				Written: object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN,
+				Kept:    object.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_KEPT,
+			})
 		}
 	}
 	if stats := message.GetStats(); stats != nil {

@@ -611,8 +611,7 @@ func (m *Machine) askAgain(at *worker) {
 	}
 }
 
-// keepConfirmed handles a report that a worker has an object that it had before: the answer to
-// EffectKeep.
+// keepConfirmed handles the answer to EffectKeep: the worker keeps the object.
 func (m *Machine) keepConfirmed(id ids.TaskID, b *block, t *task, at *worker) {
 	if m.draining == 0 {
 		return

@@ -353,6 +353,8 @@ type Stored struct {
 	// Written means that a client wrote the object to the worker. The worker hides it from readers
 	// until EffectAccept.
 	Written bool
+	// Kept means that the worker answers EffectKeep.
+	Kept bool
 }
 
 // TaskRef names one attempt.

@@ -326,7 +326,8 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.fetchEnded(s.Task, t, w)
 			m.checkDrainsOf(s.Task, b, t)
 			m.moveChanged(s.Task)
-		} else {
+		}
+		if s.Kept {
 			m.keepConfirmed(s.Task, b, t, w)
 			m.moveKept(s.Task, w)
 		}

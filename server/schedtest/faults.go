@@ -13,15 +13,24 @@ func (w *World) addWorker() {
 	if len(w.workers) >= 5 {
 		return
 	}
-	f := &fakeWorker{id: w.nextWorker, connected: true, notifies: w.chance(70), slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
-	f.name = fmt.Sprint("n", f.id)
-	w.nextWorker++
-	w.workers[f.id] = f
+	f := w.newWorker(fmt.Sprint("n", w.nextWorker))
+	f.notifies, f.slots = w.chance(70), uint32(2+w.source.Intn(2))
 	w.register(f)
 }
 
+// newWorker makes a worker that is connected and not registered.
+func (w *World) newWorker(name string) *fakeWorker {
+	f := &fakeWorker{
+		id: w.nextWorker, name: name, connected: true, objects: make(map[ids.TaskID]sched.Replica), copies: make(map[sched.Replica]bool),
+		dropped: make(map[sched.Replica]bool), maps: make(map[ids.WorkerID]bool),
+	}
+	w.nextWorker++
+	w.workers[f.id] = f
+	return f
+}
+
 func (w *World) register(f *fakeWorker) {
-	ev := sched.WorkerRegistered{Worker: f.id, Name: f.name, Supervised: f.id%4 > 0, Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
+	ev := sched.WorkerRegistered{Worker: f.id, Name: f.name, Supervised: f.id%4 > 0, Host: fmt.Sprint("h", f.id%2), Slots: f.slots, MemoryBytes: 20_000 * uint64(1+f.id%3),
 		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}, Notifies: f.notifies, PipelinedReads: f.id%3 > 0}
 	var held []ids.TaskID
 	for id := range f.objects {
@@ -92,9 +101,8 @@ func (w *World) ends(f *fakeWorker, again bool) {
 	if !again {
 		return
 	}
-	next := &fakeWorker{id: w.nextWorker, name: f.name, connected: true, notifies: f.notifies, slots: f.slots, objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
-	w.nextWorker++
-	w.workers[next.id] = next
+	next := w.newWorker(f.name)
+	next.notifies, next.slots = f.notifies, f.slots
 	w.register(next)
 	if info, _ := w.M.Worker(next.id); info.State != sched.WorkerStateActive {
 		w.fail("%s was restarted, and is %s", next.name, info.State)
@@ -137,6 +145,82 @@ func (w *World) undo(name string) {
 		w.note("refused: %s", err.Message)
 	}
 	w.after(effects)
+}
+
+// measure lets a worker report its use of memory.
+func (w *World) measure(f *fakeWorker) {
+	if f == nil || !f.connected {
+		return
+	}
+	ev := sched.WorkerMeasured{Worker: f.id}
+	for _, r := range f.objects {
+		ev.MemoryUsedBytes += r.Bytes
+	}
+	w.feed(ev)
+}
+
+// orderRebalance orders a rebalance of all workers or of some of them.
+func (w *World) orderRebalance() {
+	ev := sched.RebalanceOrdered{DryRun: w.chance(10)}
+	if w.chance(30) {
+		for range 2 + w.source.Intn(2) {
+			if f := w.anyWorker(); f != nil {
+				ev.Workers = append(ev.Workers, f.id)
+			}
+		}
+	}
+	w.rebalance(ev)
+}
+
+func (w *World) rebalance(ev sched.RebalanceOrdered) sched.RebalanceInfo {
+	w.note("rebalance %+v", ev)
+	info, effects, err := w.M.OrderRebalance(w.now, ev, w.out[:0])
+	if err != nil {
+		w.note("refused: %s", err.Message)
+	}
+	w.after(effects)
+	return info
+}
+
+func (w *World) stopRebalance() {
+	w.feed(sched.RebalanceStopped{Rebalance: w.M.Rebalance().Number})
+}
+
+// checkMoved checks that no object was dropped at its source before another worker kept it.
+func (w *World) checkMoved(effects []sched.Effect) {
+	for _, e := range effects {
+		info, ok := w.M.Task(e.Task)
+		if e.Kind != sched.EffectRelease || !ok || info.State != sched.TaskSucceeded || info.Attempt != e.Attempt {
+			continue
+		}
+		if !slices.ContainsFunc(info.Replicas, func(id ids.WorkerID) bool {
+			f, at := w.workers[id], sched.Replica{Task: e.Task, Generation: e.Attempt}
+			return id != e.Worker && f.connected && (f.objects[e.Task].Generation == e.Attempt && !f.copies[at] || f.dropped[at])
+		}) {
+			w.fail("%s was moved away from %s, and no other worker keeps it: %v", info.Key, e.Worker, info.Replicas)
+		}
+	}
+}
+
+// evenOut rebalances until there is nothing to move.
+func (w *World) evenOut() {
+	for round := 0; w.err == nil; round++ {
+		if round > 20 {
+			w.fail("a rebalance still finds objects to move: %+v", w.M.Rebalance())
+			return
+		}
+		for _, f := range w.sorted() {
+			w.measure(f)
+		}
+		if w.rebalance(sched.RebalanceOrdered{DryRun: true}).PlannedObjects == 0 {
+			return
+		}
+		w.rebalance(sched.RebalanceOrdered{})
+		w.settle()
+		if info := w.M.Rebalance(); !info.Done || info.MovedObjects == 0 || info.FailedObjects > 0 {
+			w.fail("a rebalance without faults ended with %+v", info)
+		}
+	}
 }
 
 // checkDrained checks that a drained worker could end without a loss.
@@ -321,6 +405,7 @@ func (w *World) dropObject() {
 	slices.Sort(held)
 	r := f.objects[held[w.source.Intn(len(held))]]
 	delete(f.objects, r.Task)
+	f.dropped[sched.Replica{Task: r.Task, Generation: r.Generation}] = true
 	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Lost: []sched.Replica{r}})
 }
 
@@ -360,6 +445,15 @@ func (w *World) drain() {
 		w.undo(fmt.Sprint("n", id))
 	}
 	w.settle()
+	if len(w.workers) == 0 {
+		// All were ordered to retire, one after the other.
+		w.addWorker()
+		w.settle()
+	}
+	if info := w.M.Rebalance(); info.Number > 0 && !info.Done {
+		w.fail("the rebalance does not end: %+v", info)
+	}
+	w.evenOut()
 	tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 1<<30)
 	for i := range tasks {
 		w.checkOutcome(&tasks[i])

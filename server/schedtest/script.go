@@ -37,7 +37,7 @@ import (
 //	    "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY
 //	    [attempt=1] [bytes=8] [run=1ms] [inline=x] [reason=R] [missing=INPUT@1]
 //	    [failing=INPUT@1]"
-//	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES] [written=1]"
+//	objects worker=1 with lines "gained|kept|lost KEY [GEN] [BYTES] [written=1]"
 //	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] [reason=x]
 //	publish dataset=1 keys=(a) | unpublish dataset=1
@@ -482,8 +482,8 @@ func (s *Script) objects(a args) sched.ObjectsReported {
 		if l.word(3) != "" {
 			r.Bytes = number(a.t, a.d, l.word(3))
 		}
-		if l.word(0) == "gained" {
-			ev.Gained = append(ev.Gained, sched.Stored{Replica: r, Written: l.values["written"] != ""})
+		if l.word(0) != "lost" {
+			ev.Gained = append(ev.Gained, sched.Stored{Replica: r, Written: l.values["written"] != "", Kept: l.word(0) == "kept"})
 		} else {
 			ev.Lost = append(ev.Lost, r)
 		}

@@ -41,6 +41,8 @@ type World struct {
 	tasks map[ids.TaskID]*modelTask
 	keys  []string
 	byKey map[string]ids.TaskID
+	// moved is Totals.Moved as of the last step.
+	moved uint64
 	// calm means that no new faults happen; the world drains.
 	calm bool
 	err  error
@@ -75,6 +77,9 @@ type fakeWorker struct {
 	inbox     []sched.Effect
 	assigned  []sched.Assignment // the assignment for each effect in inbox; zero if it is not an EffectAssign
 	outbox    []sched.Event
+	// copies are the objects that it fetched and was not told to keep. dropped are those that it
+	// lost by itself.
+	copies, dropped map[sched.Replica]bool
 	// maps are the dead workers whose memory it has mapped.
 	maps map[ids.WorkerID]bool
 }
@@ -126,8 +131,17 @@ func (w *World) step() {
 	switch k := w.source.Intn(100); {
 	case k < 14:
 		w.submit()
-	case k < 50:
+	case k < 47:
 		w.deliverOne()
+	case k < 50:
+		switch w.source.Intn(6) {
+		case 0:
+			w.stopRebalance()
+		case 1, 2:
+			w.measure(w.anyWorker())
+		default:
+			w.orderRebalance()
+		}
 	case k < 72:
 		w.workOne()
 	case k < 76:
@@ -181,6 +195,10 @@ func (w *World) after(effects []sched.Effect) {
 	if err := w.M.Check(); err != nil {
 		w.fail("%w", err)
 		return
+	}
+	if moved := w.M.Totals().Moved; moved != w.moved {
+		w.moved = moved
+		w.checkMoved(effects)
 	}
 	graphs := make(map[ids.GraphID]bool)
 	for _, e := range effects {
@@ -509,8 +527,9 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 		delete(f.maps, e.Dead)
 	case sched.EffectKeep:
 		r := sched.Replica{Task: e.Task, Generation: e.Attempt}
+		delete(f.copies, r)
 		if f.objects[e.Task].Generation == e.Attempt {
-			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: f.objects[e.Task]}}})
+			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: f.objects[e.Task], Kept: true}}})
 		} else {
 			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Lost: []sched.Replica{r}})
 		}
@@ -648,6 +667,7 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 			}
 			found = true
 			f.objects[in.Task] = in.Replica
+			f.copies[sched.Replica{Task: in.Task, Generation: in.Generation}] = true
 			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: in.Replica}}})
 			break
 		}

@@ -451,7 +451,7 @@ func (p *process) receive(l *link, said *schedulerMessage) {
 		o := object{Task: r.Task, Generation: r.Generation}
 		if _, here := p.find(o); here {
 			r.Bytes = p.size(o)
-			p.outgoing.gained = append(p.outgoing.gained, sched.Stored{Replica: r})
+			p.outgoing.gained = append(p.outgoing.gained, sched.Stored{Replica: r, Kept: true})
 		} else {
 			p.outgoing.lost = append(p.outgoing.lost, r)
 		}

@@ -227,7 +227,9 @@ func (w *Worker) keep(keeps []*workerv1.Replica) {
 	for _, pb := range keeps {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
 		if o, here := w.config.Store.Keep(id); here {
-			w.outbox.object(objectHere(id, o.Bytes()))
+			report := objectHere(id, o.Bytes())
+			report.Event = workerv1.ObjectEvent_OBJECT_EVENT_KEPT
+			w.outbox.object(report)
 			continue
 		}
 		w.outbox.object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})

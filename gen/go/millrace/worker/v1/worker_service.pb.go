@@ -118,6 +118,9 @@ const (
 	ObjectEvent_OBJECT_EVENT_WRITTEN ObjectEvent = 2
 	// It is gone.
 	ObjectEvent_OBJECT_EVENT_LOST ObjectEvent = 3
+	// It is here, and the worker does not drop it to make room: the answer to
+	// SessionResponse.keeps. A GAINED that was delayed is no such answer.
+	ObjectEvent_OBJECT_EVENT_KEPT ObjectEvent = 4
 )
 
 // Enum value maps for ObjectEvent.
@@ -127,12 +130,14 @@ var (
 		1: "OBJECT_EVENT_GAINED",
 		2: "OBJECT_EVENT_WRITTEN",
 		3: "OBJECT_EVENT_LOST",
+		4: "OBJECT_EVENT_KEPT",
 	}
 	ObjectEvent_value = map[string]int32{
 		"OBJECT_EVENT_UNSPECIFIED": 0,
 		"OBJECT_EVENT_GAINED":      1,
 		"OBJECT_EVENT_WRITTEN":     2,
 		"OBJECT_EVENT_LOST":        3,
+		"OBJECT_EVENT_KEPT":        4,
 	}
 )
 
@@ -1165,7 +1170,7 @@ type SessionResponse struct {
 	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
 	// Objects that the worker may not drop to make room, even if it got them as copies: the other
 	// workers that have them are gone, or are drained. The worker answers for each of them with
-	// OBJECT_EVENT_GAINED, or with OBJECT_EVENT_LOST if it has dropped the object.
+	// OBJECT_EVENT_KEPT, or with OBJECT_EVENT_LOST if it has dropped the object.
 	Keeps         []*Replica `protobuf:"bytes,17,rep,name=keeps,proto3" json:"keeps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2307,12 +2312,13 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x16TASK_OUTCOME_RETRACTED\x10\x05\x12\x1a\n" +
 	"\x16TASK_OUTCOME_CANCELLED\x10\x06\x12 \n" +
 	"\x1cTASK_OUTCOME_RETRACT_REFUSED\x10\a\x12\x1e\n" +
-	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b*u\n" +
+	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b*\x8c\x01\n" +
 	"\vObjectEvent\x12\x1c\n" +
 	"\x18OBJECT_EVENT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13OBJECT_EVENT_GAINED\x10\x01\x12\x18\n" +
 	"\x14OBJECT_EVENT_WRITTEN\x10\x02\x12\x15\n" +
-	"\x11OBJECT_EVENT_LOST\x10\x032\xd9\x01\n" +
+	"\x11OBJECT_EVENT_LOST\x10\x03\x12\x15\n" +
+	"\x11OBJECT_EVENT_KEPT\x10\x042\xd9\x01\n" +
 	"\rWorkerService\x12V\n" +
 	"\aSession\x12\".millrace.worker.v1.SessionRequest\x1a#.millrace.worker.v1.SessionResponse(\x010\x01\x12p\n" +
 	"\x11ReportWorkerDeath\x12,.millrace.worker.v1.ReportWorkerDeathRequest\x1a-.millrace.worker.v1.ReportWorkerDeathResponseB\xd7\x01\n" +

@@ -31,6 +31,7 @@ class ObjectEvent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OBJECT_EVENT_GAINED: _ClassVar[ObjectEvent]
     OBJECT_EVENT_WRITTEN: _ClassVar[ObjectEvent]
     OBJECT_EVENT_LOST: _ClassVar[ObjectEvent]
+    OBJECT_EVENT_KEPT: _ClassVar[ObjectEvent]
 TASK_OUTCOME_UNSPECIFIED: TaskOutcome
 TASK_OUTCOME_STARTED: TaskOutcome
 TASK_OUTCOME_SUCCEEDED: TaskOutcome
@@ -44,6 +45,7 @@ OBJECT_EVENT_UNSPECIFIED: ObjectEvent
 OBJECT_EVENT_GAINED: ObjectEvent
 OBJECT_EVENT_WRITTEN: ObjectEvent
 OBJECT_EVENT_LOST: ObjectEvent
+OBJECT_EVENT_KEPT: ObjectEvent
 
 class Registration(_message.Message):
     __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more", "supervised")
