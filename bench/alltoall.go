@@ -138,7 +138,7 @@ func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err 
 		row.SeenRate = moved / row.SeenP50 / 1e3
 	}
 	if x.GPUs {
-		if row.RawP50, err = x.bare(ctx, size); err != nil {
+		if row.RawP50, err = x.driverTime(ctx, size); err != nil {
 			return row, err
 		}
 	} else {
@@ -155,9 +155,9 @@ func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err 
 	return row, nil
 }
 
-// bare returns the time of the slowest of the plain copies between all pairs of GPUs, in
+// driverTime returns the time of the slowest of the plain copies between all pairs of GPUs, in
 // microseconds.
-func (x *exchange) bare(ctx context.Context, size int) (longest float64, err error) {
+func (x *exchange) driverTime(ctx context.Context, size int) (longest float64, err error) {
 	var pairs [][2]string
 	for from := range x.Workers {
 		for to := range x.Workers {
@@ -166,7 +166,7 @@ func (x *exchange) bare(ctx context.Context, size int) (longest float64, err err
 			}
 		}
 	}
-	took, err := x.cluster.bareCopies(ctx, x.CUDALibrary, size, 0, pairs...)
+	took, err := x.cluster.driverCopies(ctx, x.CUDALibrary, size, 0, pairs...)
 	for _, one := range took {
 		if len(one) > 0 {
 			longest = max(longest, percentiles(one).P50)

@@ -95,7 +95,7 @@ func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err
 		}
 		row.Ratio = row.P50 / row.Single
 		if c.GPUs {
-			raw, err := cluster.bareCopies(ctx, c.CUDALibrary, size, 0, [2]string{transferSource, transferReader})
+			raw, err := cluster.driverCopies(ctx, c.CUDALibrary, size, 0, [2]string{transferSource, transferReader})
 			if err != nil {
 				return out, err
 			}
@@ -140,7 +140,7 @@ func replications(ctx context.Context, cluster *Cluster, size, n, repetitions in
 		return nil, nil, err
 	}
 	if seen = fetches.spans(objects); len(seen) == 0 {
-		return nil, nil, errors.New("no worker tells of its copies")
+		return nil, nil, errors.New("no worker reported its copies")
 	}
 	return took, seen, nil
 }

@@ -87,11 +87,11 @@ func Hop(ctx context.Context, c HopConfig) (out HopResult, err error) {
 	for i, bytes := range c.Sizes {
 		var hops, local []time.Duration
 		for n := range warm + c.Samples {
-			one, err := hopOver(ctx, cluster.Client, fmt.Sprintf("local-%d-%d-", bytes, n), bytes, a, a)
+			one, err := pointHop(ctx, cluster.Client, fmt.Sprintf("local-%d-%d-", bytes, n), bytes, a, a)
 			if err != nil {
 				return out, err
 			}
-			two, err := hopOver(ctx, cluster.Client, fmt.Sprintf("hop-%d-%d-", bytes, n), bytes, a, b)
+			two, err := pointHop(ctx, cluster.Client, fmt.Sprintf("hop-%d-%d-", bytes, n), bytes, a, b)
 			if err != nil {
 				return out, err
 			}
@@ -112,9 +112,9 @@ func Hop(ctx context.Context, c HopConfig) (out HopResult, err error) {
 	return out, nil
 }
 
-// hopOver returns the mean time of a hop: the time of a chain without that of its first task alone,
-// per hop.
-func hopOver(ctx context.Context, client *millrace.Client, prefix string, bytes int, names ...string) (time.Duration, error) {
+// pointHop returns the mean time of a hop: the time of a chain without that of its first task
+// alone, per hop.
+func pointHop(ctx context.Context, client *millrace.Client, prefix string, bytes int, names ...string) (time.Duration, error) {
 	op := millrace.Native("bench.point")
 	run := func(prefix string, tasks int) (time.Duration, error) {
 		g := client.NewGraph("hop")

@@ -77,7 +77,7 @@ func Latency(ctx context.Context, executable string, samples int, progress func(
 	}
 	var hops []time.Duration
 	for i := range dependentRuns + dependentRuns/10 {
-		took, err := hopping(ctx, cluster.Client, "hop"+strconv.Itoa(i)+"-", workers[0].GetName(), workers[1].GetName())
+		took, err := chainHop(ctx, cluster.Client, "hop"+strconv.Itoa(i)+"-", workers[0].GetName(), workers[1].GetName())
 		if err != nil {
 			return out, err
 		}
@@ -91,9 +91,9 @@ func Latency(ctx context.Context, executable string, samples int, progress func(
 	return out, nil
 }
 
-// hopping returns the mean time of a hop: the time of a chain of dependentHops hops without that of
-// one task alone, per hop.
-func hopping(ctx context.Context, client *millrace.Client, prefix string, names ...string) (time.Duration, error) {
+// chainHop returns the mean time of a hop: the time of a chain of dependentHops hops without that
+// of one task alone, per hop.
+func chainHop(ctx context.Context, client *millrace.Client, prefix string, names ...string) (time.Duration, error) {
 	run := func(prefix string, tasks int) (time.Duration, error) {
 		g := client.NewGraph("hops")
 		args := millrace.Args()

@@ -23,17 +23,17 @@ func TestSmallTasksOnGPUs(t *testing.T) {
 	}
 	for _, pattern := range []string{"stencil_1d", "all_to_all", "trivial"} {
 		for _, size := range []int{16, 64 << 10} {
-			told := 0
+			calls := 0
 			out, err := bench.TaskBench(t.Context(), bench.TaskBenchConfig{
 				Cluster: bench.ClusterConfig{Executable: program, Workers: 2, Environment: environment}, Device: "cuda", CUDALibrary: library,
-				Pattern: pattern, Width: 3, Steps: 50, OutputBytes: size, Iterations: 4, Repetitions: 1, Progress: func(int, int) { told++ },
+				Pattern: pattern, Width: 3, Steps: 50, OutputBytes: size, Iterations: 4, Repetitions: 1, Progress: func(int, int) { calls++ },
 			})
 			if err != nil {
 				t.Fatalf("%s of %d bytes: %v", pattern, size, err)
 			}
-			if len(out.Rows) != 3 || told != 3 || out.Rows[2].Iterations != 1 || out.Rows[2].Granularity <= 0 || out.Rows[2].Steps > 50 ||
-				out.Submitted <= 0 || out.Told <= 0 {
-				t.Errorf("%s of %d bytes, told %d times: %+v", pattern, size, told, out)
+			if len(out.Rows) != 3 || calls != 3 || out.Rows[2].Iterations != 1 || out.Rows[2].Granularity <= 0 || out.Rows[2].Steps > 50 ||
+				out.Submitted <= 0 || out.Notified <= 0 {
+				t.Errorf("%s of %d bytes, %d calls of Progress: %+v", pattern, size, calls, out)
 			}
 		}
 	}

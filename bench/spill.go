@@ -283,11 +283,11 @@ func rawIO(directory string, total int) (rates [3]float64, err error) {
 	var mu sync.Mutex
 	var failed error
 	run := func(f *os.File, write bool, half int) {
-		for lane := range rawParallel {
-			at := (half*rawParallel + lane) * rawChunk
+		for stream := range rawParallel {
+			at := (half*rawParallel + stream) * rawChunk
 			buffer := memory[at : at+rawChunk]
 			wait.Go(func() {
-				for off := lane * rawChunk; off < total; off += rawParallel * rawChunk {
+				for off := stream * rawChunk; off < total; off += rawParallel * rawChunk {
 					var err error
 					if write {
 						_, err = f.WriteAt(buffer, int64(off))

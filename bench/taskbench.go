@@ -89,7 +89,7 @@ type Account struct {
 	Submitted Micros `json:"submitted_us"`
 	Worked    Micros `json:"worked_us"`
 	Stored    Micros `json:"stored_us"`
-	Told      Micros `json:"told_us"`
+	Notified  Micros `json:"notified_us"`
 	// Between is the rest of the granularity: the path from worker to worker, and waiting if no
 	// task follows at once. It is negative if tasks overlap.
 	Between Micros `json:"between_us"`
@@ -120,7 +120,7 @@ func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, sums [6]tim
 // account returns the means of the times that were added between two readings.
 func account(attempts uint64, before, after [6]time.Duration, granularity Micros) (a Account) {
 	a.Between = granularity
-	for i, to := range [...]*Micros{&a.Admitted, &a.Queued, &a.Submitted, &a.Worked, &a.Stored, &a.Told} {
+	for i, to := range [...]*Micros{&a.Admitted, &a.Queued, &a.Submitted, &a.Worked, &a.Stored, &a.Notified} {
 		*to = Micros(float64(after[i]-before[i]) / 1e3 / float64(max(attempts, 1)))
 		a.Between -= *to
 	}
@@ -257,7 +257,7 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 		}
 		out.Rows = append(out.Rows, TaskBenchRow{Iterations: n, Steps: steps, Seconds: best.Seconds(), Granularity: granularity(c, steps, best)})
 	}
-	out.METG50 = judge(out.Rows)
+	out.METG50 = metg50(out.Rows)
 	return out, nil
 }
 
@@ -270,9 +270,9 @@ func stepsFor(most int, work time.Duration) int {
 	return min(most, max(leastSteps, int(roundTime/max(work, 1))))
 }
 
-// judge fills in the efficiencies and returns METG(50 %). It returns 0 if no row is below 50 %: the
-// true value is smaller than all rows.
-func judge(rows []TaskBenchRow) Micros {
+// metg50 fills in the efficiencies and returns METG(50 %). It returns 0 if no row is below 50 %:
+// the true value is smaller than all rows.
+func metg50(rows []TaskBenchRow) Micros {
 	rate := func(r TaskBenchRow) float64 { return float64(r.Iterations) / float64(r.Granularity) }
 	peak := 0.0
 	for _, r := range rows {

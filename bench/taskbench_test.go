@@ -42,7 +42,7 @@ func TestMETGIsInterpolated(t *testing.T) {
 		{Iterations: 100, Seconds: 1.25, Granularity: 12.5}, // 80 %
 		{Iterations: 10, Seconds: 0.5, Granularity: 5},      // 20 %
 	}
-	if got := judge(rows); math.Abs(float64(got)-8.75) > 1e-9 {
+	if got := metg50(rows); math.Abs(float64(got)-8.75) > 1e-9 {
 		t.Errorf("METG(50%%) = %v, rows %+v", got, rows)
 	}
 	for n, want := range map[time.Duration]int{10 * time.Millisecond: 40, time.Millisecond: 250, time.Microsecond: 1000, 0: 1000} {
@@ -50,7 +50,7 @@ func TestMETGIsInterpolated(t *testing.T) {
 			t.Errorf("steps of %v: %d, want %d", n, got, want)
 		}
 	}
-	if got := judge(rows[:2]); got != 0 {
+	if got := metg50(rows[:2]); got != 0 {
 		t.Errorf("never below half, and METG(50%%) = %v", got)
 	}
 }

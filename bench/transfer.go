@@ -267,10 +267,10 @@ func (t *transferring) measure(ctx context.Context, size, objects, samples int) 
 	row = TransferRow{
 		Bytes: size, Objects: objects, Protocol: t.protocol, P50: p.P50, P99: p.P99, Samples: samples, Rate: float64(bytes) / p.P50 / 1e3,
 	}
-	if row.Path, err = t.taken(ctx); err != nil {
+	if row.Path, err = t.pathTaken(ctx); err != nil {
 		return row, err
 	}
-	if err := t.asSeen(ctx, &row, tasks); err != nil {
+	if err := t.addReported(ctx, &row, tasks); err != nil {
 		return row, err
 	}
 	var raw []time.Duration
@@ -280,8 +280,8 @@ func (t *transferring) measure(ctx context.Context, size, objects, samples int) 
 	case "ipc":
 		pair := [2]string{transferSource, transferReader}
 		var hot, rested [][]time.Duration
-		if hot, err = t.cluster.bareCopies(ctx, t.library, bytes, 0, pair); err == nil {
-			rested, err = t.cluster.bareCopies(ctx, t.library, bytes, pollEvery, pair)
+		if hot, err = t.cluster.driverCopies(ctx, t.library, bytes, 0, pair); err == nil {
+			rested, err = t.cluster.driverCopies(ctx, t.library, bytes, pollEvery, pair)
 		}
 		if err == nil {
 			raw, row.RestedP50 = hot[0], percentiles(rested[0]).P50
@@ -298,8 +298,8 @@ func (t *transferring) measure(ctx context.Context, size, objects, samples int) 
 	return row, nil
 }
 
-// asSeen adds the reader's report about the last fetches to the row.
-func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]uint64) error {
+// addReported adds the reader's report about the last fetches to the row.
+func (t *transferring) addReported(ctx context.Context, row *TransferRow, tasks [][]uint64) error {
 	seen, err := t.cluster.fetched(ctx, transferReader)
 	if err != nil {
 		return err
@@ -316,8 +316,8 @@ func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]u
 	return nil
 }
 
-// taken returns the path by which the reader got most of its bytes.
-func (t *transferring) taken(ctx context.Context) (string, error) {
+// pathTaken returns the path by which the reader got most of its bytes.
+func (t *transferring) pathTaken(ctx context.Context) (string, error) {
 	// Workers report about once a second.
 	for limit := time.Now().Add(startTimeout); ; {
 		workers, err := t.client.FullWorkers(ctx)
@@ -333,7 +333,7 @@ func (t *transferring) taken(ctx context.Context) (string, error) {
 			return strings.ToLower(strings.TrimPrefix(best.GetPath().String(), "TRANSFER_PATH_")), nil
 		}
 		if time.Now().After(limit) {
-			return "", errors.New("the reader told of no path")
+			return "", errors.New("the reader reported no path")
 		}
 		select {
 		case <-ctx.Done():

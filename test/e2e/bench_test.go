@@ -21,7 +21,7 @@ func TestBenchPrintsItsContract(t *testing.T) {
 		{"graph --shape random --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
 		{"graph --shape fanout --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
 		{"latency --samples 200", "submit_result_us dependent_start_us"},
-		{"taskbench --workers 1 --iterations 2 --steps 50 --repetitions 1", "rows metg50_us steps tasks submitted_us told_us between_us version"},
+		{"taskbench --workers 1 --iterations 2 --steps 50 --repetitions 1", "rows metg50_us steps tasks submitted_us notified_us between_us version"},
 		{"hop --sizes 16B,64KiB --samples 2", "rows memory version"},
 		{"data --bytes 4MiB --repetitions 1", "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
 		{"spill --total 32MiB --slab 16MiB --chunk 2MiB", "bench rows total_bytes slab_bytes chunk_bytes worker_rss_bytes worker_peak_bytes version"},

@@ -13,7 +13,7 @@ import (
 // supervisorFiles returns the descriptors that a supervisor gives to its child: a file with the
 // secret for a cluster with this token ("" means that the cluster has none), and one that takes the
 // child's signs of life. The test starts the child itself. The secret has the format that
-// internal/cli reads.
+// cmd/millrace/cli reads.
 func supervisorFiles(t *testing.T, token string) []*os.File {
 	t.Helper()
 	var secret struct {

@@ -61,7 +61,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 			p.after(delay(), func() { end("connection refused") })
 			return
 		}
-		lend := func() {
+		answer := func() {
 			parts := peer.takeLeases(p.self, e.Objects)
 			var bytes uint64
 			for i := range parts {
@@ -95,10 +95,10 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 		}
 		peer.run(func() {
 			if e.Pipelined && !peer.hasAll(e.Objects) {
-				peer.after(upstreamWait, lend) // the reader fetches later ones elsewhere
+				peer.after(upstreamWait, answer) // the reader fetches later ones elsewhere
 				return
 			}
-			lend()
+			answer()
 		})
 	})
 }

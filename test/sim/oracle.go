@@ -99,7 +99,7 @@ func (o *oracle) copyOf(a *sched.Assignment) *spec {
 	return s
 }
 
-// arguments are the bytes that the worker gets for the task: its key and its index in the book.
+// arguments are the bytes that the worker gets for the task: its key and its index in the oracle.
 func (s *spec) arguments() []byte {
 	return binary.LittleEndian.AppendUint64([]byte(s.key+"\x00"), uint64(s.index))
 }

@@ -359,7 +359,7 @@ func (w *world) compareViews() {
 	for _, h := range w.hosts {
 		for _, o := range h.proc.inventory() {
 			// Ignore tasks that the scheduler has forgotten: a release may be on its way.
-			// watchEmpty checks them later.
+			// checkEmpty checks them later.
 			if _, known := m.Task(o.Task); known && !believed[place{o.Task, h.index}] {
 				w.suspect = h.name
 				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s, which the scheduler does not know", h.name, o.Task, o.Generation)

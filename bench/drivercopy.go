@@ -16,16 +16,16 @@ import (
 	"github.com/millrace/millrace/transfer/ipc"
 )
 
-// bare copies memory of workers directly with the driver, to a slab of this process on the GPU of
-// one of them. That shows the speed of the hardware without tasks, objects and leases.
-type bare struct {
+// driverCopy copies memory of workers directly with the driver, to a slab of this process on the
+// GPU of one of them. That shows the speed of the hardware without tasks, objects and leases.
+type driverCopy struct {
 	device *cuda.Device
 	slab   *cuda.Slab
 	path   *ipc.Path
 }
 
-// openBare allocates the given number of bytes on the GPU of a worker.
-func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes int) (_ *bare, err error) {
+// openDriverCopy allocates the given number of bytes on the GPU of a worker.
+func (c *Cluster) openDriverCopy(driver *cuda.Driver, reader *millracev1.Worker, bytes int) (_ *driverCopy, err error) {
 	info, err := driver.Find(reader.GetGpu().GetUuid())
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes
 	if err != nil {
 		return nil, err
 	}
-	b := new(bare)
+	b := new(driverCopy)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())
@@ -50,8 +50,8 @@ func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes
 	return b, err
 }
 
-// close releases all that openBare acquired.
-func (b *bare) close() error {
+// close releases all that openDriverCopy acquired.
+func (b *driverCopy) close() error {
 	var errs []error
 	if b.path != nil {
 		errs = append(errs, b.path.Close())
@@ -66,7 +66,7 @@ func (b *bare) close() error {
 }
 
 // copies times copies of a worker's first bytes to an offset in the slab, with a pause before each.
-func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at int, rest time.Duration) ([]time.Duration, error) {
+func (b *driverCopy) copies(ctx context.Context, from *millracev1.Worker, bytes, at int, rest time.Duration) ([]time.Duration, error) {
 	peer := transfer.Peer{Worker: ids.WorkerID(from.GetWorkerId()), Name: from.GetName(), Address: from.GetDataAddress()}
 	remote := memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(bytes)}
 	into := memory.Frame{Offset: memory.HeaderBytes + uint64(at), Bytes: uint64(bytes)}
@@ -77,10 +77,10 @@ func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at in
 	return took[warmUps:], nil
 }
 
-// bareCopies times copies of memory from GPU to GPU, between all pairs at once. A pair is the names
-// of a source and a reader. It returns the times of each pair's copies, with a pause before each
-// copy.
-func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest time.Duration, pairs ...[2]string) (took [][]time.Duration, err error) {
+// driverCopies times copies of memory from GPU to GPU, between all pairs at once. A pair is the
+// names of a source and a reader. It returns the times of each pair's copies, with a pause before
+// each copy.
+func (c *Cluster) driverCopies(ctx context.Context, library string, size int, rest time.Duration, pairs ...[2]string) (took [][]time.Duration, err error) {
 	driver, err := cuda.Load(cuda.Config{Library: library})
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest
 	if err != nil {
 		return nil, err
 	}
-	readers := make(map[string]*bare)
+	readers := make(map[string]*driverCopy)
 	defer func() {
 		for _, b := range readers {
 			err = errors.Join(err, b.close())
@@ -109,7 +109,7 @@ func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest
 	for _, pair := range pairs {
 		if readers[pair[1]] == nil {
 			room := (size + 512) * len(pairs)
-			if readers[pair[1]], err = c.openBare(driver, workers[pair[1]], room); err != nil {
+			if readers[pair[1]], err = c.openDriverCopy(driver, workers[pair[1]], room); err != nil {
 				return nil, err
 			}
 		}
