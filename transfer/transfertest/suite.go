@@ -1,3 +1,5 @@
+// Package transfertest is Test support: the conformance suite that each transfer path must pass,
+// and the sources and sinks for it.
 package transfertest
 
 import (
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -88,7 +91,7 @@ func random(seed uint64, n int) []byte {
 	return b
 }
 
-func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
+func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task), Generation: 1} }
 
 // Run checks that a path keeps the guarantees of transfer.Path.
 func (h Harness) Run(t *testing.T) {
@@ -135,24 +138,6 @@ func (h Harness) fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, 
 	}
 }
 
-// noLeases waits until all leases of the source have been released. That may take a little longer
-// than the reader's last byte.
-func noLeases(t *testing.T, objects *Objects) {
-	t.Helper()
-	limit := time.Now().Add(Patience)
-	for objects.Leases() > 0 {
-		if time.Now().After(limit) {
-			t.Fatalf("%d leases are left", objects.Leases())
-		}
-		// The source gives no notice; this only waits, it does not synchronise.
-		select {
-		case <-time.After(time.Millisecond):
-		case <-t.Context().Done():
-			return
-		}
-	}
-}
-
 func (h Harness) sizes(t *testing.T) {
 	objects := h.objects(t)
 	peer, _ := h.Serve(t, objects)
@@ -172,7 +157,7 @@ func (h Harness) sizes(t *testing.T) {
 		h.fetchAll(t, path, peer, objects, r)
 	}
 	h.fetchAll(t, path, peer, objects, refs...)
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 // chunks fetches objects that no path can transfer in one piece.
@@ -194,7 +179,7 @@ func (h Harness) chunks(t *testing.T) {
 		}
 		objects.Put(ref(1), "x", backing, random(9, 11))
 		h.fetchAll(t, h.Path(t, Patience), peer, objects, ref(1))
-		noLeases(t, objects)
+		NoLeases(t, objects)
 	}
 }
 
@@ -214,7 +199,7 @@ func (h Harness) manyFrames(t *testing.T) {
 	}
 	h.fetchAll(t, path, peer, objects, ref(1))
 	h.fetchAll(t, path, peer, objects, refs...)
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 func (h Harness) missing(t *testing.T) {
@@ -224,7 +209,7 @@ func (h Harness) missing(t *testing.T) {
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	sink := h.sink(path)
-	wrong := transfer.Ref{Task: idOf(3), Generation: 2}
+	wrong := transfer.Ref{Task: ids.TaskID(3), Generation: 2}
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, h.to(sink)); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +218,7 @@ func (h Harness) missing(t *testing.T) {
 			t.Errorf("object %d: done %v, %v", i, done, err)
 		}
 	}
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 func (h Harness) refused(t *testing.T) {
@@ -262,7 +247,7 @@ func (h Harness) refused(t *testing.T) {
 	if _, frames, _, _ := sink.Result(2); !bytes.Equal(frames[0], random(2, 3<<20)) {
 		t.Error("the object behind the refused one differs")
 	}
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 // misplaced fetches into places that do not fit the frames. Such an object fails, and the path
@@ -292,7 +277,7 @@ func (h Harness) misplaced(t *testing.T) {
 		}
 		h.fetchAll(t, path, peer, objects, ref(1))
 	}
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 func (h Harness) head(t *testing.T) {
@@ -337,7 +322,7 @@ func (h Harness) concurrent(t *testing.T) {
 	}
 	wait.Wait()
 	for i := range sides {
-		noLeases(t, sides[i].objects)
+		NoLeases(t, sides[i].objects)
 	}
 }
 
@@ -389,7 +374,7 @@ func (h Harness) cancel(t *testing.T) {
 	if err := h.interrupted(ctx, t, h.Path(t, Patience), peer, refs, cancel); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 func (h Harness) deadline(t *testing.T) {
@@ -400,7 +385,7 @@ func (h Harness) deadline(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	noLeases(t, objects)
+	NoLeases(t, objects)
 }
 
 func (h Harness) dies(t *testing.T) {
@@ -432,9 +417,9 @@ func (h Harness) nothing(t *testing.T) {
 func (h Harness) stall(t *testing.T) {
 	objects := h.objects(t)
 	objects.Put(ref(1), "x", random(1, 100))
-	speak := objects.Hush()
+	resume := objects.Stall()
 	peer, _ := h.Serve(t, objects)
-	defer speak()
+	defer resume()
 	path := h.Path(t, h.silence())
 	t.Parallel() // the test only waits
 	err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
