@@ -2,10 +2,7 @@ package cuda
 
 import (
 	"container/list"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,28 +46,6 @@ func kernelText(name string) string {
 // builtinSource returns builtin.cu with its include expanded.
 func builtinSource() string {
 	return strings.Replace(kernelText("builtin.cu"), "#include \"prelude.cuh\"\n", kernelText("prelude.cuh"), 1)
-}
-
-// manifest records how the CUBINs beside it were compiled.
-type manifest struct {
-	// SourceSHA256 is the hash of builtinSource without its comments. Flags are the flags of the
-	// compilation, NVRTC is the compiler's version.
-	SourceSHA256 string
-	Flags        []string
-	NVRTC        string
-	// CUBINs are the hashes of the files, by architecture.
-	CUBINs map[string]string
-}
-
-func builtinManifest() (manifest, error) {
-	var m manifest
-	err := json.Unmarshal([]byte(kernelText("manifest.json")), &m)
-	return m, err
-}
-
-func sha256Hex(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }
 
 // entry is a module that was requested. Its loading may be in progress.

@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -39,6 +41,28 @@ func nvrtc(t *testing.T) *compiler {
 		t.Fatalf("%v; tools/fetch-nvrtc brings it", err)
 	}
 	return c
+}
+
+// manifest records how the CUBINs beside it were compiled.
+type manifest struct {
+	// SourceSHA256 is the hash of builtinSource without its comments. Flags are the flags of the
+	// compilation, NVRTC is the compiler's version.
+	SourceSHA256 string
+	Flags        []string
+	NVRTC        string
+	// CUBINs are the hashes of the files, by architecture.
+	CUBINs map[string]string
+}
+
+func builtinManifest() (manifest, error) {
+	var m manifest
+	err := json.Unmarshal([]byte(kernelText("manifest.json")), &m)
+	return m, err
+}
+
+func sha256Hex(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 var cComment = regexp.MustCompile(`//[^\n]*|(?s:/\*.*?\*/)`)

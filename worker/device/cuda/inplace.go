@@ -8,8 +8,8 @@ import (
 )
 
 // Kernels read inputs in the slabs of peers in the same way as inputs in our own slab: only the
-// address and the speed differ. Our caches keep nothing of a peer's memory, so an input that a
-// kernel reads many times is first copied to the scratch memory.
+// address and the speed differ. The caches of our GPU keep nothing of a peer's memory, so an input
+// that a kernel reads many times is first copied to the scratch memory.
 
 var _ device.InPlace = (*Device)(nil)
 

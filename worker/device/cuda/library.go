@@ -1,16 +1,10 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
-	"time"
 	"unsafe"
 )
 
@@ -48,6 +42,15 @@ func (l *library) call(function string, arguments ...uint64) (int32, error) {
 	return callFunction(address, &all), nil
 }
 
+// mustCall is call; a status that is not 0 is an error, too.
+func (l *library) mustCall(function string, arguments ...uint64) error {
+	status, err := l.call(function, arguments...)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s answers %d", function, status)
+	}
+	return err
+}
+
 // addressOf returns the address of a value, which pinner keeps in place.
 func addressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
 	pinner.Pin(p)
@@ -58,85 +61,4 @@ func addressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
 func cString(pinner *runtime.Pinner, s string) uint64 {
 	b := append([]byte(s), 0)
 	return addressOf(pinner, &b[0])
-}
-
-// finder searches for NVIDIA's libraries: in the places that the options name, in the packages of a
-// Python, in the toolkit's usual folders, and with the dynamic linker.
-type finder struct {
-	given  []string
-	python string
-	once   sync.Once
-	sites  []string // package folders, first those of the Python that runs tasks
-}
-
-// open loads the first library of that name that can be loaded and that has the symbol. The
-// versions are in order of preference.
-func (f *finder) open(name, symbol string, versions ...string) (*library, error) {
-	var refused []string
-	for _, path := range f.candidates(name, versions) {
-		handle, err := openLibrary(path)
-		if err != nil {
-			refused = append(refused, err.Error())
-			continue
-		}
-		at := findSymbol(handle, symbol)
-		if at == 0 {
-			refused = append(refused, fmt.Sprintf("%s has no %s", path, symbol))
-			continue
-		}
-		return &library{name: name, file: fileOf(at), handle: handle, symbols: map[string]uint64{}}, nil
-	}
-	return nil, fmt.Errorf("lib%s.so %w: install the wheels of CUDA into the Python that runs tasks, or the toolkit, or say where it is; tried %s",
-		name, errNoLibrary, strings.Join(refused, "; "))
-}
-
-func (f *finder) candidates(name string, versions []string) []string {
-	var folders []string
-	var out []string
-	for _, given := range f.given {
-		if strings.HasPrefix(filepath.Base(given), "lib"+name+".so") {
-			out = append(out, given)
-		}
-		folders = append(folders, given)
-	}
-	f.once.Do(f.askPython)
-	for _, site := range f.sites {
-		folders = append(folders, filepath.Join(site, "nvidia", "*", "lib"))
-	}
-	folders = append(folders, "/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64", "/usr/local/cuda*/targets/*/lib")
-	for _, folder := range folders {
-		for _, v := range versions {
-			found, err := filepath.Glob(filepath.Join(folder, "lib"+name+".so."+v))
-			if err == nil {
-				out = append(out, found...)
-			}
-		}
-	}
-	for _, v := range versions {
-		out = append(out, "lib"+name+".so."+v)
-	}
-	return slices.Compact(out)
-}
-
-// askPython finds the package folders: first those of the Python that runs tasks, then those of the
-// system's Python, since a virtual environment may lack NVIDIA's packages.
-func (f *finder) askPython() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	for _, python := range []string{f.python, "python3", "python"} {
-		if python == "" {
-			continue
-		}
-		// Without the option -S, the list includes the paths of virtual environments and of the
-		// user.
-		out, err := exec.CommandContext(ctx, python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))").Output()
-		if err != nil {
-			continue
-		}
-		for site := range strings.Lines(string(out)) {
-			if site = strings.TrimSuffix(site, "\n"); !slices.Contains(f.sites, site) {
-				f.sites = append(f.sites, site)
-			}
-		}
-	}
 }

@@ -87,11 +87,7 @@ func (d *Device) getSolver() (*blas, *solver, error) {
 }
 
 func (v *solver) call(function string, arguments ...uint64) error {
-	r, err := v.lib.call(function, arguments...)
-	if err == nil && r != 0 {
-		err = fmt.Errorf("%s answers %d", function, r)
-	}
-	return err
+	return v.lib.mustCall(function, arguments...)
 }
 
 // close also closes a solver whose opening failed; then params or handle may be missing.

@@ -160,7 +160,7 @@ func (d *decoder) direct(b []byte, at *place) (x any, ok bool, err error) {
 			if !t.read(body, at.room()) {
 				return nil, unusual, nil
 			}
-			x, err = d.lay(&t, at)
+			x, err = d.build(&t, at)
 			return x, true, err
 		}
 	}

@@ -286,11 +286,11 @@ func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 
 func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 	described := describe(t)
-	return d.lay(&described, at)
+	return d.build(&described, at)
 }
 
-// lay creates a tensor from its description and its location.
-func (d *decoder) lay(t *described, at *place) (*ops.Tensor, error) {
+// build creates a tensor from its description and its location.
+func (d *decoder) build(t *described, at *place) (*ops.Tensor, error) {
 	room := at.room()
 	if len(t.strides) == 0 && t.dtype != ops.Invalid && t.dtype <= ops.Complex128 {
 		t.strides = ops.AppendStrides(room.list(ofStrides, len(t.shape)), t.dtype, t.shape)

@@ -39,8 +39,8 @@ func openCompiler(f *finder) (*compiler, error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	var major, minor int32
-	if r, err := lib.call("nvrtcVersion", addressOf(&pinner, &major), addressOf(&pinner, &minor)); err != nil || r != 0 {
-		return nil, fmt.Errorf("%s: nvrtcVersion: %d, %w", lib.file, r, err)
+	if err := lib.mustCall("nvrtcVersion", addressOf(&pinner, &major), addressOf(&pinner, &minor)); err != nil {
+		return nil, fmt.Errorf("%s: %w", lib.file, err)
 	}
 	return &compiler{lib: lib, version: fmt.Sprintf("%d.%d", major, minor)}, nil
 }
@@ -55,13 +55,7 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	var program uint64
-	call := func(function string, arguments ...uint64) error {
-		r, err := c.lib.call(function, arguments...)
-		if err == nil && r != 0 {
-			err = fmt.Errorf("%s answers %d", function, r)
-		}
-		return err
-	}
+	call := c.lib.mustCall
 	if err := call("nvrtcCreateProgram", addressOf(&pinner, &program), cString(&pinner, source), cString(&pinner, name), 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -87,16 +81,13 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 // returns the size.
 func (c *compiler) take(pinner *runtime.Pinner, program uint64, function string) ([]byte, error) {
 	var size uint64
-	if r, err := c.lib.call(function+"Size", program, addressOf(pinner, &size)); err != nil || r != 0 {
-		return nil, fmt.Errorf("%sSize answers %d, %w", function, r, err)
+	if err := c.lib.mustCall(function+"Size", program, addressOf(pinner, &size)); err != nil {
+		return nil, err
 	}
 	if size == 0 {
 		return nil, fmt.Errorf("%s has nothing", function)
 	}
 	out := make([]byte, size)
 	pinner.Pin(&out[0])
-	if r, err := c.lib.call(function, program, uint64(uintptr(unsafe.Pointer(&out[0])))); err != nil || r != 0 {
-		return nil, fmt.Errorf("%s answers %d, %w", function, r, err)
-	}
-	return out, nil
+	return out, c.lib.mustCall(function, program, uint64(uintptr(unsafe.Pointer(&out[0]))))
 }
