@@ -252,16 +252,7 @@ def largest(cluster: Cluster, report: Report, plan: Plan, what: str, attempt: Ca
 
 def returned(cluster: Cluster, n: int) -> bool:
     """Makes a tensor of n elements as the result of a task. The next task reads it."""
-
-    # Each size has a function of its own: a worker sets memory aside for a result that is as large
-    # as the last ones of the same function, and the arena's block would be needed beside it.
-    @arrays("torch")
-    def make_n() -> Any:
-        import torch
-
-        return torch.full((n,), 5, dtype=torch.int64, device="cuda")
-
-    made = cluster.begin(make_n)
+    made = cluster.begin(make, n, 5)
     cluster.finish(made)
     return cluster.call(total, made) == 5 * n
 

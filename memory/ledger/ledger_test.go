@@ -489,6 +489,33 @@ func TestOutgrownReservationTakesFreeMemoryOrFailsWhole(t *testing.T) {
 	}
 }
 
+func TestForgoneMemoryIsFree(t *testing.T) {
+	x := newTester(t, 16*mib)
+	id, _ := x.reserve(task(1), 0, 10*mib)
+	waiting, granted := x.reserve(task(2), time.Second, 12*mib)
+	if granted {
+		t.Fatal("there is room for both")
+	}
+	x.effects(x.l.Forgo(id))
+	x.check()
+	if !slices.Contains(x.granted, waiting) {
+		t.Fatalf("the memory did not become free: %+v", x.l.Stats())
+	}
+	if effects := x.l.Forgo(id); len(effects) > 0 {
+		t.Errorf("forgone twice: %v", effects)
+	}
+	if effects := x.l.Forgo(id + 1000); len(effects) > 0 {
+		t.Errorf("an unknown reservation: %v", effects)
+	}
+	// The result of the first task takes free memory.
+	x.release(waiting)
+	if _, err := x.allocate(id, obj(1), 10*mib); err != nil {
+		t.Fatal(err)
+	}
+	x.check()
+	x.release(id)
+}
+
 func TestRebuiltObjectTakesItsMemoryAgain(t *testing.T) {
 	x := newTester(t, 16*mib)
 	id, _ := x.reserve(task(1), 0, 3*mib, 1000)

@@ -636,13 +636,33 @@ func (l *Ledger) Release(id ReservationID) ([]Effect, error) {
 	return out, nil
 }
 
-func (l *Ledger) release(r *reservation, out []Effect) []Effect {
-	l.log.add("reservation released", ObjectID{}, r.id, r.bytes)
+// Forgo frees the memory of a granted reservation that was not allocated yet. Its inputs stay held.
+// Later allocations take free memory, as those of a reservation that is too small. Without such
+// memory Forgo does nothing.
+func (l *Ledger) Forgo(id ReservationID) []Effect {
+	r := l.reservations[id]
+	if r == nil || len(r.blocks) == 0 {
+		return nil
+	}
+	l.log.add("memory forgone", ObjectID{}, r.id, r.bytes)
+	l.freeBlocks(r)
+	out := l.serve(nil)
+	l.verify()
+	return out
+}
+
+// freeBlocks frees the memory of a reservation that was not allocated yet.
+func (l *Ledger) freeBlocks(r *reservation) {
 	for _, b := range r.blocks {
 		l.space.Free(b.Offset)
 		l.reservedBytes -= b.Bytes
 	}
 	r.blocks = nil
+}
+
+func (l *Ledger) release(r *reservation, out []Effect) []Effect {
+	l.log.add("reservation released", ObjectID{}, r.id, r.bytes)
+	l.freeBlocks(r)
 	for _, o := range r.building {
 		out = l.free(o, out)
 	}

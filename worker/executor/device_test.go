@@ -58,6 +58,8 @@ type rig struct {
 	objects *store.Store
 	results chan executor.Result
 	logs    *tasklog.Logs
+	// reservation is the reservation of the runs; 0: they have none.
+	reservation ledger.ReservationID
 }
 
 var buildEcho = sync.OnceValues(func() (binary string, err error) {
@@ -148,7 +150,7 @@ func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...
 	run := &executor.Run{
 		Ref:       lifecycle.Ref{Task: ids.TaskID(task), Attempt: 1},
 		Op:        &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "echo/" + op},
-		Arguments: b,
+		Arguments: b, Reservation: r.reservation,
 	}
 	if input != 0 {
 		o, ok := r.objects.Lookup(object(input))
@@ -420,6 +422,22 @@ func TestMemoryThatAnExecutorKeepsIsNotTakenFromThoseWhoWait(t *testing.T) {
 	}
 	r.objects.Release(first)
 	r.granted(t, told)
+}
+
+// A run whose process waits for memory would otherwise wait for the memory that is set aside for
+// its own result.
+func TestLeaseTakesTheMemoryThatIsReservedForTheResult(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	var granted bool
+	var err error
+	r.reservation, granted, err = r.objects.Reserve(ledger.Holder{Kind: ledger.HolderWorker, ID: 8}, rest, time.Time{}, nil)
+	if !granted || err != nil {
+		t.Fatal(err)
+	}
+	if out := r.call(t, 1, "hoard"); out.Error != nil {
+		t.Error(out.Error)
+	}
+	r.objects.Release(r.reservation)
 }
 
 func TestLeaseThatDoesNotWait(t *testing.T) {

@@ -374,6 +374,13 @@ func (p *process) allocate(a *executorv1.ExecutorAllocationRequest) {
 		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
 		return
 	}
+	if q == nil {
+		// The run at work cannot end before the process has this memory. So the memory that was set
+		// aside for the results of its runs must not be in the way.
+		for _, r := range p.reserved() {
+			objects.Forgo(r)
+		}
+	}
 	p.reading.Add(1)
 	go func() {
 		defer p.reading.Done()
@@ -384,6 +391,18 @@ func (p *process) allocate(a *executorv1.ExecutorAllocationRequest) {
 			objects.Release(reservation)
 		}
 	}()
+}
+
+// reserved returns the reservations of the runs that were sent to the process and have no result.
+func (p *process) reserved() (list []ledger.ReservationID) {
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
+	for _, q := range p.slot.queue {
+		if q.ordinal != 0 && q.run.Reservation != 0 {
+			list = append(list, q.run.Reservation)
+		}
+	}
+	return list
 }
 
 func sum(sizes []uint64) (n uint64) {

@@ -133,6 +133,14 @@ func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationI
 	}
 }
 
+// Forgo frees the memory of a granted reservation that was not allocated yet: see ledger.Forgo.
+func (s *Store) Forgo(id ledger.ReservationID) {
+	s.mu.Lock()
+	calls := s.apply(s.ledger.Forgo(id))
+	s.mu.Unlock()
+	run(calls)
+}
+
 // Release ends a reservation with everything that was built in it and not sealed. REQUIRES: nothing
 // writes there any more.
 func (s *Store) Release(id ledger.ReservationID) {
