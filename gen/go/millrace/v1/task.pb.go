@@ -647,8 +647,8 @@ type TaskSpec struct {
 	// may have any characters of Unicode, and is compared byte by byte. A program that shows keys on
 	// a terminal escapes control characters.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The operation by name, for people who type JSON: a native op ("array.sum"), or the import path
-	// of a Python function ("pkg.mod:fn"). Either this or `op_index` is required.
+	// The operation by name, for people who type JSON: a native op ("array.reduce"), or the import
+	// path of a Python function ("pkg.mod:fn"). Either this or `op_index` is required.
 	Op string `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
 	// The operation by index into the ops of the submission so far, counted from 0.
 	OpIndex *uint32 `protobuf:"varint,3,opt,name=op_index,json=opIndex,proto3,oneof" json:"op_index,omitempty"`
