@@ -10,7 +10,8 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import Any
@@ -18,8 +19,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually
-from millrace import Client, Future, LocalCluster, _share, errors
+from conftest import PATIENCE, Gate, eventually
+from millrace import Client, Future, LocalCluster, _data, _share, errors
+from millrace._locator import Locator
 from millrace._pb.millrace.host.v1 import borrow_pb2
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
 from millrace._shares import Shares
@@ -152,6 +154,56 @@ def test_results_of_several_workers_of_which_one_cannot_be_decoded(cluster: Loca
         gc.collect()
         client.session.flush()
         eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
+
+
+def test_many_results_of_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request to a worker may name 10,000 objects."""
+    monkeypatch.setenv("MILLRACE_INLINE_RESULT", "16B")
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own, shared_memory=False) as client:
+        futures = client.map(np.full, [5] * 10_001, range(10_001))
+        assert [int(a[0]) for a in client.gather(futures, timeout=PATIENCE)] == list(range(10_001))
+
+
+def test_the_holder_of_a_result_cannot_be_reached(
+    cluster: LocalCluster, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_data, "FETCH_SECONDS", 0.3)
+    with Client(cluster, shared_memory=False) as client:
+        client.wait_for_workers(2, timeout=PATIENCE)
+        workers = client.scheduler_info()["workers"]
+        future = client.submit(np.arange, 100_000, key="far", workers="host-0")
+        real, places = Locator.locate, [workers["host-1"]["address"]]
+
+        def locate(self: Locator, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
+            found, addresses = real(self, tasks)
+            return found, {w: places[0] if places else a for w, a in addresses.items()}
+
+        monkeypatch.setattr(Locator, "locate", locate)
+        want = r"the result of far could not be fetched for 0\.3 s: worker at .*: .*not here"
+        with pytest.raises(errors.ResultUnreachableError, match=want):
+            future.result(PATIENCE)
+        places[0] = "127.0.0.1:1"
+        with pytest.raises(errors.ResultUnreachableError, match=r"for 0\.3 s: worker at 127\.0\.0\.1:1: .*[Cc]onnect"):
+            client.gather([future])
+        with pytest.raises(TimeoutError, match=r"1 results could not be fetched in 0\.1 s, such as far: worker at 127"):
+            future.result(0.1)
+
+        # The time in which the task runs does not count.
+        late = client.submit(pass_through, gate, pure=False)
+        gate.wait()
+        with ThreadPoolExecutor(1) as threads:
+            fetched = threads.submit(late.result, PATIENCE)
+            began = time.monotonic()
+            eventually(lambda: time.monotonic() > began + 0.5)
+            monkeypatch.setattr(_data._Tries, "failed", lambda *_: places.clear())
+            gate.open()
+            assert len(fetched.result(PATIENCE)) == 100_000
+        assert len(future.result(PATIENCE)) == 100_000
+
+
+def pass_through(gate: Gate) -> Any:
+    gate.pass_through()
+    return np.ones(100_000)
 
 
 def test_gathered_futures_are_released_without_the_collector(client: Client) -> None:

@@ -7,7 +7,6 @@ die before it could report them, and then only this client can send them again.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
@@ -24,7 +23,7 @@ from millrace import _keys, _serialize, _share, errors
 from millrace._channel import open_channel
 from millrace._locator import Locator
 from millrace._object_messages import Piece, head_of, join, pieces
-from millrace._pb.millrace.v1 import data_service_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import data_service_pb2, error_pb2, task_pb2, worker_pb2
 from millrace._shares import Shares
 from millrace._state import State
 from millrace._steps import Steps
@@ -36,6 +35,10 @@ _WINDOW = ("grpc.http2.lookahead_bytes", 16 << 20)
 #: a report that they are stored.
 _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
+#: How long results are tried to be fetched from workers without one that arrives, in seconds.
+FETCH_SECONDS = 60.0
+#: Most objects of one request to a worker.
+_MOST_READ = 10_000
 #: Objects up to this size, in bytes, are written by gRPC: it takes one call instead of two.
 _SMALL_BYTES = 64 << 10
 
@@ -191,16 +194,19 @@ class DataPlane:
 
     def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> Steps[list[Any]]:
         """Returns the results of tasks in order, after waiting for their end; raises the first
-        error."""
+        error. Raises ResultUnreachableError if no worker gives any of them for FETCH_SECONDS."""
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = [None] * len(states)
         left = list(range(len(states)))
         pause = 0.02
         confirmed = False
+        tries = _Tries()
         while left:
+            waits = not all(states[i].done for i in left)
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             if not (yield self._waits.ended([states[i] for i in left], remaining)):
                 raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s")
+            tries.begin(len(left), anew=waits)
             far: list[int] = []
             for i in left:
                 exception = states[i].exception()
@@ -212,7 +218,7 @@ class DataPlane:
                 else:
                     far.append(i)
             try:
-                left = self._fetch_far(states, far, out, deadline, copy) if far else []
+                left = self._fetch_far(states, far, out, deadline, copy, tries) if far else []
             except errors.NotFoundError:
                 if confirmed:
                     raise
@@ -222,15 +228,28 @@ class DataPlane:
                 self._confirm_lease()
                 continue
             if left:
+                key = states[left[0]].key
                 if deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
+                    raise TimeoutError(
+                        f"{len(left)} results could not be fetched in {timeout:g} s, such as {_keys.name(key)}: {tries.why(left[0])}"
+                    )
+                if tries.over(len(left)):
+                    raise errors.ResultUnreachableError(
+                        f"the result of {_keys.name(key)} could not be fetched for {FETCH_SECONDS:g} s: {tries.why(left[0])}"
+                    )
                 # The holders died, which the scheduler will notice soon; or they do not answer.
                 yield self._waits.pause(pause)
                 pause = min(pause * 2, 0.5)
         return out
 
     def _fetch_far(
-        self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None, copy: bool
+        self,
+        states: Sequence[State],
+        far: list[int],
+        out: list[Any],
+        deadline: float | None,
+        copy: bool,
+        tries: _Tries,
     ) -> list[int]:
         """Fetches results from workers. Returns the ones that must be tried again."""
         far = self._borrow_known(states, far, out, copy)
@@ -247,13 +266,14 @@ class DataPlane:
                         f"the scheduler does not know {_keys.name(states[i].key)} any more: submit it again"
                     )
                 again.append(i)
+                tries.failed(i, "no worker holds it at the moment")
                 continue
             groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))
         raised: list[BaseException] = []
 
         def read(address: str, group: list[tuple[int, Any]]) -> None:
             try:
-                again.extend(self._read(address, states, group, out, deadline, copy))
+                again.extend(self._read(address, states, group, out, deadline, copy, tries))
             except BaseException as e:  # raised below, in the caller's thread
                 raised.append(e)
 
@@ -324,10 +344,25 @@ class DataPlane:
         out: list[Any],
         deadline: float | None,
         copy: bool,
+        tries: _Tries,
     ) -> list[int]:
+        """Fetches results from one worker. Returns the ones that must be tried again."""
         group = self._borrow(address, states, group, out, copy)
-        if not group:
-            return []
+        bad: list[int] = []
+        for at in range(0, len(group), _MOST_READ):
+            bad += self._receive(address, states, group[at : at + _MOST_READ], out, deadline, tries)
+        return bad
+
+    def _receive(
+        self,
+        address: str,
+        states: Sequence[State],
+        group: list[tuple[int, Any]],
+        out: list[Any],
+        deadline: float | None,
+        tries: _Tries,
+    ) -> list[int]:
+        """Reads objects by gRPC, with one call. Returns the ones that must be tried again."""
         request = data_service_pb2.ReadObjectsRequest(
             objects=[data_service_pb2.ObjectRef(task_id=p.task_id, generation=p.generation) for _, p in group]
         )
@@ -339,8 +374,10 @@ class DataPlane:
         heads: dict[int, data_service_pb2.ObjectHead] = {}
         frames: dict[int, list[memoryview]] = {}
         missing: dict[int, int] = {}
+        refused: dict[int, str] = {}
+        why = "the worker sent nothing"
         timeout = _TRANSFER_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.01)
-        with contextlib.suppress(grpc.RpcError):
+        try:
             for piece in receive(request, metadata=self._metadata, timeout=timeout):
                 if piece.head is not None:
                     head = data_service_pb2.ObjectHead.FromString(bytes(piece.head))
@@ -351,13 +388,48 @@ class DataPlane:
                     target = frames[piece.index][piece.frame]
                     target[piece.offset : piece.offset + len(piece.data)] = piece.data
                     missing[piece.index] -= len(piece.data)
+                if piece.error is not None:
+                    error = error_pb2.TaskError.FromString(bytes(piece.error))
+                    refused[piece.index] = error.message or error.reason
+        except grpc.RpcError as e:
+            why = str(e.details() if isinstance(e, grpc.Call) else e)
         bad: list[int] = []
         for n, (i, _) in enumerate(group):
             if n in heads and missing[n] == 0:
                 out[i] = _decode(states[i], heads[n].header, frames[n])
             else:
                 bad.append(i)
+                tries.failed(i, f"worker at {address}: {refused.get(n, why)}")
         return bad
+
+
+class _Tries:
+    """The tries to fetch results, and why they have failed."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        # Monotonic time since which no result has arrived.
+        self._since = 0.0
+        self._reasons: dict[int, str] = {}
+
+    def begin(self, left: int, *, anew: bool) -> None:
+        """Begins a try to fetch a number of results. `anew`: the time before it does not count,
+        because their tasks were still running."""
+        if anew or left != self._left:
+            self._left, self._since = left, time.monotonic()
+
+    def failed(self, i: int, why: str) -> None:
+        """Notes why a result could not be fetched."""
+        self._reasons[i] = why
+
+    def over(self, left: int) -> bool:
+        """Returns whether no result has arrived for too long. `left`: their number after the
+        try."""
+        return left == self._left and time.monotonic() - self._since > FETCH_SECONDS
+
+    def why(self, i: int) -> str:
+        """Returns why the last try for a result has failed."""
+        return self._reasons.get(i, "no worker has given it")
 
 
 def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:

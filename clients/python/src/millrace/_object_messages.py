@@ -15,17 +15,20 @@ CHUNK = 2 << 20
 class Piece:
     """One ReadObjectsResponse, parsed without copying its data."""
 
-    __slots__ = ("data", "frame", "head", "index", "offset")
+    __slots__ = ("data", "error", "frame", "head", "index", "offset")
 
     def __init__(self, message: bytes) -> None:
         self.index = self.frame = self.offset = 0
         self.head: memoryview | None = None
         self.data: memoryview | None = None
+        self.error: memoryview | None = None
         for number, value in _wire.fields(message):
             if number == 1:
                 self.index = int(value)  # pyright: ignore[reportArgumentType]
             elif number == 2:
                 self.head = value  # pyright: ignore[reportAttributeAccessIssue]
+            elif number == 3:
+                self.error = value  # pyright: ignore[reportAttributeAccessIssue]
             elif number == 4:
                 self.frame = int(value)  # pyright: ignore[reportArgumentType]
             elif number == 5:

@@ -130,6 +130,11 @@ class ResultUnreadableError(MillraceError):
     """A result is in a form that this client cannot read."""
 
 
+class ResultUnreachableError(MillraceError, ConnectionError):
+    """A result exists, and no worker that holds it has given it to this client for a minute. The
+    message names the worker that was asked last, and the cause."""
+
+
 class VersionMismatchError(TaskFailedError):
     """A function was sent as bytecode by another minor version of Python than the worker's; the
     message names both. Use the same version for clients and workers, or give the function by import
