@@ -35,7 +35,7 @@ func (f *finder) open(name, symbol string, versions ...string) (*library, error)
 			refused = append(refused, fmt.Sprintf("%s has no %s", path, symbol))
 			continue
 		}
-		return &library{name: name, file: fileOf(at), handle: handle, symbols: map[string]uint64{}}, nil
+		return &library{file: fileOf(at), handle: handle, symbols: map[string]uint64{}}, nil
 	}
 	return nil, fmt.Errorf("lib%s.so %w: install the wheels of CUDA into the Python that runs tasks, or the toolkit, or say where it is; tried %s",
 		name, errNoLibrary, strings.Join(refused, "; "))

@@ -16,7 +16,6 @@ var errNoLibrary = errors.New("not found")
 // library is a library that was loaded at run time. It is never closed: these libraries keep
 // threads and state of their own.
 type library struct {
-	name    string // as in libNAME.so
 	file    string
 	handle  uint64
 	mu      sync.Mutex // guards symbols
