@@ -132,39 +132,3 @@ func (e Event) String() string {
 	}
 	return fmt.Sprintf("%s: Xid %d: %s", gpu, e.Xid, text)
 }
-
-// Sample is the state of a GPU at one time. Values that the driver does not report are 0.
-type Sample struct {
-	UsedBytes, TotalBytes uint64
-	// UtilizationPercent is the share of time in which kernels run, MemoryPercent the share in
-	// which the memory is accessed.
-	UtilizationPercent, MemoryPercent int
-	ClockMHz, MemoryClockMHz          int
-	// Throttled names the reasons for a reduced clock rate.
-	Throttled []string
-	Watts     float64
-	Celsius   int
-	// CorrectedECC and UncorrectedECC are counted since the driver was loaded.
-	CorrectedECC, UncorrectedECC uint64
-	Processes                    []Process
-}
-
-// Process is a process that uses the GPU.
-type Process struct {
-	PID       int
-	UsedBytes uint64
-}
-
-// Foreign returns the processes that are not among ours.
-func (s Sample) Foreign(ours ...int) (list []Process) {
-	for _, p := range s.Processes {
-		mine := false
-		for _, pid := range ours {
-			mine = mine || pid == p.PID
-		}
-		if !mine {
-			list = append(list, p)
-		}
-	}
-	return list
-}

@@ -2,7 +2,6 @@ package topology
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,14 +35,6 @@ const (
 	NODE
 	SYS
 )
-
-// String returns nvidia-smi's name.
-func (d Distance) String() string {
-	if d < PIX || d > SYS {
-		return fmt.Sprintf("distance %d", int(d))
-	}
-	return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d]
-}
 
 func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 	dir := filepath.Join(root, "class/infiniband")

@@ -184,12 +184,13 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	s.nic("d_sys", "pci0000:50/0000:50:01.0/0000:51:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
 	s.write("class/infiniband/rxe0/ports/1/state", "4: ACTIVE") // a software device
 	got := topology.Discover(topology.Config{Library: machine{report: cards("0000:13:00.0")}, Root: s.root, Granted: set(t, "0-7")})
-	var list []string
+	names, distances := []string{}, []topology.Distance{}
 	for _, n := range got.Devices[0].NICs {
-		list = append(list, n.NIC.Name+" "+n.Distance.String())
+		names, distances = append(names, n.NIC.Name), append(distances, n.Distance)
 	}
-	if want := []string{"a_pix PIX", "b_pxb PXB", "c_phb PHB", "d_sys SYS"}; !slices.Equal(list, want) {
-		t.Errorf("got %q, want %q", list, want)
+	if !slices.Equal(names, []string{"a_pix", "b_pxb", "c_phb", "d_sys"}) ||
+		!slices.Equal(distances, []topology.Distance{topology.PIX, topology.PXB, topology.PHB, topology.SYS}) {
+		t.Errorf("got %q at %v", names, distances)
 	}
 	if p := got.Devices[0].Placement; p.Node != -1 || p.Prefer || p.CPUs.String() != "0-7" || !strings.Contains(p.Why, "memory node unknown") {
 		t.Errorf("without a node: %+v", p)
@@ -483,12 +484,5 @@ func TestEachXidHasAReaction(t *testing.T) {
 	}
 	if e := (topology.Event{Kind: topology.ECC}); e.Verdict() != topology.Doubtful || !e.Poisons() || !strings.Contains(e.String(), "all GPUs: a memory error") {
 		t.Errorf("%v: %v", e, e.Verdict())
-	}
-}
-
-func TestForeignProcessesAreThoseThatAreNotOurs(t *testing.T) {
-	s := topology.Sample{Processes: []topology.Process{{PID: 1, UsedBytes: 5}, {PID: 2}, {PID: 3}}}
-	if got := s.Foreign(2, 3); len(got) != 1 || got[0].PID != 1 {
-		t.Errorf("got %v", got)
 	}
 }

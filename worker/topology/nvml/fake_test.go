@@ -2,6 +2,16 @@ package nvml
 
 import "fmt"
 
+// Codes and values that only tests name.
+const (
+	notFound           code = 6
+	gpuIsLost          code = 15
+	libVersionMismatch code = 18
+	unknownError       code = 999
+
+	kindSwitch, kindUnknown = 2, 255
+)
+
 // fakeSystem is a machine without hardware. Tests can replace the results of its functions.
 type fakeSystem struct {
 	cards    []*fakeCard

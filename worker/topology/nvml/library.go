@@ -40,7 +40,7 @@ func Open(library string) (*NVML, error) {
 		}
 		loaded.name = library
 	}
-	return open(real{calls: loaded.calls, missing: loaded.missing})
+	return open(nvmlLibrary{calls: loaded.calls, missing: loaded.missing})
 }
 
 // needed are the functions that every NVML library has.
@@ -88,8 +88,8 @@ func load(library string) error {
 	return nil
 }
 
-// real is the system that calls the library with go-nvml.
-type real struct {
+// nvmlLibrary is the system that calls the library with go-nvml.
+type nvmlLibrary struct {
 	calls   nvml.Interface
 	missing map[string]struct{}
 }
@@ -98,16 +98,16 @@ type real struct {
 const functionNotFound = code(nvml.ERROR_FUNCTION_NOT_FOUND)
 
 // has reports whether a function can be called. The name is that of its newest version.
-func (l real) has(name string) bool {
+func (l nvmlLibrary) has(name string) bool {
 	_, missing := l.missing[name]
 	return !missing
 }
 
-func (l real) init() code         { return code(l.calls.Init()) }
-func (l real) shutdown() code     { return code(l.calls.Shutdown()) }
-func (l real) text(c code) string { return nvml.Return(c).Error() }
+func (l nvmlLibrary) init() code         { return code(l.calls.Init()) }
+func (l nvmlLibrary) shutdown() code     { return code(l.calls.Shutdown()) }
+func (l nvmlLibrary) text(c code) string { return nvml.Return(c).Error() }
 
-func (l real) driverVersion() (string, code) {
+func (l nvmlLibrary) driverVersion() (string, code) {
 	if !l.has("nvmlSystemGetDriverVersion") {
 		return "", functionNotFound
 	}
@@ -115,7 +115,7 @@ func (l real) driverVersion() (string, code) {
 	return v, code(r)
 }
 
-func (l real) cudaDriverVersion() (int, code) {
+func (l nvmlLibrary) cudaDriverVersion() (int, code) {
 	if !l.has("nvmlSystemGetCudaDriverVersion_v2") {
 		return 0, functionNotFound
 	}
@@ -123,7 +123,7 @@ func (l real) cudaDriverVersion() (int, code) {
 	return v, code(r)
 }
 
-func (l real) count() (int, code) {
+func (l nvmlLibrary) count() (int, code) {
 	if !l.has("nvmlDeviceGetCount_v2") {
 		return 0, functionNotFound
 	}
@@ -131,39 +131,39 @@ func (l real) count() (int, code) {
 	return n, code(r)
 }
 
-func (l real) byIndex(i int) (card, code) {
+func (l nvmlLibrary) byIndex(i int) (card, code) {
 	if !l.has("nvmlDeviceGetHandleByIndex_v2") {
 		return nil, functionNotFound
 	}
 	d, r := l.calls.DeviceGetHandleByIndex(i)
-	return realCard{l, d}, code(r)
+	return nvmlCard{l, d}, code(r)
 }
 
-func (l real) byUUID(uuid string) (card, code) {
+func (l nvmlLibrary) byUUID(uuid string) (card, code) {
 	if !l.has("nvmlDeviceGetHandleByUUID") {
 		return nil, functionNotFound
 	}
 	d, r := l.calls.DeviceGetHandleByUUID(uuid)
-	return realCard{l, d}, code(r)
+	return nvmlCard{l, d}, code(r)
 }
 
-func (l real) newEvents() (events, code) {
+func (l nvmlLibrary) newEvents() (events, code) {
 	for _, name := range []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"} {
 		if !l.has(name) {
 			return nil, functionNotFound
 		}
 	}
 	set, r := l.calls.EventSetCreate()
-	return realEvents{l, set}, code(r)
+	return nvmlEvents{l, set}, code(r)
 }
 
-// realCard is a card of go-nvml.
-type realCard struct {
-	library real
+// nvmlCard is a card of go-nvml.
+type nvmlCard struct {
+	library nvmlLibrary
 	d       nvml.Device
 }
 
-func (g realCard) uuid() (string, code) {
+func (g nvmlCard) uuid() (string, code) {
 	if !g.library.has("nvmlDeviceGetUUID") {
 		return "", functionNotFound
 	}
@@ -171,7 +171,7 @@ func (g realCard) uuid() (string, code) {
 	return s, code(r)
 }
 
-func (g realCard) name() (string, code) {
+func (g nvmlCard) name() (string, code) {
 	if !g.library.has("nvmlDeviceGetName") {
 		return "", functionNotFound
 	}
@@ -179,7 +179,7 @@ func (g realCard) name() (string, code) {
 	return s, code(r)
 }
 
-func (g realCard) pciBusID() (string, code) {
+func (g nvmlCard) pciBusID() (string, code) {
 	if !g.library.has("nvmlDeviceGetPciInfo_v3") {
 		return "", functionNotFound
 	}
@@ -196,7 +196,7 @@ func textOf(b [32]uint8) string {
 	return string(b[:n])
 }
 
-func (g realCard) memory() (used, total uint64, c code) {
+func (g nvmlCard) memory() (used, total uint64, c code) {
 	if !g.library.has("nvmlDeviceGetMemoryInfo") {
 		return 0, 0, functionNotFound
 	}
@@ -204,7 +204,7 @@ func (g realCard) memory() (used, total uint64, c code) {
 	return m.Used, m.Total, code(r)
 }
 
-func (g realCard) computeCapability() (major, minor int, c code) {
+func (g nvmlCard) computeCapability() (major, minor int, c code) {
 	if !g.library.has("nvmlDeviceGetCudaComputeCapability") {
 		return 0, 0, functionNotFound
 	}
@@ -212,7 +212,7 @@ func (g realCard) computeCapability() (major, minor int, c code) {
 	return major, minor, code(r)
 }
 
-func (g realCard) migMode() (bool, code) {
+func (g nvmlCard) migMode() (bool, code) {
 	if !g.library.has("nvmlDeviceGetMigMode") {
 		return false, functionNotFound
 	}
@@ -220,7 +220,7 @@ func (g realCard) migMode() (bool, code) {
 	return now == nvml.DEVICE_MIG_ENABLE, code(r)
 }
 
-func (g realCard) maxMigDevices() (int, code) {
+func (g nvmlCard) maxMigDevices() (int, code) {
 	if !g.library.has("nvmlDeviceGetMaxMigDeviceCount") {
 		return 0, functionNotFound
 	}
@@ -228,15 +228,15 @@ func (g realCard) maxMigDevices() (int, code) {
 	return n, code(r)
 }
 
-func (g realCard) migDevice(i int) (card, code) {
+func (g nvmlCard) migDevice(i int) (card, code) {
 	if !g.library.has("nvmlDeviceGetMigDeviceHandleByIndex") {
 		return nil, functionNotFound
 	}
 	d, r := g.d.GetMigDeviceHandleByIndex(i)
-	return realCard{g.library, d}, code(r)
+	return nvmlCard{g.library, d}, code(r)
 }
 
-func (g realCard) gpuInstance() (int, code) {
+func (g nvmlCard) gpuInstance() (int, code) {
 	if !g.library.has("nvmlDeviceGetGpuInstanceId") {
 		return 0, functionNotFound
 	}
@@ -244,7 +244,7 @@ func (g realCard) gpuInstance() (int, code) {
 	return n, code(r)
 }
 
-func (g realCard) computeInstance() (int, code) {
+func (g nvmlCard) computeInstance() (int, code) {
 	if !g.library.has("nvmlDeviceGetComputeInstanceId") {
 		return 0, functionNotFound
 	}
@@ -252,7 +252,7 @@ func (g realCard) computeInstance() (int, code) {
 	return n, code(r)
 }
 
-func (g realCard) nearCPUs() ([]uint64, code) {
+func (g nvmlCard) nearCPUs() ([]uint64, code) {
 	if !g.library.has("nvmlDeviceGetCpuAffinityWithinScope") {
 		return nil, functionNotFound
 	}
@@ -267,7 +267,7 @@ func (g realCard) nearCPUs() ([]uint64, code) {
 	return out, code(r)
 }
 
-func (g realCard) nvLinkEnabled(link int) (bool, code) {
+func (g nvmlCard) nvLinkEnabled(link int) (bool, code) {
 	if !g.library.has("nvmlDeviceGetNvLinkState") {
 		return false, notSupported
 	}
@@ -275,7 +275,7 @@ func (g realCard) nvLinkEnabled(link int) (bool, code) {
 	return s == nvml.FEATURE_ENABLED, code(r)
 }
 
-func (g realCard) nvLinkRemoteKind(link int) (int, code) {
+func (g nvmlCard) nvLinkRemoteKind(link int) (int, code) {
 	if !g.library.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
 		return 0, functionNotFound
 	}
@@ -283,7 +283,7 @@ func (g realCard) nvLinkRemoteKind(link int) (int, code) {
 	return int(kind), code(r)
 }
 
-func (g realCard) nvLinkRemoteBusID(link int) (string, code) {
+func (g nvmlCard) nvLinkRemoteBusID(link int) (string, code) {
 	if !g.library.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
 		return "", functionNotFound
 	}
@@ -291,15 +291,15 @@ func (g realCard) nvLinkRemoteBusID(link int) (string, code) {
 	return textOf(pci.BusId), code(r)
 }
 
-func (g realCard) p2pStatus(other card, caps int) (int, code) {
+func (g nvmlCard) p2pStatus(other card, caps int) (int, code) {
 	if !g.library.has("nvmlDeviceGetP2PStatus") {
 		return 0, functionNotFound
 	}
-	status, r := g.d.GetP2PStatus(other.(realCard).d, nvml.GpuP2PCapsIndex(caps))
+	status, r := g.d.GetP2PStatus(other.(nvmlCard).d, nvml.GpuP2PCapsIndex(caps))
 	return int(status), code(r)
 }
 
-func (g realCard) utilization() (gpu, memory int, c code) {
+func (g nvmlCard) utilization() (gpu, memory int, c code) {
 	if !g.library.has("nvmlDeviceGetUtilizationRates") {
 		return 0, 0, functionNotFound
 	}
@@ -307,7 +307,7 @@ func (g realCard) utilization() (gpu, memory int, c code) {
 	return int(u.Gpu), int(u.Memory), code(r)
 }
 
-func (g realCard) clockMHz(kind int) (int, code) {
+func (g nvmlCard) clockMHz(kind int) (int, code) {
 	if !g.library.has("nvmlDeviceGetClockInfo") {
 		return 0, functionNotFound
 	}
@@ -315,7 +315,7 @@ func (g realCard) clockMHz(kind int) (int, code) {
 	return int(n), code(r)
 }
 
-func (g realCard) throttleReasons() (uint64, code) {
+func (g nvmlCard) throttleReasons() (uint64, code) {
 	if !g.library.has("nvmlDeviceGetCurrentClocksThrottleReasons") {
 		return 0, functionNotFound
 	}
@@ -323,7 +323,7 @@ func (g realCard) throttleReasons() (uint64, code) {
 	return bits, code(r)
 }
 
-func (g realCard) milliwatts() (int, code) {
+func (g nvmlCard) milliwatts() (int, code) {
 	if !g.library.has("nvmlDeviceGetPowerUsage") {
 		return 0, functionNotFound
 	}
@@ -331,7 +331,7 @@ func (g realCard) milliwatts() (int, code) {
 	return int(n), code(r)
 }
 
-func (g realCard) celsius() (int, code) {
+func (g nvmlCard) celsius() (int, code) {
 	if !g.library.has("nvmlDeviceGetTemperature") {
 		return 0, functionNotFound
 	}
@@ -339,7 +339,7 @@ func (g realCard) celsius() (int, code) {
 	return int(n), code(r)
 }
 
-func (g realCard) eccErrors(kind int) (uint64, code) {
+func (g nvmlCard) eccErrors(kind int) (uint64, code) {
 	if !g.library.has("nvmlDeviceGetTotalEccErrors") {
 		return 0, functionNotFound
 	}
@@ -348,7 +348,7 @@ func (g realCard) eccErrors(kind int) (uint64, code) {
 	return n, code(r)
 }
 
-func (g realCard) processes() ([]process, code) {
+func (g nvmlCard) processes() ([]process, code) {
 	if !g.library.has("nvmlDeviceGetComputeRunningProcesses_v3") {
 		return nil, functionNotFound
 	}
@@ -360,7 +360,7 @@ func (g realCard) processes() ([]process, code) {
 	return out, code(r)
 }
 
-func (g realCard) eventTypes() (uint64, code) {
+func (g nvmlCard) eventTypes() (uint64, code) {
 	if !g.library.has("nvmlDeviceGetSupportedEventTypes") || !g.library.has("nvmlDeviceRegisterEvents") {
 		return 0, functionNotFound
 	}
@@ -368,24 +368,24 @@ func (g realCard) eventTypes() (uint64, code) {
 	return kinds, code(r)
 }
 
-// realEvents is an event set of go-nvml.
-type realEvents struct {
-	library real
+// nvmlEvents is an event set of go-nvml.
+type nvmlEvents struct {
+	library nvmlLibrary
 	set     nvml.EventSet
 }
 
-func (e realEvents) register(of card, kinds uint64) code {
-	return code(of.(realCard).d.RegisterEvents(kinds, e.set))
+func (e nvmlEvents) register(of card, kinds uint64) code {
+	return code(of.(nvmlCard).d.RegisterEvents(kinds, e.set))
 }
 
-func (e realEvents) wait(millis int) (event, code) {
+func (e nvmlEvents) wait(millis int) (event, code) {
 	data, r := e.set.Wait(uint32(millis))
 	out := event{kind: data.EventType, data: data.EventData, instance: int(int32(data.GpuInstanceId))}
 	if code(r) == success {
 		// There may be no device: then its UUID cannot be read.
-		out.of = realCard{e.library, data.Device}
+		out.of = nvmlCard{e.library, data.Device}
 	}
 	return out, code(r)
 }
 
-func (e realEvents) free() { _ = e.set.Free() } // no goroutine waits for the set any more
+func (e nvmlEvents) free() { _ = e.set.Free() } // no goroutine waits for the set any more

@@ -70,16 +70,12 @@ type code int
 
 // Codes and values of NVML's ABI.
 const (
-	success            code = 0
-	invalidArgument    code = 2
-	notSupported       code = 3
-	notFound           code = 6
-	timedOut           code = 10
-	libVersionMismatch code = 18
-	gpuIsLost          code = 15
-	unknownError       code = 999
+	success         code = 0
+	invalidArgument code = 2
+	notSupported    code = 3
+	timedOut        code = 10
 
-	kindGPU, kindSwitch, kindUnknown = 0, 2, 255
+	kindGPU = 0
 
 	maxNVLinks = 36
 

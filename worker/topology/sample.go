@@ -1,0 +1,23 @@
+package topology
+
+// Sample is the state of a GPU at one time. Values that the driver does not report are 0.
+type Sample struct {
+	UsedBytes, TotalBytes uint64
+	// UtilizationPercent is the share of time in which kernels run, MemoryPercent the share in
+	// which the memory is accessed.
+	UtilizationPercent, MemoryPercent int
+	ClockMHz, MemoryClockMHz          int
+	// Throttled names the reasons for a reduced clock rate.
+	Throttled []string
+	Watts     float64
+	Celsius   int
+	// CorrectedECC and UncorrectedECC are counted since the driver was loaded.
+	CorrectedECC, UncorrectedECC uint64
+	Processes                    []Process
+}
+
+// Process is a process that uses the GPU.
+type Process struct {
+	PID       int
+	UsedBytes uint64
+}
