@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import functools
 import inspect
+import math
 import operator
 import os
 import pickle
@@ -595,6 +596,11 @@ def test_executor(client: Client, gate: Gate) -> None:
         assert held.cancel() and held.cancelled()
     with pytest.raises(RuntimeError, match="shutdown"):
         pool.submit(inc, 1)
+
+
+def test_a_client_that_waits_for_ever(cluster: LocalCluster) -> None:
+    with Client(cluster, timeout=math.inf) as client:
+        assert client.submit(inc, 1).result(math.inf) == 2
 
 
 def test_map_of_an_executor(client: Client, gate: Gate, tmp_path: Path) -> None:

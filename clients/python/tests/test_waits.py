@@ -12,13 +12,16 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _handed, _waits, as_completed, errors, get_client, wait
-from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
+from millrace._lease import Lease
+from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2
+from millrace._state import State
+from millrace._task_table import TaskTable
 
 
 def inc(x: int) -> int:
@@ -421,6 +424,39 @@ def collect() -> int:
 
 def shorter() -> None:
     _handed.HANDED_SECONDS = 0.01
+
+
+def test_futures_in_very_many_results_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request may name 100,000 tasks."""
+    monkeypatch.setattr(_handed, "HANDED_SECONDS", 0.01)
+    released, asked, ended = set[int](), list[int](), threading.Event()
+
+    class Scheduler:
+        def __init__(self) -> None:
+            self.ended = ended
+
+        def call(self, _: str, request: task_calls_pb2.LocateObjectsRequest) -> Any:
+            asked.append(len(request.task_ids))
+            # Only the first results exist.
+            states = [
+                task_pb2.TASK_STATE_SUCCEEDED if t <= 100_000 else task_pb2.TASK_STATE_RELEASED
+                for t in request.task_ids
+            ]
+            return task_calls_pb2.LocateObjectsResponse(
+                objects=[task_calls_pb2.ObjectLocation(state=s) for s in states]
+            )
+
+    lease = Lease("", client_pb2.OpenClientResponse())
+    handed = _handed.Handed(cast(Any, Scheduler()), lease, TaskTable(lease), lambda state: released.add(state.id))
+    try:
+        for task in range(1, 100_003):
+            state = State(str(task))
+            state.id = task
+            handed.add(task, state)
+        eventually(lambda: released == {100_001, 100_002})
+        assert max(asked) <= 100_000
+    finally:
+        ended.set()
 
 
 def test_handed_over_futures_are_freed_with_the_result() -> None:

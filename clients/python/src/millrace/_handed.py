@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from millrace import errors
 from millrace._connection import Connection
@@ -15,6 +15,8 @@ from millrace._task_table import TaskTable
 #: Interval in seconds at which a client in a task's process asks which results with futures in them
 #: still exist.
 HANDED_SECONDS = 5.0
+# Most tasks of one request.
+_MOST_LOCATED = 100_000
 _GONE = (
     task_pb2.TASK_STATE_UNSPECIFIED,
     task_pb2.TASK_STATE_RELEASED,
@@ -56,23 +58,25 @@ class Handed:
     def _run(self) -> None:
         while not self._connection.ended.wait(HANDED_SECONDS):
             with self._tasks.changed:
-                tasks = list(self._handed)[:100_000]
-                life = self._lease.life
-            if not tasks:
-                continue
-            request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks)
-            try:
-                located = self._connection.call("LocateObjects", request)
-            except errors.MillraceError:
-                continue
-            with self._tasks.changed:
-                if life != self._lease.life:
-                    continue
-                states = [
-                    s
-                    for t, o in zip(tasks, located.objects, strict=True)
-                    if o.state in _GONE
-                    for s in self._handed.pop(t, {}).values()
-                ]
-            for state in states:
-                self._release(state)
+                tasks, life = list(self._handed), self._lease.life
+            for at in range(0, len(tasks), _MOST_LOCATED):
+                self._check(tasks[at : at + _MOST_LOCATED], life)
+
+    def _check(self, tasks: Sequence[int], life: int) -> None:
+        """Ends the holds for those of these results that do not exist any more. `life`: the
+        scheduler's life to which the ids belong."""
+        try:
+            located = self._connection.call("LocateObjects", task_calls_pb2.LocateObjectsRequest(task_ids=tasks))
+        except errors.MillraceError:
+            return  # they are asked for again
+        with self._tasks.changed:
+            if life != self._lease.life:
+                return
+            states = [
+                s
+                for t, o in zip(tasks, located.objects, strict=True)
+                if o.state in _GONE
+                for s in self._handed.pop(t, {}).values()
+            ]
+        for state in states:
+            self._release(state)

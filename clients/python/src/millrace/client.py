@@ -40,6 +40,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
+#: gRPC knows no deadlines at infinity: a year, in seconds.
+_LONGEST_WAIT = 31_536_000.0
 _NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
 #: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here
 #: accepts and ignores them.
@@ -123,7 +125,7 @@ class Client:
         shared_memory: bool = True,
         asynchronous: bool = False,
     ) -> None:
-        patience = _check.seconds(timeout, "timeout")
+        patience = min(_check.seconds(timeout, "timeout"), _LONGEST_WAIT)
         if token is not None:
             _check.text(token, "token")
         _check.text(name, "name", 256)
