@@ -441,8 +441,7 @@ func (m *Machine) finishMove(r *rebalance, x *moving, b *block, t *task, from *w
 		}
 		return
 	default:
-		m.emitTo(EffectRelease, from, x.object, t.attempt)
-		m.removeReplica(x.object, from)
+		m.dropReplica(x.object, t, from)
 	}
 	delete(r.moving, x.object)
 	m.stopCopy(&x.copy)
@@ -467,10 +466,15 @@ func (m *Machine) abortMove(x *moving) {
 		return
 	}
 	if m.activeHolder(x.from, x.object) && m.activeHolder(x.to, x.object) {
-		to := m.workerOf(x.to)
-		m.emitTo(EffectRelease, to, x.object, t.attempt)
-		m.removeReplica(x.object, to)
+		m.dropReplica(x.object, t, m.workerOf(x.to))
 	}
+}
+
+// dropReplica makes a worker drop an object that another one keeps.
+func (m *Machine) dropReplica(id ids.TaskID, t *task, w *worker) {
+	m.emitTo(EffectRelease, w, id, t.attempt)
+	w.dropped.add(id)
+	m.removeReplica(id, w)
 }
 
 // moveFailed counts a planned move that did not happen.

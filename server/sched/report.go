@@ -326,6 +326,10 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.fetchEnded(s.Task, t, w)
 			m.checkDrainsOf(s.Task, b, t)
 			m.moveChanged(s.Task)
+			if w.dropped.has(s.Task) {
+				s.Kept = false
+				m.emitTo(EffectKeep, w, s.Task, generation)
+			}
 		}
 		if s.Kept {
 			m.keepConfirmed(s.Task, b, t, w)

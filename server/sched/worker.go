@@ -62,6 +62,10 @@ type worker struct {
 	// total size.
 	objects   taskSet
 	heldBytes uint64
+	// dropped are wanted objects that it was told to drop in this session, because another worker
+	// keeps them. If it reports one of them, the report may be older than the order, so the worker
+	// is asked whether it has the object.
+	dropped taskSet
 	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
 	// subset of the inputs of those attempts.
 	fetching taskSet
@@ -139,6 +143,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 		m.countNotifiers()
 	}
 	w.reportedAt = m.now
+	w.dropped = taskSet{}
 	m.workersChanged()
 	m.askAgain(w)
 	m.askMovesAgain(w)

@@ -332,6 +332,11 @@ func (s *server) send(x *session) {
 	if !w.plan.duplicateAssign {
 		again.assignments = nil
 	}
+	if w.plan.rebalanceEvery() > 0 {
+		// A rebalance may bring an object back to a worker that dropped it. Real streams do not
+		// repeat messages within a session.
+		again.releases = nil
+	}
 	l.send(false, func() { p.run(func() { p.receive(l, &said) }) }, func() {
 		p.run(func() {
 			w.log("again, stream %d to %s", l.number, p.host.name)
@@ -569,6 +574,19 @@ func (s *server) undoDrain(name string) {
 	s.w.log("the drain of %s is undone", name)
 	effects, err := s.m.UndoDrain(s.w.now, sched.DrainUndone{Names: []string{name}}, s.effects[:0])
 	s.ordered(effects, err)
+}
+
+// orderRebalance is an operator's order to even out the bytes that workers hold.
+func (s *server) orderRebalance() {
+	info, effects, err := s.m.OrderRebalance(s.w.now, sched.RebalanceOrdered{}, s.effects[:0])
+	s.w.log("rebalance %d moves %d objects", info.Number, info.PlannedObjects)
+	s.ordered(effects, err)
+}
+
+func (s *server) stopRebalance(number uint64) {
+	s.w.log("rebalance %d is stopped", number)
+	s.step(sched.RebalanceStopped{Rebalance: number})
+	s.flush()
 }
 
 func (s *server) ordered(effects []sched.Effect, err *sched.Error) {

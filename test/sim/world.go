@@ -95,8 +95,8 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved),
 	}, nil
 }
 
@@ -230,6 +230,7 @@ func (w *world) begin() {
 	})
 	w.regularly(w.plan.leaveEvery, func() { w.anyHost(w.makeLeave) })
 	w.regularly(w.plan.drainEvery, func() { w.anyHost(w.drain) })
+	w.regularly(w.plan.rebalanceEvery(), w.rebalance)
 	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
@@ -273,6 +274,14 @@ func (w *world) drain(h *host) {
 	purpose := pick(w, []sched.DrainPurpose{sched.DrainKeep, sched.DrainRetire, sched.DrainRestart})
 	w.server.orderDrain(h.name, purpose, timeout)
 	w.after(w.between(0, 4*time.Second), func() { w.server.undoDrain(h.name) })
+}
+
+// rebalance makes an operator even out the bytes of workers, and perhaps stop before the end.
+func (w *world) rebalance() {
+	w.server.orderRebalance()
+	if number := w.server.m.Rebalance().Number; w.chance(0.3) {
+		w.after(w.between(0, 500*time.Millisecond), func() { w.server.stopRebalance(number) })
+	}
 }
 
 func (w *world) anyHost(run func(*host)) {
