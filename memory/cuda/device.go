@@ -24,12 +24,13 @@ type Device struct {
 	lost   atomic.Pointer[Error]
 	failed chan struct{} // closed when lost is set
 
-	// opened: a library in this process also opens memory of other processes; see OpenedByOthers.
-	opened atomic.Bool
+	// openedByOthers: see OpenedByOthers.
+	openedByOthers atomic.Bool
 
-	// leaves: an exported slab, which other processes may have mapped, was closed without freeing
-	// it. The context stays until the process ends, because its release would free the memory.
-	leaves atomic.Bool
+	// keepsContext: an exported slab, which other processes may have mapped, was closed without
+	// freeing it. The context stays until the process ends, because its release would free the
+	// memory.
+	keepsContext atomic.Bool
 
 	mapping sync.Mutex // serializes the opening of slabs with the two closes of Peer.unmap
 
@@ -191,7 +192,7 @@ func (d *Device) release() error {
 	if d.control != 0 {
 		undo("cuStreamDestroy", d.api.streamDestroy(d.context, d.control))
 	}
-	if !d.leaves.Load() {
+	if !d.keepsContext.Load() {
 		undo("cuDevicePrimaryCtxRelease", d.api.release(d.info.Ordinal))
 	}
 	return errors.Join(errs...)

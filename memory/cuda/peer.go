@@ -168,7 +168,7 @@ func (p *Peer) finish() {
 
 // OpenedByOthers says that a library in this process, UCX, opens memory of other processes by
 // itself and never closes it. Without this call only Peers have openings.
-func (d *Device) OpenedByOthers() { d.opened.Store(true) }
+func (d *Device) OpenedByOthers() { d.openedByOthers.Store(true) }
 
 // unmap closes our opening of the memory, and then UCX's opening if the same memory is
 // still mapped and UCX may have opened it. By then another mapping may lie at the
@@ -190,10 +190,10 @@ func (p *Peer) unmap() error {
 		now, r := d.api.bufferID(d.context, p.pointer)
 		return r == success && now == id
 	}
-	if known == success && !mapped() || known != success && !d.opened.Load() {
+	if known == success && !mapped() || known != success && !d.openedByOthers.Load() {
 		return nil
 	}
-	if !d.opened.Load() {
+	if !d.openedByOthers.Load() {
 		return fmt.Errorf("cuda: the slab on %s is still mapped: something else in this process opened it; the memory stays allocated until this process ends", p.export.Device)
 	}
 	if r := d.api.ipcClose(d.context, p.pointer); r != success && r != invalidValue && r != invalidHandle {

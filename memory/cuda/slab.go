@@ -204,7 +204,7 @@ func (s *Slab) Close() error {
 	s.exporting.Lock()
 	defer s.exporting.Unlock()
 	if s.exported {
-		s.device.leaves.Store(true)
+		s.device.keepsContext.Store(true)
 	} else {
 		err = errors.Join(err, s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer)))
 	}

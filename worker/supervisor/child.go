@@ -15,7 +15,7 @@ type Child struct {
 	// Device names the worker's device in messages for people; "" means host memory.
 	// Only a worker with a device is retired when its device fails repeatedly.
 	Device string
-	// Start calls start in a way that the process runs in the right place (CPUs, memory nodes).
+	// Start calls start in a way that the process runs in the right place (CPUs, NUMA nodes).
 	// refused is the part of the placement that the kernel refused; err is the error of start.
 	// Nil: start is called directly.
 	Start func(start func() error) (refused, err error)

@@ -54,11 +54,11 @@ func place(c Config, g GPU) Placement {
 	p.Prefer = node >= 0 && len(p.CPUs) > 0 && (len(c.Nodes) == 0 || c.Nodes.Contains(node))
 	switch {
 	case node < 0:
-		p.Why += "; memory node unknown"
+		p.Why += "; NUMA node unknown"
 	case p.Prefer:
 		p.Why += fmt.Sprintf("; memory of node %d first", node)
 	default:
-		p.Why += fmt.Sprintf("; memory node %d was not granted (%s)", node, c.Nodes)
+		p.Why += fmt.Sprintf("; NUMA node %d was not granted (%s)", node, c.Nodes)
 	}
 	return p
 }
@@ -71,7 +71,7 @@ func nearCPUs(root, at string, node int, g GPU) (CPUSet, string) {
 	if node >= 0 {
 		list := readText(root, "devices/system/node", "node"+strconv.Itoa(node), "cpulist")
 		if set, err := ParseCPUSet(list); err == nil && len(set) > 0 {
-			return set, "its memory node"
+			return set, "its NUMA node"
 		}
 	}
 	return g.CPUs, "nvml"

@@ -192,7 +192,7 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 		!slices.Equal(distances, []topology.Distance{topology.PIX, topology.PXB, topology.PHB, topology.SYS}) {
 		t.Errorf("got %q at %v", names, distances)
 	}
-	if p := got.Devices[0].Placement; p.Node != -1 || p.Prefer || p.CPUs.String() != "0-7" || !strings.Contains(p.Why, "memory node unknown") {
+	if p := got.Devices[0].Placement; p.Node != -1 || p.Prefer || p.CPUs.String() != "0-7" || !strings.Contains(p.Why, "NUMA node unknown") {
 		t.Errorf("without a node: %+v", p)
 	}
 }
@@ -237,8 +237,8 @@ func TestProcessorsAreThoseThatWereGranted(t *testing.T) {
 	}{
 		"all":              {"0-223", "0-1", false, "0-55,112-167", "near it by sysfs; memory of node 0 first", true},
 		"some of them":     {"8-15,60-63", "0", false, "8-15", "the granted ones; memory of node 0 first", true},
-		"none of them":     {"60-63", "1", false, "60-63", "none of the processors near it (0-55,112-167 by sysfs) were granted (60-63): all granted ones; memory node 0 was not granted (1)", false},
-		"another node":     {"0-3", "1", false, "0-3", "memory node 0 was not granted (1)", false},
+		"none of them":     {"60-63", "1", false, "60-63", "none of the processors near it (0-55,112-167 by sysfs) were granted (60-63): all granted ones; NUMA node 0 was not granted (1)", false},
+		"another node":     {"0-3", "1", false, "0-3", "NUMA node 0 was not granted (1)", false},
 		"nothing is known": {"0-3", "", false, "0-3", "memory of node 0 first", true},
 		"switched off":     {"0-223", "0-1", true, "0-223", "switched off", false},
 	} {

@@ -22,7 +22,7 @@ func gpuFlags(f *pflag.FlagSet) {
 	f.String("gpu", "", "run one worker, on this GPU: its UUID, the beginning of it, or its number; default: one on each that CUDA_VISIBLE_DEVICES leaves")
 	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
 	f.String("nvml-library", "", "NVML to use, or none; default: the system's libnvidia-ml.so.1")
-	f.Bool("no-affinity", false, "leave workers on GPUs all processors and memory nodes, instead of those near their GPUs")
+	f.Bool("no-affinity", false, "leave workers on GPUs all processors and NUMA nodes, instead of those near their GPUs")
 	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocator of each library: its results are taken where they are")
 	f.StringSlice("executor-arena-for", []string{"cupy"}, "the libraries that --executor-arena is for: cupy, torch")
 	f.Bool("check-inputs", false, "for tests: read inputs on a GPU before and after each Python task, and fail one that has changed an input in place")

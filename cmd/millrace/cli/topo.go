@@ -19,7 +19,7 @@ import (
 func (a *app) topo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "topo", Short: "Show GPUs, their links, and by which path workers fetch from each other, how fast", Args: noArgs,
-		Long: `Shows the GPUs of workers, their links, memory nodes and network cards, and for each pair of workers the path that
+		Long: `Shows the GPUs of workers, their links, NUMA nodes and network cards, and for each pair of workers the path that
 is taken, its measured rate and the latency of small objects, and for each better path why it is not taken. Pairs that have
 fetched nothing yet are probed: each worker fetches an object of 4 MiB and a small one from each other worker.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -29,7 +29,6 @@ const (
 	OutOfMemory      = 2
 	ECCUncorrectable = 214
 	IllegalAddress   = 700
-	NotSupported     = 801
 	Unknown          = 999
 )
 

@@ -33,8 +33,8 @@ func (d *Device) remote(t *ops.Tensor) bool {
 	return ok && f.space != d.slab && t.Len() > 0
 }
 
-// againBytes is the scratch memory that the method again needs for a tensor.
-func (d *Device) againBytes(t *ops.Tensor) uint64 {
+// rereadBytes is the scratch memory that reread takes for a tensor.
+func (d *Device) rereadBytes(t *ops.Tensor) uint64 {
 	if !d.remote(t) {
 		return 0
 	}
@@ -45,9 +45,9 @@ func (d *Device) againBytes(t *ops.Tensor) uint64 {
 // scratchAlign is the alignment of addresses in the scratch memory.
 const scratchAlign = 256
 
-// again is the method at for kernels that read elements many times: a tensor in the memory of a
-// peer is copied first. The copy's address has the same alignment as the original.
-func (s *submission) again(t *ops.Tensor) uint64 {
+// reread is like at, for kernels that read elements many times: a tensor in the memory of a peer is
+// copied first. The copy's address has the same alignment as the original.
+func (s *submission) reread(t *ops.Tensor) uint64 {
 	if !s.device.remote(t) {
 		return s.at(t)
 	}

@@ -141,7 +141,7 @@ func TestBroadcastInputsOfPeersAreCopied(t *testing.T) {
 		t.Errorf("x is read at %#x, which is not where it is", at)
 	}
 	if at := le.Uint64(parameters[32:]); !within(b.scratch.Pointer(0, 0), b.scratch.Size(), at) {
-		t.Errorf("the row is read at %#x, which is not in the memory between kernels", at)
+		t.Errorf("the row is read at %#x, which is not in the scratch memory", at)
 	}
 }
 

@@ -480,7 +480,7 @@ func (m *mapping) scratchBytes(d *Device) uint64 {
 	n := uploadBytes(m.operands[1:]...)
 	for i, t := range m.operands {
 		if t != nil && m.readsAgain(i) {
-			n += d.againBytes(t)
+			n += d.rereadBytes(t)
 		}
 	}
 	return n
@@ -495,7 +495,7 @@ func (s *submission) evaluate(m *mapping, negative uint64) {
 	}
 	p := m.parameters(s.parameters(), func(i int) uint64 {
 		if t := m.operands[i]; m.readsAgain(i) && s.device.remote(t) {
-			return s.again(t)
+			return s.reread(t)
 		}
 		return at(m.operands[i])
 	}, negative)

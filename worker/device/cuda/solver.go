@@ -175,7 +175,7 @@ type factoring struct {
 
 // refused logs that a method failed. It has cost time, and users ask where the time went.
 func (f *factoring) refused(way, next string) {
-	f.device.logf("cuda: %s of %d x %d: not by %s, since %s; by %s now", f.op, f.m, f.n, way, f.refusal, next)
+	f.device.logf("cuda: %s of %d x %d: %s cannot be used: %s; %s is used instead", f.op, f.m, f.n, way, f.refusal, next)
 }
 
 func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {

@@ -132,11 +132,11 @@ func (d *Device) growScratch(need uint64) error {
 	}
 	if err == nil {
 		d.scratch = grown
-		d.logf("cuda: the memory between kernels grows from %d to %d MiB, which took %v", old>>20, need>>20, time.Since(began).Round(time.Microsecond))
+		d.logf("cuda: the scratch memory grows from %d to %d MiB, which took %v", old>>20, need>>20, time.Since(began).Round(time.Microsecond))
 		return nil
 	}
 	if errors.Is(err, gpu.ErrOutOfMemory) {
-		err = fmt.Errorf("%w: %d bytes beside the slab for what lies between kernels: use smaller chunks, or a smaller --device-memory-limit: %w", device.ErrNoRoom, need, err)
+		err = fmt.Errorf("%w: %d bytes of scratch memory beside the slab: use smaller chunks, or a smaller --device-memory-limit: %w", device.ErrNoRoom, need, err)
 	}
 	if d.scratch == nil && old > 0 {
 		if again, failed := d.gpu.NewScratch(old, 0); failed == nil {
@@ -242,8 +242,8 @@ func uploadBytes(tensors ...*ops.Tensor) uint64 {
 // there sooner than a copy of it could be submitted.
 const nearBytes = 256
 
-// near is the method at for kernels that read each element once: small tensors are read directly in
-// the CPU's memory.
+// near is like at, for kernels that read each element once: they read small tensors directly in the
+// CPU's memory.
 func (s *submission) near(t *ops.Tensor) uint64 {
 	if t.Len() == 0 || t.Far != nil {
 		return s.at(t)

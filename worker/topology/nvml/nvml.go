@@ -251,7 +251,7 @@ func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	if list, r := d.processes(); r == success {
 		for _, p := range list {
 			used := p.used
-			if used == notTold {
+			if used == notReported {
 				used = 0
 			}
 			s.Processes = append(s.Processes, topology.Process{PID: p.pid, UsedBytes: used})
@@ -320,7 +320,7 @@ func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
 		}
 	}
 	if watched == 0 {
-		return fmt.Errorf("nvml: none of the %d GPUs tells of Xid or ECC errors", count)
+		return fmt.Errorf("nvml: none of the %d GPUs reports Xid or ECC errors", count)
 	}
 	for ctx.Err() == nil {
 		data, r := set.wait(watchMillis)

@@ -181,7 +181,7 @@ func TestSample(t *testing.T) {
 	d := s.cards[2]
 	d.used, d.busy, d.clocks, d.ecc, d.watts = 3<<30, [2]int{90, 30}, true, true, 123456
 	d.slow = 1 | slowPowerCap | slowHardwareThermal // 1 means idle, which is not reported
-	d.list = []process{{10, 1 << 30}, {11, notTold}}
+	d.list = []process{{10, 1 << 30}, {11, notReported}}
 	n := &NVML{library: s}
 	got, err := n.Sample(d.id)
 	if err != nil {

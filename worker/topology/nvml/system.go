@@ -91,6 +91,6 @@ const (
 
 	slowPowerCap, slowHardware, slowThermal, slowHardwareThermal, slowPowerBrake = 0x4, 0x8, 0x20, 0x40, 0x80
 
-	// notTold is the memory size of a process if the driver does not report it.
-	notTold = ^uint64(0)
+	// notReported is the memory size of a process if the driver does not report it.
+	notReported = ^uint64(0)
 )

@@ -817,7 +817,7 @@ type Gpu struct {
 	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// NUMA node near it. Absent: unknown.
 	NumaNode *int32 `protobuf:"varint,5,opt,name=numa_node,json=numaNode,proto3,oneof" json:"numa_node,omitempty"`
-	// The processors and the memory node of its worker, and the reason for the choice; for people.
+	// The processors and the NUMA node of its worker, and the reason for the choice; for people.
 	Placement string `protobuf:"bytes,6,opt,name=placement,proto3" json:"placement,omitempty"`
 	// RDMA port that its worker uses, in the form of UCX ("mlx5_0:1"). Empty: UCX chooses.
 	NetDevices string `protobuf:"bytes,7,opt,name=net_devices,json=netDevices,proto3" json:"net_devices,omitempty"`
