@@ -44,7 +44,7 @@ func BenchmarkTask(b *testing.B) {
 		b.StartTimer()
 		c.submits.next()
 		c.futures.begin()
-		c.futures.bind(futures, ids, 1)
+		c.futures.bind(futures, ids, 1, nil)
 		c.futures.end()
 		var batch taskBatch
 		if err := batch.decodeWire(data); err != nil {

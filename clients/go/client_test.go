@@ -16,6 +16,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 func insecureOption() grpc.DialOption {
@@ -617,7 +619,7 @@ func TestResultsThatAreGoneWithTheLease(t *testing.T) {
 	c := f.dial(t)
 	table := &c.futures
 	far, inline := &Future{client: c, key: "far"}, &Future{client: c, key: "inline"}
-	table.bind([]*Future{far, inline}, []uint64{5, 6}, 1)
+	table.bind([]*Future{far, inline}, []uint64{5, 6}, 1, nil)
 	table.update([]taskUpdate{{id: 5, state: Succeeded, end: &outcome{bytes: 1 << 20}}, {id: 6, state: Succeeded, end: nullOutcome}})
 	table.failAll(fmt.Errorf("%w (the scheduler was started anew)", ErrLeaseLost))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -636,7 +638,7 @@ func TestSnapshotOlderThanTheTask(t *testing.T) {
 	var table futureTable
 	table.init()
 	f := &Future{key: "k"}
-	table.bind([]*Future{f}, []uint64{1}, 5)
+	table.bind([]*Future{f}, []uint64{1}, 5, nil)
 	table.snapshot(nil, 5)
 	if f.end.Load() != nil {
 		t.Fatal("a snapshot of revision 5 ended a task of revision 5")
@@ -644,5 +646,45 @@ func TestSnapshotOlderThanTheTask(t *testing.T) {
 	table.snapshot(nil, 6)
 	if end := f.end.Load(); end == nil || !errors.Is(end.err, ErrLeaseLost) {
 		t.Fatal("a snapshot of revision 6 without the task did not end it")
+	}
+}
+
+// TestAnOldFailureSaysSo: a future whose submission joined a failed task says that the failure is
+// older than the submission, until the task runs again.
+func TestAnOldFailureSaysSo(t *testing.T) {
+	var table futureTable
+	table.init()
+	table.begin()
+	defer table.end()
+	failed := func(id uint64) []taskUpdate {
+		return []taskUpdate{{id: id, state: Failed, failure: &millracev1.TaskError{Reason: "BOOM", Message: "it fails"}}}
+	}
+	joined := func(f *Future) bool {
+		end := f.end.Load()
+		if end == nil {
+			t.Fatalf("%s has not failed", f.key)
+		}
+		e, ok := end.err.(*TaskError)
+		if !ok || e.Reason != "BOOM" {
+			t.Fatalf("%s: %v", f.key, end.err)
+		}
+		if strings.Contains(e.Error(), "before this submission") != e.Joined {
+			t.Errorf("%s: %v", f.key, e)
+		}
+		return e.Joined
+	}
+	fresh, early, late, again := &Future{key: "fresh"}, &Future{key: "early"}, &Future{key: "late"}, &Future{key: "late"}
+	table.update(failed(2)) // arrives before the answer to the submission
+	table.bind([]*Future{fresh, early, late}, []uint64{1, 2, 3}, 5, []uint64{2, 3})
+	table.update(failed(1))
+	table.update(failed(3))
+	table.bind([]*Future{again}, []uint64{3}, 6, []uint64{3})
+	if joined(fresh) || !joined(early) || !joined(late) || !joined(again) {
+		t.Errorf("%v %v %v %v", fresh, early, late, again)
+	}
+	table.update([]taskUpdate{{id: 3, state: Waiting}})
+	table.update(failed(3))
+	if joined(late) || joined(again) {
+		t.Error("the retried task is said to be old")
 	}
 }

@@ -171,6 +171,9 @@ type TaskError struct {
 	Attempts uint32
 	// Cancelled is true for a cancelled task, false for a failed one.
 	Cancelled bool
+	// Joined is true if the task had failed before this submission of its key: a client holds the
+	// failed task, so it does not run again. Client.Retry runs it again.
+	Joined bool
 	// Metadata holds details by name: "signal", "exit_code".
 	Metadata map[string]string
 }
@@ -192,6 +195,9 @@ func (e *TaskError) Error() string {
 	}
 	if e.Attempts > 1 {
 		fmt.Fprintf(&b, " after %d attempts", e.Attempts)
+	}
+	if e.Joined {
+		b.WriteString(" before this submission joined it (a client holds it; Retry runs it again)")
 	}
 	fmt.Fprintf(&b, ": %s (%s)", e.Message, e.Reason)
 	if e.Traceback != "" {

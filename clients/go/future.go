@@ -48,6 +48,8 @@ type Future struct {
 	next     *Future
 	wake     *waiters
 	released bool
+	// joinedFailure: the task had failed before it was submitted, and does not run again.
+	joinedFailure bool
 }
 
 // outcome describes how a task ended. It does not change; a task that runs again gets another
@@ -59,6 +61,18 @@ type outcome struct {
 	worker   uint32
 	attempt  uint32
 	err      error
+}
+
+// joined returns the outcome for a future whose submission joined the task after its failure, if
+// failure is true.
+func (o *outcome) joined(failure bool) *outcome {
+	e, ok := o.err.(*TaskError)
+	if !failure || !ok {
+		return o
+	}
+	marked, out := *e, *o
+	marked.Joined, out.err = true, &marked
+	return &out
 }
 
 // nullOutcome is the outcome of most tasks without a result. It is shared, which saves an

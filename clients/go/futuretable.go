@@ -70,17 +70,22 @@ func (t *futureTable) end() {
 }
 
 // bind assigns task numbers to futures, and applies the updates on these tasks that arrived before.
-// since is the revision after which every snapshot includes the tasks. bind returns the tasks whose
-// futures were released in the meantime.
-func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (released []uint64) {
+// since is the revision after which every snapshot includes the tasks. failed are those of the
+// tasks that had failed before and do not run again. bind returns the tasks whose futures were
+// released in the meantime.
+func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64, failed []uint64) (released []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	old := make(map[uint64]bool, len(failed))
+	for _, id := range failed {
+		old[id] = true
+	}
 	for i, f := range futures {
 		if f == nil {
 			continue
 		}
 		id := ids[i]
-		f.id, f.since = id, since
+		f.id, f.since, f.joinedFailure = id, since, old[id]
 		if f.released {
 			if _, s := t.slot(id, false); s == nil || *s == nil {
 				released = append(released, id)
@@ -99,7 +104,7 @@ func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (relea
 			// A cancelled task is submitted in order to run again.
 			if end := f.next.end.Load(); end != nil && f.next.State() != Cancelled {
 				f.state.Store(f.next.state.Load())
-				f.finish(end)
+				f.finish(end.joined(f.joinedFailure))
 				continue
 			}
 		}
@@ -338,8 +343,10 @@ func (u *taskUpdate) apply(f *Future) {
 	case Succeeded:
 		f.finish(u.end)
 	case Failed, Cancelled:
-		f.finish(&outcome{err: taskError(f.key, u.state, u.failure)})
+		f.joinedFailure = f.joinedFailure && u.state == Failed
+		f.finish((&outcome{err: taskError(f.key, u.state, u.failure)}).joined(f.joinedFailure))
 	case Queued, Waiting, Ready, Assigned, Running, Released, Rescuing:
+		f.joinedFailure = false
 		if f.end.Load() != nil {
 			f.end.Store(nil) // the task was retried, or its object was lost: it runs again, or the object is searched for
 		}

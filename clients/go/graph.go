@@ -232,7 +232,7 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	for i, h := range g.held {
 		held[i] = ids[h.at]
 	}
-	c.futures.bind(futures, held, out.GetRevision())
+	c.futures.bind(futures, held, out.GetRevision(), out.GetFailedTaskIds())
 	return &GraphRun{
 		ID:      out.GetGraphId(),
 		Tasks:   g.total,

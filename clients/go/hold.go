@@ -37,6 +37,6 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	}
 	// The answer contains no revision. With the largest one, no snapshot counts as proof that the
 	// tasks are gone.
-	c.futures.bind(futures, out.GetTaskIds(), math.MaxUint64)
+	c.futures.bind(futures, out.GetTaskIds(), math.MaxUint64, nil)
 	return futures, nil
 }

@@ -213,9 +213,9 @@ func TestFuturesOfAnEarlierLeaseLeaveThoseOfTheNext(t *testing.T) {
 	c := newFake(t).dial(t)
 	table := &c.futures
 	old, kept := &Future{client: c, key: "old"}, &Future{client: c, key: "kept"}
-	table.bind([]*Future{old}, []uint64{5}, 1)
+	table.bind([]*Future{old}, []uint64{5}, 1, nil)
 	table.failAll(ErrLeaseLost)
-	table.bind([]*Future{kept}, []uint64{6}, 1)
+	table.bind([]*Future{kept}, []uint64{6}, 1, nil)
 	if released := table.forget([]*Future{old}); len(released) != 0 {
 		t.Errorf("tasks %v of another lease are released", released)
 	}

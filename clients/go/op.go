@@ -50,7 +50,8 @@ type taskOptions struct {
 }
 
 // WithKey sets the key of the task. Equal keys mean the same task: submitting the key again with an
-// equal body joins the existing task. Without WithKey the client generates a unique key.
+// equal body joins the existing task. If that task has failed, it runs again, unless a client holds
+// it: then TaskError.Joined is true. Without WithKey the client generates a unique key.
 func WithKey(key string) TaskOption { return func(o *taskOptions) { o.key = key } }
 
 // Hold keeps the result of a task of a graph until its Future is released.

@@ -318,7 +318,7 @@ func (c *Client) sendTasks(b *batch, lo, hi int) {
 	defer c.futures.end()
 	out, err := c.submitOnce(wireMessage{b.tables.encoded, tasks}, len(futures))
 	if err == nil {
-		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds(), out.GetRevision()))
+		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds(), out.GetRevision(), out.GetFailedTaskIds()))
 		return
 	}
 	if hi-lo == 1 || len(futures) == 1 || !refusal(err) {

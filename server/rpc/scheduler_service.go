@@ -116,6 +116,7 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 	return stream.SendAndClose(&pb.SubmitResponse{
 		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
 		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
+		FailedTaskIds: convertAll(accepted.Failed, number[uint64, ids.TaskID]),
 	})
 }
 
@@ -136,6 +137,7 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest)
 	return &pb.SubmitResponse{
 		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
 		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
+		FailedTaskIds: convertAll(accepted.Failed, number[uint64, ids.TaskID]),
 	}, nil
 }
 

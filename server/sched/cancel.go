@@ -138,7 +138,7 @@ func (m *Machine) tasksRetried(ev TasksRetried) (uint64, *Error) {
 	}
 	before := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]
 	for _, id := range ev.Tasks {
-		m.reruns = append(m.reruns, rerun{task: id, retry: true})
+		m.reruns = append(m.reruns, rerun{task: id, retry: retryAll})
 	}
 	m.propagate()
 	after := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]

@@ -154,6 +154,9 @@ type SubmitResult struct {
 	Graph  ids.GraphID
 	Tasks  []ids.TaskID // in the order of the submission
 	Joined uint64
+	// Failed are the joined tasks that had failed and do not run again, because a client holds
+	// them.
+	Failed []ids.TaskID
 }
 
 // ErrorKind classifies a refused request.

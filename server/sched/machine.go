@@ -462,6 +462,16 @@ func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 
 // setState moves a task to another state and updates all counts by state.
 func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
+	from := t.state
+	m.count(t, to)
+	m.history.add(m, id, from, to, t.attempt, t.worker)
+	if len(m.copies) > 0 && !to.unended() {
+		m.copyEnded(id)
+	}
+}
+
+// count sets the state of a task with all counts that follow from it.
+func (m *Machine) count(t *task, to TaskState) {
 	g := m.graphs[t.graph]
 	p := &g.summaries[t.summary]
 	from := t.state
@@ -480,10 +490,6 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 		}
 	}
 	m.touch(t.graph, g)
-	m.history.add(m, id, from, to, t.attempt, t.worker)
-	if len(m.copies) > 0 && !to.unended() {
-		m.copyEnded(id)
-	}
 }
 
 // activate counts the task as a user of its inputs; deactivate takes that back.

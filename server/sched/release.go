@@ -19,9 +19,32 @@ type ending struct {
 // rerun is a task that will run again.
 type rerun struct {
 	task ids.TaskID
-	// retry means that failed and cancelled tasks run again too, with their failed and cancelled
-	// inputs.
-	retry bool
+	// retry says which failed and cancelled tasks run again with it: itself and its inputs.
+	retry retry
+}
+
+// retry says which failed and cancelled tasks run again.
+type retry uint8
+
+const (
+	retryNone   retry = iota
+	retryUnheld       // those whose failure no client holds, and all cancelled ones
+	retryAll
+)
+
+// includes reports whether a failed or cancelled task runs again.
+func (r retry) includes(m *Machine, b *block, t *task) bool {
+	return r == retryAll || r == retryUnheld && (t.state == TaskCancelled || !m.clientHolds(b, t))
+}
+
+// clientHolds reports whether a client holds a task.
+func (m *Machine) clientHolds(b *block, t *task) bool {
+	for i := t.holders; i != 0; i = b.links[i].next {
+		if m.holders[b.links[i].value].kind == holderClient {
+			return true
+		}
+	}
+	return false
 }
 
 // applyEnding ends a task, unless something has changed since: the task is not active any more, or
@@ -137,7 +160,7 @@ func (m *Machine) runAgain(r rerun) {
 	switch t.state {
 	case TaskReleased:
 	case TaskFailed, TaskCancelled:
-		if !r.retry {
+		if !r.retry.includes(m, b, t) {
 			return
 		}
 		m.clearTrouble(r.task, t)
@@ -172,20 +195,20 @@ func (m *Machine) objectLost(id ids.TaskID, b *block, t *task) *TaskError {
 
 // start counts the missing inputs of an active task that no worker has, and has released inputs
 // made again. If no input is missing, the task becomes ready, after the given delay.
-func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time.Duration) {
+func (m *Machine) start(id ids.TaskID, b *block, t *task, again retry, delay time.Duration) {
 	t.missing = 0
 	edges := b.edgesOf(t)
 	for i := range edges {
 		in := edges[i].input
-		_, p := m.at(in)
+		from, p := m.at(in)
 		switch p.state {
 		case TaskSucceeded:
 			continue
 		case TaskReleased:
-			m.reruns = append(m.reruns, rerun{task: in, retry: retry})
+			m.reruns = append(m.reruns, rerun{task: in, retry: again})
 		case TaskFailed, TaskCancelled:
-			if retry {
-				m.reruns = append(m.reruns, rerun{task: in, retry: true})
+			if again.includes(m, from, p) {
+				m.reruns = append(m.reruns, rerun{task: in, retry: again})
 			} else {
 				m.inherit(id, in, p)
 			}
@@ -212,7 +235,7 @@ func (m *Machine) requeue(id ids.TaskID, b *block, t *task) {
 	if !t.wanted() {
 		m.reconsider(id, t)
 	}
-	m.start(id, b, t, false, 0)
+	m.start(id, b, t, retryNone, 0)
 }
 
 // settle drops an unwanted task: one that has not ended becomes RELEASED, the object of one that

@@ -168,7 +168,7 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 			}
 			tr.retries++
 			tr.avoid = w.id
-			m.start(r.Task, b, t, false, delay)
+			m.start(r.Task, b, t, retryNone, delay)
 			return
 		}
 	}
@@ -255,7 +255,7 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 		// The task has to be here and the input there. Only the network can change.
 		delay = longestUnreachable
 	}
-	m.start(r.Task, b, t, false, delay)
+	m.start(r.Task, b, t, retryNone, delay)
 	m.recover(lost)
 }
 

@@ -401,7 +401,8 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	classOp, classOpt, class := uint32(math.MaxUint32), uint32(0), uint32(0)
 	result := SubmitResult{Graph: g.id, Tasks: slices.Clone(sc.ids), Joined: uint64(s.joined)}
 	m.touch(g.slot, g)
-	s.renew()
+	var unheld []ids.TaskID
+	unheld, result.Failed = s.renew()
 	for i := range ev.Tasks {
 		id := sc.ids[i]
 		if id < s.first {
@@ -473,6 +474,8 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 			m.enqueue(id, t)
 		}
 	}
+	// After the other entries for the same tasks: the list is a stack.
+	s.retryFailed(unheld)
 	for _, o := range sc.opts {
 		m.freeUnusedOptions(o)
 	}
@@ -483,11 +486,14 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 }
 
 // renew makes joined tasks run again if the new submission does not accept their end: cancelled
-// tasks, and lost scattered data, whose bytes the client sends again.
-func (s *submission) renew() {
+// tasks, and lost scattered data, whose bytes the client sends again. unheld are the failed tasks
+// that no client holds: a failure that only a graph or a dataset keeps would come as a surprise,
+// perhaps from yesterday. They count as RELEASED until retryFailed. failed are those that stay as
+// they are.
+func (s *submission) renew() (unheld, failed []ids.TaskID) {
 	m := s.m
 	if s.joined == 0 {
-		return
+		return nil, nil
 	}
 	for _, id := range m.scratch.submit.ids {
 		if id >= s.first {
@@ -495,18 +501,40 @@ func (s *submission) renew() {
 		}
 		b, t := m.at(id)
 		data := m.ops[t.op].spec.Kind == OpData
-		if t.state != TaskCancelled && !(data && (t.state == TaskFailed || t.state == TaskReleased)) {
-			continue
-		}
-		m.clearTrouble(id, t)
-		if data {
+		switch {
+		case data && (t.state == TaskCancelled || t.state == TaskFailed || t.state == TaskReleased):
+			m.clearTrouble(id, t)
 			m.forgetLostData(id)
 			m.setState(id, t, TaskWaiting)
 			m.notify(id, b, t)
-		} else {
+			m.reconsider(id, t)
+		case t.state == TaskCancelled:
+			m.clearTrouble(id, t)
 			m.setState(id, t, TaskReleased)
+			m.reconsider(id, t)
+		case t.state == TaskFailed && m.clientHolds(b, t):
+			failed = append(failed, id)
+		case t.state == TaskFailed:
+			unheld = append(unheld, id)
+			m.count(t, TaskReleased)
 		}
-		m.reconsider(id, t)
+	}
+	return unheld, failed
+}
+
+// retryFailed runs the failed tasks that renew found again, if the submission wants them. The
+// others keep their failure, because tasks that a client holds may have it as their origin.
+func (s *submission) retryFailed(unheld []ids.TaskID) {
+	m := s.m
+	for _, id := range unheld {
+		_, t := m.at(id)
+		if !t.wanted() {
+			m.count(t, TaskFailed)
+			continue
+		}
+		m.clearTrouble(id, t)
+		m.history.add(m, id, TaskFailed, TaskReleased, t.attempt, t.worker)
+		m.reruns = append(m.reruns, rerun{task: id, retry: retryUnheld})
 	}
 }
 

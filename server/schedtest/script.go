@@ -123,7 +123,11 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 				s.ids[ev.Tasks[i].Key] = id
 			}
 		}
-		return fmt.Sprintf("%s joined %d\n", result.Graph, result.Joined) + s.effects(effects)
+		failed := ""
+		for _, id := range result.Failed {
+			failed += " failed " + s.nameOf(id)
+		}
+		return fmt.Sprintf("%s joined %d%s\n", result.Graph, result.Joined, failed) + s.effects(effects)
 	case "report":
 		return s.step(s.reports(a))
 	case "objects":

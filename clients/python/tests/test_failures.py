@@ -617,3 +617,35 @@ def test_a_run_outlives_the_worker_whose_memory_it_reads(gate: Gate) -> None:
         gate.open()
         assert total.result(PATIENCE) == 8 << 20
         assert gate.nobody_there(), "it was run twice"
+
+
+def fails_until(path: str, runs: int) -> int:
+    with Path(path).open("a") as f:
+        f.write(".")
+    if Path(path).stat().st_size < runs:
+        raise ValueError("not yet")
+    return runs
+
+
+def test_a_failure_that_another_client_holds_says_that_it_is_old(cluster: LocalCluster, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with Client(cluster) as second:
+        with Client(cluster) as first:
+            held = first.submit(fails_until, str(runs), 3)
+            error = held.exception(PATIENCE)
+            assert isinstance(error, ValueError) and "before this submission" not in told(error)
+            joined = second.submit(fails_until, str(runs), 3)
+            error = joined.exception(PATIENCE)
+            assert isinstance(error, ValueError) and "before this submission joined it" in told(error)
+            assert runs.stat().st_size == 1
+            joined.retry()
+            eventually(lambda: runs.stat().st_size == 2)
+            eventually(lambda: "before this submission" not in told(joined.exception(PATIENCE)))
+        joined.release()
+        # Nobody holds the failure any more, so the same call runs again.
+        assert second.submit(fails_until, str(runs), 3).result(PATIENCE) == 3
+
+
+def told(error: BaseException | None) -> str:
+    assert error is not None
+    return str(error) + str(error.__cause__) + "".join(getattr(error, "__notes__", []))

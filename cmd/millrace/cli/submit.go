@@ -73,6 +73,9 @@ func (a *app) submit() *cobra.Command {
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, "graph", fmt.Sprintf("g%d", out.GetGraphId()))
 					row(w, "tasks", len(out.GetTaskIds()))
+					if n := len(out.GetFailedTaskIds()); n > 0 {
+						row(w, "failed before", fmt.Sprintf("%d, held by a client: `millrace retry` runs them again", n))
+					}
 				})
 			})
 		},

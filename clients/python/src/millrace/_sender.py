@@ -100,6 +100,7 @@ class Sender:
         """Queues the release of a reference to a state. Takes no lock, because the garbage
         collector calls it."""
         if not self._connection.closed:
+            state.releases.append(None)
             self._commands.put(state)
 
     def flush(self) -> None:
@@ -249,7 +250,7 @@ class Sender:
                     # The scheduler has forgotten these functions, and accepted no task.
                     chunks[1:1] = carrying((digest, *functions[digest]) for digest in answer.missing_functions)
                     answer = self._submit(chunks)
-                self._tasks.acknowledge(client_id, specs, answer.task_ids, answer.revision)
+                self._tasks.acknowledge(client_id, specs, answer.task_ids, answer.revision, answer.failed_task_ids)
         except grpc.RpcError as e:
             what = f"submitting {len(specs)} tasks" if len(specs) != 1 else "submitting a task"
             if errors.reason_of(e) == "SCHEDULER_FULL":

@@ -32,10 +32,12 @@ class State:
         "generation",
         "id",
         "inline",
+        "joined_failure",
         "kept",
         "key",
         "nbytes",
         "refs",
+        "releases",
         "revision",
         "since",
         "state",
@@ -50,12 +52,17 @@ class State:
         self.state: int = task_pb2.TASK_STATE_WAITING
         self.inline: bytes | None = None
         self.error: error_pb2.TaskError | None = None
+        #: The task had failed before it was submitted; it does not run again, because a client
+        #: holds it.
+        self.joined_failure = False
         #: An error of the client itself: the submission was refused, or the scheduler is gone.
         self.failure: BaseException | None = None
         self.worker = 0
         self.generation = 0
         self.nbytes = 0
         self.refs = 0
+        #: One entry for each reference whose release is queued. Changed without a lock.
+        self.releases: list[None] = []
         #: Watch revision at which the task was accepted; negative: unknown.
         self.revision = -1
         #: Digest of the task's computation if this client submitted it under a key chosen by the
@@ -76,12 +83,16 @@ class State:
     def done(self) -> bool:
         return self.failure is not None or self.state in _DONE
 
+    def failed_and_released(self) -> bool:
+        """Returns whether the task has failed, and every reference but one will be dropped."""
+        return self.state == task_pb2.TASK_STATE_FAILED and len(self.releases) >= self.refs - 1
+
     def exception(self) -> BaseException | None:
         if self.failure is not None:
             return self.failure
         if self.state == task_pb2.TASK_STATE_FAILED or self.state == task_pb2.TASK_STATE_CANCELLED:
             cancelled = self.state == task_pb2.TASK_STATE_CANCELLED
-            return errors.from_task(self.error or error_pb2.TaskError(), self.key, cancelled)
+            return errors.from_task(self.error or error_pb2.TaskError(), self.key, cancelled, self.joined_failure)
         return None
 
 

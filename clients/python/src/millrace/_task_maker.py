@@ -77,10 +77,10 @@ class TaskMaker:
         return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
 
     def state_of(self, key: str, body: str, *, data: bool = False) -> tuple[State, bool]:
-        """As `Session.state`. If another task of this client has the key, its queued release is
-        sent first."""
+        """As `Session.state`. If another task of this client has the key, or a failed one whose
+        futures are all released, the queued releases are sent first."""
         state, new = self._session.state(key, data=data)
-        if not new and body and state.body and body != state.body:
+        if not new and ((body and state.body and body != state.body) or state.failed_and_released()):
             self._session.release(state)
             self._session.flush()
             state, new = self._session.state(key, data=data)

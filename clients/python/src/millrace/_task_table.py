@@ -83,6 +83,7 @@ class TaskTable:
         with self.changed:
             for state in released:
                 state.refs -= 1
+                del state.releases[:1]
                 if state.refs > 0:
                     continue
                 if self._states.get(state.key) is state:
@@ -108,9 +109,13 @@ class TaskTable:
                 if not self._in_flight:
                     self._early.clear()
 
-    def acknowledge(self, client_id: int, specs: list[Spec], task_ids: Sequence[int], revision: int) -> None:
+    def acknowledge(
+        self, client_id: int, specs: list[Spec], task_ids: Sequence[int], revision: int, failed: Iterable[int] = ()
+    ) -> None:
         """Notes the ids of accepted tasks. `client_id`: the lease that they were submitted with.
-        `revision`: the Watch revision at which they were accepted; negative: unknown."""
+        `revision`: the Watch revision at which they were accepted; negative: unknown. `failed`: those
+        that had failed before and do not run again."""
+        old = frozenset(failed)
         calls: list[Callable[[], object]] = []
         ended = False
         with self.changed:
@@ -120,7 +125,7 @@ class TaskTable:
                 state = spec.state
                 if state is None:
                     continue
-                state.id, state.revision = task_id, revision
+                state.id, state.revision, state.joined_failure = task_id, revision, task_id in old
                 self._by_id[task_id] = state
                 update = self._early.pop(task_id, None)
                 if update is not None:
@@ -231,6 +236,7 @@ class TaskTable:
         state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
         state.inline = update.inline_result if update.inline_result else None
         state.error = update.error if update.HasField("error") else None
+        state.joined_failure = state.joined_failure and update.state == task_pb2.TASK_STATE_FAILED
         if state.done:
             calls += state.callbacks
             state.callbacks = {}

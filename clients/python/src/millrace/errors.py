@@ -183,14 +183,17 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
 }
 
 
-def from_task(error: error_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
+def from_task(error: error_pb2.TaskError, key: str, cancelled: bool, joined: bool = False) -> BaseException:
     """Returns the exception of a failed or cancelled task: the user's own exception if it was sent,
-    with the remote traceback, else one of this module."""
+    with the remote traceback, else one of this module. `joined`: the task had failed before it was
+    submitted."""
     where = f"task {_keys.name(error.origin_key or key)}"
     if error.worker:
         where += f" on worker {error.worker}"
     if error.attempts > 1:
         where += f", after {error.attempts} attempts"
+    if joined:
+        where += ", before this submission joined it: a client holds the failed task; retry() runs it again"
     # The text of an exception is left as it is. In messages of the cluster, keys are replaced by
     # the user's form.
     said = error.message if error.exception.data else _keys.named(error.message, (error.origin_key, key))

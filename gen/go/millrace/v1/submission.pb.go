@@ -220,8 +220,12 @@ type SubmitResponse struct {
 	// contain them. If there are any, nothing was accepted. Submit again, with the functions and the
 	// same request_id.
 	MissingFunctions [][]byte `protobuf:"bytes,5,rep,name=missing_functions,json=missingFunctions,proto3" json:"missing_functions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Numbers of those joined tasks that had failed before, and do not run again, because a client
+	// holds them. Their old failure is the answer. RetryTasks runs them again; so does a submission
+	// after all clients have released them.
+	FailedTaskIds []uint64 `protobuf:"varint,6,rep,packed,name=failed_task_ids,json=failedTaskIds,proto3" json:"failed_task_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubmitResponse) Reset() {
@@ -289,6 +293,13 @@ func (x *SubmitResponse) GetMissingFunctions() [][]byte {
 	return nil
 }
 
+func (x *SubmitResponse) GetFailedTaskIds() []uint64 {
+	if x != nil {
+		return x.FailedTaskIds
+	}
+	return nil
+}
+
 var File_millrace_v1_submission_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_submission_proto_rawDesc = "" +
@@ -310,13 +321,14 @@ const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\aoptions\x18\x04 \x03(\v2\x18.millrace.v1.TaskOptionsB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\aoptions\x127\n" +
 	"\x05tasks\x18\x05 \x03(\v2\x15.millrace.v1.TaskSpecB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05tasks\"\xb2\x01\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05tasks\"\xda\x01\n" +
 	"\x0eSubmitResponse\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12!\n" +
 	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
-	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctionsB\xab\x01\n" +
+	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctions\x12&\n" +
+	"\x0ffailed_task_ids\x18\x06 \x03(\x04R\rfailedTaskIdsB\xab\x01\n" +
 	"\x0fdev.millrace.v1B\x0fSubmissionProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (

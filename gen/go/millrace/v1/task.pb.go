@@ -643,9 +643,10 @@ func (*WorkerSelector_Host) isWorkerSelector_By() {}
 type TaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the result, unique in the namespace. The same key is the same task: a repeated
-	// submission with an equal body joins it, one with another body is an error (KEY_CONFLICT). A key
-	// may have any characters of Unicode, and is compared byte by byte. A program that shows keys on
-	// a terminal escapes control characters.
+	// submission with an equal body joins it, one with another body is an error (KEY_CONFLICT). A
+	// joined task that was cancelled runs again, and so does one that has failed, unless a client
+	// holds it (see SubmitResponse.failed_task_ids). A key may have any characters of Unicode, and is
+	// compared byte by byte. A program that shows keys on a terminal escapes control characters.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The operation by name, for people who type JSON: a native op ("array.reduce"), or the import
 	// path of a Python function ("pkg.mod:fn"). Either this or `op_index` is required.

@@ -41,15 +41,17 @@ class SubmitRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[SubmitHeader, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_task_pb2.Op, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., options: _Optional[_Iterable[_Union[_task_pb2.TaskOptions, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.TaskSpec, _Mapping]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("graph_id", "task_ids", "joined_tasks", "revision", "missing_functions")
+    __slots__ = ("graph_id", "task_ids", "joined_tasks", "revision", "missing_functions", "failed_task_ids")
     GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     JOINED_TASKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MISSING_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     graph_id: int
     task_ids: _containers.RepeatedScalarFieldContainer[int]
     joined_tasks: int
     revision: int
     missing_functions: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, graph_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., joined_tasks: _Optional[int] = ..., revision: _Optional[int] = ..., missing_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    failed_task_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, graph_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., joined_tasks: _Optional[int] = ..., revision: _Optional[int] = ..., missing_functions: _Optional[_Iterable[bytes]] = ..., failed_task_ids: _Optional[_Iterable[int]] = ...) -> None: ...
