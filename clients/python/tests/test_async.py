@@ -196,7 +196,7 @@ def test_a_loop_that_has_ended_is_not_called(
         waits.clear()
 
 
-# ---- the face ------------------------------------------------------------------------------------
+# ---- the interface -------------------------------------------------------------------------------
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from between import Between
 from conftest import PATIENCE, Gate, eventually
 from millrace import AsyncClient, Client, LocalCluster, errors
 from millrace.cluster import _python_path, find_binary
+from proxy import Proxy
 from test_life import Restartable, restartable  # noqa: F401 - a fixture
 
 #: Elements of an array of 1 MiB.
@@ -210,26 +210,26 @@ async def test_drains_of_the_async_client(two: Two) -> None:
 
 def test_a_wait_for_a_drain_does_not_ask(two: Two, gate: Gate, threads: concurrent.futures.ThreadPoolExecutor) -> None:
     """It follows the Watch stream, also when that breaks."""
-    between = Between(two.cluster.address)
+    proxy = Proxy(two.cluster.address)
     try:
-        with Client(between.address, token=two.cluster.token) as client:
+        with Client(proxy.address, token=two.cluster.token) as client:
             blocked = client.submit(Gate.pass_through, gate, workers="second-0", pure=False)
             gate.wait()
             waiting = threads.submit(client.drain_workers, "second-0", timeout=PATIENCE)
             eventually(lambda: client.session.drain_watch._seen is not None)
-            before = dict(between.calls)
-            between.fail("Watch", grpc.StatusCode.UNAVAILABLE)
+            before = dict(proxy.calls)
+            proxy.fail("Watch", grpc.StatusCode.UNAVAILABLE)
             client.session.drain_watch._stream.cancel()
-            eventually(lambda: between.calls["Watch"] >= before["Watch"] + 2)
+            eventually(lambda: proxy.calls["Watch"] >= before["Watch"] + 2)
             assert not waiting.done()
             gate.open()
             assert [w["state"] for w in waiting.result(PATIENCE)] == ["drained"]
-            assert between.calls["ListWorkers"] - before["ListWorkers"] <= 1
-            assert between.calls["DrainWorkers"] == between.calls["GetWorker"] == 1
+            assert proxy.calls["ListWorkers"] - before["ListWorkers"] <= 1
+            assert proxy.calls["DrainWorkers"] == proxy.calls["GetWorker"] == 1
             eventually(lambda: client.session.drain_watch._thread is None)
             blocked.result(PATIENCE)
     finally:
-        between.close()
+        proxy.close()
 
 
 def test_the_scheduler_is_started_anew(restartable: Restartable, threads: Any) -> None:  # noqa: F811

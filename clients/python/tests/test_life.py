@@ -18,11 +18,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from between import Between
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _sender, errors
 from millrace._pb.millrace.v1 import client_pb2, scheduler_service_pb2_grpc, task_calls_pb2, task_pb2, watch_pb2
 from millrace.cluster import _python_path, find_binary
+from proxy import Proxy
 
 
 def inc(x: int) -> int:
@@ -196,16 +196,16 @@ def test_two_clients_do_not_become_each_other(restartable: Restartable, gate: Ga
 
 
 @pytest.fixture
-def between(cluster: LocalCluster) -> Iterator[Between]:
-    made = Between(cluster.address)
+def proxy(cluster: LocalCluster) -> Iterator[Proxy]:
+    made = Proxy(cluster.address)
     yield made
     made.close()
 
 
 @pytest.fixture
-def through(between: Between, cluster: LocalCluster) -> Iterator[Client]:
+def through(proxy: Proxy, cluster: LocalCluster) -> Iterator[Client]:
     """A client behind the proxy."""
-    with Client(between.address, token=cluster.token) as made:
+    with Client(proxy.address, token=cluster.token) as made:
         made.wait_for_workers(2, timeout=PATIENCE)
         yield made
 
@@ -234,57 +234,57 @@ def test_a_lease_that_ran_out(cluster: LocalCluster, gate: Gate) -> None:
         eventually(lambda: client.submit(inc, 1, pure=False).exception(PATIENCE) is None)
 
 
-def test_a_lease_that_ran_out_in_the_middle_of_a_submission(through: Client, between: Between) -> None:
-    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+def test_a_lease_that_ran_out_in_the_middle_of_a_submission(through: Client, proxy: Proxy) -> None:
+    proxy.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
     assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
     assert through.session.renewals == 1
 
 
-def test_a_full_scheduler_is_tried_again(through: Client, between: Between) -> None:
-    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=3)
+def test_a_full_scheduler_is_tried_again(through: Client, proxy: Proxy) -> None:
+    proxy.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=3)
     futures = through.map(inc, range(10), pure=False)
     assert through.gather(futures, timeout=PATIENCE) == list(range(1, 11))
-    assert between.calls["SubmitBatch"] == 4
+    assert proxy.calls["SubmitBatch"] == 4
 
 
-def test_a_scheduler_that_stays_full(through: Client, between: Between, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_stays_full(through: Client, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sender, "FULL_SECONDS", 0.2)
-    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
+    proxy.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
     with through.session.changed:
         futures = [through.submit(inc, n, pure=False) for n in range(5)]
     for future in futures:
         with pytest.raises(errors.SchedulerFullError, match=r"for 0\.2 s.*SCHEDULER_FULL"):
             future.result(PATIENCE)
-    between.errors.clear()
+    proxy.errors.clear()
     assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
 
 
-def test_releases_make_room_for_what_waits_for_it(through: Client, between: Between) -> None:
+def test_releases_make_room_for_what_waits_for_it(through: Client, proxy: Proxy) -> None:
     """Releases are sent while a submission is repeated, except those of tasks that the submission
     needs."""
     kept, dropped = through.submit(inc, 1, pure=False), through.submit(inc, 2, pure=False)
     assert through.gather([kept, dropped], timeout=PATIENCE) == [2, 3]
-    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
+    proxy.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
     after = through.submit(inc, kept, pure=False)
-    tried = between.calls["SubmitBatch"]
-    eventually(lambda: between.calls["SubmitBatch"] > tried + 1)
+    tried = proxy.calls["SubmitBatch"]
+    eventually(lambda: proxy.calls["SubmitBatch"] > tried + 1)
     behind = through.submit(inc, after, pure=False)
-    released = between.calls.get("ReleaseTasks", 0)
+    released = proxy.calls.get("ReleaseTasks", 0)
     key = dropped.key
     del kept, dropped
     gc.collect()
-    eventually(lambda: between.calls.get("ReleaseTasks", 0) > released)
+    eventually(lambda: proxy.calls.get("ReleaseTasks", 0) > released)
     eventually(lambda: key not in through.session._tasks._states)
-    between.errors.clear()
+    proxy.errors.clear()
     assert through.gather([after, behind], timeout=PATIENCE) == [3, 4]
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
-def test_a_release_that_fails_is_repeated(through: Client, between: Between, code: grpc.StatusCode) -> None:
+def test_a_release_that_fails_is_repeated(through: Client, proxy: Proxy, code: grpc.StatusCode) -> None:
     future = through.submit(inc, 1, pure=False)
     assert future.result(PATIENCE) == 2
     number = future._state.id
-    between.fail("ReleaseTasks", code, times=3)
+    proxy.fail("ReleaseTasks", code, times=3)
     del future
     gc.collect()
     through.session.flush()
@@ -294,11 +294,11 @@ def test_a_release_that_fails_is_repeated(through: Client, between: Between, cod
         return through.session.call("LocateObjects", request).objects[0].state
 
     eventually(lambda: state() in (task_pb2.TASK_STATE_UNSPECIFIED, task_pb2.TASK_STATE_RELEASED))
-    assert between.calls["ReleaseTasks"] >= 4
+    assert proxy.calls["ReleaseTasks"] >= 4
 
 
-def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, between: Between) -> None:
-    between.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE, times=2)
+def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, proxy: Proxy) -> None:
+    proxy.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE, times=2)
     for _ in range(20):
         first = through.submit(np.ones, 100_000, key="held-anew")
         assert first.exception(PATIENCE) is None
@@ -307,10 +307,10 @@ def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, be
         again = through.submit(np.ones, 100_000, key="held-anew")
         assert again.result(PATIENCE).sum() == 100_000
         del again
-        between.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE)
+        proxy.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE)
 
 
-def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate) -> None:
+def test_a_snapshot_in_parts(proxy: Proxy, cluster: LocalCluster, gate: Gate) -> None:
     """A task that is in no part of a snapshot does not exist; a task that is only in the last part
     does."""
     hidden: set[int] = set()
@@ -330,8 +330,8 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
             parts.append(part.SerializeToString())
         return parts
 
-    between.responses["Watch"] = divide
-    with Client(between.address, token=cluster.token) as client:
+    proxy.responses["Watch"] = divide
+    with Client(proxy.address, token=cluster.token) as client:
         first = client.submit(pass_through, gate, pure=False)
         futures = client.map(str.upper, [first] * 6, pure=False)
         # A change after their acceptance: a later snapshot includes them.
@@ -339,7 +339,7 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
         client.session.flush()
         hidden.add(futures[3]._state.id)
         # The stream breaks, and its revision is too old to resume, so that a snapshot is sent.
-        between.fail("Watch", grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD")
+        proxy.fail("Watch", grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD")
         client.session._watcher.cancel()
         with pytest.raises(errors.SchedulerLostError, match="does not know it any more"):
             futures[3].result(PATIENCE)
@@ -350,21 +350,21 @@ def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate
 
 def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
     """Waiting futures fail after the time limit, but the client continues to work."""
-    between = Between(cluster.address)
+    proxy = Proxy(cluster.address)
     try:
-        with Client(between.address, token=cluster.token) as client:
+        with Client(proxy.address, token=cluster.token) as client:
             never = client.submit(inc, 1, workers="nobody")
             client.session.flush()
             client.session.connection.timeout = 0.1
-            between.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
+            proxy.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
             client.session._watcher.cancel()
             with pytest.raises(errors.SchedulerLostError, match="is gone"):
                 never.result(PATIENCE)
-            between.errors.clear()
+            proxy.errors.clear()
             eventually(lambda: not client.session.silent_since)
             assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
     finally:
-        between.close()
+        proxy.close()
 
 
 def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restartable) -> None:
@@ -378,46 +378,44 @@ def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restart
     assert all(f.done() for f in futures)
 
 
-def test_reads_are_repeated_when_the_connection_breaks(through: Client, between: Between) -> None:
-    between.fail("ListWorkers", grpc.StatusCode.UNAVAILABLE, times=3)
-    before = between.calls.get("ListWorkers", 0)
+def test_reads_are_repeated_when_the_connection_breaks(through: Client, proxy: Proxy) -> None:
+    proxy.fail("ListWorkers", grpc.StatusCode.UNAVAILABLE, times=3)
+    before = proxy.calls.get("ListWorkers", 0)
     assert len(through.session.workers()) == 2
-    assert between.calls["ListWorkers"] == before + 4
+    assert proxy.calls["ListWorkers"] == before + 4
     # A refusal of the scheduler is none, and neither is a call that might be applied twice.
-    between.fail("ListDatasets", grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    proxy.fail("ListDatasets", grpc.StatusCode.UNAVAILABLE, "DRAINING")
     with pytest.raises(errors.SchedulerLostError, match="DRAINING"):
         through.list_datasets()
-    between.fail("PublishDataset", grpc.StatusCode.UNAVAILABLE)
+    proxy.fail("PublishDataset", grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(errors.SchedulerLostError):
         through.publish_dataset("once", 1)
     assert "once" not in through.list_datasets()
 
 
-def test_holds_are_repeated_when_the_connection_breaks(
-    through: Client, between: Between, cluster: LocalCluster
-) -> None:
+def test_holds_are_repeated_when_the_connection_breaks(through: Client, proxy: Proxy, cluster: LocalCluster) -> None:
     """A dataset is read by holding its results: the client holds each of them once, however often
     it asks."""
     with Client(cluster.address, token=cluster.token) as other:
         future = other.submit(inc, 1, pure=False)
         assert future.result(PATIENCE) == 2
         other.publish_dataset("held", future)
-    between.fail("HoldTasks", grpc.StatusCode.UNAVAILABLE, times=2)
+    proxy.fail("HoldTasks", grpc.StatusCode.UNAVAILABLE, times=2)
     assert through.get_dataset("held").result(PATIENCE) == 2
-    assert between.calls["HoldTasks"] == 3
+    assert proxy.calls["HoldTasks"] == 3
     through.unpublish_dataset("held")
 
 
-def test_a_lease_is_opened_again_over_a_connection_that_breaks(through: Client, between: Between) -> None:
+def test_a_lease_is_opened_again_over_a_connection_that_breaks(through: Client, proxy: Proxy) -> None:
     assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
     before = through.session.client_id
-    between.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, times=3)
-    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+    proxy.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, times=3)
+    proxy.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
     assert through.submit(inc, 2, pure=False).result(PATIENCE) == 3
     assert through.session.client_id != before
     # A refusal of the scheduler is not repeated.
-    between.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, "DRAINING")
-    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+    proxy.fail("OpenClient", grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    proxy.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
     with pytest.raises(errors.SchedulerLostError, match="opening a new lease"):
         through.submit(inc, 3, pure=False).result(PATIENCE)
 
@@ -447,15 +445,15 @@ def test_a_scheduler_that_does_not_answer_is_named(client: Client, monkeypatch: 
 def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
     """It asks when the workers have changed, and not at intervals."""
     with LocalCluster(1, memory_limit="64MiB", device="host") as own:
-        between = Between(own.address)
+        proxy = Proxy(own.address)
         worker: subprocess.Popen[bytes] | None = None
         try:
-            with Client(between.address, token=own.token) as client:
+            with Client(proxy.address, token=own.token) as client:
                 client.wait_for_workers(1, timeout=PATIENCE)
-                before = between.calls["ListWorkers"]
+                before = proxy.calls["ListWorkers"]
                 with pytest.raises(TimeoutError, match="1 of 2 workers came within 1 s"):
                     client.wait_for_workers(2, timeout=1)
-                assert between.calls["ListWorkers"] - before <= 3
+                assert proxy.calls["ListWorkers"] - before <= 3
                 waits = [
                     threading.Thread(target=client.wait_for_workers, args=(2,), kwargs={"timeout": PATIENCE})
                     for _ in range(3)
@@ -476,7 +474,7 @@ def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
                 assert len(client.scheduler_info()["workers"]) == 2
                 # Its stream exists only while somebody waits, and survives a failure.
                 eventually(lambda: client.session.worker_watch._thread is None)
-                between.fail("Watch", grpc.StatusCode.UNAVAILABLE)
+                proxy.fail("Watch", grpc.StatusCode.UNAVAILABLE)
                 with pytest.raises(TimeoutError, match="2 of 3 workers"):
                     client.wait_for_workers(3, timeout=1)
                 waiting = threading.Thread(target=closed_while_waiting, args=(client,))
@@ -488,7 +486,7 @@ def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
             if worker is not None:
                 worker.terminate()
                 worker.wait()
-            between.close()
+            proxy.close()
 
 
 def closed_while_waiting(client: Client) -> None:

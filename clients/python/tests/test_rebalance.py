@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from between import Between
 from conftest import PATIENCE, eventually
 from millrace import AsyncClient, Client, Future, LocalCluster, RebalanceReport, errors
+from proxy import Proxy
 
 #: Elements of an array of 1 MiB.
 MEBI = 1 << 17
@@ -77,9 +77,9 @@ class Begun:
     """The address of a proxy that knows whether a rebalance has begun."""
 
     def __init__(self, target: str) -> None:
-        self.between = Between(target)
-        self.between.responses["Rebalance"] = self._note
-        self.address = self.between.address
+        self.proxy = Proxy(target)
+        self.proxy.responses["Rebalance"] = self._note
+        self.address = self.proxy.address
         self.told = 0
 
     def _note(self, data: bytes) -> list[bytes]:
@@ -94,7 +94,7 @@ class Begun:
 def begun(own: LocalCluster) -> Iterator[Begun]:
     made = Begun(own.address)
     yield made
-    made.between.close()
+    made.proxy.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any, cast
 import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, _handed, _waits, as_completed, errors, get_client, wait
+from millrace import Client, LocalCluster, _result_holds, _waits, as_completed, errors, get_client, wait
 from millrace._lease import Lease
 from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2
 from millrace._state import State
@@ -379,7 +379,7 @@ def test_waiting_for_what_runs_does_not_warn(client: Client, gate: Gate, monkeyp
     assert running.result(PATIENCE) == "through"
 
 
-# ---- handing futures over ------------------------------------------------------------------------
+# ---- futures in results --------------------------------------------------------------------------
 
 
 def six() -> int:
@@ -423,12 +423,12 @@ def collect() -> int:
 
 
 def shorter() -> None:
-    _handed.HANDED_SECONDS = 0.01
+    _result_holds.CHECK_SECONDS = 0.01
 
 
 def test_futures_in_very_many_results_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request may name 100,000 tasks."""
-    monkeypatch.setattr(_handed, "HANDED_SECONDS", 0.01)
+    monkeypatch.setattr(_result_holds, "CHECK_SECONDS", 0.01)
     released, asked, ended = set[int](), list[int](), threading.Event()
 
     class Scheduler:
@@ -447,19 +447,21 @@ def test_futures_in_very_many_results_are_freed(monkeypatch: pytest.MonkeyPatch)
             )
 
     lease = Lease("", client_pb2.OpenClientResponse())
-    handed = _handed.Handed(cast(Any, Scheduler()), lease, TaskTable(lease), lambda state: released.add(state.id))
+    holds = _result_holds.ResultHolds(
+        cast(Any, Scheduler()), lease, TaskTable(lease), lambda state: released.add(state.id)
+    )
     try:
         for task in range(1, 100_003):
             state = State(str(task))
             state.id = task
-            handed.add(task, state)
+            holds.add(task, state)
         eventually(lambda: released == {100_001, 100_002})
         assert max(asked) <= 100_000
     finally:
         ended.set()
 
 
-def test_handed_over_futures_are_freed_with_the_result() -> None:
+def test_futures_in_results_are_freed_with_the_result() -> None:
     with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own) as client:
         client.run(shorter)
         task = client.submit(several, pure=False)

@@ -45,10 +45,10 @@ class CallbackThread:
         while (call := self._calls.get()) is not None:
             run([call])
 
-    def end(self, patience: float) -> None:
-        """Ends the thread after the calls that wait. Waits at most `patience` seconds for that."""
+    def end(self, timeout: float) -> None:
+        """Ends the thread after the calls that wait. Waits at most `timeout` seconds for that."""
         with self._lock:
             self._ended = True
             self._calls.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(patience)
+            self._thread.join(timeout)

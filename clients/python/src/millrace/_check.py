@@ -47,7 +47,7 @@ def seconds(value: Any, what: str) -> float:
     return out
 
 
-def patience(value: Seconds | None, what: str = "timeout") -> float | None:
+def longest(value: Seconds | None, what: str = "timeout") -> float | None:
     """Returns the longest wait in seconds; None: without a limit, also for more than 100 years."""
     if value is None:
         return None

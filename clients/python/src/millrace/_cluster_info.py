@@ -1,4 +1,4 @@
-"""What a client can tell about the cluster and its results."""
+"""Descriptions of the cluster and of the places of results."""
 
 from __future__ import annotations
 

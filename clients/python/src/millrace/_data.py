@@ -35,7 +35,7 @@ _WINDOW = ("grpc.http2.lookahead_bytes", 16 << 20)
 #: a report that they are stored.
 _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
-#: How long results are tried to be fetched from workers without one that arrives, in seconds.
+#: A fetch fails after this time without a result, in seconds.
 FETCH_SECONDS = 60.0
 #: Most objects of one request to a worker.
 _MOST_READ = 10_000
@@ -104,7 +104,7 @@ class DataPlane:
             return channel
 
     def paths(self) -> dict[str, str]:
-        """Returns, by address, how each worker is reached that bytes were exchanged with."""
+        """Returns the path to each worker with which bytes were exchanged, by its address."""
         with self._lock:
             out = {address: "grpc" for address in self._channels}
         return {**out, **self._shares.paths()}
@@ -176,7 +176,7 @@ class DataPlane:
                     return
                 _log.info("%s is written by gRPC: %s", address, e)  # gRPC may report the same error
             except OSError as e:
-                _log.info("the memory of %s is out of reach: %s", address, e)
+                _log.info("the memory of %s cannot be used: %s", address, e)
         send = self._channel(address).stream_unary(
             "/millrace.v1.DataService/WriteObject",
             request_serializer=join,
@@ -332,7 +332,7 @@ class DataPlane:
                         if lease.lease_id:
                             self._shares.release(share, lease.lease_id)
         except (OSError, _share.RefusedError) as e:
-            _log.info("the memory of %s is out of reach: %s", address, e)
+            _log.info("the memory of %s cannot be used: %s", address, e)
             return [item for item in group if out[item[0]] is None]
         return left
 

@@ -85,7 +85,7 @@ class _Limit:
 
     def __init__(self, timeout: Seconds | None) -> None:
         #: In seconds; None: without a limit.
-        self.seconds = _check.patience(timeout)
+        self.seconds = _check.longest(timeout)
         self._ends = None if self.seconds is None else time.monotonic() + self.seconds
 
     def left(self) -> float | None:

@@ -13,7 +13,8 @@ CHUNK = 2 << 20
 
 
 class Piece:
-    """One ReadObjectsResponse, parsed without copying its data."""
+    """One ReadObjectsResponse, parsed without a copy of its data. A field that is absent is 0 or
+    None."""
 
     __slots__ = ("data", "error", "frame", "head", "index", "offset")
 

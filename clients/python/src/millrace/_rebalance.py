@@ -57,7 +57,7 @@ class RebalancedWorker:
 
 @dataclass(frozen=True)
 class RebalanceReport:
-    """What a rebalance has moved, or would move."""
+    """The result of a rebalance, or of the plan of one."""
 
     #: Number and bytes of the results that were to move, with those that have moved and failed.
     planned_objects: int
@@ -78,7 +78,7 @@ def rebalance(
     session: Session, workers: AnyWorker | Sequence[AnyWorker] | None, *, dry_run: bool, timeout: Seconds | None
 ) -> Steps[RebalanceReport]:
     """See `Client.rebalance`."""
-    limit = _check.patience(timeout)
+    limit = _check.longest(timeout)
     named = [] if workers is None else references(session, workers)
     session.check_open()
     request = worker_calls_pb2.RebalanceRequest(workers=named, dry_run=dry_run)

@@ -87,7 +87,7 @@ def _close_all() -> None:
     until the leases expire."""
     for session in [*(c.session for c in opened()), *kept()]:
         with contextlib.suppress(Exception):
-            session.close(patience=1.0)
+            session.close(timeout=1.0)
 
 
 atexit.register(_close_all)

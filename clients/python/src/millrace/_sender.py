@@ -35,6 +35,7 @@ _SENT_FUNCTIONS = 100_000
 _LINGER, _RELEASES = 0.005, 10_000
 #: How long a submission is repeated while the scheduler has no room for it, in seconds.
 FULL_SECONDS = 300.0
+#: Errors of a release that may be gone at the next attempt.
 _MAY_PASS = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -665,7 +665,7 @@ def _array(tensor: value_pb2.Tensor, frames: Sequence[Any]) -> Any:
     offset = tensor.offset_bytes
     empty = not _reach(shape, strides, offset, dtype.itemsize, have)
     if empty:
-        strides, offset = (), 0  # nobody checked these
+        strides, offset = (), 0  # these were not checked
     if _reading.device is not None and shape:
         return _reading.device.tensor(data, dtype, shape, offset, strides or None)
     if empty:
@@ -682,10 +682,11 @@ def _array(tensor: value_pb2.Tensor, frames: Sequence[Any]) -> Any:
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, itemsize: int, have: int) -> bool:
-    """Whether a tensor has elements. Raises ValueError if one of them lies outside of the `have` bytes.
+    """Returns whether a tensor has elements. Raises ValueError if one of them lies outside of the
+    `have` bytes.
 
-    The header may come from any program. NumPy computes the same with 64 bits, which wrap: the array that it makes then lies
-    somewhere in memory. Libraries for GPUs do not check it at all.
+    The header may come from any program. NumPy computes the same with 64 bits, which wrap: the
+    array that it makes then lies somewhere in memory. Libraries for GPUs check nothing.
     """
     if len(shape) > _MOST_AXES:
         raise ValueError(f"tensor of {len(shape)} axes: at most {_MOST_AXES} can be read")

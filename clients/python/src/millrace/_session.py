@@ -20,11 +20,11 @@ from millrace._connection import Connection, broke
 from millrace._data import DataPlane
 from millrace._explainer import Explainer
 from millrace._function_cache import FunctionCache
-from millrace._handed import Handed
 from millrace._lease import Lease
 from millrace._locator import Locator
 from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._pool import Pool
+from millrace._result_holds import ResultHolds
 from millrace._sender import Sender
 from millrace._state import Spec, State, Unit
 from millrace._steps import Steps
@@ -100,7 +100,7 @@ class Session:
         self._sender = Sender(self.connection, self._lease, self._tasks, self._renew_in_time, self._holding)
         self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew)
         self._explainer = Explainer(self.connection)
-        self._handed = Handed(self.connection, self._lease, self._tasks, self.release)
+        self._result_holds = ResultHolds(self.connection, self._lease, self._tasks, self.release)
         self._make_parts(share=shared_memory)
         _sessions.add(self)
         for part in (self._sender, self._watcher):
@@ -208,7 +208,7 @@ class Session:
                 return  # another thread has renewed it
             opened = self.connection.open_again(self._opening)
             # The parts forget the old lease first, so that none of them uses it with new ids.
-            self._handed.lease_replaced()
+            self._result_holds.lease_replaced()
             self._sender.lease_replaced()
             self._locator.lease_replaced()
             calls = self._tasks.replace_lease(opened)
@@ -304,9 +304,9 @@ class Session:
                     f"if its result is wanted"
                 )
 
-    def hand_over(self, task: int, state: State) -> None:
+    def hold_with_result(self, task: int, state: State) -> None:
         """Holds a task as long as the result of another task, `task`, exists."""
-        self._handed.add(task, state)
+        self._result_holds.add(task, state)
 
     def hold(self, key: str) -> State:
         """Returns a state for a key that another process submitted. Holds its task if this client
@@ -373,9 +373,9 @@ class Session:
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def close(self, *, shutdown: bool = False, patience: float = 5.0) -> None:
-        """Ends the lease and the threads. Waiting futures fail. It waits at most `patience` seconds
-        each for the scheduler, a worker or a thread to answer."""
+    def close(self, *, shutdown: bool = False, timeout: float = 5.0) -> None:
+        """Ends the lease and the threads. Waiting futures fail. It waits at most `timeout` seconds
+        for each of these: the scheduler, a worker, and a thread."""
         with self.changed:
             if self.closed:
                 return
@@ -385,15 +385,15 @@ class Session:
         self._tasks.lose("the client was closed")
         refused: errors.MillraceError | None = None
         try:
-            self.connection.end_lease(self.client_id, shutdown=shutdown, timeout=patience)
+            self.connection.end_lease(self.client_id, shutdown=shutdown, timeout=timeout)
         except errors.MillraceError as e:
             refused = e
         self._sender.end()
         self._watcher.cancel()
         for part in (self._sender, self._watcher):
             if part.thread is not threading.current_thread():
-                part.thread.join(patience)
-        self._tasks.callbacks.end(patience)
+                part.thread.join(timeout)
+        self._tasks.callbacks.end(timeout)
         self._sender.refuse()
         self.connection.close()
         self._data.close()

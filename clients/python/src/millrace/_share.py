@@ -35,8 +35,8 @@ _MOST_BYTES = 256 << 20
 LEND_BYTES = 1 << 20
 #: Longest wait for an answer, in seconds. The place for a new object may take as long as the worker
 #: waits for memory.
-_PATIENCE = 10.0
-_PLACE_PATIENCE = 60.0
+_CALL_SECONDS = 10.0
+_PLACE_SECONDS = 60.0
 _MAP_NORESERVE = 0x4000
 #: Most threads of a large copy, and the bytes that justify another thread.
 _COPY_THREADS = 4
@@ -69,7 +69,7 @@ class Share:
             raise NotSharedError("this system has no abstract unix sockets")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(_PATIENCE)
+            self._socket.settimeout(_CALL_SECONDS)
             try:
                 self._socket.connect("\0millrace/" + address)
             except OSError as e:
@@ -95,7 +95,7 @@ class Share:
                 if response.HasField("error"):
                     raise NotSharedError(f"{response.error.reason}: {response.error.message}")
                 if not descriptors:
-                    raise NotSharedError("it passed no memory")
+                    raise NotSharedError("it passed no descriptor of its memory")
                 memory = _map(descriptors[0], response.welcome, write)
                 self._descriptor = descriptors.pop(0)
                 return memory
@@ -113,7 +113,7 @@ class Share:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % size])
         if not data:
-            raise ConnectionError("the worker hung up")
+            raise ConnectionError("the worker has closed the connection")
         return data + self._exactly(_LENGTH.size - len(data)), list(descriptors)
 
     def _exactly(self, n: int) -> bytes:
@@ -123,7 +123,7 @@ class Share:
         while n > 0:
             part = self._socket.recv(min(n, 1 << 20))
             if not part:
-                raise ConnectionError("the worker hung up")
+                raise ConnectionError("the worker has closed the connection")
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
@@ -132,14 +132,14 @@ class Share:
         data = request.SerializeToString()
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
-    def _call(self, request: borrow_pb2.BorrowRequest, patience: float = _PATIENCE) -> borrow_pb2.BorrowResponse:
+    def _call(self, request: borrow_pb2.BorrowRequest, timeout: float = _CALL_SECONDS) -> borrow_pb2.BorrowResponse:
         with self._lock:
             if self._broken:
                 raise ConnectionError("the connection has ended")
             self._calls += 1
             request.call = self._calls
             try:
-                self._socket.settimeout(patience)
+                self._socket.settimeout(timeout)
                 self._send(request)
                 while True:
                     response = borrow_pb2.BorrowResponse.FromString(self._exactly(_LENGTH.unpack(self._exactly(4))[0]))
@@ -202,7 +202,7 @@ class Share:
     def write(self, head: data_service_pb2.ObjectHead, frames: Sequence[memoryview]) -> None:
         """Writes an object to its final place, which takes one copy."""
         request = borrow_pb2.BorrowRequest(create=borrow_pb2.BorrowCreate(head=head))
-        created = self._call(request, _PLACE_PATIENCE).created
+        created = self._call(request, _PLACE_SECONDS).created
         finish = borrow_pb2.BorrowFinish(place_id=created.place_id)
         try:
             if [f.bytes for f in created.frames] != [f.nbytes for f in frames]:
@@ -214,7 +214,7 @@ class Share:
                     )
             finish.commit = True
         finally:
-            self._call(borrow_pb2.BorrowRequest(finish=finish), _PLACE_PATIENCE)
+            self._call(borrow_pb2.BorrowRequest(finish=finish), _PLACE_SECONDS)
 
 
 def _copy(to: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> None:
@@ -298,5 +298,5 @@ def _map(descriptor: int, welcome: Any, write: bool) -> mmap.mmap:
         welcome.nonce,
         size,
     ):
-        raise NotSharedError("what it passed is not the memory that it described")
+        raise NotSharedError("the memory that it passed is not the one that it described")
     return memory

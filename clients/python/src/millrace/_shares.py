@@ -91,7 +91,8 @@ class Shares:
             return (address, False) in self._shares
 
     def paths(self) -> dict[str, str]:
-        """Returns, by address, which workers' memory is used in place, and why others' is not."""
+        """Returns "shared memory", or the reason why not, for each worker that was asked, by its
+        address."""
         with self._changed:
             out = {address: f"grpc ({why})" for address, (why, _) in self._refused.items()}
             out.update((address, "shared memory") for address, _ in self._shares)

@@ -39,7 +39,7 @@ def wait(
         TimeoutError: the timeout has passed.
     """
     all_of_them = listed(futures)
-    limit = _check.patience(timeout)
+    limit = _check.longest(timeout)
     if return_when not in (concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_COMPLETED):
         raise ValueError(f"return_when is ALL_COMPLETED or FIRST_COMPLETED, not {return_when!r}")
     first = return_when == concurrent.futures.FIRST_COMPLETED
@@ -70,7 +70,7 @@ class as_completed:
         # Calls to make when a future was put into the queue; for event loops.
         self._calls: dict[Callable[[], None], None] = {}
         self._left = 0
-        self._with_results, self._timeout = with_results, _check.patience(timeout)
+        self._with_results, self._timeout = with_results, _check.longest(timeout)
         self.update(futures)
 
     def update(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:

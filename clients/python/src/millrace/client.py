@@ -125,7 +125,7 @@ class Client:
         shared_memory: bool = True,
         asynchronous: bool = False,
     ) -> None:
-        patience = min(_check.seconds(timeout, "timeout"), _LONGEST_WAIT)
+        limit = min(_check.seconds(timeout, "timeout"), _LONGEST_WAIT)
         if token is not None:
             _check.text(token, "token")
         _check.text(name, "name", 256)
@@ -140,7 +140,7 @@ class Client:
             self.cluster = LocalCluster(n_workers, memory_limit=memory_limit, device=device)
             where = self.cluster.address, self.cluster.token
         try:
-            session = Session(*where, name=name, namespace=namespace, timeout=patience, shared_memory=shared_memory)
+            session = Session(*where, name=name, namespace=namespace, timeout=limit, shared_memory=shared_memory)
         except BaseException:
             if self._own_cluster and self.cluster is not None:
                 self.cluster.close()
@@ -248,7 +248,8 @@ class Client:
         shortest).
 
         Args:
-            func, iterables: as in `map`.
+            func: as for `submit`.
+            iterables: the arguments, as for the builtin `map`.
             key: a prefix for the keys, or a list of keys, one for each call.
             kwargs: the same for all calls.
 
@@ -358,7 +359,7 @@ class Client:
         found: list[Future[Any]] = []
         collect(futures, found)
         bad: set[int] = set()
-        limit = _check.patience(timeout)
+        limit = _check.longest(timeout)
         deadline = None if limit is None else time.monotonic() + limit
         groups = by_session({id(f): f for f in found}.values())
         if found and (errors == "skip" or len(groups) > 1) and not (yield ended(found, limit)):
@@ -648,7 +649,7 @@ class Client:
             TimeoutError: the timeout has passed.
         """
         wanted = _check.integer(n_workers, "n_workers", 1, 1 << 32)
-        yield from self._await_workers(wanted, _check.patience(timeout), None)
+        yield from self._await_workers(wanted, _check.longest(timeout), None)
 
     def _await_workers(self, n_workers: int, timeout: float | None, cluster: LocalCluster | None) -> Steps[None]:
         """As `wait_for_workers`. Raises the error of a local cluster if that ends meanwhile."""

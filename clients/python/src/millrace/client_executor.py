@@ -60,7 +60,7 @@ class ClientExecutor(concurrent.futures.Executor):
         iterator over the results, which are fetched one after the other. See
         `concurrent.futures.Executor.map`."""
         self._check_open()
-        limit = _check.patience(timeout)
+        limit = _check.longest(timeout)
         futures = self._client.map(fn, *iterables, **{"pure": False, **self._options})
         for future in futures:
             self._mapped.add(future)

@@ -85,7 +85,7 @@ class LocalCluster:
         python: str | None = None,
         start_timeout: Seconds = 60.0,
     ) -> None:
-        patience = _check.seconds(start_timeout, "start_timeout")
+        limit = _check.seconds(start_timeout, "start_timeout")
         if n_workers is not None:
             n_workers = _check.integer(n_workers, "n_workers", 1, 4096)
         if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, (str, int))):
@@ -117,7 +117,7 @@ class LocalCluster:
         self._log = Path(self._directory) / "cluster.log"
         try:
             self._start(command, python)
-            self._await_file(file, patience)
+            self._await_file(file, limit)
             info = json.loads(file.read_text())
         except BaseException:
             self.close()
@@ -148,12 +148,12 @@ class LocalCluster:
             start_new_session=True,
         )
 
-    def _await_file(self, file: Path, patience: float) -> None:
-        deadline = time.monotonic() + patience
+    def _await_file(self, file: Path, limit: float) -> None:
+        deadline = time.monotonic() + limit
         while not file.exists():
             self.check()
             if time.monotonic() > deadline:
-                raise self._failed(f"was not ready after {patience:g} s")
+                raise self._failed(f"was not ready after {limit:g} s")
             time.sleep(0.01)
 
     def check(self) -> None:

@@ -72,11 +72,11 @@ class Future(Generic[T]):
             timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then
                 TimeoutError is raised, and the task continues.
         """
-        return run(self._session.fetch([self._state], _check.patience(timeout)))[0]
+        return run(self._session.fetch([self._state], _check.longest(timeout)))[0]
 
     def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Waits for the task and returns its exception; None if it succeeded."""
-        limit = _check.patience(timeout)
+        limit = _check.longest(timeout)
         if not self._session.wait([self._state], limit):
             raise TimeoutError(f"{self.key!r} did not end in {limit:g} s")
         return self._state.exception()
@@ -139,7 +139,7 @@ class Future(Generic[T]):
             executor = sys.modules.get("millrace.executor")
             info = None if executor is None else executor.get_task_info()
             if info is not None:
-                session.hand_over(info.task_id, state)
+                session.hold_with_result(info.task_id, state)
         return _restore, (state.key, session.life, session.namespace)
 
     def __repr__(self) -> str:

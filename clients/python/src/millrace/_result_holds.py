@@ -1,4 +1,4 @@
-"""Futures inside of the results of tasks."""
+"""Holds on the results of futures that are inside of other results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace._task_table import TaskTable
 
 #: Interval in seconds at which a client in a task's process asks which results with futures in them
 #: still exist.
-HANDED_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 # Most tasks of one request.
 _MOST_LOCATED = 100_000
 _GONE = (
@@ -25,40 +25,40 @@ _GONE = (
 )
 
 
-class Handed:
-    """Holds tasks that the results of other tasks refer to, as long as those results exist. Each
-    reader of such a result takes a hold of its own."""
+class ResultHolds:
+    """Holds the tasks of futures that a task of this process has returned, as long as its result
+    exists. A reader of the result takes a hold of its own."""
 
     def __init__(
         self, connection: Connection, lease: Lease, tasks: TaskTable, release: Callable[[State], None]
     ) -> None:
         self._connection, self._lease, self._tasks, self._release = connection, lease, tasks, release
-        # Futures in the results of tasks that ran in this process, by task id. Guarded by the lock
-        # of `tasks`.
-        self._handed: dict[int, dict[int, State]] = {}
+        # The states of the futures in each result, by the id of the task that returned them.
+        # Guarded by the lock of `tasks`.
+        self._held: dict[int, dict[int, State]] = {}
         self._thread: threading.Thread | None = None
 
     def add(self, task: int, state: State) -> None:
         """Holds a task as long as the result of another task, `task`, exists."""
         with self._tasks.changed:
-            kept = self._handed.setdefault(task, {})
+            kept = self._held.setdefault(task, {})
             if id(state) in kept:
                 return
             kept[id(state)] = state
             state.refs += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="millrace-handed", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="millrace-result-holds", daemon=True)
                 self._thread.start()
 
     def lease_replaced(self) -> None:
         """Forgets all tasks, because their holds have ended with the old lease."""
         with self._tasks.changed:
-            self._handed.clear()
+            self._held.clear()
 
     def _run(self) -> None:
-        while not self._connection.ended.wait(HANDED_SECONDS):
+        while not self._connection.ended.wait(CHECK_SECONDS):
             with self._tasks.changed:
-                tasks, life = list(self._handed), self._lease.life
+                tasks, life = list(self._held), self._lease.life
             for at in range(0, len(tasks), _MOST_LOCATED):
                 self._check(tasks[at : at + _MOST_LOCATED], life)
 
@@ -76,7 +76,7 @@ class Handed:
                 s
                 for t, o in zip(tasks, located.objects, strict=True)
                 if o.state in _GONE
-                for s in self._handed.pop(t, {}).values()
+                for s in self._held.pop(t, {}).values()
             ]
         for state in states:
             self._release(state)

@@ -30,7 +30,7 @@ def with_reason(reason: str) -> tuple[tuple[str, bytes], ...]:
     return (("grpc-status-details-bin", _field(3, info)),)
 
 
-class Between(grpc.GenericRpcHandler):
+class Proxy(grpc.GenericRpcHandler):
     """The proxy. Methods are named without their service: "Watch"."""
 
     def __init__(self, target: str) -> None:
