@@ -303,9 +303,9 @@ func TestTheProcessorsWorkingMemoryCounts(t *testing.T) {
 	}
 }
 
-// TestBlindOperationsReadNothing checks that the inputs of an operation that reads no elements are
-// not copied to the CPU's memory.
-func TestBlindOperationsReadNothing(t *testing.T) {
+// TestOperationsThatReadNoDataCopyNoInput checks that the inputs of an operation that reads no
+// elements are not copied to the CPU's memory.
+func TestOperationsThatReadNoDataCopyNoInput(t *testing.T) {
 	b := onFake(t)
 	x := b.onDevice(t, tensor(t, "uint8", 3000))
 	for _, name := range []string{"bench.noop", "core.replicate"} {
@@ -627,6 +627,12 @@ func TestCallsKeepTheirModules(t *testing.T) {
 
 func TestUserKernelsAreRefusedWithTheReason(t *testing.T) {
 	b := onFake(t)
+	// Every second element along nine axes: no two of them can be walked as one.
+	jagged := *b.onDevice(t, tensor(t, "float32", 4, 4, 4, 4, 4, 4, 4, 4, 4))
+	jagged.Shape, jagged.Strides = slices.Repeat([]int64{2}, 9), slices.Clone(jagged.Strides)
+	for i := range jagged.Strides {
+		jagged.Strides[i] *= 2
+	}
 	outputs := []any{map[string]any{"dtype": "float64", "shape": ints(4)}}
 	call := func(source, entry string, options named, block any) error {
 		_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{source, entry, int64(1), block, outputs}, Named: options})
@@ -640,6 +646,10 @@ func TestUserKernelsAreRefusedWithTheReason(t *testing.T) {
 		"argument block: 100 is outside of 1 to 64":              call(userSource, "scale", nil, ints(1, 1, 100)),
 		"argument grid": func() error {
 			_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{userSource, "scale", int64(0), int64(1), outputs}})
+			return err
+		}(),
+		"argument inputs[1]: a view of 9 axes": func() error {
+			_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{userSource, "scale", int64(1), int64(1), outputs, int64(1), &jagged}})
 			return err
 		}(),
 		"argument outputs: missing": func() error {

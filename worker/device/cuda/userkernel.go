@@ -51,7 +51,11 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 		}
 		need += uploadBytes(a.Tensor)
 		if !a.Tensor.Contiguous() {
-			if moves[i], err = r.device.moveOf(a.Tensor, 0); err != nil {
+			moves[i], err = r.device.moveOf(a.Tensor, 0)
+			if errors.Is(err, errHost) {
+				return bad(fmt.Sprintf("inputs[%d]", i), "a view of %d axes, of which more than %d cannot be joined: array.map with the expression x0 makes it contiguous", len(a.Tensor.Shape), maxAxes)
+			}
+			if err != nil {
 				return err
 			}
 			need += aligned(uint64(a.Tensor.Bytes()))
