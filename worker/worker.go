@@ -210,6 +210,10 @@ const (
 	ProtocolIPC    = "ipc"
 )
 
+// ErrNoIPC is the error of workers in host memory that are to use ProtocolIPC.
+var ErrNoIPC = errors.New("--protocol ipc copies from GPU to GPU, and workers in host memory have no other path then: " +
+	"use --protocol auto or borrow, or put the workers on GPUs (--device cuda)")
+
 // ConfigError describes the errors of a Config.
 type ConfigError struct{ error }
 
@@ -230,6 +234,9 @@ func (c Config) validated() (Config, error) {
 	case DeviceHost, DeviceCUDA:
 	default:
 		errs = append(errs, fmt.Errorf("worker: device %q (--device): host or cuda", c.Device))
+	}
+	if c.Protocol == ProtocolIPC && c.Device == DeviceHost {
+		errs = append(errs, fmt.Errorf("worker: %w", ErrNoIPC))
 	}
 	if c.Name == "" {
 		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))

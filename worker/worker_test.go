@@ -691,6 +691,15 @@ func TestSizesThatAWorkerCannotManageAreRefused(t *testing.T) {
 	}
 }
 
+// TestIPCNeedsAGPU: a worker in host memory would have no path to its peers.
+func TestIPCNeedsAGPU(t *testing.T) {
+	var refused *worker.ConfigError
+	err := worker.Run(t.Context(), worker.Config{Name: "host-0", Scheduler: "127.0.0.1:1", Protocol: worker.ProtocolIPC})
+	if !errors.As(err, &refused) || !errors.Is(err, worker.ErrNoIPC) || !strings.Contains(err.Error(), "use --protocol auto") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 func TestAWorkerThatCannotListenLeavesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

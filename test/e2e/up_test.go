@@ -165,3 +165,17 @@ func TestAPythonThatCannotRunTasks(t *testing.T) {
 		t.Errorf("it said:\n%s", said)
 	}
 }
+
+// TestIPCNeedsGPUs: copies from GPU to GPU are the only path of --protocol ipc, so workers in host
+// memory would have none.
+func TestIPCNeedsGPUs(t *testing.T) {
+	for _, command := range []string{"up", "worker"} {
+		cmd := exec.CommandContext(soon(t), binary, command, "--protocol", "ipc", "--device", "host", "--workers", "2", "--memory-limit", "64MiB")
+		cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_ADDRESS=127.0.0.1:1")
+		out, err := cmd.CombinedOutput()
+		text := strings.TrimSpace(string(out))
+		if cmd.ProcessState.ExitCode() != 8 || strings.Count(text, "\n") != 0 || !strings.Contains(text, "--protocol ipc") || !strings.Contains(text, "use --protocol auto") {
+			t.Errorf("%s: %v:\n%s", command, err, out)
+		}
+	}
+}

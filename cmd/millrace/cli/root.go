@@ -43,7 +43,7 @@ $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, t
 --origin" tells what is in force and from where.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
-failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx, --memory-limit, --python), or a worker ends again and
+failed or was cancelled; 8 this machine lacks what was asked for (--protocol, --memory-limit, --python), or a worker ends again and
 again before it has begun.`
 
 // rpcPrefix matches the text that gRPC puts before the scheduler's message. The exit code has the

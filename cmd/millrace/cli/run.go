@@ -170,7 +170,7 @@ them, and two commands on one machine need different ones.`,
 			if _, port, err := net.SplitHostPort(a.settings.String("listen")); err == nil && port != "0" && workers > 1 {
 				return usageError{fmt.Errorf("--listen %s: %d workers cannot share one port; use port 0, or --workers 1", a.settings.String("listen"), workers)}
 			}
-			if err := a.demandUCX(cmd.Context()); err != nil {
+			if err := a.demandProtocol(cmd.Context(), f); err != nil {
 				return err
 			}
 			if warning, err := a.demandPython(cmd.Context()); err != nil {

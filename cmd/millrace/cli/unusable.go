@@ -31,14 +31,22 @@ const (
 	probePatience = time.Minute
 )
 
-// demandUCX fails before anything is started if the settings ask for UCX and it cannot be used
-// here. It tests UCX in a process of its own, because UCX changes the process that loads it, and a
-// broken UCX may end it.
+// demandProtocol fails before anything is started if the settings ask for a protocol that workers
+// on this fleet cannot use.
+func (a *app) demandProtocol(ctx context.Context, f *fleet) error {
+	switch protocol := a.settings.String("protocol"); {
+	case protocol == worker.ProtocolUCX:
+		return a.demandUCX(ctx)
+	case protocol == worker.ProtocolIPC && len(f.gpus) == 0:
+		return unusableError{fmt.Errorf("%w; these workers have %s", worker.ErrNoIPC, f.line)}
+	}
+	return nil
+}
+
+// demandUCX fails if UCX cannot be used here. It tests UCX in a process of its own, because UCX
+// changes the process that loads it, and a broken UCX may end it.
 func (a *app) demandUCX(ctx context.Context) error {
 	s := a.settings
-	if s.String("protocol") != worker.ProtocolUCX {
-		return nil
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -50,7 +50,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := a.demandUCX(cmd.Context()); err != nil {
+	if err := a.demandProtocol(cmd.Context(), f); err != nil {
 		return err
 	}
 	name, err := a.schedulerFile()
