@@ -598,6 +598,28 @@ def test_executor(client: Client, gate: Gate) -> None:
         pool.submit(inc, 1)
 
 
+def test_arguments_with_the_names_of_options(client: Client) -> None:
+    """An executor and `run` have no options per call, so all of these are the function's own."""
+
+    def told(*args: object, **kwargs: object) -> tuple[object, ...]:
+        return (*args, kwargs)
+
+    own = {"timeout": 5, "key": "k", "priority": 1, "pure": True, "retries": 2, "x": 3}
+    with client.get_executor() as pool:
+        assert pool.submit(told, 1, **own).result(PATIENCE) == (1, own)
+        assert pool.submit(told, 1, workers="w").result(PATIENCE) == (1, {"workers": "w"})
+        with pytest.raises(TypeError, match="key: an import path or an op"):
+            pool.submit("operator:add", 1, key=2)  # pyright: ignore[reportArgumentType]
+    assert list(client.run(told, 1, **own).values()) == [(1, own)] * 2
+
+
+def test_gather_reads_iterators(client: Client) -> None:
+    named = {"a": client.submit(inc, 1), "b": client.submit(inc, 2)}
+    assert client.gather(named.values()) == client.gather(f for f in named.values()) == [2, 3]
+    with pytest.raises(TypeError, match="among them is 5"):
+        as_completed().add(5)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_client_that_waits_for_ever(cluster: LocalCluster) -> None:
     with Client(cluster, timeout=math.inf) as client:
         assert client.submit(inc, 1).result(math.inf) == 2

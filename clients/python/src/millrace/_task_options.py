@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypedDict
+from functools import partial
+from typing import Any, TypedDict
 
 from millrace import _check
 from millrace._pb.millrace.v1 import task_pb2
+from millrace.ops import ExecutorOp, NativeOp
 
 #: Longest timeout of a task, in seconds: 100 years.
 _LONGEST = 3_153_600_000
@@ -26,6 +28,23 @@ class SubmitOptions(TypedDict, total=False):
     timeout: _check.Seconds | None
     slots: int
     no_wait: bool
+
+
+#: Keyword arguments of `Client.submit` that are not passed on to the function.
+_TAKEN = frozenset({"key", *SubmitOptions.__annotations__})
+
+
+def bound(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns a function and keyword arguments for a `Client.submit` that passes all of these on to
+    the function: those that `submit` would take for itself are bound to it."""
+    own = {k: v for k, v in kwargs.items() if k in _TAKEN}
+    if not own:
+        return func, dict(kwargs)
+    if isinstance(func, (str, NativeOp, ExecutorOp)):
+        raise TypeError(
+            f"{', '.join(sorted(own))}: an import path or an op gets no argument of this name here: use client.submit()"
+        )
+    return partial(func, **own), {k: v for k, v in kwargs.items() if k not in own}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -76,12 +77,12 @@ class as_completed:
     def update(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
         """Adds futures."""
         for future in listed(futures):
-            self.add(future)
+            self._left += 1
+            future._session.when_done(future._state, partial(self._arrived, future))
 
     def add(self, future: Future[Any]) -> None:
         """Adds a future."""
-        self._left += 1
-        future._session.when_done(future._state, lambda: self._arrived(future))
+        self.update([future])
 
     def _arrived(self, future: Future[Any]) -> None:
         self._queue.put(future)

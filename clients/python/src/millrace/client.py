@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, MappingView, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -24,7 +24,7 @@ from millrace._session import Session
 from millrace._state import Spec
 from millrace._steps import Steps, blocking, drive, is_blocking, operation, run
 from millrace._task_maker import TaskMaker, map_keys
-from millrace._task_options import SubmitOptions, TaskOptions
+from millrace._task_options import SubmitOptions, TaskOptions, bound
 from millrace._trees import collect, spread
 from millrace._waiting import DoneAndNotDone, as_completed, wait
 from millrace._workers import AnyWorker, matching
@@ -349,6 +349,7 @@ class Client:
 
         Args:
             futures: the futures, of this client or others. Other leaves are returned as they are.
+                An iterator, or a view such as `dict.values()`, is read into a list.
             errors: "raise" the first error, or "skip" failed futures: they are left out of their
                 collections.
             timeout: longest wait, in seconds, as a timedelta or as text ("5s").
@@ -356,6 +357,8 @@ class Client:
         """
         if errors not in ("raise", "skip"):
             raise ValueError(f'errors is "raise" or "skip", not {errors!r}')
+        if isinstance(futures, (Iterator, MappingView)):
+            futures = list(cast("Iterable[Any]", futures))
         found: list[Future[Any]] = []
         collect(futures, found)
         bad: set[int] = set()
@@ -471,7 +474,8 @@ class Client:
         self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
     ) -> Steps[dict[str, T]]:
         """Calls a function once on each worker, or on the named ones (possibly none); returns
-        results by worker name."""
+        results by worker name. All keyword arguments but `workers` go to the function."""
+        function, kwargs = bound(function, kwargs)
         active = self.session.workers()
         names = [w.name for w in matching(active, workers)]
         for name in _check.names(workers, "workers") or ():

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from millrace import _check, errors
-from millrace._task_options import SubmitOptions
+from millrace._task_options import SubmitOptions, bound
 from millrace._waiting import wait as wait_for
 from millrace.future import Future, cancel
 
@@ -45,8 +45,10 @@ class ClientExecutor(concurrent.futures.Executor):
         self._shut = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        """Calls a function on the cluster. See `concurrent.futures.Executor.submit`."""
+        """Calls a function on the cluster. All keyword arguments go to the function. See
+        `concurrent.futures.Executor.submit`."""
         self._check_open()
+        fn, kwargs = bound(fn, kwargs)
         remote = self._client.submit(fn, *args, **{"pure": False, **self._options}, **kwargs)
         local = _Bridge(remote)
         self._open.add(local)
