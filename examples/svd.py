@@ -233,20 +233,20 @@ def main() -> None:
         plain(options, [int(r) for r in (options.rows or "100000").split(",")])
         return
     with Client() as client:
-        everybody, report = Cluster(client), Report(options)
-        columns = options.columns or (1_000 if everybody.on_gpus else 100)
-        sizes = [int(r) for r in (options.rows or ("100000" if everybody.on_gpus else "8000")).split(",")]
+        all_workers, report = Cluster(client), Report(options)
+        columns = options.columns or (1_000 if all_workers.on_gpus else 100)
+        sizes = [int(r) for r in (options.rows or ("100000" if all_workers.on_gpus else "8000")).split(",")]
         chunks = [int(c) for c in options.chunk.split(",")] if options.chunk else [0]
         chunks = [
             c or (r // 10 if r <= 100_000 else r // CHUNKS) for r, c in zip(sizes, chunks * len(sizes), strict=False)
         ]
         if any(c < columns or r % c for r, c in zip(sizes, chunks, strict=True)):
             parser.error(f"--chunk: {chunks} do not divide {sizes} or are less than the {columns} columns")
-        counts = [int(n) for n in options.gpus.split(",")] if options.gpus else [len(everybody.names)]
+        counts = [int(n) for n in options.gpus.split(",")] if options.gpus else [len(all_workers.names)]
         before = {}
         if options.beside:
             before = {r["rows"]: r["seconds"] for r in json.loads(options.beside.read_text())["rows"]}
-        print(f"svd on {everybody}; float64; medians of {options.repetitions} [shortest-longest]")
+        print(f"svd on {all_workers}; float64; medians of {options.repetitions} [shortest-longest]")
         for rows, chunk in zip(sizes, chunks, strict=True):
             for way in options.ways.split(","):
                 seconds: dict[int, float] = {}
@@ -259,7 +259,7 @@ def main() -> None:
                         f"{n}: {seconds[counts[0]] * counts[0] / seconds[n] / n:.0%}" for n in counts[1:]
                     )
                     print(f"  efficiency of strong scaling from {counts[0]} to {scaling}")
-        report.end(example="svd", on=str(everybody))
+        report.end(example="svd", on=str(all_workers))
 
 
 if __name__ == "__main__":

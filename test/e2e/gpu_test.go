@@ -134,8 +134,8 @@ func array(t *testing.T, content []byte) millrace.Array {
 	return a
 }
 
-// there checks an array that a client reads.
-func there(t *testing.T, f *millrace.Future, want []byte) {
+// checkArray checks an array that a client reads.
+func checkArray(t *testing.T, f *millrace.Future, want []byte) {
 	t.Helper()
 	a, err := f.Array(soon(t))
 	if err != nil {
@@ -166,7 +166,7 @@ func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
 			}
 			for range 2 {
 				for i, f := range all {
-					there(t, f, want[i])
+					checkArray(t, f, want[i])
 				}
 			}
 		})
@@ -208,7 +208,7 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there(t, f, content)
+		checkArray(t, f, content)
 	}
 	next := func(w *millracev1.Worker, cause string) {
 		t.Helper()

@@ -67,8 +67,8 @@ func (m *gpus) withCompiler(t *testing.T) *gpus {
 	return m
 }
 
-// people returns the active workers of a cluster, sorted by name.
-func people(t *testing.T, client *millrace.Client) []*millracev1.Worker {
+// activeWorkers returns the active workers of a cluster, sorted by name.
+func activeWorkers(t *testing.T, client *millrace.Client) []*millracev1.Worker {
 	t.Helper()
 	list, err := client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
@@ -124,7 +124,7 @@ func TestGPUIllegalAddressInAWorker(t *testing.T) {
 	count := most(t, 2)
 	c := gpuMachine(t, count, 4<<30).withCompiler(t).start(t, count, "--device-memory-limit", "1GiB", "--pinned-limit", "64MiB")
 	client := c.dial(t)
-	victim := people(t, client)[0]
+	victim := activeWorkers(t, client)[0]
 	held := stamp(t, client, victim.GetName(), 1, 6, 3<<20)
 	source := `extern "C" __global__ void illegal(double *out) { *(volatile double *)(out - (1ll << 45)) = 1; }`
 	outputs := []any{map[string]any{"dtype": "float64", "shape": []int64{1000}}}
@@ -138,7 +138,7 @@ func TestGPUIllegalAddressInAWorker(t *testing.T) {
 	}
 	t.Log(err)
 	within(t, "the worker to be back, with the causes of its deaths", func() bool {
-		now := people(t, client)
+		now := activeWorkers(t, client)
 		return len(now) == count && slices.ContainsFunc(now, func(w *millracev1.Worker) bool {
 			return w.GetName() == victim.GetName() && w.GetIncarnation() != victim.GetIncarnation() && len(w.GetDeaths()) > 0 &&
 				strings.Contains(w.GetDeaths()[0].GetCause(), "CUDA_ERROR_ILLEGAL_ADDRESS")
@@ -207,7 +207,7 @@ func TestGPUIsUsedByAnotherProgram(t *testing.T) {
 	more := stamp(t, client, "gpu-0", 100, 24, sized(10<<20, 640<<20))
 	held.check(t)
 	more.check(t)
-	if n := len(people(t, client)[0].GetDeaths()); n > 0 {
+	if n := len(activeWorkers(t, client)[0].GetDeaths()); n > 0 {
 		t.Errorf("the worker died %d times", n)
 	}
 }
@@ -237,7 +237,7 @@ func TestGPUMemoryIsTakenByAnotherProgram(t *testing.T) {
 	}
 	c := m.start(t, 1, "--pinned-limit", "1GiB")
 	client := c.dial(t)
-	worker := people(t, client)[0]
+	worker := activeWorkers(t, client)[0]
 	if share := float64(worker.GetMemoryLimitBytes()) / float64(worker.GetGpu().GetMemoryBytes()); share < 0.15 || share > 0.3 {
 		t.Errorf("the slab takes %.2f of the GPU", share)
 	}
@@ -256,7 +256,7 @@ func TestGPUTwoClustersOnOneMachine(t *testing.T) {
 	for i := range 2 {
 		c := m.start(t, count, "--device-memory-limit", "0.35", "--pinned-limit", "256MiB")
 		client := c.dial(t)
-		for k, w := range people(t, client) {
+		for k, w := range activeWorkers(t, client) {
 			if share := float64(w.GetMemoryLimitBytes()) / float64(w.GetGpu().GetMemoryBytes()); share < 0.34 || share > 0.35 {
 				t.Errorf("a slab takes %.2f of the GPU", share)
 			}
@@ -275,7 +275,7 @@ func TestGPUTwoClustersOnOneMachine(t *testing.T) {
 	}
 	group.Wait()
 	for _, client := range clients {
-		if now := people(t, client); len(now) != count || slices.ContainsFunc(now, func(w *millracev1.Worker) bool { return len(w.GetDeaths()) > 0 }) {
+		if now := activeWorkers(t, client); len(now) != count || slices.ContainsFunc(now, func(w *millracev1.Worker) bool { return len(w.GetDeaths()) > 0 }) {
 			t.Errorf("its workers are %v", now)
 		}
 	}
@@ -287,7 +287,7 @@ func TestGPUStoppedWorker(t *testing.T) {
 	needs(t, 2)
 	c := gpuMachine(t, 2, 2<<30).start(t, 2, "--device-memory-limit", "256MiB", "--pinned-limit", "64MiB", "--worker-lease", "3s")
 	client := c.dial(t)
-	list := people(t, client)
+	list := activeWorkers(t, client)
 	victim, survivor := list[0], list[1]
 	held := stamp(t, client, victim.GetName(), 1, 8, 1<<20)
 	held.check(t, millrace.WithWorkers(survivor.GetName())) // this maps its memory
@@ -296,12 +296,12 @@ func TestGPUStoppedWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	more.check(t, millrace.WithWorkers(survivor.GetName()))
-	within(t, "the worker to be missed", func() bool { return len(people(t, client)) == 1 })
+	within(t, "the scheduler notices that the worker is gone", func() bool { return len(activeWorkers(t, client)) == 1 })
 	held.check(t)
 	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the worker to be back", func() bool { return len(people(t, client)) == 2 })
+	within(t, "the worker is back", func() bool { return len(activeWorkers(t, client)) == 2 })
 	held.check(t, millrace.WithWorkers(victim.GetName()))
 	more.check(t, millrace.WithWorkers(victim.GetName()))
 }
@@ -318,11 +318,11 @@ func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
 	c := gpuMachine(t, 2, 0).start(t, 2, "--device-memory-limit", "2GiB", "--pinned-limit", "1GiB",
 		"--protocol", "ucx", "--ucx-library", library, "--ucx-tls", "self,posix,sysv,cma,tcp,cuda_copy")
 	client := c.dial(t)
-	list := people(t, client)
+	list := activeWorkers(t, client)
 	held := stamp(t, client, list[0].GetName(), 1, 6, 16<<20)
 	held.check(t, millrace.WithWorkers(list[1].GetName()))
-	within(t, "the route to say why it is none", func() bool {
-		return slices.ContainsFunc(people(t, client), func(w *millracev1.Worker) bool {
+	within(t, "the reason why the route is not used", func() bool {
+		return slices.ContainsFunc(activeWorkers(t, client), func(w *millracev1.Worker) bool {
 			return slices.ContainsFunc(w.GetRoutes(), func(l *millracev1.Route) bool {
 				return l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_UCX && strings.Contains(l.GetReason(), "cannot read from one GPU to another")
 			})

@@ -25,7 +25,7 @@ func startPair(t *testing.T, args ...string) *pair {
 	needs(t, 2)
 	c, _ := startGPUs(t, 2, args...)
 	p := &pair{cluster: c, client: c.dial(t)}
-	within(t, "two workers that know the way to each other", func() bool {
+	within(t, "two workers with paths to each other", func() bool {
 		list, err := p.client.FullWorkers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 		if err != nil || len(list) != 2 || routesTo(t, list[0], list[1])+routesTo(t, list[1], list[0]) != 2 {
 			return false
@@ -49,11 +49,11 @@ func (p *pair) run(t *testing.T, at *millracev1.Worker, name string, args millra
 	return f
 }
 
-// came returns the number of bytes that a worker has received by ipc, once it reports at least the
-// given number.
-func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes uint64) {
+// receivedBytes returns the number of bytes that a worker has received by ipc, once it reports at
+// least the given number.
+func (p *pair) receivedBytes(t *testing.T, to *millracev1.Worker, least uint64) (bytes uint64) {
 	t.Helper()
-	within(t, fmt.Sprintf("%s tells of %d bytes", to.GetName(), least), func() bool {
+	within(t, fmt.Sprintf("%s reports %d bytes", to.GetName(), least), func() bool {
 		list, err := p.client.FullWorkers(soon(t))
 		if err != nil {
 			return false
@@ -101,17 +101,17 @@ func TestGPUSliceOfARemoteArray(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there(t, slice, content[from:to])
-	if got := p.came(t, p.b, to-from); got != to-from {
-		t.Errorf("%d bytes came for a slice of %d", got, to-from)
+	checkArray(t, slice, content[from:to])
+	if got := p.receivedBytes(t, p.b, to-from); got != to-from {
+		t.Errorf("%d bytes were received for a slice of %d", got, to-from)
 	}
 	if at := p.replicas(t, array); !slices.Equal(at, []string{p.a.GetName()}) {
 		t.Errorf("the array is at %v", at)
 	}
 	joined := p.run(t, p.b, "array.concat", millrace.Args(array, slice))
-	there(t, joined, append(slices.Clone(content), content[from:to]...))
-	if got := p.came(t, p.b, to-from+large); got != to-from+large {
-		t.Errorf("%d bytes came for a slice of %d and all %d", got, to-from, large)
+	checkArray(t, joined, append(slices.Clone(content), content[from:to]...))
+	if got := p.receivedBytes(t, p.b, to-from+large); got != to-from+large {
+		t.Errorf("%d bytes were received for a slice of %d and all %d", got, to-from, large)
 	}
 	if at := p.replicas(t, array); !slices.Equal(at, []string{p.a.GetName()}) {
 		t.Errorf("the array is at %v", at)
@@ -185,7 +185,7 @@ func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
 		if err := r.Wait(soon(t)); err != nil {
 			t.Fatalf("round %d: %v\n%s", round, err, p.log.String())
 		}
-		if round == 0 && p.came(t, p.a, 1)+p.came(t, p.b, 1) < (steps-1)*width*bytes {
+		if round == 0 && p.receivedBytes(t, p.a, 1)+p.receivedBytes(t, p.b, 1) < (steps-1)*width*bytes {
 			t.Errorf("less was read than there was between the two")
 		}
 		r.Release()

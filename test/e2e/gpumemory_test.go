@@ -69,7 +69,7 @@ func TestGPUMemoryStaysWithinItsLimit(t *testing.T) {
 	c := m.start(t, 1, "--device-memory-limit", fmt.Sprint(limit), "--pinned-limit", fmt.Sprint(4*limit), "--spill-limit", "1GiB",
 		"--slots", fmt.Sprint(executors), "--executors", fmt.Sprint(executors))
 	client := c.dial(t)
-	worker := people(t, client)[0]
+	worker := activeWorkers(t, client)[0]
 	used := m.used(t, worker.GetGpu().GetUuid())
 
 	var highest uint64
@@ -112,7 +112,7 @@ func TestGPUMemoryStaysWithinItsLimit(t *testing.T) {
 		t.Errorf("%d bytes were in use, of a limit of %d and %d in all", highest, limit, most)
 	}
 	note(t, "memory of the GPU beside the slab, with 2 executors", float64(highest-uint64(limit))/(1<<30), "GiB")
-	if n := len(people(t, client)[0].GetDeaths()); n > 0 {
+	if n := len(activeWorkers(t, client)[0].GetDeaths()); n > 0 {
 		t.Errorf("the worker died %d times", n)
 	}
 }

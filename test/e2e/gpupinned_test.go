@@ -30,9 +30,9 @@ func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there(t, again, want[i])
+		checkArray(t, again, want[i])
 	}
-	within(t, "gpu-1 tells how it read", func() bool {
+	within(t, "gpu-1 reports how it read", func() bool {
 		workers, err := client.FullWorkers(ctx)
 		if err != nil {
 			t.Fatal(err)

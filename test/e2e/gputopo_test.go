@@ -50,15 +50,15 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	})
 	here := use(full(), "gpu-0")
 	workers, _ := c.succeed(t, "explain", here.Key(), "--namespace", namespace(t), "-o", "json")["workers"].([]any)
-	told := map[string]string{}
+	sources := map[string]string{}
 	for _, w := range workers {
 		w, _ := w.(map[string]any)
 		name, _ := w["worker"].(string)
-		told[name], _ = w["sources"].(string)
+		sources[name], _ = w["sources"].(string)
 	}
-	by, found := strings.CutPrefix(told["gpu-1"], "8.0 MiB from gpu-0 by ipc (")
-	if told["gpu-0"] != "" || !found || !carried(by) {
-		t.Errorf("explain says %q", told)
+	by, found := strings.CutPrefix(sources["gpu-1"], "8.0 MiB from gpu-0 by ipc (")
+	if sources["gpu-0"] != "" || !found || !carried(by) {
+		t.Errorf("explain says %q", sources)
 	}
 	// Placement of an ended task is not explained, so the table is about a waiting task.
 	made := full()
@@ -115,7 +115,7 @@ func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 		}
 	}
 	const travel = 3*(8*2048*8) + 3*(125*167*8)
-	within(t, "what came to gpu-1 is told", func() bool {
+	within(t, "gpu-1 reports what it received", func() bool {
 		workers, err := client.Workers(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -151,8 +151,8 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there(t, at1, content)
-	within(t, "topo tells the way, and why not a better one", func() bool {
+	checkArray(t, at1, content)
+	within(t, "topo shows the path, and why not a better one", func() bool {
 		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
 		at := slices.IndexFunc(pairs, func(x any) bool { p, _ := x.(map[string]any); return p["reader"] == "gpu-1" })
 		if at < 0 {

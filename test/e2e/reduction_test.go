@@ -15,7 +15,7 @@ import (
 )
 
 // reductionGiB is the size of the data that goes through two slabs of a sixteenth of it each.
-var reductionGiB = flag.Int("reduction.gib", 1, "GiB of chunks of the reduction that is larger than memory; the issue asks for 8")
+var reductionGiB = flag.Int("reduction.gib", 1, "GiB of chunks of the reduction that is larger than memory")
 
 // ownBytes bounds a worker's memory besides its slab: code, stacks, buffers, bookkeeping.
 const ownBytes = 128 << 20

@@ -34,8 +34,8 @@ const (
 	pieceBytes = 6 << 20
 )
 
-// ownAddress and there are the addresses of this host and the other one. lab is the directory
-// through which we send requests to the machine that runs the nodes.
+// ownAddress and otherAddress are the addresses of this host and the other one. labFolder is the
+// directory through which we send requests to the machine that runs the nodes.
 var ownAddress, otherAddress, labFolder = os.Getenv("ME"), os.Getenv("PEER"), "/run/lab"
 
 // timedLog collects the output of processes, with the time of arrival of each line.
