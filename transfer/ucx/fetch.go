@@ -272,7 +272,7 @@ func (f *fetch) place(ctx context.Context, i int) {
 }
 
 // check verifies that the regions match the frames. If the object is to be read by UCX, they must
-// lie in our registered slab.
+// lie in our registered slab; if its bytes came in a message, in memory of the processor.
 func (f *fetch) check(regions []transfer.Region, g *grant) error {
 	if len(regions) != len(g.head.FrameBytes) {
 		return fmt.Errorf("%w: %d regions for %d frames", transfer.ErrProtocol, len(regions), len(g.head.FrameBytes))
@@ -283,6 +283,9 @@ func (f *fetch) check(regions []transfer.Region, g *grant) error {
 		}
 		if g.kind == grantLease && r.Frame.Bytes > 0 && (r.Space != f.path.c.config.Space || !r.Frame.Within(r.Space.Size())) {
 			return fmt.Errorf("%w: region %d does not lie in our registered slab", ErrNoConnection, k)
+		}
+		if g.kind == grantInline && r.Frame.Bytes > 0 && r.Bytes() == nil {
+			return fmt.Errorf("%w: the bytes of region %d came in a message, and it lies on a device", transfer.ErrProtocol, k)
 		}
 	}
 	return nil

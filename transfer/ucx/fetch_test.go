@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 // quietEngine is an engine that accepts everything and reports nothing. The test reports the events
@@ -45,5 +46,22 @@ func TestAReadThatEndsWithItsConnectionFailsTheFetch(t *testing.T) {
 	}
 	if f.reading.Load() != 0 {
 		t.Error("the fetch still waits for the read")
+	}
+}
+
+// TestInlineBytesNeedMemoryOfTheProcessor: a peer sends an object inside its answer, but the place
+// of the object lies on a device. The bytes cannot be copied there, so the object must not count as
+// fetched.
+func TestInlineBytesNeedMemoryOfTheProcessor(t *testing.T) {
+	space := transfertest.NewFar(t, 1<<20)
+	f := &fetch{path: &Path{c: &Context{config: Config{Space: space}}}}
+	g := &grant{kind: grantInline, head: transfer.Head{FrameBytes: []uint64{0, 100}}, bytes: make([]byte, 100)}
+	regions := []transfer.Region{{Space: space}, {Space: space, Frame: memory.Frame{Offset: 4096, Bytes: 100}}}
+	if err := f.check(regions, g); !errors.Is(err, transfer.ErrProtocol) {
+		t.Errorf("got %v", err)
+	}
+	regions[1].Space = transfertest.Heap(make([]byte, 8192))
+	if err := f.check(regions, g); err != nil {
+		t.Error(err)
 	}
 }

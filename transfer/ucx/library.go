@@ -47,7 +47,8 @@ func Locate(library string) (string, error) {
 	if strings.ContainsRune(library, filepath.Separator) {
 		return library, checkFiles(library)
 	}
-	// These are the folders of the dynamic linker; the format of its cache is not stable.
+	// These are the folders that the dynamic linker usually searches. Its cache is not read,
+	// because the format of the cache is not stable.
 	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), "/usr/local/lib", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/opt/ucx/lib")
 	multiarch, _ := filepath.Glob("/usr/lib/*-linux-gnu") // as in Find
 	for _, folder := range append(folders, multiarch...) {
