@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 )
 
 // rebalanced reads a rebalance to its end, and returns its first and its last response.
@@ -100,5 +103,50 @@ func TestRebalanceRefusesWorkersThatCannotTakePart(t *testing.T) {
 		}
 		_, _, err = c.rebalanced(ctx, &pb.RebalanceRequest{Workers: refs("first", "second")})
 		wantReason(t, err, "WORKER_NOT_ACTIVE", "second", "DRAINED")
+	})
+}
+
+// A rebalance ends with the call that ordered it. Until then no other one begins.
+func TestRebalanceEndsWithItsCall(t *testing.T) {
+	virtual(t, func(c *cluster) {
+		t, ctx := c.t, timeout(c.t)
+		c.joinCopier(registration("first"))
+		task := c.held("a")
+		c.held("b")
+		seen := make(chan *workerv1.SessionResponse, 100)
+		c.joinSeen(c.conn, registration("second"), func(*workerv1.Assignment) *workerv1.TaskReport { return nil }, seen)
+		limited, cancel := context.WithCancel(ctx)
+		stream, err := c.client.Rebalance(limited, &pb.RebalanceRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for round := range 4 {
+			now, err := stream.Recv()
+			if err != nil || now.GetDone() || now.GetPlannedObjects() != 1 || now.GetMovedObjects() != 0 {
+				t.Fatalf("response %d: %v, %v", round, now, err)
+			}
+		}
+		if passed := time.Since(began); passed < 1500*time.Millisecond || passed > 2*time.Second {
+			t.Errorf("four responses in %s", passed)
+		}
+		_, _, err = c.rebalanced(ctx, &pb.RebalanceRequest{})
+		wantReason(t, err, "REBALANCE_RUNNING", "2s ago", "0 of 1 results")
+		_, _, err = c.rebalanced(ctx, &pb.RebalanceRequest{DryRun: true})
+		wantReason(t, err, "REBALANCE_RUNNING")
+		cancel()
+		synctest.Wait()
+		cancelled := false
+		for len(seen) > 0 {
+			m := <-seen
+			cancelled = cancelled || len(m.GetCancellations()) == 1
+		}
+		if plan, _, err := c.rebalanced(ctx, &pb.RebalanceRequest{DryRun: true}); err != nil || plan.GetPlannedObjects() != 1 || !cancelled {
+			t.Errorf("after the end of the call: %v, %v; the copy was cancelled: %v", plan, err, cancelled)
+		}
+		located, err := c.client.LocateObjects(ctx, &pb.LocateObjectsRequest{TaskIds: []uint64{task}})
+		if err != nil || len(located.GetObjects()[0].GetWorkerIds()) != 1 {
+			t.Errorf("the object is at %v, %v", located, err)
+		}
 	})
 }

@@ -54,6 +54,7 @@ var (
 	ErrRequestConflict  error = reasonError("REQUEST_CONFLICT")
 	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
 	ErrDraining         error = reasonError("DRAINING")
+	ErrRebalanceRunning error = reasonError("REBALANCE_RUNNING")
 	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
 	// Releasing results makes room.
 	ErrSchedulerFull    error = reasonError("SCHEDULER_FULL")

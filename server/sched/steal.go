@@ -23,9 +23,9 @@ const (
 	maxScan = 64
 )
 
-// stealTasks asks busy workers to give back tasks that they have not started, for idle workers. A
-// worker may refuse. If it is too early to tell whether a queue makes progress, a timer repeats the
-// check. Without an idle worker there is no timer.
+// stealTasks is work stealing: it asks busy workers to give back tasks that they have not started,
+// for idle workers. A worker may refuse. If it is too early to tell whether a queue makes progress,
+// a timer repeats the check. Without an idle worker there is no timer.
 func (m *Machine) stealTasks() {
 	pending := 0
 	idle, busy := false, false

@@ -50,7 +50,7 @@ func (a *app) benchmark(name, short string, run func(ctx context.Context, progre
 	cmd := &cobra.Command{
 		Use: name, Short: short, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			progress, stop := a.progress(name)
+			progress, stop := a.progress("bench " + name)
 			result, err := run(cmd.Context(), progress)
 			stop()
 			if err != nil {
@@ -401,12 +401,12 @@ func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 		return func(done, of int) {
 			if time.Since(told) > progressEvery {
 				told = time.Now()
-				fmt.Fprintf(a.err, "bench %s: %d of %d after %.0f s\n", name, done, of, time.Since(began).Seconds())
+				fmt.Fprintf(a.err, "%s: %d of %d after %.0f s\n", name, done, of, time.Since(began).Seconds())
 			}
 		}, func() {}
 	}
 	bars := mpb.New(mpb.WithOutput(a.err), mpb.WithWidth(48))
-	bar := bars.AddBar(1, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name("bench "+name+" ")), mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Elapsed(decor.ET_STYLE_GO, decor.WCSyncSpace)))
+	bar := bars.AddBar(1, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(name+" ")), mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Elapsed(decor.ET_STYLE_GO, decor.WCSyncSpace)))
 	return func(done, of int) {
 			bar.SetTotal(int64(of), false)
 			bar.SetCurrent(int64(done))
