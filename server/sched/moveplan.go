@@ -112,7 +112,10 @@ func (p *movePlan) movable(s *share) []move {
 	}
 	s.staying = s.worker.heldBytes - movable
 	slices.SortFunc(out, func(x, y move) int {
-		return cmp.Or(cmp.Compare(y.bytes, x.bytes), cmp.Compare(x.object, y.object))
+		if x.bytes != y.bytes {
+			return cmp.Compare(y.bytes, x.bytes)
+		}
+		return cmp.Compare(x.object, y.object)
 	})
 	return out
 }
