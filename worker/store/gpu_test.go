@@ -33,12 +33,16 @@ type onDevice struct {
 	real bool
 }
 
+// fakeGPU is the emulation of one GPU with 256 MiB. A process can load only one driver, so repeated
+// tests (-count) share it.
+var fakeGPU = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(1, 256<<20) })
+
 func newOnDevice(t *testing.T, chunk uint64, slabChunks, pinnedChunks uint64) *onDevice {
 	t.Helper()
 	s := &onDevice{real: os.Getenv("MILLRACE_CUDA_REAL") != ""}
 	library := ""
 	if !s.real {
-		fake, err := cudatest.Start(1, 256<<20)
+		fake, err := fakeGPU()
 		if err != nil {
 			t.Fatal(err)
 		}
