@@ -211,12 +211,12 @@ func find(reader schedapi.Reader, ref *pb.TaskRef) (sched.TaskInfo, error) {
 	}
 	info, ok := reader.Task(task)
 	if !ok {
-		where := ""
+		which := "task " + object
 		if byKey {
-			where = fmt.Sprintf(" with that key in namespace %q", namespace)
+			which = fmt.Sprintf("task with the key %s in namespace %q", object, namespace)
 		}
 		return sched.TaskInfo{}, &sched.Error{Kind: sched.ErrUnknownTask, Object: object,
-			Message: fmt.Sprintf("there is no task %s%s: check it, or whether its result was released; see ListTasks", object, where)}
+			Message: fmt.Sprintf("there is no %s: check it, or whether its result was released; see ListTasks", which)}
 	}
 	return info, nil
 }

@@ -342,7 +342,7 @@ func TestCommandExitCodes(t *testing.T) {
 		{"a file without its flag", []string{"submit", bad}, 2, "takes flags only"},
 		{"no such worker", []string{"memory", "nobody"}, 3, "error: there is no worker"},
 		{"bad file", []string{"submit", "-f", bad}, 2, "bad.yaml"},
-		{"no such task", []string{"describe", "task", "no-such-task"}, 3, "error: there is no task no-such-task"},
+		{"no such task", []string{"describe", "task", "no-such-task"}, 3, "error: there is no task with the key no-such-task"},
 		{"no such number to cancel", []string{"cancel", "t999999999"}, 3, "t999999999"},
 		{"nobody there", []string{"status", "--address", "127.0.0.1:1", "--timeout", "2s"}, 4, "127.0.0.1:1"},
 		{"wrong token", []string{"status", "--address", shared.Address, "--token", "wrong"}, 5, "token"},

@@ -613,6 +613,40 @@ def test_arguments_with_the_names_of_options(client: Client) -> None:
     assert list(client.run(told, 1, **own).values()) == [(1, own)] * 2
 
 
+def test_functions_may_have_arguments_of_any_name(client: Client) -> None:
+    def told(**kwargs: object) -> dict[str, object]:
+        return kwargs
+
+    own = {"self": 1, "func": 2, "function": 3, "args": 4}
+    assert client.submit(told, **own).result(PATIENCE) == own
+    assert client.gather(client.map(lambda x, **kwargs: (x, kwargs), [5], **own)) == [(5, own)]
+    assert list(client.run(told, **own).values()) == [own] * 2
+
+
+def test_skipping_errors(client: Client) -> None:
+    bad = client.submit(operator.truediv, 1, 0)
+    assert client.gather([bad, {"x": bad}], errors="skip") == [{}]
+    with pytest.raises(ZeroDivisionError):  # it is in no collection
+        client.gather(bad, errors="skip")
+
+
+def test_names_of_workers_that_do_not_exist(client: Client) -> None:
+    want = "workers: no active worker has the name, id or host 'nobody'; there are: host-0, host-1"
+    with pytest.raises(ValueError, match=want):
+        client.run(inc, 1, workers="nobody")
+    with pytest.raises(ValueError, match=want):
+        client.replicate(client.submit(inc, 1), workers=["host-0", "nobody"])
+    with pytest.raises(ValueError, match=want):
+        client.has_what("nobody")
+
+
+def test_a_cluster_that_is_closed() -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own:
+        pass
+    with pytest.raises(errors.ClusterStartError, match="the cluster is closed"):
+        Client(own)
+
+
 def test_gather_reads_iterators(client: Client) -> None:
     named = {"a": client.submit(inc, 1), "b": client.submit(inc, 2)}
     assert client.gather(named.values()) == client.gather(f for f in named.values()) == [2, 3]

@@ -147,7 +147,7 @@ def test_texts_have_keys_as_users_write_them(client: Client, key: Any) -> None:
     with pytest.raises(errors.NotFoundError) as caught:
         client.explain(key)
     text = str(caught.value)
-    assert f"no task {key!r} with that key" in text and f"={key!r}" not in text, text
+    assert f"no task with the key {key!r} in" in text and f"={key!r}" not in text, text
     assert text.startswith("explain: ") and "client.has_what()" in text and "ListTasks" not in text, text
 
     def fail() -> None:

@@ -42,6 +42,7 @@ def find(
     """Returns address and token by argument, else environment, else scheduler file; None if no
     cluster is named."""
     if isinstance(address, LocalCluster):
+        address.check()
         return address.address, address.token
     if address is not None:
         return _address(address), token if token is not None else os.environ.get("MILLRACE_TOKEN", "")

@@ -11,7 +11,7 @@ from millrace._explainer import status_word
 from millrace._keys import UserKey
 from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session import Session
-from millrace._workers import described, matching
+from millrace._workers import described, named
 from millrace.future import Future, by_session
 
 #: Longest wait for an answer before a client is described without its workers, in seconds.
@@ -34,10 +34,10 @@ def who_has(futures: Sequence[Future[Any]]) -> dict[Any, list[str]]:
 
 
 def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str, list[Any]]:
-    """Returns the keys of the results that each worker holds, by worker name."""
+    """See `Client.has_what`."""
     session.flush()
     out: dict[str, list[Any]] = {}
-    for worker in matching(session.workers(), workers):
+    for worker in named(session.workers(), workers):
         keys = out.setdefault(worker.name, [])
         token = ""
         while True:

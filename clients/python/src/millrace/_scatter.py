@@ -18,7 +18,7 @@ from millrace._steps import Steps
 from millrace._task_maker import TaskMaker, conflict
 from millrace._task_options import TaskOptions
 from millrace._trees import rebuild
-from millrace._workers import matching
+from millrace._workers import matching, named
 from millrace.future import Future, ended, pickled_futures
 from millrace.ops import NativeOp
 
@@ -129,9 +129,10 @@ def replicate(
     workers: str | Sequence[str] | None,
 ) -> Steps[None]:
     """Copies results to `n` of the workers, or to all of them. See `Client.replicate`."""
+    named(session.workers(), workers)
     session.flush()
     yield ended(copied, None)
-    found = matching(session.workers(), workers)
+    found = named(session.workers(), workers)
     names = [w.name for w in found]
     chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
     wanted = len(names) if n is None else min(n, len(names))

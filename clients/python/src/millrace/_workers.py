@@ -29,6 +29,15 @@ def matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] |
     return sorted((w for w in workers if names & {w.name, w.host, f"w{w.worker_id}"}), key=lambda w: w.name)
 
 
+def named(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:
+    """Is `matching`, but raises ValueError for a name, id or host that none of the workers has."""
+    for name in _check.names(wanted, "workers") or ():
+        if not matching(workers, name):
+            there = ", ".join(sorted(w.name for w in workers)) or "none"
+            raise ValueError(f"workers: no active worker has the name, id or host {name!r}; there are: {there}")
+    return matching(workers, wanted)
+
+
 def references(
     session: Session, workers: AnyWorker | Sequence[AnyWorker], *, most: int | None = _MOST_WORKERS
 ) -> list[worker_pb2.WorkerRef]:

@@ -27,7 +27,7 @@ from millrace._task_maker import TaskMaker, map_keys
 from millrace._task_options import SubmitOptions, TaskOptions, bound
 from millrace._trees import collect, spread
 from millrace._waiting import DoneAndNotDone, as_completed, wait
-from millrace._workers import AnyWorker, matching
+from millrace._workers import AnyWorker, named
 from millrace.client_executor import ClientExecutor
 from millrace.cluster import LocalCluster
 from millrace.future import Future, by_session, cancel, ended, listed, retry
@@ -173,6 +173,7 @@ class Client:
     def submit(
         self,
         func: Callable[..., T] | str | NativeOp | ExecutorOp,
+        /,
         *args: Any,
         key: UserKey | None = None,
         pure: bool = True,
@@ -231,6 +232,7 @@ class Client:
     def map(
         self,
         func: Callable[..., T] | str | NativeOp | ExecutorOp,
+        /,
         *iterables: Iterable[Any],
         key: UserKey | Sequence[UserKey] | None = None,
         pure: bool = True,
@@ -351,7 +353,7 @@ class Client:
             futures: the futures, of this client or others. Other leaves are returned as they are.
                 An iterator, or a view such as `dict.values()`, is read into a list.
             errors: "raise" the first error, or "skip" failed futures: they are left out of their
-                collections.
+                collections. The error of a single future that is in no collection is raised.
             timeout: longest wait, in seconds, as a timedelta or as text ("5s").
             copy: return private copies, instead of views of the memory of a worker on this host.
         """
@@ -368,7 +370,7 @@ class Client:
         if found and (errors == "skip" or len(groups) > 1) and not (yield ended(found, limit)):
             left = sum(not f.done() for f in found)
             raise TimeoutError(f"{left} of {len(found)} results did not arrive in {limit:g} s")
-        if errors == "skip":
+        if errors == "skip" and not isinstance(futures, Future):
             bad = {id(f) for f in found if f._state.exception() is not None}
         results: dict[int, Any] = {}
         for session, group in groups.items():
@@ -471,17 +473,12 @@ class Client:
 
     @blocking
     def run(
-        self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
+        self, function: Callable[..., T], /, *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
     ) -> Steps[dict[str, T]]:
         """Calls a function once on each worker, or on the named ones (possibly none); returns
         results by worker name. All keyword arguments but `workers` go to the function."""
         function, kwargs = bound(function, kwargs)
-        active = self.session.workers()
-        names = [w.name for w in matching(active, workers)]
-        for name in _check.names(workers, "workers") or ():
-            if not matching(active, name):
-                there = ", ".join(sorted(w.name for w in active)) or "none"
-                raise ValueError(f"workers: no active worker has the name, id or host {name!r}; there are: {there}")
+        names = [w.name for w in named(self.session.workers(), workers)]
         futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
         return cast("dict[str, T]", (yield from operation(Client.gather)(self, futures)))
 
@@ -629,7 +626,8 @@ class Client:
         return _cluster_info.who_has(listed(futures))
 
     def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """Returns the keys of the results that each worker holds, by worker name."""
+        """Returns the keys of the results in this client's namespace that each worker holds, by
+        worker name."""
         return _cluster_info.has_what(self.session, workers)
 
     def scheduler_info(self) -> dict[str, Any]:
@@ -743,7 +741,7 @@ def _same(method: Callable[Concatenate[Client, P], R]) -> Callable[Concatenate[A
     """Makes a method of AsyncClient of one of Client that does not wait."""
 
     @functools.wraps(method)
-    def call(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(self.sync, *args, **kwargs)
 
     return call
@@ -756,7 +754,7 @@ def _awaited(
     operation waits in the event loop. Any other method runs in a thread of the client's pool."""
 
     @functools.wraps(method)
-    async def call(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         client = self.sync
         pool = client.session.pool
         if is_blocking(method):

@@ -157,7 +157,10 @@ class LocalCluster:
             time.sleep(0.01)
 
     def check(self) -> None:
-        """Raises ClusterStartError if the cluster's process has ended."""
+        """Raises ClusterStartError if the cluster's process has ended. A child of fork cannot
+        tell."""
+        if os.getpid() != self._owner:
+            return
         if self._process is None:
             raise errors.ClusterStartError("the cluster is closed")
         code = self._process.poll()

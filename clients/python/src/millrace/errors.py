@@ -278,6 +278,7 @@ _WORDS = (
     ("see ListWorkers, with states for those that are lost", "see client.scheduler_info()"),
     ("set wait, or see ExplainTask for why it is not done", "see client.explain() for why it is not done"),
     ("fetch it from a worker (LocateObjects, then DataService.ReadObjects)", "fetch it with Future.result()"),
+    ("GetClusterInfo; a Python function", "`millrace get ops`; a Python function"),
     ("see ListWorkers", "see client.scheduler_info()"),
     ("see ListTasks", "client.has_what() lists the results that there are"),
     ("see ListGraphs", "see `millrace get graphs`"),
