@@ -515,7 +515,7 @@ func TestSnapshotInSeveralMessages(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	cluster.tell()
+	cluster.notify()
 	for i, f := range futures {
 		if v, err := f.Value(soon(t)); err != nil || v != int64(i) {
 			t.Errorf("task %d: %v, %v", i, v, err)

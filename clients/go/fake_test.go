@@ -275,10 +275,10 @@ func (f *fakeCluster) ring() {
 	if f.inParts {
 		return
 	}
-	f.tell()
+	f.notify()
 }
 
-func (f *fakeCluster) tell() {
+func (f *fakeCluster) notify() {
 	select {
 	case f.bell <- struct{}{}:
 	default:

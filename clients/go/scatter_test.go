@@ -66,7 +66,7 @@ func TestLostDataMayBeScatteredAgain(t *testing.T) {
 	fake.queue = append(fake.queue, &millracev1.TaskUpdate{TaskId: lost.TaskID(), State: Failed, Generation: 1,
 		Error: &millracev1.TaskError{Reason: "OBJECT_LOST", Message: "no worker holds it", OriginKey: "k"}})
 	fake.mu.Unlock()
-	fake.tell()
+	fake.notify()
 	for lost.State() != Failed {
 		if err := ctx.Err(); err != nil {
 			t.Fatal(err)

@@ -243,7 +243,7 @@ func TestKeptCopiesAreNotDropped(t *testing.T) {
 		x.l.Copied(obj(n + 1))
 	}
 	if !x.l.Keep(obj(1)) || x.l.Keep(obj(99)) {
-		t.Error("Keep does not tell which object is here")
+		t.Error("Keep does not report which object is here")
 	}
 	if tier := x.l.Tiers()[0]; tier.EvictableBytes != 12*mib || tier.CheapBytes != 12*mib {
 		t.Errorf("evictable %d, cheap %d", tier.EvictableBytes, tier.CheapBytes)

@@ -312,17 +312,17 @@ func checkDeathsExplained(t *testing.T, c *cluster, killed map[int]string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := map[int64]bool{}
+		explained := map[int64]bool{}
 		for _, w := range list {
 			for _, d := range w.GetDeaths() {
 				if d.GetSignal() == "SIGKILL" && d.GetCause() != "" {
-					told[d.GetPid()] = true
+					explained[d.GetPid()] = true
 				}
 			}
 		}
 		missing := 0
 		for pid, what := range killed {
-			if what == "worker" && !told[int64(pid)] {
+			if what == "worker" && !explained[int64(pid)] {
 				missing++
 			}
 		}

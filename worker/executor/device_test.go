@@ -356,27 +356,27 @@ var rest = []uint64{2 << 20, 2<<20 - 8<<10}
 // for the answer. The request is waiting when the function returns.
 func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.ReservationResult {
 	t.Helper()
-	told := make(chan store.ReservationResult, 2)
+	results := make(chan store.ReservationResult, 2)
 	id, progress, err := r.objects.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Deadline: time.Now().Add(time.Hour)},
-		func(x store.ReservationResult) { told <- x })
+		func(x store.ReservationResult) { results <- x })
 	if err != nil || progress != ledger.Waiting {
 		t.Fatalf("a request for all memory stands %v, %v", progress, err)
 	}
 	t.Cleanup(func() { r.objects.Release(id) })
-	return told
+	return results
 }
 
 // granted waits until a request for memory was granted, and advances the time of the store
 // meanwhile.
-func (r *rig) granted(t *testing.T, told <-chan store.ReservationResult) {
+func (r *rig) granted(t *testing.T, results <-chan store.ReservationResult) {
 	t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()
 	for limit := time.After(time.Minute); ; {
 		select {
-		case x := <-told:
+		case x := <-results:
 			if x.Err != nil || !x.Ready {
-				t.Fatalf("told %+v", x)
+				t.Fatalf("the reservation ended with %+v", x)
 			}
 			return
 		case now := <-ticks.C:
@@ -401,12 +401,12 @@ func TestExecutorsAreAskedAgainWhileSomebodyWaits(t *testing.T) {
 	if !granted || err != nil {
 		t.Fatal(err)
 	}
-	told := r.wait(t, rest...) // no executor holds memory yet
+	results := r.wait(t, rest...) // no executor holds memory yet
 	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
 	r.objects.Release(first)
-	r.granted(t, told)
+	r.granted(t, results)
 }
 
 func TestMemoryThatAnExecutorKeepsIsNotTakenFromThoseWhoWait(t *testing.T) {
@@ -415,13 +415,13 @@ func TestMemoryThatAnExecutorKeepsIsNotTakenFromThoseWhoWait(t *testing.T) {
 	if !granted || err != nil {
 		t.Fatal(err)
 	}
-	told := r.wait(t, rest...)
+	results := r.wait(t, rest...)
 	out := r.call(t, 1, "spare")
 	if out.Error.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(out.Error.GetMessage(), "not free at once") {
 		t.Errorf("it got memory before those who wait for it: %v", out.Error)
 	}
 	r.objects.Release(first)
-	r.granted(t, told)
+	r.granted(t, results)
 }
 
 // A run whose process waits for memory would otherwise wait for the memory that is set aside for

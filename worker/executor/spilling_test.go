@@ -110,15 +110,15 @@ func await[T any](l *spilling, from <-chan T) T {
 // room reserves memory, with the inputs in the slab, and returns the function that releases it.
 func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
 	l.t.Helper()
-	told := make(chan store.ReservationResult, 4)
+	results := make(chan store.ReservationResult, 4)
 	id, progress, err := l.objects.Acquire(store.Request{
 		Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Inputs: inputs, Deadline: time.Now().Add(time.Hour),
-	}, func(x store.ReservationResult) { told <- x })
+	}, func(x store.ReservationResult) { results <- x })
 	for progress != ledger.Ready {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		x := await(l, told)
+		x := await(l, results)
 		if err = x.Err; x.Ready {
 			progress = ledger.Ready
 		}

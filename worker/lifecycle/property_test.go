@@ -36,10 +36,10 @@ type world struct {
 	makers    map[lifecycle.Ref][]lifecycle.Ref
 	published map[lifecycle.Ref]bool
 	// awaits are the awaited objects of each pre-assigned attempt. asked are the objects with a
-	// subscription, told those that were reported as made.
-	awaits map[lifecycle.Ref][]lifecycle.Object
-	asked  []lifecycle.Object
-	told   map[lifecycle.Object]bool
+	// subscription, reported those that were reported as made.
+	awaits   map[lifecycle.Ref][]lifecycle.Object
+	asked    []lifecycle.Object
+	reported map[lifecycle.Object]bool
 	// admits are the Admit effects that are to be answered.
 	admits []lifecycle.Ref
 }
@@ -143,8 +143,8 @@ func (w *world) carryOut(e lifecycle.Effect) {
 			}
 		}
 		for _, o := range w.awaits[e.Ref] {
-			if !w.told[o] {
-				t.Fatalf("%s is admitted before anybody told of %s", e.Ref, o)
+			if !w.reported[o] {
+				t.Fatalf("%s is admitted before %s was reported as made", e.Ref, o)
 			}
 		}
 		w.admits = append(w.admits, e.Ref)
@@ -301,7 +301,7 @@ func (w *world) answer(t *rapid.T) bool {
 				w.step(lifecycle.NeverMade{Object: o})
 				return
 			}
-			w.told[o] = true
+			w.reported[o] = true
 			w.step(lifecycle.Made{Object: o})
 		})
 	}
@@ -365,7 +365,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
 			inputs: make(map[lifecycle.ReservationID][]lifecycle.Object), reserver: make(map[lifecycle.ReservationID]lifecycle.Ref),
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
-			awaits: make(map[lifecycle.Ref][]lifecycle.Object), told: make(map[lifecycle.Object]bool),
+			awaits: make(map[lifecycle.Ref][]lifecycle.Object), reported: make(map[lifecycle.Object]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4})
 		task := uint64(0)

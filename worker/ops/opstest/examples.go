@@ -80,7 +80,7 @@ func value(v any, made map[string]any) any {
 	return v
 }
 
-// Diff describes how a result differs from the one that an example tells, by more than rounding;
+// Diff describes how a result differs from the one that an example states, by more than rounding;
 // it is empty if they agree. Tensors are in host memory.
 func Diff(tb testing.TB, got any, want string) string {
 	tb.Helper()
