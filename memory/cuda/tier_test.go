@@ -89,10 +89,10 @@ func TestGPUTierMovesAtTheSpeedOfTheLink(t *testing.T) {
 	move := func(each uint64, off uint64, do func(off uint64, s memory.Space, f memory.Frame) error) error {
 		var group sync.WaitGroup
 		errs := make([]error, 4)
-		for lane := range uint64(4) {
+		for mover := range uint64(4) {
 			group.Go(func() {
-				for at := lane * each; at < half && errs[lane] == nil; at += 4 * each {
-					errs[lane] = do(off+at, s, memory.Frame{Offset: 2<<20 + off + at, Bytes: each})
+				for at := mover * each; at < half && errs[mover] == nil; at += 4 * each {
+					errs[mover] = do(off+at, s, memory.Frame{Offset: 2<<20 + off + at, Bytes: each})
 				}
 			})
 		}

@@ -30,8 +30,8 @@ const (
 	unitBytes = 4096
 	// chunkBytes is the number of bytes that one system call moves.
 	chunkBytes = 4 << 20
-	// lanes is the number of chunks of one transfer that are in progress at a time.
-	lanes = 2
+	// depth is the number of chunks of one transfer that are in progress at a time.
+	depth = 2
 	// bounceBytes is the size of an aligned bounce buffer, for bytes that are not aligned.
 	bounceBytes = 1 << 20
 	// bounces is the number of bounce buffers.
@@ -190,7 +190,7 @@ func eachChunk(p []byte, move func(at int, part []byte) error, check func(part [
 		moved[i] = make(chan struct{})
 	}
 	var next atomic.Int64
-	for range min(lanes, n) {
+	for range min(depth, n) {
 		go func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				errs[i] = move(i*chunkBytes, part(i))

@@ -21,7 +21,7 @@ func newGPUMetrics() gpuMetrics {
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	return gpuMetrics{
-		metric(gauge, "memory_used_bytes", "Memory of the GPU in use, whoever uses it.", func(h *schedapi.GPUHealth) float64 { return float64(h.UsedBytes) }),
+		metric(gauge, "memory_used_bytes", "Memory of the GPU in use by all processes.", func(h *schedapi.GPUHealth) float64 { return float64(h.UsedBytes) }),
 		metric(gauge, "memory_foreign_bytes", "Memory of the GPU that others than its worker use.", func(h *schedapi.GPUHealth) float64 { return float64(h.ForeignBytes) }),
 		metric(gauge, "utilization_ratio", "Share of the time in which kernels ran.", func(h *schedapi.GPUHealth) float64 { return float64(h.UtilizationPercent) / 100 }),
 		metric(gauge, "clock_hertz", "Clock of the GPU's processors.", func(h *schedapi.GPUHealth) float64 { return float64(h.ClockMHz) * 1e6 }),

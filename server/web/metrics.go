@@ -39,7 +39,7 @@ func NewCollector(scheduler schedapi.Scheduler) prometheus.Collector {
 		clients:   describe("clients", "Open client leases."),
 		workers:   describe("workers", "Workers that are not lost."),
 		inline:    describe("inline_result_bytes", "Bytes of results held by the scheduler."),
-		events:    describe("task_events_total", "What happened to tasks since the scheduler started.", "event"),
+		events:    describe("task_events_total", "Events of tasks since the scheduler started.", "event"),
 		spilled:   describe("worker_spilled_bytes", "Bytes on the worker's disk, for results that its slab has no room for.", "worker"),
 		written:   describe("worker_spill_written_bytes_total", "Bytes that the worker wrote to disk since it started.", "worker"),
 		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),

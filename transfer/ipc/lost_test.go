@@ -22,7 +22,7 @@ func (u unasked) Query() (bool, error) {
 	return u.done.Query()
 }
 
-func (u unasked) lane(fails *error) *copyQueue {
+func (u unasked) queue(fails *error) *copyQueue {
 	cq := u.link.copyQueue()
 	for kind := range cq.queues {
 		for i, p := range cq.queues[kind].free {
@@ -56,7 +56,7 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 	for name, lost := range map[string]bool{"healthy": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
 			k, fails, tries := newLink(), error(nil), 0
-			cq := unasked{&done{link: k}, nil}.lane(&fails)
+			cq := unasked{&done{link: k}, nil}.queue(&fails)
 			g, pieces := k.pieces(5)
 			cq.quiet = func() (bool, error) {
 				if g.open < window {
@@ -98,7 +98,7 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 // is over.
 func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
 	k, fails, quiet := newLink(), error(nil), false
-	cq := unasked{&done{link: k}, nil}.lane(&fails)
+	cq := unasked{&done{link: k}, nil}.queue(&fails)
 	cq.submit = func(*post) error { return errors.New("a record fails") }
 	cq.quiet = func() (bool, error) { quiet = true; return false, nil }
 	g, pieces := k.pieces(1)

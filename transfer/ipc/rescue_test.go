@@ -126,7 +126,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	}
 	select {
 	case <-unmapped:
-		t.Error("its memory was unmapped though it is to linger")
+		t.Error("its memory was unmapped though it is to stay mapped")
 	default:
 	}
 	r.path.Forget(peer.Address)

@@ -22,7 +22,7 @@ import (
 
 // Every message arrives, whether a goroutine polls, none does, or that changes all the time, and
 // although no later message would push it along.
-func TestNothingIsLostWhoeverPolls(t *testing.T) {
+func TestEveryMessageArrivesWithAnyPollers(t *testing.T) {
 	for name, c := range map[string]struct {
 		pollers, polls, rounds int
 	}{

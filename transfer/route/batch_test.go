@@ -42,7 +42,7 @@ func (f *fixture) batched(ctx context.Context, t *testing.T, refs []transfer.Ref
 // one is a space that differs from others by identity.
 type one struct{ transfertest.Heap }
 
-func TestBatchesThroughTheLadder(t *testing.T) {
+func TestBatchesThroughTheSelector(t *testing.T) {
 	for name, batches := range map[string]bool{"a sink of batches": true, "a sink of objects": false} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture()

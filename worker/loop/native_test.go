@@ -105,13 +105,13 @@ func (c *onStream) Finish() (device.Result, error) {
 	return device.Result{Header: []byte(c.name)}, nil
 }
 
-// laneOf starts one slot of a device and returns the channel of its ended runs.
+// slotOf starts one slot of a device and returns the channel of its ended runs.
 func slotOf(t *testing.T, s *stream, spinTime time.Duration) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	return slotWith(t, s, spinTime, (&Worker{}).poller())
 }
 
-// laneWith is laneOf with a poller.
+// slotWith is slotOf with a poller.
 func slotWith(t *testing.T, s *stream, spinTime time.Duration, out poller) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	objects := storeOf(t, 1<<20)
@@ -288,7 +288,7 @@ func TestAWaitingSlotPollsForNotifications(t *testing.T) {
 	made := make(chan struct{})
 	gated := out
 	gated.poll = func() bool {
-		<-made // n is set after laneWith returns
+		<-made // n is set after slotWith returns
 		return out.poll()
 	}
 	n, ended := slotWith(t, s, time.Hour, gated)

@@ -192,7 +192,7 @@ func (a *app) benchHop() *cobra.Command {
 }
 
 func (a *app) benchMemory() *cobra.Command {
-	cmd := a.benchmark("memory", "What the scheduler keeps for finished, held tasks, and what it gives back", func(ctx context.Context, _ func(done, of int)) (any, error) {
+	cmd := a.benchmark("memory", "Memory that the scheduler keeps for finished, held tasks, and gives back", func(ctx context.Context, _ func(done, of int)) (any, error) {
 		if a.settings.Int("tasks") < 1 {
 			return nil, usageError{fmt.Errorf("--tasks %d: at least 1", a.settings.Int("tasks"))}
 		}
@@ -382,7 +382,7 @@ func (a *app) benchSpill() *cobra.Command {
 }
 
 func (a *app) benchIdle() *cobra.Command {
-	cmd := a.benchmark("idle", "What workers with all paths open take of a core while there is nothing to do", func(ctx context.Context, _ func(done, of int)) (any, error) {
+	cmd := a.benchmark("idle", "Share of a core that idle workers with all paths open take", func(ctx context.Context, _ func(done, of int)) (any, error) {
 		return bench.Idle(ctx, bench.IdleConfig{Protocol: a.settings.String("protocol"), For: a.settings.Duration("for")})
 	})
 	cmd.Flags().String("protocol", "ucx", "how the workers read from each other before: ucx, borrow or grpc")

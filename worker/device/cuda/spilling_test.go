@@ -36,8 +36,8 @@ func (b *bench) spill(t *testing.T, tier *gpu.Tier) *spilling {
 	t.Helper()
 	s := &spilling{stopped: make(chan struct{})}
 	at := b.slab.Size() - 2*spilledPart*spilledParts
-	move := func(lane, first int, do func(off uint64, s memory.Space, f memory.Frame) error) {
-		for i := lane; ; i = (i + movers) % spilledParts {
+	move := func(mover, first int, do func(off uint64, s memory.Space, f memory.Frame) error) {
+		for i := mover; ; i = (i + movers) % spilledParts {
 			select {
 			case <-s.stopped:
 				return
@@ -51,9 +51,9 @@ func (b *bench) spill(t *testing.T, tier *gpu.Tier) *spilling {
 			s.moved.Add(spilledPart)
 		}
 	}
-	for lane := range movers {
-		s.movers.Go(func() { move(lane, 0, tier.Save) })
-		s.movers.Go(func() { move(lane, spilledParts, tier.Load) })
+	for mover := range movers {
+		s.movers.Go(func() { move(mover, 0, tier.Save) })
+		s.movers.Go(func() { move(mover, spilledParts, tier.Load) })
 	}
 	return s
 }
