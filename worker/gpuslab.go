@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// slabPatience is how long a restarted worker waits for room for its slab:
+	// slabTimeout is how long a restarted worker waits for room for its slab:
 	// as long as its peers may take to unmap the slab of its previous run.
-	slabPatience = time.Minute
-	// firstPatience is how long a worker waits that was not restarted, for example for a cluster
+	slabTimeout = time.Minute
+	// firstTimeout is how long a worker waits that was not restarted, for example for a cluster
 	// that is about to end.
-	firstPatience = 5 * time.Second
+	firstTimeout = 5 * time.Second
 	// leastShare is the part of the GPU's memory that must be free to make a slab of the free
 	// memory.
 	leastShare = 0.05
@@ -38,11 +38,11 @@ const (
 // slab. It fails with cuda.ErrTaken if a restart of the worker is useless until something has
 // changed on the machine.
 func (c Config) gpuSlab(ctx context.Context, gpu *cuda.Device, identity memory.Identity) (*cuda.Slab, error) {
-	patience := firstPatience
+	timeout := firstTimeout
 	if c.Restarted {
-		patience = slabPatience
+		timeout = slabTimeout
 	}
-	waiting, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	said := false
 	slab, err := gpu.AwaitSlab(waiting, cuda.SlabConfig{Size: c.DeviceMemoryLimit, Identity: identity}, func(err error) {

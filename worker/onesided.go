@@ -119,8 +119,8 @@ func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
 		return err
 	}
 	// A connection that takes long is completed in the background, while fetches use other paths.
-	patience := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
-	limited, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, patience))
+	timeout := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, timeout))
 	defer cancel()
 	connection, err := path.Connect(limited, peer)
 	if err != nil {

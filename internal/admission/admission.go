@@ -34,9 +34,9 @@ const (
 	// gRPC's keepalive uses the same value.
 	userTimeout = 10 * time.Second
 
-	// defaultStrangers and defaultPatience are the defaults of Limits.
-	defaultStrangers = 128
-	defaultPatience  = 10 * time.Second
+	// defaultStrangers and defaultCallTimeout are the defaults of Limits.
+	defaultStrangers   = 128
+	defaultCallTimeout = 10 * time.Second
 	// guestBytes is the number of bytes that a guest may send at first. guestRate is the number of
 	// further bytes that it may send per second.
 	guestBytes = 64 << 10
@@ -48,8 +48,8 @@ const (
 type Limits struct {
 	// Strangers bounds their number; one more closes the oldest. 0: 128.
 	Strangers int
-	// Patience is the time that a connection has until its first call. 0: 10 s.
-	Patience time.Duration
+	// FirstCallTimeout is the time that a connection has until its first call. 0: 10 s.
+	FirstCallTimeout time.Duration
 }
 
 // Check decides whether a call is allowed, by its method and the metadata in its context. open: the
@@ -91,8 +91,8 @@ func Listen(l net.Listener, limits Limits) *Listener {
 	if limits.Strangers == 0 {
 		limits.Strangers = defaultStrangers
 	}
-	if limits.Patience == 0 {
-		limits.Patience = defaultPatience
+	if limits.FirstCallTimeout == 0 {
+		limits.FirstCallTimeout = defaultCallTimeout
 	}
 	return &Listener{Listener: l, limits: limits}
 }
@@ -112,7 +112,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		oldest = l.strangers.Remove(l.strangers.Front()).(*stranger)
 		oldest.place = nil
 	}
-	s.timer = time.AfterFunc(l.limits.Patience, s.expire)
+	s.timer = time.AfterFunc(l.limits.FirstCallTimeout, s.expire)
 	l.mu.Unlock()
 	if oldest != nil {
 		_ = oldest.conn.Close() // its server notices

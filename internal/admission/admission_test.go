@@ -102,7 +102,7 @@ func drained(t *testing.T, conn net.Conn) {
 }
 
 func TestStrangersAreFewAndTheOldestGoes(t *testing.T) {
-	address := serve(t, admission.Limits{Strangers: 4, Patience: time.Hour})
+	address := serve(t, admission.Limits{Strangers: 4, FirstCallTimeout: time.Hour})
 	known, dials := client(t, address)
 	if _, err := known.Check(with(t, "right"), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestStrangersAreFewAndTheOldestGoes(t *testing.T) {
 }
 
 func TestAStrangerHasToSpeak(t *testing.T) {
-	address := serve(t, admission.Limits{Patience: 10 * time.Millisecond})
+	address := serve(t, admission.Limits{FirstCallTimeout: 10 * time.Millisecond})
 	drained(t, silence(t, address))
 	// HTTP/2 without a call is silence, too.
 	polite := silence(t, address)

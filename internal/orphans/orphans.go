@@ -152,16 +152,16 @@ func Marked(pid int, variable string) bool {
 func Any(pid int) bool { return os.Getpid() != 1 || Marked(pid, ours) }
 
 // End kills the orphans that meant selects, and the processes that become orphans by that,
-// and returns when they are gone. It returns those that are not gone after patience, for example
+// and returns when they are gone. It returns those that are not gone after timeout, for example
 // because the kernel is still working for them. REQUIRES: Keep was called.
-func End(meant func(pid int) bool, patience time.Duration) (left []int) {
+func End(meant func(pid int) bool, timeout time.Duration) (left []int) {
 	// A process that is ending has no environment any more, so it is remembered by its pid.
 	killed := make(map[int]bool)
 	again := func(pid int) bool { return killed[pid] || meant(pid) }
 	pause := 50 * time.Microsecond
 	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
 		alive, reaped := look(again)
-		if len(alive) == 0 && !reaped || time.Since(began) > patience {
+		if len(alive) == 0 && !reaped || time.Since(began) > timeout {
 			return alive
 		}
 		for _, pid := range alive {

@@ -21,9 +21,6 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Magic is the first bytes of a slab.
-const Magic = memory.Magic
-
 var (
 	// ErrSize: a slab of that size is not possible here.
 	ErrSize = errors.New("host: bad slab size")

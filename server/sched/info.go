@@ -356,15 +356,6 @@ func (m *Machine) KeysAt(id ids.WorkerID, limit int) (keys []string) {
 	return keys
 }
 
-// WorkerIDs lists the workers that are not lost, in order.
-func (m *Machine) WorkerIDs() []ids.WorkerID {
-	out := make([]ids.WorkerID, len(m.order))
-	for i, w := range m.order {
-		out[i] = w.id
-	}
-	return out
-}
-
 // HeldBy visits the tasks that a client holds, in order.
 func (m *Machine) HeldBy(id ids.ClientID, visit func(ids.TaskID)) {
 	c := m.clients[id]

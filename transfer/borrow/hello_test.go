@@ -177,11 +177,11 @@ func asks(t *testing.T, conn *net.UnixConn, request *hostv1.BorrowRequest) *host
 }
 
 // writing begins to write an object of 1000 bytes.
-func writing(t *testing.T, u *upload, patience time.Duration) (conn *net.UnixConn, placeID uint64) {
+func writing(t *testing.T, u *upload, timeout time.Duration) (conn *net.UnixConn, placeID uint64) {
 	t.Helper()
 	objects := newSlabbed(t, transfertest.NewObjects())
 	u.space, u.ended = objects.slab, make(chan string, 1)
-	peer, _ := listen(t, borrow.ServerConfig{Space: objects.slab, Source: objects, Receiver: u, WriterPatience: patience})
+	peer, _ := listen(t, borrow.ServerConfig{Space: objects.slab, Source: objects, Receiver: u, WriterTimeout: timeout})
 	conn = call(t, peer)
 	welcome := asks(t, conn, &hostv1.BorrowRequest{Call: 1, Order: &hostv1.BorrowRequest_Hello{Hello: &hostv1.BorrowHello{Write: true}}})
 	if welcome.GetWelcome() == nil {

@@ -43,10 +43,10 @@ const (
 	// answer.
 	maxLeases   = 1 << 18
 	answerBytes = 64 << 20
-	// writerPatience is the default of WriterPatience. slowestWriter is the lowest rate of a writer
-	// in bytes per second: each 32 MiB of an object add a second to WriterPatience.
-	writerPatience = 30 * time.Second
-	slowestWriter  = 32 << 20
+	// writerTimeout is the default of WriterTimeout. slowestWriter is the lowest rate of a writer
+	// in bytes per second: each 32 MiB of an object add a second to WriterTimeout.
+	writerTimeout = 30 * time.Second
+	slowestWriter = 32 << 20
 )
 
 // ServerConfig does not change during the life of a server.
@@ -68,9 +68,9 @@ type ServerConfig struct {
 	// Notify, if set, serves a connection for completion notifications until it ends; see
 	// slabshare.DialNotify.
 	Notify func(net.Conn)
-	// WriterPatience is how long a client may take to write an object; each 32 MiB add a second.
+	// WriterTimeout is how long a client may take to write an object; each 32 MiB add a second.
 	// Default 30 s.
-	WriterPatience time.Duration
+	WriterTimeout time.Duration
 	// Incarnation is sent with leases.
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: every token is accepted.
@@ -118,8 +118,8 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.WriterPatience <= 0 {
-		c.WriterPatience = writerPatience
+	if c.WriterTimeout <= 0 {
+		c.WriterTimeout = writerTimeout
 	}
 	s := &Server{config: c, conns: make(map[*serving]struct{})}
 	if err := s.open(); err != nil {

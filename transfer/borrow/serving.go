@@ -430,8 +430,8 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 		}
 		c.lastPlace++
 		created.PlaceId = c.lastPlace
-		patience := c.server.config.WriterPatience + time.Duration(head.Bytes()/slowestWriter)*time.Second
-		c.places[c.lastPlace] = &place{incoming, head.Bytes(), time.AfterFunc(patience, func() { c.hangUp(head.Ref, patience) })}
+		timeout := c.server.config.WriterTimeout + time.Duration(head.Bytes()/slowestWriter)*time.Second
+		c.places[c.lastPlace] = &place{incoming, head.Bytes(), time.AfterFunc(timeout, func() { c.hangUp(head.Ref, timeout) })}
 		c.mu.Unlock()
 		_ = c.send(&hostv1.BorrowResponse{Call: call, Answer: &hostv1.BorrowResponse_Created{Created: created}})
 	}()
@@ -440,11 +440,11 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 
 // hangUp ends the connection of a writer that has not finished an object in time, because others
 // wait for its memory. First it closes its own side, so that the writer stops writing and closes
-// the connection. If the writer has not done so after WriterPatience, hangUp closes the connection.
+// the connection. If the writer has not done so after WriterTimeout, hangUp closes the connection.
 // It waits longer while the writer's process is stopped: the process still has the memory mapped,
 // and would write into another object when it continues.
-func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
-	c.server.config.Log.Warn("a client has not finished writing an object in time, and is to give up its memory", "object", ref.String(), "after", patience)
+func (c *serving) hangUp(ref transfer.Ref, timeout time.Duration) {
+	c.server.config.Log.Warn("a client has not finished writing an object in time, and is to give up its memory", "object", ref.String(), "after", timeout)
 	_ = c.unix.CloseWrite() // it fails if the connection has ended, which is all that is wanted
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -452,9 +452,9 @@ func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
 		return
 	}
 	var cut *time.Timer
-	cut = time.AfterFunc(c.server.config.WriterPatience, func() {
+	cut = time.AfterFunc(c.server.config.WriterTimeout, func() {
 		if c.stopped() {
-			cut.Reset(c.server.config.WriterPatience)
+			cut.Reset(c.server.config.WriterTimeout)
 			return
 		}
 		_ = c.unix.Close() // its goroutine gives the memory back

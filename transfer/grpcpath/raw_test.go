@@ -138,7 +138,7 @@ func TestReaderThatFallsSilent(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 64<<20))
 	released := make(chan struct{})
-	data := &grpcpath.Server{Source: notifying{objects, released}, ReaderPatience: 100 * time.Millisecond}
+	data := &grpcpath.Server{Source: notifying{objects, released}, ReaderTimeout: 100 * time.Millisecond}
 	peer, _ := serveWith(t, data, grpc.Creds(clearing{data.Credentials(nil)}))
 	bare(t, peer, ask(t, &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}}}))
 	select {
@@ -152,8 +152,8 @@ func TestReaderThatFallsSilent(t *testing.T) {
 func TestASlowSourceIsNoSilentReader(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1<<10))
-	const patience = 100 * time.Millisecond
-	data := &grpcpath.Server{Source: slow{objects, 3 * patience}, ReaderPatience: patience}
+	const timeout = 100 * time.Millisecond
+	data := &grpcpath.Server{Source: slow{objects, 3 * timeout}, ReaderTimeout: timeout}
 	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
 	conn := bare(t, peer, ask(t, &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}}}))
 	if n, err := conn.Read(make([]byte, 1<<10)); n == 0 {

@@ -19,7 +19,7 @@ const (
 	// maxRawConns is how many bare streams we open to one peer. Further fetches use gRPC.
 	maxRawConns = 8
 	// rawPingEvery is how often we send rawPing during a fetch. A fetch may wait for memory for a
-	// long time without reading; see Server.ReaderPatience.
+	// long time without reading; see Server.ReaderTimeout.
 	rawPingEvery = 2 * time.Second
 )
 

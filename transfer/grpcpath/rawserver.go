@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
-const defaultReaderPatience = 20 * time.Second
+const defaultReaderTimeout = 20 * time.Second
 
 // Credentials returns credentials for the gRPC server (grpc.Creds). They take over connections that
 // begin as a bare stream if accepts returns true for the token; a nil accepts accepts every token.
@@ -146,7 +146,7 @@ func (r *rawConns) stop(all bool) {
 // serveRaw answers requests until either side closes the connection.
 func (s *Server) serveRaw(conn net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	reader := newSilence(s.ReaderPatience, defaultReaderPatience, func() { _ = conn.Close() })
+	reader := newSilence(s.ReaderTimeout, defaultReaderTimeout, func() { _ = conn.Close() })
 	asked := make(chan *millracev1.ReadObjectsRequest)
 	var listening sync.WaitGroup
 	listening.Go(func() {

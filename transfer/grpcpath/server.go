@@ -34,8 +34,6 @@ const (
 	ReasonUnreadable = "OBJECT_UNREADABLE"
 
 	maxObjects = 10000
-	defaultTTL = 30 * time.Second
-	maxTTL     = 10 * time.Minute
 )
 
 // Server is the serving side: DataService and PeerService on top of a Source and a Receiver.
@@ -45,12 +43,12 @@ type Server struct {
 	// Source is the store that readers read from, Receiver the store that clients write to.
 	Source   transfer.Source
 	Receiver transfer.Receiver
-	// ReaderPatience is how long a write to the reader of a bare stream may block without a rawPing
+	// ReaderTimeout is how long a write to the reader of a bare stream may block without a rawPing
 	// from that reader. Default 20 s.
-	ReaderPatience time.Duration
-	// StreamPatience is how long the reader of a gRPC stream may take no bytes. Default 60 s.
-	// WriterPatience is how long a writer may send no bytes. Default 30 s.
-	StreamPatience, WriterPatience time.Duration
+	ReaderTimeout time.Duration
+	// StreamTimeout is how long the reader of a gRPC stream may take no bytes. Default 60 s.
+	// WriterTimeout is how long a writer may send no bytes. Default 30 s.
+	StreamTimeout, WriterTimeout time.Duration
 	// Log receives panics. Nil: the default logger.
 	Log *slog.Logger
 	// Notify, if set, serves a connection of DialNotify until it ends (completion notifications).
@@ -86,11 +84,11 @@ func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
 
 // ReadObjects is part of DataServiceServer.
 func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
-	patience, end := s.StreamPatience, hangUp(stream.Context())
+	timeout, end := s.StreamTimeout, hangUp(stream.Context())
 	if end == nil {
-		patience = forEver
+		timeout = forEver
 	}
-	return s.watched(patience, defaultStreamPatience, nameOf(len(request.GetObjects())), end, func(reader *silence) error {
+	return s.watched(timeout, defaultStreamTimeout, nameOf(len(request.GetObjects())), end, func(reader *silence) error {
 		return s.readObjects(request, watchedStream{stream, reader})
 	})
 }
@@ -256,7 +254,7 @@ func eachChunk(r transfer.Region, part part, chunkBytes uint64, do func(offset, 
 
 // WriteObject is part of DataServiceServer.
 func (s *Server) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteObjectRequest, millracev1.WriteObjectResponse]) error {
-	return s.watched(s.WriterPatience, defaultWriterPatience, "a write of an object", nil, func(writer *silence) error {
+	return s.watched(s.WriterTimeout, defaultWriterTimeout, "a write of an object", nil, func(writer *silence) error {
 		return s.writeObject(watchedStream{stream, writer})
 	})
 }

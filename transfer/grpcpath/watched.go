@@ -18,35 +18,35 @@ import (
 )
 
 const (
-	// defaultWriterPatience is how long a writer may send nothing. The memory for its object is
+	// defaultWriterTimeout is how long a writer may send nothing. The memory for its object is
 	// reserved in that time.
-	defaultWriterPatience = 30 * time.Second
-	// defaultStreamPatience is how long the reader of a gRPC stream may take nothing. Its objects
-	// stay leased in that time. It is longer than ReaderPatience, because such a reader cannot send
+	defaultWriterTimeout = 30 * time.Second
+	// defaultStreamTimeout is how long the reader of a gRPC stream may take nothing. Its objects
+	// stay leased in that time. It is longer than ReaderTimeout, because such a reader cannot send
 	// rawPing.
-	defaultStreamPatience = 60 * time.Second
+	defaultStreamTimeout = 60 * time.Second
 	// forEver is the limit if the connection of a reader cannot be closed: at servers without
 	// Credentials.
 	forEver = 1000 * time.Hour
 )
 
 // silence is a timer that runs while we wait for a peer. It expires when the peer has done nothing
-// for longer than patience. A write deadline on the connection would not work: gRPC clears the
+// for longer than timeout. A write deadline on the connection would not work: gRPC clears the
 // deadlines of a connection some time after it has handed the connection over.
 type silence struct {
-	patience time.Duration
-	timer    *time.Timer
+	timeout time.Duration
+	timer   *time.Timer
 
 	mu      sync.Mutex
 	waiting bool // guarded by mu
 }
 
 // newSilence returns a stopped timer. It calls expire each time it runs out.
-func newSilence(patience, otherwise time.Duration, expire func()) *silence {
-	if patience <= 0 {
-		patience = otherwise
+func newSilence(timeout, otherwise time.Duration, expire func()) *silence {
+	if timeout <= 0 {
+		timeout = otherwise
 	}
-	s := &silence{patience: patience, timer: time.AfterFunc(patience, expire)}
+	s := &silence{timeout: timeout, timer: time.AfterFunc(timeout, expire)}
 	s.timer.Stop()
 	return s
 }
@@ -56,7 +56,7 @@ func (s *silence) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = true
-	s.timer.Reset(s.patience)
+	s.timer.Reset(s.timeout)
 }
 
 func (s *silence) end() {
@@ -71,16 +71,16 @@ func (s *silence) alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting {
-		s.timer.Reset(s.patience)
+		s.timer.Reset(s.timeout)
 	}
 }
 
 // watched runs body, the handler of a stream, on its own goroutine. If the peer is silent for too
 // long, watched calls end (unless it is nil) and returns. Then gRPC ends the stream, and with it
 // body's wait. A panic of body fails the call with INTERNAL.
-func (s *Server) watched(patience, otherwise time.Duration, what string, end func(), body func(other *silence) error) error {
+func (s *Server) watched(timeout, otherwise time.Duration, what string, end func(), body func(other *silence) error) error {
 	expired := make(chan struct{})
-	other := newSilence(patience, otherwise, sync.OnceFunc(func() { close(expired) }))
+	other := newSilence(timeout, otherwise, sync.OnceFunc(func() { close(expired) }))
 	done := make(chan error, 1)
 	// The goroutine ends before the call, or soon after it.
 	go func() {
@@ -96,7 +96,7 @@ func (s *Server) watched(patience, otherwise time.Duration, what string, end fun
 		if end != nil {
 			end()
 		}
-		return edge.Refusal(codes.Aborted, "STREAM_STALLED", fmt.Sprintf("%s: the other side did nothing for %v: begin again", what, other.patience), nil)
+		return edge.Refusal(codes.Aborted, "STREAM_STALLED", fmt.Sprintf("%s: the other side did nothing for %v: begin again", what, other.timeout), nil)
 	}
 }
 

@@ -111,7 +111,7 @@ func (h Harness) Run(t *testing.T) {
 	t.Run("nothing to fetch", h.nothing)
 	if h.CanStall {
 		t.Run("stall", h.stall)
-		t.Run("waiting for memory is no stall", h.patience)
+		t.Run("waiting for memory is no stall", h.waitsForMemory)
 	}
 }
 
@@ -428,7 +428,7 @@ func (h Harness) stall(t *testing.T) {
 	}
 }
 
-func (h Harness) patience(t *testing.T) {
+func (h Harness) waitsForMemory(t *testing.T) {
 	objects := h.objects(t)
 	objects.Put(ref(1), "x", random(1, 100))
 	peer, _ := h.Serve(t, objects)

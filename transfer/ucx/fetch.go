@@ -363,13 +363,13 @@ func (f *fetch) abort(why error) {
 		l.drop(n, &f.cancelled)
 		return struct{}{}
 	})
-	patience := time.NewTimer(grace)
-	defer patience.Stop()
+	timeout := time.NewTimer(grace)
+	defer timeout.Stop()
 	for f.reading.Load() > 0 {
 		select {
 		case <-f.box.ready:
 			f.box.drain()
-		case <-patience.C:
+		case <-timeout.C:
 			f.path.hangUp(n, fmt.Errorf("%w: a fetch was given up and its reads did not end: %w", transfer.ErrPeerLost, why))
 		}
 	}

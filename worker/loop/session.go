@@ -19,8 +19,8 @@ const (
 	registerTimeout = 10 * time.Second
 	firstBackoff    = 50 * time.Millisecond
 	longestBackoff  = time.Second
-	// takenPatience is how long a worker retries while another worker is registered with its name.
-	takenPatience = 20 * time.Second
+	// takenTimeout is how long a worker retries while another worker is registered with its name.
+	takenTimeout = 20 * time.Second
 	// MaxMessageBytes limits the size of messages in both directions. Messages of the scheduler
 	// contain functions of up to 32 MiB.
 	MaxMessageBytes = 64 << 20
@@ -51,7 +51,7 @@ func (w *Worker) sessions(ctx context.Context) {
 		case codes.AlreadyExists:
 			// Another worker has the name. If that worker has died without a sign to the scheduler,
 			// its lease ends soon.
-			if taken++; time.Since(lost) >= takenPatience && taken > 1 {
+			if taken++; time.Since(lost) >= takenTimeout && taken > 1 {
 				w.post(sessionFailed{&RefusedError{err}})
 				return
 			}

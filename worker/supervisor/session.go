@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sessionPatience limits the wait for killed processes. A process that is releasing memory of a
+// sessionTimeout limits the wait for killed processes. A process that is releasing memory of a
 // device takes some time to end.
-const sessionPatience = 2 * time.Second
+const sessionTimeout = 2 * time.Second
 
 // endSession kills all processes that are left in the session of a worker that has died,
 // and returns when none of them lives. The kernel kills the executors together with the worker,
 // but programs that tasks started may outlive both. An executor has the worker's memory mapped,
 // so this memory is free for the next worker only after the executor has ended.
-// endSession returns the processes that have not ended within sessionPatience.
+// endSession returns the processes that have not ended within sessionTimeout.
 func endSession(leader int) (left []int) {
 	pause := 100 * time.Microsecond
 	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
 		// The processes may start others in the meantime, so the list is read again.
-		if left = members(leader); len(left) == 0 || time.Since(began) > sessionPatience {
+		if left = members(leader); len(left) == 0 || time.Since(began) > sessionTimeout {
 			return left
 		}
 		for _, pid := range left {

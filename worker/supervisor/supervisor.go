@@ -80,14 +80,14 @@ const (
 	// registered, after which the child is given up. A process that a signal ended starts the count
 	// anew.
 	neverBegun = 5
-	// leavePatience is how long a child may take to leave immediately, without draining.
-	leavePatience = 5 * time.Second
+	// leaveTimeout is how long a child may take to leave immediately, without draining.
+	leaveTimeout = 5 * time.Second
 	// silent is the default of Config.Silence. It is longer than the usual lease, after which the
 	// scheduler has given the worker up.
 	silent = 20 * time.Second
-	// reportPatience is how long a restart waits for the report of the death.
-	reportPatience = 200 * time.Millisecond
-	reportTimeout  = 5 * time.Second
+	// reportWait is how long a restart waits for the report of the death.
+	reportWait    = 200 * time.Millisecond
+	reportTimeout = 5 * time.Second
 )
 
 // ExitCode returns the exit code of a child whose worker returned err.
@@ -175,7 +175,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}
 	if c.StopGrace <= 0 {
-		c.StopGrace = leavePatience
+		c.StopGrace = leaveTimeout
 	}
 	if c.Silence <= 0 {
 		c.Silence = silent
@@ -270,7 +270,7 @@ func (w *child) keep(ctx context.Context) error {
 		}
 		log.Error("worker died", "pid", l.cmd.Process.Pid, "cause", text, "restart_in", pause)
 		told := w.report(ctx, l, cause, text, true)
-		timer := time.NewTimer(max(pause, reportPatience))
+		timer := time.NewTimer(max(pause, reportWait))
 		if pause == 0 {
 			select {
 			case <-told:
@@ -410,7 +410,7 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 	l.attend(ctx, exited)
 	left := endSession(l.cmd.Process.Pid)
 	// Processes that left the session became our children when the worker and its executors ended.
-	if left = append(left, orphans.End(orphans.Any, sessionPatience)...); len(left) > 0 {
+	if left = append(left, orphans.End(orphans.Any, sessionTimeout)...); len(left) > 0 {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)

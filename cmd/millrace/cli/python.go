@@ -15,8 +15,8 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// pythonPatience bounds the start of an interpreter, which takes 20 ms, or longer from a slow disk.
-const pythonPatience = time.Minute
+// pythonTimeout bounds the start of an interpreter, which takes 20 ms, or longer from a slow disk.
+const pythonTimeout = time.Minute
 
 // pythonProbe is the program that tryPython runs. It looks for the modules that executors import,
 // but imports none of them: that would take longer than the start of a cluster. The mark
@@ -75,7 +75,7 @@ func (a *app) demandPython(ctx context.Context) (warning string, err error) {
 func tryPython(ctx context.Context, name string) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	ctx, cancel := context.WithTimeout(ctx, pythonPatience)
+	ctx, cancel := context.WithTimeout(ctx, pythonTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, "-c", pythonProbe)
 	// NB: Python looks for modules in the working directory first.
@@ -88,7 +88,7 @@ func tryPython(ctx context.Context, name string) error {
 	var ended *exec.ExitError
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("it did not find the package millrace within %v", pythonPatience)
+		return fmt.Errorf("it did not find the package millrace within %v", pythonTimeout)
 	case errors.Is(context.Cause(ctx), errTooMuch), err == nil && !bytes.HasPrefix(out.text, []byte(pythonMark)):
 		return errors.New("it is not a Python interpreter")
 	case err == nil:

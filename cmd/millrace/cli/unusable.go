@@ -26,9 +26,9 @@ func (e unusableError) Unwrap() error { return e.error }
 
 const (
 	probeName = "ucx-probe"
-	// probePatience bounds the probe: UCX opens within a second, or hangs on a device that it
+	// probeTimeout bounds the probe: UCX opens within a second, or hangs on a device that it
 	// found.
-	probePatience = time.Minute
+	probeTimeout = time.Minute
 )
 
 // demandProtocol fails before anything is started if the settings ask for a protocol that workers
@@ -51,8 +51,8 @@ func (a *app) demandUCX(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, probePatience,
-		unusableError{worker.NoUCX(fmt.Errorf("%w: it was not open after %v", ucx.ErrUnavailable, probePatience))})
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout,
+		unusableError{worker.NoUCX(fmt.Errorf("%w: it was not open after %v", ucx.ErrUnavailable, probeTimeout))})
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, probeName, "--ucx-library="+s.String("ucx-library"), "--ucx-tls="+s.String("ucx-tls"), "--ucx-net-devices="+s.String("ucx-net-devices"))
 	var said bytes.Buffer

@@ -60,7 +60,7 @@ func callers(t *testing.T, peer transfer.Peer, options ...grpc.DialOption) millr
 // slab.
 func TestAWriterThatFallsSilentLosesItsPlace(t *testing.T) {
 	receiver := taken{make(transfertest.Heap, 1<<20), make(chan string, 2)}
-	peer, _ := serveWith(t, &grpcpath.Server{Source: transfertest.NewObjects(), Receiver: receiver, WriterPatience: 50 * time.Millisecond})
+	peer, _ := serveWith(t, &grpcpath.Server{Source: transfertest.NewObjects(), Receiver: receiver, WriterTimeout: 50 * time.Millisecond})
 	stream, err := callers(t, peer).WriteObject(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestAWriterThatFallsSilentLosesItsPlace(t *testing.T) {
 func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 64<<20))
-	data := &grpcpath.Server{Source: objects, StreamPatience: 50 * time.Millisecond}
+	data := &grpcpath.Server{Source: objects, StreamTimeout: 50 * time.Millisecond}
 	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
 	stream, err := callers(t, peer, grpc.WithInitialWindowSize(64<<10)).ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{
 		Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}},
