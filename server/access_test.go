@@ -45,6 +45,13 @@ func TestTokensAndRoles(t *testing.T) {
 		_, err = stream.Recv()
 		return err
 	}
+	rebalance := func(ctx context.Context) error {
+		stream, err := c.client.Rebalance(ctx, &pb.RebalanceRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
 	for _, test := range []struct {
 		name, token string
 		call        func(context.Context) error
@@ -55,6 +62,7 @@ func TestTokensAndRoles(t *testing.T) {
 		{"reader lists", "ro", list, codes.OK}, {"worker lists", "wo", list, codes.PermissionDenied},
 		{"wrong token", "xx", list, codes.Unauthenticated}, {"worker reports", "wo", death, codes.OK},
 		{"client reports", "cl", death, codes.PermissionDenied}, {"client session", "cl", session, codes.PermissionDenied},
+		{"operator rebalances", "op", rebalance, codes.OK}, {"client rebalances", "cl", rebalance, codes.PermissionDenied},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.call(as(test.token))

@@ -28,11 +28,12 @@ const (
 	causeMeasured
 	causeTime
 	causeRescueFailed
+	causeOrdered
 )
 
 func (c cause) String() string {
 	names := [...]string{"unknown", "submitted", "reported", "objects reported", "released", "held", "cancelled", "retried", "graph released",
-		"published", "client lease", "worker registered", "worker disconnected", "worker lost", "measured", "time passed", "rescue failed"}
+		"published", "client lease", "worker registered", "worker disconnected", "worker lost", "measured", "time passed", "rescue failed", "ordered by an operator"}
 	if int(c) < len(names) {
 		return names[c]
 	}
@@ -61,8 +62,10 @@ func causeOf(ev Event) cause {
 		return causePublished
 	case ClientOpened, ClientRenewed, ClientClosed:
 		return causeClient
-	case WorkerRegistered, WorkerDraining, DrainOrdered, DrainUndone, RebalanceOrdered, RebalanceStopped:
+	case WorkerRegistered, WorkerDraining:
 		return causeRegistered
+	case DrainOrdered, DrainUndone, RebalanceOrdered, RebalanceStopped:
+		return causeOrdered
 	case WorkerDisconnected:
 		return causeDisconnected
 	case WorkerLost, WorkerEnded:
