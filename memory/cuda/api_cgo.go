@@ -79,9 +79,7 @@ func (shim) describe(ordinal int) (Info, result) {
 		TotalBytes: uint64(d.total_bytes),
 		Attributes: Attributes{
 			ComputeMajor: int(d.major), ComputeMinor: int(d.minor),
-			Multiprocessors: int(d.multiprocessors), CopyEngines: int(d.copy_engines),
-			L2Bytes: uint64(d.l2_bytes), SharedBytes: uint64(d.shared_bytes),
-			UnifiedAddressing: d.unified_addressing != 0, Integrated: d.integrated != 0,
+			Multiprocessors: int(d.multiprocessors), SharedBytes: uint64(d.shared_bytes),
 			ReadOnlyRegistration: d.read_only_registration != 0, Shareable: d.ipc != 0, Pageable: d.pageable != 0,
 		},
 	}

@@ -42,7 +42,7 @@ func TestDriverDescribesItsDevices(t *testing.T) {
 	want := cuda.Info{
 		Ordinal: 1, UUID: got.UUID, Name: "Fake GPU 1", PCIBusID: "0000:1c:00.0", TotalBytes: fakeMemory,
 		Attributes: cuda.Attributes{
-			ComputeMajor: 9, Multiprocessors: 132, CopyEngines: 3, L2Bytes: 50 << 20, SharedBytes: 227 << 10, UnifiedAddressing: true,
+			ComputeMajor: 9, Multiprocessors: 132, SharedBytes: 227 << 10,
 			ReadOnlyRegistration: true, Shareable: true,
 		},
 	}

@@ -28,14 +28,8 @@ type Attributes struct {
 	// ComputeMajor and ComputeMinor are the compute capability: 9 and 0 are sm_90.
 	ComputeMajor, ComputeMinor int
 	Multiprocessors            int
-	// CopyEngines is the number of copies that can run beside kernels.
-	CopyEngines int
-	L2Bytes     uint64
 	// SharedBytes is the largest shared memory of a block, which a kernel must opt in to.
-	SharedBytes       uint64
-	UnifiedAddressing bool
-	// Integrated: the device uses the host's memory.
-	Integrated bool
+	SharedBytes uint64
 	// ReadOnlyRegistration: the device can register host memory that this process may only read.
 	ReadOnlyRegistration bool
 	// Shareable: the driver says that the device's memory can be shared with other processes. Only

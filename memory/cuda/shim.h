@@ -37,10 +37,6 @@ typedef struct {
   char pci_bus_id[32];
   int32_t major, minor;
   int32_t multiprocessors;
-  int32_t copy_engines;
-  int32_t unified_addressing;
-  int32_t integrated;
-  int32_t l2_bytes;
   int32_t shared_bytes;
   int32_t read_only_registration;
   int32_t ipc, pageable;

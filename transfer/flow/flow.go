@@ -18,16 +18,21 @@ type Config struct {
 	Paths []string
 	// Failures is the number of consecutive failures that shut a path: 2.
 	Failures int
-	// ShutFor is how long a path stays shut before a probe: 30 s. A path that cannot reach the peer
-	// (another host, no library) is probed again after AskAgain: 60 s.
-	ShutFor, AskAgain time.Duration
 	// Grace is the time that any fetch may take, whatever its size: 5 s. Added to it is the time
-	// for its bytes at a twentieth of the measured rate, or at SlowestRate, 5 MB/s, if that is
-	// faster or no rate is known. This limit catches slow paths; a path detects by itself that it
+	// for its bytes at a twentieth of the measured rate, or at slowestRate, if that is faster or no
+	// rate is known. This limit catches slow paths; a path detects by itself that it
 	// has stalled.
-	Grace       time.Duration
-	SlowestRate float64
+	Grace time.Duration
 }
+
+const (
+	// shutFor is how long a path stays shut before a probe. A path that cannot reach the peer
+	// (another host, no library) is probed again after askAgain.
+	shutFor  = 30 * time.Second
+	askAgain = time.Minute
+	// slowestRate is in bytes per second; see Config.Grace.
+	slowestRate = 5e6
+)
 
 // State says whether a path is used.
 type State uint8
@@ -145,17 +150,8 @@ func New(c Config) *Machine {
 	if c.Failures <= 0 {
 		c.Failures = 2
 	}
-	if c.ShutFor <= 0 {
-		c.ShutFor = 30 * time.Second
-	}
-	if c.AskAgain <= 0 {
-		c.AskAgain = time.Minute
-	}
 	if c.Grace <= 0 {
 		c.Grace = 5 * time.Second
-	}
-	if c.SlowestRate <= 0 {
-		c.SlowestRate = 5e6
 	}
 	return &Machine{config: c}
 }
@@ -216,7 +212,7 @@ func (m *Machine) Allowed(name string, path int, bytes uint64) (time.Duration, b
 	if path == len(m.config.Paths)-1 {
 		return 0, false
 	}
-	rate := m.config.SlowestRate
+	rate := slowestRate
 	if r := &m.peer(name).routes[path]; r.Rate > 0 {
 		rate = min(max(rate, r.Rate/20), 1e12)
 	}
@@ -256,13 +252,13 @@ func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 		r.Bytes += e.Bytes
 		r.measure(now, e)
 	case CannotReach:
-		r.State, r.Why, r.until = Unreachable, e.Message, now.Add(m.config.AskAgain)
+		r.State, r.Why, r.until = Unreachable, e.Message, now.Add(askAgain)
 	case Failed:
 		r.Failed++
 		r.failures++
 		r.Why = e.Message
 		if r.failures >= m.config.Failures || r.State == Shut {
-			r.State, r.until = Shut, now.Add(m.config.ShutFor)
+			r.State, r.until = Shut, now.Add(shutFor)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 
 // Config does not change during the life of a Context.
 type Config struct {
-	// Library is the path of libucp.so.0. Empty: Find searches for it.
+	// Library is the path of libucp.so.0. Empty: it is searched for beside the program and in the
+	// system.
 	Library string
 	// TLS and NetDevices choose the transports and network devices, as UCX_TLS and UCX_NET_DEVICES
 	// do. Empty: these variables apply.
@@ -22,13 +23,6 @@ type Config struct {
 	// NoTCP removes TCP from the transports that UCX may choose, if neither TLS nor UCX_TLS is set.
 	// UCX then listens on no port.
 	NoTCP bool
-	// LogFile is the file for UCX's warnings; empty: stderr.
-	LogFile string
-	// Keepalive is the interval at which UCX checks that idle peers are alive. 0: 1 s; 100 ms with
-	// a slab on a GPU.
-	Keepalive time.Duration
-	// Spin is how long the progress thread polls for events before it blocks. 0: 50 µs.
-	Spin time.Duration
 	// Space is the slab that peers read from and that fetches must place objects in. It must stay
 	// mapped until Close has returned.
 	Space memory.Space
@@ -40,14 +34,13 @@ type Config struct {
 	// InlineBytes is the size up to which an object travels inside the answer to the lease request.
 	// 0: 64 KiB; negative: no object does. It is always negative for a slab on a GPU.
 	InlineBytes int
+	// keepalive is the interval at which UCX checks that idle peers are alive. 0: 1 s.
+	keepalive time.Duration
 	// Log, if set, receives records about connections that open, fail and close.
 	Log *slog.Logger
 }
 
 func (c Config) withDefaults() Config {
-	if c.Spin == 0 {
-		c.Spin = 50 * time.Microsecond
-	}
 	switch {
 	case c.InlineBytes == 0:
 		c.InlineBytes = 64 << 10
@@ -66,10 +59,6 @@ func (c Config) withDefaults() Config {
 // environment returns UCX's environment variables that it reads while it is loaded, or that belong
 // to single transports. A variable that the user has set is not changed.
 func (c Config) environment() [][2]string {
-	log := c.LogFile
-	if log == "" {
-		log = "stderr"
-	}
 	return [][2]string{
 		// Signals must stay with Go: a nil dereference must remain a panic, and SIGHUP must arrive.
 		{"UCX_HANDLE_ERRORS", "none"},
@@ -84,7 +73,7 @@ func (c Config) environment() [][2]string {
 		{"UCX_CMA_MEMORY_INVALIDATE", "y"},
 		{"UCX_KEEPALIVE_INTERVAL", "1s"},
 		{"UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on"},
-		{"UCX_LOG_FILE", log},
+		{"UCX_LOG_FILE", "stderr"},
 		{"UCX_LOG_LEVEL", "warn"},
 		{"UCX_WARN_UNUSED_ENV_VARS", "n"},
 	}
@@ -98,8 +87,8 @@ func (c Config) settings() (s [][2]string) {
 	if c.NetDevices != "" {
 		s = append(s, [2]string{"NET_DEVICES", c.NetDevices})
 	}
-	if c.Keepalive > 0 {
-		s = append(s, [2]string{"KEEPALIVE_INTERVAL", fmt.Sprintf("%dus", c.Keepalive.Microseconds())})
+	if c.keepalive > 0 {
+		s = append(s, [2]string{"KEEPALIVE_INTERVAL", fmt.Sprintf("%dus", c.keepalive.Microseconds())})
 	}
 	return s
 }

@@ -37,7 +37,7 @@ func TestConnectionSaysWhichTransportReads(t *testing.T) {
 func TestFindLooksBesideTheProgram(t *testing.T) {
 	root := t.TempDir()
 	program := filepath.Join(root, "bin", "millrace")
-	if got := Find(program); got != libraryName {
+	if got := find(program); got != libraryName {
 		t.Errorf("with nothing there: %s", got)
 	}
 	for _, place := range []string{".tools/ucx/lib", "lib/python3.12/site-packages/libucx/lib", "bin/ucx/lib"} {
@@ -49,7 +49,7 @@ func TestFindLooksBesideTheProgram(t *testing.T) {
 		if err := os.WriteFile(want, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := Find(program); got != want {
+		if got := find(program); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

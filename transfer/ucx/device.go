@@ -29,9 +29,7 @@ func (c Config) onDevice() Config {
 			c.TLS = deviceTLS
 		}
 	}
-	if c.Keepalive == 0 {
-		c.Keepalive = deviceKeepalive
-	}
+	c.keepalive = deviceKeepalive
 	c.InlineBytes = -1
 	return c
 }

@@ -16,6 +16,9 @@ import (
 // it closes the connection, which other fetches use too.
 const grace = 50 * time.Millisecond
 
+// leaseTTL is how long the source keeps an object for a reader that has disappeared without notice.
+const leaseTTL = 30 * time.Second
+
 // mailbox carries calls from the progress thread to the goroutine of a fetch.
 type mailbox struct {
 	mu    sync.Mutex
@@ -166,7 +169,7 @@ func (f *fetch) request() {
 	n := min(len(f.ask), maxRefs)
 	asked := f.ask[:n:n]
 	f.ask = f.ask[n:]
-	payload := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+12*n), uint32(f.path.config.LeaseTTL.Milliseconds()))
+	payload := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+12*n), uint32(leaseTTL.Milliseconds()))
 	for _, i := range asked {
 		payload = binary.LittleEndian.AppendUint64(payload, uint64(f.refs[i].Task))
 		payload = binary.LittleEndian.AppendUint32(payload, uint32(f.refs[i].Generation))

@@ -14,10 +14,10 @@ import (
 // libraryName is the name that the dynamic linker searches for in the system.
 const libraryName = "libucp.so.0"
 
-// Find searches for libucp.so.0 near a program: in a ucx folder, in the wheels libucx-cu12 and
+// find searches for libucp.so.0 near a program: in a ucx folder, in the wheels libucx-cu12 and
 // libucx-cu13 of the Python environment that the program is part of, and in the tools of a
 // checkout. If there is none, it returns libraryName.
-func Find(program string) string {
+func find(program string) string {
 	dir := filepath.Dir(program)
 	for _, pattern := range []string{
 		filepath.Join(dir, "ucx", "lib", libraryName),
@@ -50,7 +50,7 @@ func Locate(library string) (string, error) {
 	// These are the folders that the dynamic linker usually searches. Its cache is not read,
 	// because the format of the cache is not stable.
 	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), "/usr/local/lib", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/opt/ucx/lib")
-	multiarch, _ := filepath.Glob("/usr/lib/*-linux-gnu") // as in Find
+	multiarch, _ := filepath.Glob("/usr/lib/*-linux-gnu") // as in find
 	for _, folder := range append(folders, multiarch...) {
 		if path := filepath.Join(folder, library); folder != "" {
 			if _, err := os.Stat(path); err == nil {
@@ -72,7 +72,7 @@ func (c Config) library() string {
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		program = real
 	}
-	return Find(program)
+	return find(program)
 }
 
 // checkFiles checks that the libraries to be mapped are complete: the dynamic linker dies by SIGBUS
@@ -84,7 +84,7 @@ func checkFiles(library string) error {
 	}
 	files := []string{library}
 	for _, pattern := range []string{"libu*.so.0", filepath.Join("ucx", "libu*.so.0")} {
-		found, _ := filepath.Glob(filepath.Join(filepath.Dir(library), pattern)) // as in Find
+		found, _ := filepath.Glob(filepath.Join(filepath.Dir(library), pattern)) // as in find
 		files = append(files, found...)
 	}
 	for _, f := range files {

@@ -27,6 +27,8 @@ const (
 	// many of these are posted per peer.
 	smallBytes  = 1 << 20
 	smallPosted = 64
+	// spinFor is how long the progress thread polls for events before it blocks.
+	spinFor = 50 * time.Microsecond
 	// busyWait and idleWait bound a wait: if UCX missed a wake-up, the delay would not be longer.
 	busyWait = 5 * time.Millisecond
 	idleWait = 50 * time.Millisecond
@@ -143,7 +145,7 @@ func (l *loop) turn() {
 	// If no event is expected, do not spin: other threads can use the core.
 	spin, timeout := time.Duration(0), idleWait
 	if outstanding || expected {
-		spin = l.c.config.Spin
+		spin = spinFor
 	}
 	if outstanding {
 		timeout = busyWait

@@ -24,9 +24,6 @@ type PathConfig struct {
 	// opening a connection, except for the first: the peer's answer may take four times as long.
 	// The default is DefaultStallTimeout.
 	StallTimeout time.Duration
-	// LeaseTTL is how long the source keeps an object for a reader that has disappeared without
-	// notice. 0: 30 s.
-	LeaseTTL time.Duration
 	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
 }
@@ -34,9 +31,6 @@ type PathConfig struct {
 func (c PathConfig) withDefaults() PathConfig {
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = DefaultStallTimeout
-	}
-	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
 	}
 	if c.Worker == nil {
 		c.Worker = func() ids.WorkerID { return 0 }

@@ -17,9 +17,8 @@ type NIC struct {
 	PCIBusID string
 	// Ports are the active ports in UCX's format: "mlx5_0:1".
 	Ports []string
-	// Ethernet says that the card uses RoCE and not InfiniBand, according to its first active port.
-	Ethernet bool
-	Node     int
+	// Node is its NUMA node; -1: none, or not known.
+	Node int
 }
 
 // Distance is the distance between two PCI devices; a larger value is farther. The names are those
@@ -52,9 +51,6 @@ func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 		for _, p := range ports {
 			if !strings.Contains(readText(at, "ports", p.Name(), "state"), "ACTIVE") {
 				continue
-			}
-			if len(n.Ports) == 0 {
-				n.Ethernet = readText(at, "ports", p.Name(), "link_layer") == "Ethernet"
 			}
 			n.Ports = append(n.Ports, n.Name+":"+p.Name())
 		}

@@ -62,13 +62,12 @@ func (s tree) gpu(chain string, node int, cpus string) {
 	s.write("devices/"+chain+"/class", "0x030200")
 }
 
-func (s tree) nic(name, chain string, node int, cpus, state, layer string) {
+func (s tree) nic(name, chain string, node int, cpus, state string) {
 	s.t.Helper()
 	s.pci(chain, node, cpus)
 	at := "class/infiniband/" + name
 	s.link(at+"/device", "devices/"+chain)
 	s.write(at+"/ports/1/state", state)
-	s.write(at+"/ports/1/link_layer", layer)
 }
 
 // machine is a Library that returns a given report.
@@ -129,10 +128,10 @@ func dgx(t *testing.T) (tree, topology.Report) {
 			buses = append(buses, bus)
 		}
 		nic := fmt.Sprintf("0000:%02x:00.0", 0x18+16*sw)
-		s.nic(fmt.Sprintf("mlx5_%d", sw), fmt.Sprintf("%s/0000:%02x:08.0/%s", bridge, 0x12+16*sw, nic), node, cpus, "4: ACTIVE", "InfiniBand")
+		s.nic(fmt.Sprintf("mlx5_%d", sw), fmt.Sprintf("%s/0000:%02x:08.0/%s", bridge, 0x12+16*sw, nic), node, cpus, "4: ACTIVE")
 	}
 	// One card for the machine itself, below another host bridge of node 0.
-	s.nic("mlx5_9", "pci0000:80/0000:80:01.0/0000:81:00.0", 0, "0-55,112-167", "4: ACTIVE", "Ethernet")
+	s.nic("mlx5_9", "pci0000:80/0000:80:01.0/0000:81:00.0", 0, "0-55,112-167", "4: ACTIVE")
 	s.write("devices/system/node/node0/cpulist", "0-55,112-167")
 	return s, cards(buses...)
 }
@@ -168,20 +167,15 @@ func TestEachGPUOfADGXGetsItsNodeAndItsSwitchsCard(t *testing.T) {
 	if l := got.Links[0][7]; l.NVLinks != 18 || !l.P2P {
 		t.Errorf("link %+v", l)
 	}
-	for _, n := range got.NICs {
-		if n.Ethernet != (n.Name == "mlx5_9") {
-			t.Errorf("%+v", n)
-		}
-	}
 }
 
 func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	s := newTree(t)
 	s.gpu("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0", -1, "0-7")
-	s.nic("a_pix", "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
-	s.nic("b_pxb", "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:02.0/0000:15:00.0/0000:16:00.0/0000:17:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
-	s.nic("c_phb", "pci0000:10/0000:10:02.0/0000:20:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
-	s.nic("d_sys", "pci0000:50/0000:50:01.0/0000:51:00.0", -1, "0-7", "4: ACTIVE", "Ethernet")
+	s.nic("a_pix", "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", -1, "0-7", "4: ACTIVE")
+	s.nic("b_pxb", "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:02.0/0000:15:00.0/0000:16:00.0/0000:17:00.0", -1, "0-7", "4: ACTIVE")
+	s.nic("c_phb", "pci0000:10/0000:10:02.0/0000:20:00.0", -1, "0-7", "4: ACTIVE")
+	s.nic("d_sys", "pci0000:50/0000:50:01.0/0000:51:00.0", -1, "0-7", "4: ACTIVE")
 	s.write("class/infiniband/rxe0/ports/1/state", "4: ACTIVE") // a software device
 	got := topology.Discover(topology.Config{Library: machine{report: cards("0000:13:00.0")}, Root: s.root, Granted: set(t, "0-7")})
 	names, distances := []string{}, []topology.Distance{}
@@ -203,7 +197,7 @@ func TestDevicesThatAreAsNearShareTheCardsOut(t *testing.T) {
 		s.gpu(fmt.Sprintf("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:%02x.0/0000:%02x:00.0", i, 0x20+i), 0, "0-7")
 	}
 	for i, state := range []string{"4: ACTIVE", "1: DOWN", "4: ACTIVE"} {
-		s.nic(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:%02x.0/0000:%02x:00.0", 8+i, 0x30+i), 0, "0-7", state, "InfiniBand")
+		s.nic(fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:%02x.0/0000:%02x:00.0", 8+i, 0x30+i), 0, "0-7", state)
 	}
 	config := topology.Config{Library: machine{report: cards("0000:20:00.0", "0000:21:00.0", "0000:22:00.0", "0000:23:00.0")}, Root: s.root, Granted: set(t, "0-7")}
 	chosen := func() (list []string, got *topology.Topology) {

@@ -37,7 +37,7 @@ func (f *finder) open(name, symbol string, versions ...string) (*library, error)
 		}
 		return &library{file: fileOf(at), handle: handle, symbols: map[string]uint64{}}, nil
 	}
-	return nil, fmt.Errorf("lib%s.so %w: install the wheels of CUDA into the Python that runs tasks, or the toolkit, or say where it is; tried %s",
+	return nil, fmt.Errorf("lib%s.so %w: install the wheels of CUDA into the Python that runs tasks, or the toolkit, or add its folder to LD_LIBRARY_PATH; tried %s",
 		name, errNoLibrary, strings.Join(refused, "; "))
 }
 

@@ -22,9 +22,9 @@ import (
 // it they get frames: a frame costs a block of the slab, bookkeeping and a second message.
 const InlineBytes = 1024
 
-// NullHeader returns the encoded null value, with its field written out: an empty header would look
+// nullHeader returns the encoded null value, with its field written out: an empty header would look
 // like a missing one.
-func NullHeader() []byte { return []byte{0x08, 0x00} }
+func nullHeader() []byte { return []byte{0x08, 0x00} }
 
 // View attaches the memory of a frame to a tensor: it sets the tensor's Data or its Far.
 type View func(space memory.Space, f memory.Frame, t *ops.Tensor)

@@ -85,7 +85,7 @@ func (e *Encoder) Frames() []memory.Frame { return e.frames }
 // Result describes the value that an operation returned.
 func (e *Encoder) Result(x any) (device.Result, error) {
 	if x == nil {
-		return device.Result{Header: NullHeader(), Frames: e.frames}, nil
+		return device.Result{Header: nullHeader(), Frames: e.frames}, nil
 	}
 	header, ok, err := e.directly(x)
 	if err == nil && !ok {
@@ -94,18 +94,18 @@ func (e *Encoder) Result(x any) (device.Result, error) {
 	if err != nil {
 		return device.Result{}, err
 	}
-	if len(header) > MaxHeaderBytes {
+	if len(header) > maxHeaderBytes {
 		return device.Result{}, tooLarge(len(header))
 	}
 	return device.Result{Header: header, Frames: e.frames}, nil
 }
 
-// MaxHeaderBytes is the limit of ObjectHead.header.
-const MaxHeaderBytes = 16 << 20
+// maxHeaderBytes is the limit of ObjectHead.header.
+const maxHeaderBytes = 16 << 20
 
 func tooLarge(bytes int) error {
 	return &device.Error{Reason: "RESULT_TOO_LARGE", Message: fmt.Sprintf("the result holds at least %d bytes of values that are not tensors, "+
-		"the limit is %d: put numbers into tensors, or return less", bytes, MaxHeaderBytes)}
+		"the limit is %d: put numbers into tensors, or return less", bytes, maxHeaderBytes)}
 }
 
 // directly encodes the header of a single tensor, which is the result of most operations, without
@@ -174,7 +174,7 @@ func (e *Encoder) byMessage(x any) ([]byte, error) {
 
 func (e *Encoder) value(x any) (*millracev1.Value, error) {
 	// In a list each value takes at least 2 bytes, its tag and its length, and mostly 2 more.
-	if e.header += 2; e.header > MaxHeaderBytes {
+	if e.header += 2; e.header > maxHeaderBytes {
 		return nil, tooLarge(e.header)
 	}
 	switch x := x.(type) {
@@ -195,7 +195,7 @@ func (e *Encoder) value(x any) (*millracev1.Value, error) {
 		e.header += len(x)
 		return &millracev1.Value{Kind: &millracev1.Value_BytesValue{BytesValue: x}}, nil
 	case []any:
-		if e.header+2*len(x) > MaxHeaderBytes {
+		if e.header+2*len(x) > maxHeaderBytes {
 			return nil, tooLarge(e.header + 2*len(x))
 		}
 		list := &millracev1.ListValue{Values: make([]*millracev1.Value, len(x))}

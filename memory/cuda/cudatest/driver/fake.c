@@ -322,9 +322,6 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
   CALL;
   switch (attribute) {
     case 16: *v = 132; break;
-    case 38: *v = 50 << 20; break;
-    case 40: *v = 3; break;
-    case 41: *v = 1; break;
     case 75: *v = st->capability ? (int)st->capability / 10 : 9; break;
     case 76: *v = (int)st->capability % 10; break;
     case 88: *v = st->pageable != 0; break;
