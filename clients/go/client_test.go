@@ -664,8 +664,8 @@ func TestAnOldFailureSaysSo(t *testing.T) {
 		if end == nil {
 			t.Fatalf("%s has not failed", f.key)
 		}
-		e, ok := end.err.(*TaskError)
-		if !ok || e.Reason != "BOOM" {
+		var e *TaskError
+		if !errors.As(end.err, &e) || e.Reason != "BOOM" {
 			t.Fatalf("%s: %v", f.key, end.err)
 		}
 		if strings.Contains(e.Error(), "before this submission") != e.Joined {

@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -66,8 +67,8 @@ type outcome struct {
 // joined returns the outcome for a future whose submission joined the task after its failure, if
 // failure is true.
 func (o *outcome) joined(failure bool) *outcome {
-	e, ok := o.err.(*TaskError)
-	if !failure || !ok {
+	var e *TaskError
+	if !failure || !errors.As(o.err, &e) {
 		return o
 	}
 	marked, out := *e, *o

@@ -52,15 +52,15 @@ func newLeaving(t *testing.T) *pools {
 	return p
 }
 
-// isGone waits until a process has ended and been reaped.
-func isGone(t *testing.T, pid int) {
+// waitForEnd waits until a process has ended and been reaped.
+func waitForEnd(t *testing.T, pid int) {
 	t.Helper()
 	for limit := time.Now().Add(workertest.EventTimeout); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(fmt.Sprint("/proc/", pid)); err != nil {
 			return
 		}
 	}
-	t.Errorf("%d is there", pid)
+	t.Errorf("%d is still there", pid)
 }
 
 func TestNothingOutlivesAnExecutor(t *testing.T) {
@@ -78,7 +78,7 @@ func TestNothingOutlivesAnExecutor(t *testing.T) {
 	} else if all := p.processes(); !slices.Equal(all, []int{now}) {
 		t.Errorf("processes %v, and only %d should live", all, now)
 	}
-	isGone(t, left)
+	waitForEnd(t, left)
 	// Closing the pools leaves no process either; newPools checks that.
 	p.call(t, "python", "leaves:stays")
 	p.call(t, "python", "leaves:children")
@@ -87,7 +87,7 @@ func TestNothingOutlivesAnExecutor(t *testing.T) {
 func TestOrphansOfALivingExecutorAreReapedAndNotKilled(t *testing.T) {
 	p := newLeaving(t)
 	stays := int(p.call(t, "python", "leaves:stays").GetIntValue())
-	isGone(t, int(p.call(t, "python", "leaves:ends").GetIntValue()))
+	waitForEnd(t, int(p.call(t, "python", "leaves:ends").GetIntValue()))
 	p.call(t, "echo", "upper", "x")
 	if !slices.Contains(p.processes(), stays) {
 		t.Error("a program that a task has left behind was ended before its executor")

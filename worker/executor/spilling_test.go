@@ -35,10 +35,10 @@ type spilling struct {
 	tasks   int
 	// ordinal counts the runs of the current process.
 	ordinal int
-	// content is the expected content of results, by task. hoards and looks are the ordinals of the
+	// content is the expected content of results, by task. hoards and keeps are the ordinals of the
 	// runs in which the process allocated memory of its own, or kept an input.
 	content       map[int][]byte
-	hoards, looks []int
+	hoards, keeps []int
 }
 
 func newSpilling(t *testing.T) *spilling {
@@ -219,17 +219,17 @@ func leaveAndComeBack(t *testing.T, seed uint64) {
 		case n < 67 && len(l.hoards) > 0:
 			l.must("release", fmt.Sprint(l.hoards[0]), 0)
 			l.hoards = l.hoards[1:]
-		case n < 72 && len(l.looks) < 2:
+		case n < 72 && len(l.keeps) < 2:
 			l.must("keep", "", task)
-			l.looks = append(l.looks, l.ordinal)
-		case n < 77 && len(l.looks) > 0:
-			l.must("unkeep", fmt.Sprint(l.looks[0]), 0)
-			l.looks = l.looks[1:]
+			l.keeps = append(l.keeps, l.ordinal)
+		case n < 77 && len(l.keeps) > 0:
+			l.must("unkeep", fmt.Sprint(l.keeps[0]), 0)
+			l.keeps = l.keeps[1:]
 		case n < 80:
 			if out := l.run("kill", "", 0); out.Outcome != lifecycle.ExecutorDied {
 				t.Fatalf("got %+v", out)
 			}
-			l.ordinal, l.hoards, l.looks = 0, nil, nil
+			l.ordinal, l.hoards, l.keeps = 0, nil, nil
 		case n < 86:
 			l.room(nil, 1<<20)()
 		case n < 91:
@@ -242,7 +242,7 @@ func leaveAndComeBack(t *testing.T, seed uint64) {
 			t.Fatal(err)
 		}
 	}
-	for _, n := range l.looks {
+	for _, n := range l.keeps {
 		l.must("unkeep", fmt.Sprint(n), 0)
 	}
 	for _, n := range l.hoards {
