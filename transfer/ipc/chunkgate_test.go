@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fakeTurn is the egress token of a source; others: other readers hold it.
+// fakeToken is the egress token of a source. others: other readers hold it. ours: our queue does.
 type fakeToken struct{ others, ours bool }
 
 func (f *fakeToken) Acquire(_, _ time.Time) bool {

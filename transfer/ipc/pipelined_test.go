@@ -128,7 +128,7 @@ func (o *onward) check(t *testing.T, want []byte) {
 	}
 }
 
-// following starts a pipelined read of the middle's object. The channel gets the final error.
+// pipelinedCopy starts a pipelined read of the middle's object. The channel gets the final error.
 func pipelinedCopy(ctx context.Context, r *reader, at transfer.Peer, sink transfer.Sink) <-chan error {
 	over := make(chan error, 1)
 	go func() { over <- r.path.FetchPipelined(ctx, at, []transfer.Ref{ref(1)}, sink) }()

@@ -34,7 +34,7 @@ func (q *quiet) fill(_ uint64, b []byte) {
 	}
 }
 
-// laneOf returns a loop with two connections: token 1 belongs to a reader, token 2 to a source.
+// loopOf returns a loop with two connections: token 1 belongs to a reader, token 2 to a source.
 func loopOf(t *testing.T, c *Context) (*loop, *quiet) {
 	t.Helper()
 	q := &quiet{t: t, asked: 10}

@@ -121,7 +121,7 @@ func (s *shelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref,
 	return nil
 }
 
-// reader is a device in host memory that reads inputs in place. Its calls can be started
+// readingDevice is a device in host memory that reads inputs in place. Its calls can be started
 // asynchronously, and they are over when they are finished.
 type readingDevice struct {
 	device.Device
