@@ -566,7 +566,9 @@ func (w *World) toCome(f *fakeWorker, in *sched.AssignedInput) bool {
 	case !w.calm && w.chance(2):
 		return false // the connection between the two broke
 	case h == nil:
-		return true // the scheduler is about to recall the attempt
+		// The scheduler recalls the attempt, unless the maker had ended the input before it was
+		// lost. Then the worker sees that the connection broke.
+		return w.chance(90)
 	case h.objects[in.Task].Task != 0 && h.objects[in.Task].Generation == in.Generation:
 		return false
 	case slices.ContainsFunc(h.queue, func(q attempt) bool { return q.a.Task == in.Task && q.a.Attempt == in.Generation }):
