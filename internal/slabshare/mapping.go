@@ -39,8 +39,11 @@ func Map(file *os.File, welcome *hostv1.BorrowWelcome, write bool) ([]byte, erro
 	}
 	// Without the seal its owner could shrink the file, which would kill this process by SIGBUS.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x, %w)", ErrOtherMemory, seals, err)
+	if err != nil {
+		return nil, fmt.Errorf("%w: its seals cannot be read: %w", ErrOtherMemory, err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return nil, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x)", ErrOtherMemory, seals)
 	}
 	protection := unix.PROT_READ
 	if write {

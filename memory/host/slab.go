@@ -24,8 +24,6 @@ import (
 var (
 	// ErrSize: a slab of that size is not possible here.
 	ErrSize = errors.New("host: bad slab size")
-	// ErrNotASlab: the descriptor is not a slab, or this build cannot map it.
-	ErrNotASlab = errors.New("host: not a slab")
 )
 
 // Slab is a memory.Space and memory.Puncher in host memory.
@@ -38,7 +36,6 @@ type Slab struct {
 var (
 	_ memory.Space   = (*Slab)(nil)
 	_ memory.Puncher = (*Slab)(nil)
-	_ memory.Space   = (*View)(nil)
 )
 
 // NewSlab makes and maps a slab of the given size, header page included, and writes the header. It
@@ -100,10 +97,6 @@ func (s *Slab) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] 
 // FD is part of memory.Space.
 func (s *Slab) FD() int { return int(s.file.Fd()) }
 
-// File returns the memfd for a child process (exec.Cmd's ExtraFiles) or for SCM_RIGHTS. The slab
-// still owns it.
-func (s *Slab) File() *os.File { return s.file }
-
 // Punch is part of memory.Puncher. Call it with large batches of ranges: each call into the kernel
 // interrupts every core that has the pages mapped, and pages that are used again must be cleared,
 // which costs more than copying into them. The ledger decides when to punch which ranges (Trim).
@@ -132,16 +125,6 @@ func (s *Slab) Punch(ranges []memory.Frame) error {
 	return nil
 }
 
-// ResidentBytes returns the memory that the slab uses now, including pages that other processes
-// touched.
-func (s *Slab) ResidentBytes() (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(s.FD(), &st); err != nil {
-		return 0, fmt.Errorf("host: stat of the slab: %w", err)
-	}
-	return uint64(st.Blocks) * 512, nil
-}
-
 // Close unmaps the slab and closes its descriptor. Mappings of other processes stay.
 // REQUIRES: no slice from Bytes is used any more. An access would be a fault that cannot be
 // recovered from.
@@ -152,80 +135,6 @@ func (s *Slab) Close() error {
 	err := unix.Munmap(s.data)
 	s.data = nil
 	return errors.Join(err, s.file.Close())
-}
-
-// View is another process's slab, mapped read-only. A write to its bytes faults. It is a
-// memory.Space.
-type View struct {
-	fd       int
-	data     []byte
-	identity memory.Identity
-}
-
-// OpenReadOnly maps the slab of a descriptor from another process. It checks that this is a slab
-// and that its size cannot change. The caller still owns the descriptor and must keep it open while
-// View.FD is used; the mapping does not need it. Before you use its bytes, compare Identity with
-// the identity from the scheduler.
-func OpenReadOnly(fd int) (*View, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("host: stat of descriptor %d: %w", fd, err)
-	}
-	if st.Size < 2*memory.HeaderBytes {
-		return nil, fmt.Errorf("%w: descriptor %d has %d bytes", ErrNotASlab, fd, st.Size)
-	}
-	// Without the seal its owner could shrink it, and SIGBUS would kill this process.
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: descriptor %d cannot be sealed: %w", ErrNotASlab, fd, err)
-	}
-	if seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, fmt.Errorf("%w: descriptor %d is not sealed against shrinking (seals %#x)", ErrNotASlab, fd, seals)
-	}
-	data, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("host: map %d bytes of descriptor %d: %w; look at the limit of address space (ulimit -v)", st.Size, fd, err)
-	}
-	v := &View{fd: fd, data: data}
-	if err := v.readHeader(); err != nil {
-		return nil, errors.Join(err, unix.Munmap(data))
-	}
-	return v, nil
-}
-
-func (v *View) readHeader() error {
-	h, err := memory.ParseHeader(v.data[:memory.HeaderBytes])
-	if err != nil {
-		return fmt.Errorf("%w: descriptor %d: %w", ErrNotASlab, v.fd, err)
-	}
-	if h.SizeBytes != v.Size() {
-		return fmt.Errorf("%w: descriptor %d has %d bytes, its header says %d", ErrNotASlab, v.fd, v.Size(), h.SizeBytes)
-	}
-	v.identity = h.Identity
-	return nil
-}
-
-// Size is part of memory.Space.
-func (v *View) Size() uint64 { return uint64(len(v.data)) }
-
-// Identity is part of memory.Space.
-func (v *View) Identity() memory.Identity { return v.identity }
-
-// Bytes is part of memory.Space. The slice is read-only.
-func (v *View) Bytes(off, n uint64) []byte { return v.data[off : off+n : off+n] }
-
-// FD is part of memory.Space.
-func (v *View) FD() int { return v.fd }
-
-// Close unmaps the view.
-// REQUIRES: as for Slab.Close.
-func (v *View) Close() error {
-	if v.data == nil {
-		return nil
-	}
-	err := unix.Munmap(v.data)
-	v.data = nil
-	return err
 }
 
 // Limit is the largest memory that this process could get, and the source of that limit.
