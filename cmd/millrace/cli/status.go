@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// reachedAs returns the address at which a process can be reached: a process that listens on all
+// addresses is reached at the host of the other address.
+func reachedAs(address, other string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !unspecified(host) {
+		return address
+	}
+	if host, _, err = net.SplitHostPort(other); err != nil {
+		return address
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func (a *app) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Sum up the cluster", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				out, err := s.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
+				if err != nil {
+					return err
+				}
+				x := out.GetCluster()
+				return a.print(out, func(w io.Writer, _ bool) {
+					row(w, "cluster", x.GetClusterId())
+					row(w, "version", x.GetVersion())
+					row(w, "up", age(x.GetStartTime()))
+					row(w, "http", reachedAs(x.GetHttpAddress(), c.Address()))
+					row(w, "workers", x.GetActiveWorkers())
+					row(w, "slots", x.GetTotalSlots())
+					row(w, "memory", size(x.GetMemoryUsedBytes())+" of "+size(x.GetMemoryLimitBytes()))
+					row(w, "clients", x.GetClients())
+					t := x.GetTasks()
+					row(w, "tasks", fmt.Sprintf("%d waiting, %d ready, %d assigned, %d running, %d succeeded, %d failed, %d cancelled", t.GetWaiting(), t.GetReady(), t.GetAssigned(), t.GetRunning(), t.GetSucceeded(), t.GetFailed(), t.GetCancelled()))
+				})
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}

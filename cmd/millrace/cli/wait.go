@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func (a *app) wait() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "wait g3", Short: "Wait until a graph has ended", Args: exactly(1),
+		Long: "Waits until a graph has ended. Exit code 7 if a task failed or was cancelled, 6 if the time is up.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, ok := number(args[0], 'g')
+			if !ok {
+				return usageError{fmt.Errorf("wait %s: a graph, as in g3", args[0])}
+			}
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, _ millracev1.SchedulerServiceClient) error {
+				return a.waitGraph(ctx, c, n)
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+// waitGraph waits for a graph and prints it. It returns an error if a task failed.
+func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) error {
+	g, err := c.WaitGraph(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := a.print(g, func(w io.Writer, wide bool) { graphsTable(w, []*millracev1.Graph{g}, wide) }); err != nil {
+		return err
+	}
+	if g.GetState() != millracev1.GraphState_GRAPH_STATE_SUCCEEDED {
+		return graphError{g}
+	}
+	return nil
+}
+
+// graphError is the error for a graph that ended without success.
+type graphError struct{ *millracev1.Graph }
+
+// Error names the graph and its first failure.
+func (e graphError) Error() string {
+	text := fmt.Sprintf("graph g%d", e.GetGraphId())
+	if e.GetName() != "" {
+		text += fmt.Sprintf(" (%s)", e.GetName())
+	}
+	text += " " + strings.ToLower(short(e.GetState(), "GRAPH_STATE_"))
+	if e.GetFirstError() != "" {
+		text += ": " + e.GetFirstError()
+	}
+	return text
+}
