@@ -91,15 +91,6 @@ type Stats struct {
 	Blocks, FreeBlocks int
 }
 
-// Fragmentation is the share of the free bytes that lie outside of the largest free block: 0 if all
-// free bytes are one block or nothing is free, near 1 if the free bytes are in many small blocks.
-func (s Stats) Fragmentation() float64 {
-	if s.Free == 0 {
-		return 0
-	}
-	return 1 - float64(s.LargestFree)/float64(s.Free)
-}
-
 // New returns an allocator with all of [0, size) free.
 func New(size uint64) (*Allocator, error) {
 	if size == 0 || size%Granule != 0 || size > MaxBytes {

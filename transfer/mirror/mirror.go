@@ -53,13 +53,6 @@ func New(tier memory.DirectTier, offset, bytes uint64) (*Mirror, error) {
 // Space returns the memory that other processes map.
 func (m *Mirror) Space() memory.Space { return m.host }
 
-// UsedBytes returns the number of allocated bytes.
-func (m *Mirror) UsedBytes() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.space.Used()
-}
-
 // take allocates a frame of each size. It returns their regions, and the offsets for give.
 func (m *Mirror) take(sizes []uint64) (regions []transfer.Region, taken []uint64, err error) {
 	m.mu.Lock()

@@ -71,12 +71,6 @@ func (s *Store) Loosen(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt,
 	}
 }
 
-// Pin finds a sealed object and pins its bytes in place, in the slab, for an attempt; ok is false
-// if they are not there.
-func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (Object, bool) {
-	return s.pin(id, inputPin(task, attempt))
-}
-
 // Unpin removes the pins of an attempt. Small headers have none.
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
 	s.mu.Lock()
