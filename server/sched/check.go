@@ -368,6 +368,11 @@ func (k *checker) compare() {
 			k.fail("%s: assigned %d, running %d, slots %d, pre-assigned %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
 				s.assigned, s.running, s.usedSlots, s.preassigned, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.preassigned, w.queuedMicros, w.retracting)
 		}
+		for _, id := range w.keeps.members(nil) {
+			if !w.objects.has(id) {
+				k.fail("%s is asked to keep %s, which it does not have", w.id, id)
+			}
+		}
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}

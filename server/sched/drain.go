@@ -572,27 +572,42 @@ func (m *Machine) secure(w *worker, id ids.TaskID, b *block, t *task) {
 	if k := w.drain.keepers[id]; k.worker != 0 && m.activeHolder(k.worker, id) {
 		return
 	}
-	if at := m.askToKeep(id, b, t); at != 0 {
-		w.drain.keepers[id] = keeper{worker: at}
+	if _, at := m.holdersOf(b, t); at != nil {
+		m.keepAt(at, id, t)
+		w.drain.keepers[id] = keeper{worker: at.id}
 	} else {
 		delete(w.drain.keepers, id)
 	}
 }
 
-// askToKeep asks the oldest holder of an object among the active workers to keep it. That one most
-// likely does so anyway, because it made the object. It returns 0 if no active worker has it.
-func (m *Machine) askToKeep(id ids.TaskID, b *block, t *task) ids.WorkerID {
-	var at *worker
+// holdersOf returns the oldest holder of an object, and the oldest one among the active workers;
+// nil if there is none.
+func (m *Machine) holdersOf(b *block, t *task) (oldest, active *worker) {
 	for l := t.replicas; l != 0; l = b.links[l].next {
-		if w := m.workers[b.links[l].value]; w.state == WorkerStateActive {
-			at = w // the oldest comes last
+		oldest = m.workers[b.links[l].value] // it comes last
+		if oldest.state == WorkerStateActive {
+			active = oldest
 		}
 	}
-	if at == nil {
-		return 0
+	return oldest, active
+}
+
+// askToKeep asks holders of an object to keep it, after another holder has lost it. The oldest
+// holder most likely does so anyway, because it made the object; the others may have copies, which
+// they may drop. If the oldest one is not active, an active one keeps the object, too, because the
+// oldest one may not be back.
+func (m *Machine) askToKeep(id ids.TaskID, b *block, t *task) {
+	oldest, active := m.holdersOf(b, t)
+	m.keepAt(oldest, id, t)
+	m.keepAt(active, id, t)
+}
+
+// keepAt asks a worker to keep an object, unless its answer is under way. If its connection is
+// broken, it is asked when it is back.
+func (m *Machine) keepAt(w *worker, id ids.TaskID, t *task) {
+	if w != nil && w.keeps.add(id) {
+		m.emitTo(EffectKeep, w, id, t.attempt)
 	}
-	m.emitTo(EffectKeep, at, id, t.attempt)
-	return at.id
 }
 
 // askAgain forgets what a worker was asked to keep, when it opens a session: the request or the

@@ -305,7 +305,7 @@ func (m *Machine) objectsReported(ev ObjectsReported) {
 	var lost []ids.TaskID
 	for _, r := range ev.Lost {
 		_, t := m.lookup(r.Task)
-		if t != nil && t.state == TaskSucceeded && t.attempt == uint32(r.Generation) && w.objects.has(r.Task) && m.removeReplica(r.Task, w) {
+		if t != nil && t.state == TaskSucceeded && t.attempt == uint32(r.Generation) && w.objects.has(r.Task) && m.replicaLost(r.Task, w) {
 			lost = append(lost, r.Task)
 		}
 	}
@@ -332,6 +332,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			}
 		}
 		if s.Kept {
+			w.keeps.remove(s.Task)
 			m.keepConfirmed(s.Task, b, t, w)
 			m.moveKept(s.Task, w)
 		}
@@ -352,6 +353,9 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			t.attempt = 1
 			m.emitTo(EffectAccept, w, s.Task, generation)
 			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
+			if !s.Written {
+				m.askToKeep(s.Task, b, t)
+			}
 			return
 		}
 	case t.current(w, s.Generation):
@@ -359,8 +363,9 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:
-		// The attempt was given up, but it did finish.
+		// The attempt was given up, but it did finish. This worker may have a copy of its object.
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
+		m.askToKeep(s.Task, b, t)
 		return
 	}
 	m.emitTo(EffectRelease, w, s.Task, generation)
@@ -381,6 +386,24 @@ func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32)
 		return false
 	}
 	return t.state == TaskWaiting || t.state == TaskSucceeded && t.attempt == generation && w.objects.has(id)
+}
+
+// replicaLost is removeReplica for an object that a worker has lost by itself. If it was the oldest
+// replica, or the worker was to keep it, another worker is asked to keep its own.
+func (m *Machine) replicaLost(id ids.TaskID, w *worker) bool {
+	b, t := m.at(id)
+	oldest := t.replicas
+	for l := oldest; l != 0; l = b.links[l].next {
+		oldest = l
+	}
+	ask := m.workers[b.links[oldest].value] == w || w.keeps.has(id)
+	if m.removeReplica(id, w) {
+		return true
+	}
+	if ask && t.replicas != 0 {
+		m.askToKeep(id, b, t)
+	}
+	return false
 }
 
 // removeReplica removes a worker's replica. It returns true if the object is lost with it: then the

@@ -66,6 +66,9 @@ type worker struct {
 	// keeps them. If it reports one of them, the report may be older than the order, so the worker
 	// is asked whether it has the object.
 	dropped taskSet
+	// keeps are those of objects that it was asked to keep (EffectKeep), and has not answered. The
+	// request is repeated when it opens a session.
+	keeps taskSet
 	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
 	// subset of the inputs of those attempts.
 	fetching taskSet
@@ -93,6 +96,7 @@ func (w *worker) gain(id ids.TaskID, t *task) bool {
 func (w *worker) part(id ids.TaskID, t *task) {
 	if w.objects.remove(id) {
 		w.heldBytes -= t.output
+		w.keeps.remove(id)
 	}
 }
 
@@ -155,6 +159,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 // The worker is right about its objects and attempts; the machine is right about which of them are
 // wanted.
 func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
+	asked := w.keeps.members(nil)
 	held := make(map[ids.TaskID]bool, len(inventory))
 	for _, r := range inventory {
 		m.adopt(w, Stored{Replica: r})
@@ -164,8 +169,14 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	}
 	var lost []ids.TaskID
 	for _, id := range w.objects.members(nil) {
-		if !held[id] && m.removeReplica(id, w) {
+		if !held[id] && m.replicaLost(id, w) {
 			lost = append(lost, id)
+		}
+	}
+	for _, id := range asked {
+		if w.keeps.has(id) {
+			_, t := m.at(id)
+			m.emitTo(EffectKeep, w, id, t.attempt)
 		}
 	}
 	works := make(map[TaskRef]bool, len(running))
@@ -250,7 +261,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		if m.removeReplica(id, w) {
 			lost = append(lost, id)
 		} else if b, t := m.at(id); t.replicas != 0 {
-			m.askToKeep(id, b, t) // the others may have copies, which they may drop
+			m.askToKeep(id, b, t)
 		}
 	}
 	blame := make([]bool, len(refs))

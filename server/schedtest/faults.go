@@ -457,6 +457,7 @@ func (w *World) drain() {
 	tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 1<<30)
 	for i := range tasks {
 		w.checkOutcome(&tasks[i])
+		w.checkKept(&tasks[i])
 	}
 	for _, f := range w.sorted() {
 		for id, r := range f.objects {
@@ -465,6 +466,18 @@ func (w *World) drain() {
 				w.fail("worker %s leaks the object of %s (%s)", f.id, id, w.tasks[id].key)
 			}
 		}
+	}
+}
+
+// checkKept checks that a worker keeps a result: others may drop their copies to make room.
+func (w *World) checkKept(t *sched.TaskInfo) {
+	if t.State != sched.TaskSucceeded || t.Inline {
+		return
+	}
+	if !slices.ContainsFunc(t.Replicas, func(id ids.WorkerID) bool {
+		return !w.workers[id].copies[sched.Replica{Task: t.Task, Generation: t.Attempt}]
+	}) {
+		w.fail("all of %v may drop %s (%s)", t.Replicas, t.Task, t.Key)
 	}
 }
 

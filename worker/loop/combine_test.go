@@ -36,7 +36,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	w.post(opening{reply: make(chan *opened, 1)})
+	w.post(unmapped{peer: 1})
 	w.stepInline(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: drivers}}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {

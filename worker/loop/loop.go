@@ -568,9 +568,6 @@ func (w *Worker) open() *opened {
 	clear(w.ops)
 	w.reportedRoutes = nil
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
-	for _, o := range w.config.Store.Inventory() {
-		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
-	}
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
 	written := make([]*workerv1.ObjectReport, 0, len(w.writes))
@@ -580,6 +577,9 @@ func (w *Worker) open() *opened {
 	}
 	for _, ref := range w.outbox.reopen(written) {
 		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, o := range w.config.Store.Inventory() {
+		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
 	}
 	for _, ref := range w.machine.Attempts() {
 		r.Running = append(r.Running, taskRef(ref))

@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -153,22 +152,19 @@ func (o *outbox) signal() {
 	}
 }
 
-func isWrite(r *workerv1.ObjectReport) bool {
-	return r.GetEvent() == workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN
-}
-
 // reopen prepares for a new session: it queues the message again that was being sent when the last
-// session ended. It returns the attempts whose final reports are queued. Queued reports on objects
-// also appear in the inventory of the registration; the double report does no harm. Objects that
-// clients wrote and that are not accepted yet appear in no inventory: written lists all of them,
-// and they replace the queued reports on such objects, so each is sent once.
+// session ended. It returns the attempts whose final reports are queued. It drops queued reports on
+// objects, because the inventory of the registration, which the caller makes afterwards, replaces
+// them. A report that was older than an order to release the object would make the scheduler count
+// on an object that is gone. Objects that clients wrote and that are not accepted yet appear in no
+// inventory: written lists the reports on all of them.
 func (o *outbox) reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks = append(o.inFlight, o.tasks...)
 	o.inFlight = nil
 	o.functions = nil
-	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), isWrite), written...)
+	o.objects = written
 	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
 	for _, r := range o.tasks {

@@ -191,7 +191,8 @@ type Registration struct {
 	MemoryLimitBytes uint64 `protobuf:"varint,9,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
 	// Version of the program.
 	Version string `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
-	// All objects that it holds, so that they are not computed again.
+	// All objects that it holds, so that they are not computed again. Reports on objects that were
+	// not sent before are dropped: this list replaces them.
 	Inventory []*Replica `protobuf:"bytes,11,rep,name=inventory,proto3" json:"inventory,omitempty"`
 	// Attempts that it has not finished, so that they are not placed twice.
 	Running []*AttemptRef `protobuf:"bytes,12,rep,name=running,proto3" json:"running,omitempty"`
@@ -1170,7 +1171,8 @@ type SessionResponse struct {
 	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
 	// Objects that the worker may not drop to make room, even if it got them as copies: the other
 	// workers that have them are gone, or are drained. The worker answers for each of them with
-	// OBJECT_EVENT_KEPT, or with OBJECT_EVENT_LOST if it has dropped the object.
+	// OBJECT_EVENT_KEPT, or with OBJECT_EVENT_LOST if it has dropped the object. The
+	// scheduler repeats unanswered requests in the next session.
 	Keeps         []*Replica `protobuf:"bytes,17,rep,name=keeps,proto3" json:"keeps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
