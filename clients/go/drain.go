@@ -52,8 +52,23 @@ func (c *Client) RetireWorkers(ctx context.Context, o RetireOptions, names ...st
 }
 
 // RestartWorkers drains workers, one after the other, then ends the process of each, and waits
-// until its supervisor has started the next one. It fails if a worker has no supervisor.
+// until its supervisor has started the next one. It fails, and restarts none, if one of them is
+// unknown or has no supervisor.
 func (c *Client) RestartWorkers(ctx context.Context, o RetireOptions, names ...string) error {
+	if len(names) == 0 {
+		return errors.New("millrace: RestartWorkers: no worker is named: name at least one")
+	}
+	listed, err := c.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	// An order that the scheduler will refuse comes first.
+	refused := func(name string) bool {
+		return !slices.ContainsFunc(listed, func(w *millracev1.Worker) bool { return w.GetName() == name && w.GetSupervised() })
+	}
+	if i := slices.IndexFunc(names, refused); i > 0 {
+		names = slices.Concat(names[i:i+1], names[:i], names[i+1:])
+	}
 	for _, name := range names {
 		out, err := c.service.RestartWorkers(ctx, &millracev1.RestartWorkersRequest{Workers: workersNamed([]string{name}), Reason: o.Reason, Timeout: o.timeout()})
 		if err != nil {

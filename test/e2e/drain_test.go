@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,6 +114,29 @@ func TestOperatorsDrainRestartAndRetireWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := workerOf(t, client, "second-0")
+	// A wrong name among others is an error before any worker is restarted.
+	for _, wrong := range []string{"nobody", "w99"} {
+		if _, stderr, code := c.command(t, "", "restart", "second-0", wrong); code != 3 || !strings.Contains(stderr, wrong) {
+			t.Errorf("restart of %s: exit code %d, %s", wrong, code, stderr)
+		}
+	}
+	for _, args := range [][]string{{"restart", "second-0", ""}, {"rebalance", "second-0", ""}} {
+		if _, stderr, code := c.command(t, "", args...); code != 2 || !strings.Contains(stderr, "worker 2 of 2 has an empty name") {
+			t.Errorf("%s of an empty name: exit code %d, %s", args[0], code, stderr)
+		}
+	}
+	if _, stderr, code := c.command(t, "", "restart", "second-0", "--within", "-1s"); code != 2 || !strings.Contains(stderr, "--within -1s: ") {
+		t.Errorf("a negative limit: exit code %d, %s", code, stderr)
+	}
+	if err := client.RestartWorkers(soon(t), millrace.RetireOptions{}, "second-0", "nobody"); !errors.Is(err, millrace.ErrUnknownWorker) {
+		t.Errorf("restart of nobody: %v", err)
+	}
+	if err := client.RestartWorkers(soon(t), millrace.RetireOptions{}); err == nil || !strings.Contains(err.Error(), "no worker is named") {
+		t.Errorf("restart of none: %v", err)
+	}
+	if now := workerOf(t, client, "second-0"); now.GetIncarnation() != old.GetIncarnation() || now.GetState() != millracev1.WorkerState_WORKER_STATE_ACTIVE {
+		t.Errorf("after wrong orders: %v", now)
+	}
 	c.succeed(t, "restart", "second-0", "host-0", "--reason", "a new driver", "-o", "json")
 	again := workerOf(t, client, "second-0")
 	if again.GetIncarnation() == old.GetIncarnation() || again.GetPid() == old.GetPid() || again.GetState() != millracev1.WorkerState_WORKER_STATE_ACTIVE || again.GetDeathCount() != 1 {

@@ -118,6 +118,10 @@ def test_the_life_of_a_worker(two: Two, gate: Gate, threads: concurrent.futures.
 
     more = client.scatter(numbers(11), workers="second-0")
     old = {w["name"]: w for w in client.scheduler_info()["workers"].values()}
+    for wrong in ("nobody", {"id": 4_000_000_000}):  # an error before any worker is restarted
+        with pytest.raises(errors.NotFoundError, match="restart_workers: there is no worker"):
+            client.restart_workers(["second-0", wrong])
+    assert two.worker()["pid"] == old["second-0"]["pid"] and two.worker()["state"] == "active"
     new = client.restart_workers(["second-0", f"w{old['host-0']['id']}"], reason="a new driver", timeout=PATIENCE)
     assert [w["name"] for w in new] == ["second-0", "host-0"]
     for worker in new:

@@ -170,6 +170,8 @@ def test_rebalances_that_make_no_sense(client: Client) -> None:
         client.rebalance(["host-0", "nobody"])
     with pytest.raises(ValueError, match="timeout must be 0 or longer"):
         client.rebalance(timeout=-1)
+    with pytest.raises(TypeError, match="dry_run must be True or False, not 'yes'"):
+        client.rebalance(dry_run="yes")  # pyright: ignore[reportArgumentType]
     token = client.submit(os.getenv, "MILLRACE_TOKEN", pure=False).result(PATIENCE)
     with Client(client.session.address, token=token) as other, pytest.raises(errors.AuthenticationError):
         other.rebalance(dry_run=True)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -61,6 +62,18 @@ func workerRef(ctx context.Context, s millracev1.SchedulerServiceClient, text st
 		return named
 	}
 	return &millracev1.WorkerRef{Worker: &millracev1.WorkerRef_Id{Id: uint32(n)}}
+}
+
+// workerRefs reads the workers that a command names.
+func workerRefs(ctx context.Context, s millracev1.SchedulerServiceClient, texts []string) ([]*millracev1.WorkerRef, error) {
+	var refs []*millracev1.WorkerRef
+	for i, text := range texts {
+		if text == "" {
+			return nil, usageError{fmt.Errorf("worker %d of %d has an empty name: give the name or the number of each, as `millrace get workers` lists them", i+1, len(texts))}
+		}
+		refs = append(refs, workerRef(ctx, s, text))
+	}
+	return refs, nil
 }
 
 // named returns the tasks and graphs that arguments name: g3 is a graph; t5 is a task, unless a

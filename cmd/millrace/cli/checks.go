@@ -37,7 +37,7 @@ var checks = map[string]func(text string) error{
 	"spill-limit":         isBytes(1<<20, math.MaxUint64, "auto", "none", ""),
 	"pinned-limit":        isBytes(8<<20, math.MaxUint64, "auto", "none", ""),
 	"executor-arena":      isBytes(0, math.MaxUint64),
-	"inline-result":       isBytes(0, 1<<20),
+	"inline-result":       isBytes(1, 1<<20),
 	"device-memory-limit": isDeviceMemory,
 	"rmm-pool-size":       isDeviceMemory,
 	"executor-arena-for": func(text string) error {
@@ -64,6 +64,7 @@ var checks = map[string]func(text string) error{
 	"death-timeout":   isDuration(time.Millisecond),
 	"stop-grace":      isDuration(0),
 	"timeout":         isDuration(time.Nanosecond),
+	"within":          isDrainLimit,
 }
 
 func cond(apply bool, check func(string) error, text string) error {
@@ -192,6 +193,14 @@ func isDuration(least time.Duration) func(string) error {
 		}
 		return nil
 	}
+}
+
+// isDrainLimit reports whether the text is a limit of drains, as the API has it; 0: no limit.
+func isDrainLimit(text string) error {
+	if d, err := time.ParseDuration(text); err != nil || d < 0 || d > 30*24*time.Hour {
+		return fmt.Errorf("%s: a time such as 10m, of at most 720h; 0 is without a limit", text)
+	}
+	return nil
 }
 
 func isReachable(text string) error {

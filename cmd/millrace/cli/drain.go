@@ -80,12 +80,15 @@ func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 			limit = 0
 		}
 		return a.callFor(cmd.Context(), limit, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
-			var refs []*millracev1.WorkerRef
-			for _, name := range args {
-				refs = append(refs, workerRef(ctx, s, name))
+			refs, err := workerRefs(ctx, s, args)
+			if err != nil {
+				return err
 			}
 			groups := [][]*millracev1.WorkerRef{refs}
 			if rolling {
+				if refs, err = refusedFirst(ctx, c, refs); err != nil {
+					return err
+				}
 				groups = slices.Collect(slices.Chunk(refs, 1))
 			}
 			out := new(millracev1.ListWorkersResponse)
@@ -107,6 +110,24 @@ func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 	addTimeout(cmd)
 	addOutput(cmd)
 	return cmd
+}
+
+// refusedFirst moves a worker that the scheduler will refuse to restart to the front. Then the
+// command restarts none of the others before it fails.
+func refusedFirst(ctx context.Context, c *millrace.Client, refs []*millracev1.WorkerRef) ([]*millracev1.WorkerRef, error) {
+	listed, err := c.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(refs, func(ref *millracev1.WorkerRef) bool {
+		return !slices.ContainsFunc(listed, func(w *millracev1.Worker) bool {
+			return (w.GetName() == ref.GetName() || w.GetWorkerId() == ref.GetId()) && w.GetSupervised()
+		})
+	})
+	if i > 0 {
+		refs = slices.Concat(refs[i:i+1], refs[:i], refs[i+1:])
+	}
+	return refs, nil
 }
 
 // drainedWorkers waits for the end of drains, and returns the newest processes of the workers.

@@ -43,11 +43,11 @@ needs. Results stay where they are if several workers have them, if tasks need t
 
 // rebalanced orders a rebalance and follows it to its end.
 func (a *app) rebalanced(ctx context.Context, s millracev1.SchedulerServiceClient, names []string) (*millracev1.RebalanceResponse, error) {
-	request := &millracev1.RebalanceRequest{DryRun: a.settings.Bool("dry-run")}
-	for _, name := range names {
-		request.Workers = append(request.Workers, workerRef(ctx, s, name))
+	refs, err := workerRefs(ctx, s, names)
+	if err != nil {
+		return nil, err
 	}
-	stream, err := s.Rebalance(ctx, request)
+	stream, err := s.Rebalance(ctx, &millracev1.RebalanceRequest{Workers: refs, DryRun: a.settings.Bool("dry-run")})
 	if err != nil {
 		return nil, err
 	}

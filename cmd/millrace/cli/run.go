@@ -375,7 +375,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
-	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker")
+	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker: 1 B to 1 MiB")
 }
 
 func (a *app) newServer() (*server.Server, string, error) {

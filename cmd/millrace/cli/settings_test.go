@@ -135,6 +135,26 @@ func TestAddressesAreChecked(t *testing.T) {
 	}
 }
 
+// Values of the right type that the scheduler would refuse, or take for its own default.
+func TestLimitsAreChecked(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for command, given := range map[string]string{"up": "--inline-result=0", "retire": "--within=-1s", "restart": "--within=721h"} {
+		var cmd *cobra.Command
+		commands(t, func(path string, again func() *cobra.Command) {
+			if path == command {
+				cmd = again()
+			}
+		})
+		if err := cmd.ParseFlags([]string{given}); err != nil {
+			t.Fatal(err)
+		}
+		name, value, _ := strings.Cut(given, "=")
+		if _, err := loadSettings(cmd); err == nil || !strings.Contains(err.Error(), name+" "+value) || !strings.Contains(err.Error(), "such as") {
+			t.Errorf("%s %s: %v", command, given, err)
+		}
+	}
+}
+
 // The default values of a command pass its own checks.
 func TestDefaultsAreRight(t *testing.T) {
 	commands(t, func(name string, again func() *cobra.Command) {

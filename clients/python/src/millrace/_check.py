@@ -68,6 +68,13 @@ def integer(value: Any, what: str, low: int, high: int) -> int:
     return out
 
 
+def boolean(value: Any, what: str) -> bool:
+    """Returns True or False. Other values are refused, also 0 and 1."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
 def names(value: Any, what: str) -> list[str] | None:
     """Returns names of workers as a list, from one name or several; None stands for all workers."""
     if value is None:

@@ -33,7 +33,7 @@ def drain(
 ) -> Steps[list[dict[str, Any]]]:
     """See `Client.drain_workers`."""
     limit = _Limit(timeout)
-    request = worker_calls_pb2.DrainWorkersRequest(reason=_reason(reason), undo=undo)
+    request = worker_calls_pb2.DrainWorkersRequest(reason=_reason(reason), undo=_check.boolean(undo, "undo"))
     request.workers.extend(references(session, workers))
     return (yield from _ordered(session, "DrainWorkers", request, limit if wait and not undo else None))
 
@@ -67,7 +67,7 @@ def restart(
     _reason(reason)
     bound = _within(within)
     out: list[dict[str, Any]] = []
-    left = references(session, workers, most=None)
+    left = _refused_first(session, references(session, workers, most=None))
     while left:
         request = worker_calls_pb2.RestartWorkersRequest(workers=[left.pop(0)], reason=reason, timeout=bound)
         try:
@@ -78,6 +78,17 @@ def restart(
             names = ", ".join(r.name or f"w{r.id}" for r in left)
             raise type(e)(f"{e}; the restart of {names} was not begun") from None
     return out
+
+
+def _refused_first(session: Session, workers: list[worker_pb2.WorkerRef]) -> list[worker_pb2.WorkerRef]:
+    """Moves a worker that the scheduler will refuse to restart to the front. Then none of the others
+    is restarted before the error."""
+    supervised = [w for w in session.listed_workers() if w.supervised]
+    known: set[str | int] = {w.name for w in supervised} | {w.worker_id for w in supervised}
+    for i, worker in enumerate(workers):
+        if (worker.name or worker.id) not in known:
+            return [worker, *workers[:i], *workers[i + 1 :]]
+    return workers
 
 
 class _Limit:

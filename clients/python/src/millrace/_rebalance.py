@@ -80,8 +80,9 @@ def rebalance(
     """See `Client.rebalance`."""
     limit = _check.longest(timeout)
     named = [] if workers is None else references(session, workers)
+    only_plan = _check.boolean(dry_run, "dry_run")
     session.check_open()
-    request = worker_calls_pb2.RebalanceRequest(workers=named, dry_run=dry_run)
+    request = worker_calls_pb2.RebalanceRequest(workers=named, dry_run=only_plan)
     order = _Order(lambda: session.connection.rebalance(request), limit)
     ended = yield order
     told = order.told
