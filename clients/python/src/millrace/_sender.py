@@ -29,10 +29,10 @@ from millrace._task_table import TaskTable
 
 #: Most digests of functions that are remembered as sent.
 _SENT_FUNCTIONS = 100_000
-#: Releases are delayed, to batch them and to let submissions go first: up to `_LINGER` seconds
-#: while nothing else is to be sent, ten times as long in any case, or until there are `_RELEASES`
-#: of them.
-_LINGER, _RELEASES = 0.005, 10_000
+#: Releases are delayed, to batch them and to let submissions go first: up to `_RELEASE_DELAY`
+#: seconds while nothing else is to be sent, ten times as long in any case, or until there are
+#: `_RELEASES` of them.
+_RELEASE_DELAY, _RELEASES = 0.005, 10_000
 #: How long a submission is repeated while the scheduler has no room for it, in seconds.
 FULL_SECONDS = 300.0
 #: Errors of a release that may be gone at the next attempt.
@@ -152,7 +152,7 @@ class Sender:
         since = 0.0  # when the first of _released was queued
         while True:
             try:
-                command = self._next(self._linger())
+                command = self._next(self._delay())
             except Empty:
                 self._release()
                 continue
@@ -190,7 +190,7 @@ class Sender:
                     event.set()
                 return
             released = self._released
-            if released and (flushed or len(released) >= _RELEASES or time.monotonic() - since > 10 * _LINGER):
+            if released and (flushed or len(released) >= _RELEASES or time.monotonic() - since > 10 * _RELEASE_DELAY):
                 self._release()
             for event in flushed:
                 event.set()
@@ -200,11 +200,11 @@ class Sender:
             return self._backlog.popleft()
         return self._commands.get(timeout=timeout) if timeout != 0 else self._commands.get_nowait()
 
-    def _linger(self) -> float | None:
+    def _delay(self) -> float | None:
         """Returns how long to wait for the next command: a short time if there are releases to
         send, else until failed releases are repeated; None: no limit."""
         if self._released:
-            return _LINGER
+            return _RELEASE_DELAY
         return max(self._owed_again - time.monotonic(), 0.001) if self._owed else None
 
     def _send(self, units: list[Unit]) -> None:
