@@ -197,7 +197,7 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 }
 
 // A peer whose check was slow once is checked again at the next fetch, not only after a minute.
-func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
+func TestCandidateThatIsSlowToAnswerIsTriedAgain(t *testing.T) {
 	f := newFixture()
 	ineligible := fmt.Errorf("%w: it is not connected", transfer.ErrStalled)
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
