@@ -152,3 +152,20 @@ func TestAGraphIsWatchedUntilItEnds(t *testing.T) {
 		t.Error("an unknown graph can be watched")
 	}
 }
+
+// A revision after which a stream cannot continue is no error: the stream begins with a snapshot.
+func TestAnUnknownRevisionGetsASnapshot(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	id := c.open(ctx)
+	for name, request := range map[string]*pb.WatchRequest{
+		"tasks":     {ClientId: id, AfterRevision: 1 << 40},
+		"catalogue": {Workers: true, Graphs: true, Datasets: true, AfterRevision: 1 << 40},
+		"both":      {ClientId: id, Workers: true, AfterRevision: 1 << 40},
+	} {
+		first, err := c.watch(ctx, request).Recv()
+		if err != nil || !first.GetSnapshot() || first.GetMore() || first.GetRevision() >= 1<<40 {
+			t.Errorf("%s: %v, %v", name, first, err)
+		}
+	}
+}

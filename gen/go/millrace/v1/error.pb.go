@@ -75,7 +75,8 @@ const (
 	ErrorReason_ERROR_REASON_TASK_FAILED ErrorReason = 18
 	// Of a call: the task whose result is wanted was cancelled.
 	ErrorReason_ERROR_REASON_TASK_CANCELLED ErrorReason = 19
-	// Of a call: the stream is too far behind the catalogue to go on. Watch again, for a snapshot.
+	// Of a call: a stream of tasks and catalogue is too far behind the catalogue to go on. Watch
+	// again, with `after_revision` 0.
 	ErrorReason_ERROR_REASON_REVISION_TOO_OLD ErrorReason = 20
 	// Of a call: the scheduler uses all the memory that it may use. Released results make room;
 	// RetryInfo has the delay before the next try.

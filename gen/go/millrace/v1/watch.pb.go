@@ -29,7 +29,9 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stream the tasks that this client holds. 0: stream no tasks.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// Resume after this revision, the last one that was received. 0: begin with a snapshot.
+	// Resume after this revision, the last one that was received. 0: begin with a snapshot. The
+	// stream also begins with a snapshot if the scheduler does not remember all changes since then.
+	// With `client_id` it is the revision of the tasks, else that of the catalogue.
 	AfterRevision uint64 `protobuf:"varint,2,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
 	// Stream graphs: those of `graph_ids`, or all if that is empty.
 	Graphs bool `protobuf:"varint,3,opt,name=graphs,proto3" json:"graphs,omitempty"`
