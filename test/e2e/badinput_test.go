@@ -309,6 +309,53 @@ func TestTwoClientsSubmitTheSameKeyAtOnce(t *testing.T) {
 	}
 }
 
+// TestAFailedKeyIsSubmittedAgain: it runs again, unless a client holds the failure; then the error
+// says that it is older than the submission.
+func TestAFailedKeyIsSubmittedAgain(t *testing.T) {
+	ctx := soon(t)
+	first, second := shared.dial(t, millrace.WithName("a")), shared.dial(t, millrace.WithName("b"))
+	failing := func(c *millrace.Client) (*millrace.Future, *millrace.TaskError) {
+		t.Helper()
+		f, err := c.Submit(ctx, millrace.Python("os:listdir"), millrace.Args("/no/such/folder"), millrace.WithKey("listing"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var failure *millrace.TaskError
+		if err := f.Wait(ctx); !errors.As(err, &failure) {
+			t.Fatalf("it ended with %v", err)
+		}
+		return f, failure
+	}
+	held, failure := failing(first)
+	if failure.Joined {
+		t.Errorf("the first: %v", failure)
+	}
+	joined, failure := failing(second)
+	if !failure.Joined || joined.TaskID() != held.TaskID() {
+		t.Errorf("while the first client holds it: %v", failure)
+	}
+	if again, failure := failing(first); !failure.Joined {
+		t.Errorf("the same client: %v", failure)
+	} else {
+		again.Release()
+	}
+	held.Release()
+	if err := first.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := second.Retry(ctx, joined); err != nil || n != 1 {
+		t.Fatalf("retried %d, %v", n, err)
+	}
+	joined.Release()
+	for range 20 {
+		fresh, failure := failing(second)
+		fresh.Release()
+		if failure.Joined {
+			t.Fatalf("after all have released it: %v", failure)
+		}
+	}
+}
+
 func TestTimeoutStopsTheFunction(t *testing.T) {
 	c := shared.dial(t)
 	for _, op := range []millrace.Op{millrace.Native("bench.sleep"), millrace.Python("time:sleep")} {
