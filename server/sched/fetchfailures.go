@@ -9,7 +9,8 @@ import (
 
 // When a fetch fails, the fault may be at the source or at the reader, so the scheduler changes
 // both. An object whose fetch from one worker failed several times is given up there, and made
-// again at another worker. And a task is not sent again to a worker where its inputs could not be
+// again at another worker; if the worker's session has just broken, not before it is clear whether
+// the worker died. And a task is not sent again to a worker where its inputs could not be
 // fetched, if another worker is possible. If neither can move (two tasks that must run on two
 // workers that cannot reach each other), the reading task fails.
 
@@ -72,6 +73,14 @@ func (m *Machine) countSourceFailure(id ids.TaskID, t *task, at ids.WorkerID) in
 	}
 	tr.sourceFailures = append(tr.sourceFailures, sourceFailure{at, 1})
 	return 1
+}
+
+// mayHaveDied says whether a worker's session broke so recently that the report of its death may
+// still come. Its objects are not given up before that, because survivors may be able to copy them
+// (see rescue.go). The wait is bounded by RescueTimeout, since the worker may only be cut off.
+func (m *Machine) mayHaveDied(id ids.WorkerID) bool {
+	w := m.workerOf(id)
+	return w != nil && w.state == WorkerStateDisconnected && m.now.Sub(w.disconnectedAt) < m.config.RescueTimeout
 }
 
 // countInputFailures counts the failed fetches of one attempt at a reader.

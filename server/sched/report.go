@@ -231,7 +231,7 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 				continue
 			}
 			times := m.countSourceFailure(u.Task, p, id)
-			if times < maxSourceFailures || p.replicas == 0 {
+			if times < maxSourceFailures || p.replicas == 0 || m.mayHaveDied(id) {
 				continue
 			}
 			// If the task has to be here, the object may be made again even at the same worker. The

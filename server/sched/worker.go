@@ -18,9 +18,11 @@ type worker struct {
 	incarnation string
 	host        string
 	state       WorkerState
-	slots       uint32
-	resources   map[string]float64
-	memory      uint64
+	// disconnectedAt is the time at which its session broke, while it is disconnected.
+	disconnectedAt time.Time
+	slots          uint32
+	resources      map[string]float64
+	memory         uint64
 	// memoryUsed and memoryEvictable are as last reported: see WorkerMeasured.
 	memoryUsed      uint64
 	memoryEvictable uint64
@@ -222,7 +224,7 @@ func (m *Machine) workerDisconnected(ev WorkerDisconnected) {
 	if w == nil {
 		return
 	}
-	w.state = WorkerStateDisconnected
+	w.state, w.disconnectedAt = WorkerStateDisconnected, m.now
 	m.workersChanged()
 }
 
