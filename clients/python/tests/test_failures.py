@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import re
@@ -649,3 +650,18 @@ def test_a_failure_that_another_client_holds_says_that_it_is_old(cluster: LocalC
 def told(error: BaseException | None) -> str:
     assert error is not None
     return str(error) + str(error.__cause__) + "".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_failure_that_was_raised_is_not_kept(client: Client, tmp_path: Path, gathered: bool) -> None:
+    """The same call runs again as soon as its future is gone, without a garbage collection."""
+    runs = str(tmp_path / "runs")
+    gc.disable()
+    try:
+        with pytest.raises(ValueError):
+            future = client.submit(fails_until, runs, 2)
+            client.gather([future]) if gathered else future.result(PATIENCE)
+        del future
+        assert client.submit(fails_until, runs, 2).result(PATIENCE) == 2
+    finally:
+        gc.enable()

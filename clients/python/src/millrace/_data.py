@@ -211,7 +211,13 @@ class DataPlane:
             for i in left:
                 exception = states[i].exception()
                 if exception is not None:
-                    raise exception
+                    try:
+                        raise exception
+                    finally:
+                        # The traceback refers to this frame and those of the callers. A reference
+                        # back would keep their futures, and so the failure at the scheduler, until
+                        # the next garbage collection.
+                        del exception
                 inline = states[i].inline
                 if inline is not None:
                     out[i] = _decode(states[i], inline, ())

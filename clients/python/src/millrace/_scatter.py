@@ -156,7 +156,10 @@ def replicate(
         for key, name, copy in wave:
             exception = copy._state.exception()
             if exception is not None:
-                raise exception
+                try:
+                    raise exception
+                finally:
+                    del exception  # see DataPlane.fetch
             holders[key].add(name)
 
 
