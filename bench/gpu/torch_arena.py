@@ -175,7 +175,7 @@ class Cluster:
         return self.client.submit(function, *args, pure=False)
 
     def finish(self, *futures: Any) -> None:
-        """Waits until results are ready. They stay on the GPU. Raises the error of a failed task."""
+        """Waits until results are ready. They stay on the GPU. Raises a failed task's error."""
         self.client.wait(futures, timeout=TASK)
         for future in futures:
             if (error := future.exception(TASK)) is not None:

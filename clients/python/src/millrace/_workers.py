@@ -20,8 +20,8 @@ _MOST_WORKERS = 1000
 
 
 def matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:
-    """Returns those of the workers that have one of these names, ids or hosts, ordered by name; None
-    stands for all."""
+    """Returns those of the workers that have one of these names, ids or hosts, ordered by name.
+    None stands for all."""
     listed_names = _check.names(wanted, "workers")
     if listed_names is None:
         return sorted(workers, key=lambda w: w.name)

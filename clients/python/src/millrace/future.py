@@ -202,8 +202,8 @@ def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
 
 
 def ended(futures: Iterable[Future[Any]], timeout: float | None, first: bool = False) -> Ended:
-    """Returns the step that waits until all futures (or, with `first`, one of them) have ended; they
-    may be of several clients."""
+    """Returns the step that waits until all futures (or, with `first`, one of them) have ended.
+    They may be of several clients."""
     groups = by_session(futures)
     return Ended([(session.waits, [f._state for f in group]) for session, group in groups.items()], timeout, first)
 
