@@ -163,7 +163,25 @@ func TestCommentsOfPythonArePlain(t *testing.T) {
 				checkLine(t, name, i+1, line, strings.TrimSpace(strings.TrimPrefix(text, ":")))
 			}
 		}
+		for _, d := range docstringsOf(string(source)) {
+			for i, line := range strings.Split(d.text, "\n") {
+				checkLine(t, name, d.line+i, line, strings.TrimSpace(line))
+			}
+		}
 	}, ".py")
+}
+
+// docstringsOf returns the strings in three double quotes that begin a line.
+func docstringsOf(source string) (found []sentence) {
+	line, before := 1, ""
+	for i, part := range strings.Split(source, `"""`) {
+		if i%2 == 1 && strings.TrimSpace(before[strings.LastIndexByte(before, '\n')+1:]) == "" {
+			found = append(found, sentence{line, part})
+		}
+		line += strings.Count(part, "\n")
+		before = part
+	}
+	return found
 }
 
 // cComments matches the comments of C, CUDA C++, protos, Java and JavaScript, and string literals,

@@ -113,8 +113,8 @@ class TaskTable:
         self, client_id: int, specs: list[Spec], task_ids: Sequence[int], revision: int, failed: Iterable[int] = ()
     ) -> None:
         """Notes the ids of accepted tasks. `client_id`: the lease that they were submitted with.
-        `revision`: the Watch revision at which they were accepted; negative: unknown. `failed`: those
-        that had failed before and do not run again."""
+        `revision`: the Watch revision at which they were accepted; negative: unknown. `failed`:
+        those that had failed before and do not run again."""
         old = frozenset(failed)
         calls: list[Callable[[], object]] = []
         ended = False

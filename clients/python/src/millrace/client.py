@@ -194,8 +194,8 @@ class Client:
             args, kwargs: arguments; futures anywhere inside of them are replaced by their results.
             key: name of the result: a str, bytes, int or float, or a tuple of these; ("x", 1) and
                 "x-1" are different keys. Default: made from the function and the arguments.
-            pure: equal calls are one task. Otherwise every call is a task of its own. If such a task
-                has failed, it runs again once no future of it is left, or by `Future.retry`.
+            pure: equal calls are one task. Otherwise every call is a task of its own. If such a
+                task has failed, it runs again once no future of it is left, or by `Future.retry`.
             priority: tasks with a higher number run first.
             retries: number of further attempts if it raises.
             workers: names, ids or hosts where it may run.
