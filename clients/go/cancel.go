@@ -155,6 +155,7 @@ func (c *Client) Retry(ctx context.Context, futures ...*Future) (uint64, error) 
 	for i, f := range futures {
 		before[i] = f.end.Load()
 	}
+	c.futures.forgetJoined(futures) // the update for the next failure may be the first one that arrives
 	out, err := c.service.RetryTasks(ctx, &millracev1.RetryTasksRequest{ClientId: c.lease.Load(), Tasks: &millracev1.TaskSet{Ids: ids}})
 	if err != nil {
 		return 0, callError(ctx, "RetryTasks", err)

@@ -687,4 +687,12 @@ func TestAnOldFailureSaysSo(t *testing.T) {
 	if joined(late) || joined(again) {
 		t.Error("the retried task is said to be old")
 	}
+	// Retry was called, and the stream leaves out the states between the two failures.
+	before := []*outcome{early.end.Load()}
+	table.forgetJoined([]*Future{early})
+	table.revive([]*Future{early}, before)
+	table.update(failed(2))
+	if joined(early) {
+		t.Error("a failure after a retry is said to be old")
+	}
 }

@@ -353,6 +353,15 @@ func (u *taskUpdate) apply(f *Future) {
 	}
 }
 
+// forgetJoined makes the next failures of futures their own: their tasks run again.
+func (t *futureTable) forgetJoined(futures []*Future) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range futures {
+		f.joinedFailure = false
+	}
+}
+
 // revive resets futures that failed with the given outcomes to waiting, since their tasks were told
 // to run again. A future that has received a newer update since then stays as it is.
 func (t *futureTable) revive(futures []*Future, before []*outcome) {

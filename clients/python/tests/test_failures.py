@@ -24,7 +24,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _session, errors, native
-from millrace._pb.millrace.v1 import error_pb2
+from millrace._pb.millrace.v1 import error_pb2, task_pb2, watch_pb2
+from proxy import Proxy
 
 
 def inc(x: int) -> int:
@@ -272,7 +273,7 @@ def test_two_clients_submit_the_same_key_at_once(cluster: LocalCluster, tmp_path
     assert sorted(log.read_text().split(), key=int) == [str(i) for i in range(n)]
 
 
-class Proxy:
+class Forwarder:
     """Forwards TCP connections to a scheduler, and breaks all of them on request."""
 
     def __init__(self, target: str) -> None:
@@ -328,7 +329,7 @@ def test_a_connection_that_breaks_in_a_submission(
     cluster: LocalCluster, client: Client, tmp_path: Path, direction: str, n: int
 ) -> None:
     log = tmp_path / "log"
-    proxy = Proxy(cluster.address)
+    proxy = Forwarder(cluster.address)
     tag = tmp_path.name
     with Client(proxy.address, token=cluster.token) as broken:
         assert broken.submit(inc, 1, pure=False).result(PATIENCE) == 2
@@ -345,7 +346,7 @@ def test_a_connection_that_breaks_in_a_submission(
 
 def test_a_connection_that_breaks_drop_pool(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    proxy = Proxy(cluster.address)
+    proxy = Forwarder(cluster.address)
     broken = Client(proxy.address, token=cluster.token)
     broken.session.connection.timeout = 0.5  # only after the first connection
     proxy.break_after("up", 100_000)
@@ -645,6 +646,32 @@ def test_a_failure_that_another_client_holds_says_that_it_is_old(cluster: LocalC
         joined.release()
         # Nobody holds the failure any more, so the same call runs again.
         assert second.submit(fails_until, str(runs), 3).result(PATIENCE) == 3
+
+
+def test_a_failure_after_a_retry_is_not_old(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The Watch stream may leave out the states between two failures."""
+
+    def only_ends(data: bytes) -> list[bytes]:
+        response = watch_pb2.WatchResponse.FromString(data)
+        ends = [u for u in response.tasks if u.state in (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED)]
+        del response.tasks[:]
+        response.tasks.extend(ends)
+        return [response.SerializeToString()]
+
+    runs = tmp_path / "runs"
+    proxy = Proxy(cluster.address)
+    proxy.responses["Watch"] = only_ends
+    try:
+        with Client(cluster) as first, Client(proxy.address, token=cluster.token) as second:
+            held = first.submit(fails_until, str(runs), 3)
+            assert isinstance(held.exception(PATIENCE), ValueError)
+            joined = second.submit(fails_until, str(runs), 3)
+            assert "before this submission joined it" in told(joined.exception(PATIENCE))
+            joined.retry()
+            assert "before this submission" not in told(joined.exception(PATIENCE))
+            assert runs.stat().st_size == 2
+    finally:
+        proxy.close()
 
 
 def told(error: BaseException | None) -> str:

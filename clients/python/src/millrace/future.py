@@ -259,11 +259,11 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
     ids, keys = _refs(futures)
     with session.changed:
         # From here on the tasks are pending: a wait that starts after this call must not see their
-        # old end.
-        before = [(f._state, f._state.state, f._state.error) for f in futures]
-        for state, _, _ in before:
+        # old end. NB: the update for the next failure may be the first one that arrives.
+        before = [(f._state, f._state.state, f._state.error, f._state.joined_failure) for f in futures]
+        for state, *_ in before:
             if state.state in (task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED):
-                state.state, state.error = task_pb2.TASK_STATE_WAITING, None
+                state.state, state.error, state.joined_failure = task_pb2.TASK_STATE_WAITING, None, False
     try:
         request = task_calls_pb2.RetryTasksRequest(
             client_id=session.client_id, tasks=task_pb2.TaskSet(ids=ids, keys=keys)
@@ -271,7 +271,7 @@ def _retry(session: Session, futures: list[Future[Any]]) -> int:
         return session.call("RetryTasks", request).retried_tasks
     except BaseException:
         with session.changed:
-            for state, was, error in before:
-                state.state, state.error = was, error
+            for state, was, error, joined in before:
+                state.state, state.error, state.joined_failure = was, error, joined
             session.changed.notify_all()
         raise
