@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
 )
 
 const graphFile = `
@@ -69,6 +71,23 @@ func TestCommandsOnAGraph(t *testing.T) {
 	failing := `{"tasks": [{"key": "cmd-bad", "op": "math:sqrt", "args": [-1]}]}`
 	if text, errs, code := shared.command(t, failing, "submit", "-f", "-", "--wait"); code != 7 {
 		t.Errorf("a failing task: exit code %d\n%s%s", code, text, errs)
+	}
+}
+
+// A submission of a task whose old failure a client holds does not run it again, and says so.
+func TestSubmitOfAHeldFailure(t *testing.T) {
+	c := shared.dial(t)
+	f, err := c.Submit(soon(t), millrace.Python("math:sqrt"), millrace.Args(-1), millrace.WithKey("held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Wait(soon(t)); err == nil {
+		t.Fatal("the square root of -1 is known")
+	}
+	again := `{"tasks": [{"key": "held", "op": "math:sqrt", "args": [-1]}]}`
+	text, errs, code := shared.command(t, again, "submit", "-f", "-", "--wait", "--namespace", namespace(t))
+	if code != 7 || !strings.Contains(errs, `"held"`) || !strings.Contains(errs, "millrace retry held") {
+		t.Errorf("exit code %d\n%s%s", code, text, errs)
 	}
 }
 

@@ -103,6 +103,7 @@ func exitCode(err error) int {
 	var usage usageError
 	var task *millrace.TaskError
 	var graph graphError
+	var old oldFailureError
 	var unusable unusableError
 	var given *supervisor.UnusableError
 	switch {
@@ -121,7 +122,7 @@ func exitCode(err error) int {
 	// The errors for unknown commands are cobra's own and have no type.
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "):
 		return exitUsage
-	case errors.As(err, &task), errors.As(err, &graph):
+	case errors.As(err, &task), errors.As(err, &graph), errors.As(err, &old):
 		return exitTaskFailed
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,7 +69,10 @@ func (a *app) submit() *cobra.Command {
 					return err
 				}
 				if a.settings.Bool("wait") {
-					return a.waitGraph(ctx, c, out.GetGraphId())
+					if err := a.waitGraph(ctx, c, out.GetGraphId()); err != nil {
+						return err
+					}
+					return failedBefore(request, out)
 				}
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, "graph", fmt.Sprintf("g%d", out.GetGraphId()))
@@ -86,6 +90,31 @@ func (a *app) submit() *cobra.Command {
 	addCall(cmd)
 	addOutput(cmd)
 	return cmd
+}
+
+// oldFailureError is the error for a submission of tasks that had failed before, and do not run
+// again because a client holds them. The graph of the submission does not have them, so its end
+// does not tell.
+type oldFailureError struct {
+	key   string // of the first of them
+	tasks int
+}
+
+// Error names a task and the remedy.
+func (e oldFailureError) Error() string {
+	return fmt.Sprintf("submit: %d of the tasks failed in an earlier submission, and a client holds them: %q first; \"millrace explain %s\" shows why, \"millrace retry %s\" runs it again",
+		e.tasks, e.key, e.key, e.key)
+}
+
+// failedBefore returns an oldFailureError if tasks of a submission had failed before.
+func failedBefore(request *millracev1.SubmitRequest, out *millracev1.SubmitResponse) error {
+	failed := out.GetFailedTaskIds()
+	for i, id := range out.GetTaskIds() {
+		if slices.Contains(failed, id) {
+			return oldFailureError{key: request.GetTasks()[i].GetKey(), tasks: len(failed)}
+		}
+	}
+	return nil
 }
 
 func readGraph(name string) (*millracev1.SubmitRequest, error) {
