@@ -682,6 +682,14 @@ func TestAnOldFailureSaysSo(t *testing.T) {
 	if joined(fresh) || !joined(early) || !joined(late) || !joined(again) {
 		t.Errorf("%v %v %v %v", fresh, early, late, again)
 	}
+	table.update(failed(2))
+	if !joined(early) {
+		t.Error("the same failure, told again, is said to be new")
+	}
+	table.update([]taskUpdate{{id: 2, state: Failed, failure: &millracev1.TaskError{Reason: "BOOM", Attempt: 2}}})
+	if joined(early) {
+		t.Error("the failure of a later attempt is said to be old")
+	}
 	table.update([]taskUpdate{{id: 3, state: Waiting}})
 	table.update(failed(3))
 	if joined(late) || joined(again) {

@@ -235,8 +235,9 @@ class TaskTable:
         state.state = update.state
         state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
         state.inline = update.inline_result if update.inline_result else None
-        state.error = update.error if update.HasField("error") else None
-        state.joined_failure = state.joined_failure and update.state == task_pb2.TASK_STATE_FAILED
+        before, state.error = state.error, update.error if update.HasField("error") else None
+        # The states between may be missing: another error is one of a later run.
+        state.joined_failure &= update.state == task_pb2.TASK_STATE_FAILED and before in (None, state.error)
         if state.done:
             calls += state.callbacks
             state.callbacks = {}
