@@ -7,7 +7,7 @@ There are two kinds of clusters on one GPU: `with` has `--executor-arena-for tor
    One cluster after the other, with the default slab and the default number of slots.
 2. Two clusters at the same time, measured in turns, with smaller slabs: the time from submit until
    a result made by torch is ready; the time of a step in a chain of such tasks; the memory that is
-   in use outside of the slabs because of such a chain; and a reduction of twice the slab.
+   in use outside of the slabs because of such a chain; and a reduction of five quarters of a slab.
 
 Each line on stdout is one figure: a name, a number, a unit. Progress and a table go to stderr. The
 folder $OUT, if it is set, gets torch-arena.json and the logs of the clusters. With `small` all
@@ -64,7 +64,7 @@ class Plan:
     flags: tuple[str, ...] = ()
 
 
-LARGE = Plan(3 * GIB, GIB, 24 * GIB, 28 * GIB, (64 * MIB, 256 * MIB, GIB), 20, 512 * MIB, 12, 60, 3)
+LARGE = Plan(3 * GIB, GIB, 24 * GIB, 28 * GIB, (64 * MIB, 256 * MIB, GIB), 20, 512 * MIB, 12, 60, 2)
 SMALL = Plan(32 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, (12 * MIB, 16 * MIB), 4, 12 * MIB, 2, 3, 1, ("--slots", "2"))
 
 
@@ -314,8 +314,8 @@ def outside(cluster: Cluster, report: Report, plan: Plan) -> None:
 
 
 def reduction(clusters: list[Cluster], report: Report, plan: Plan) -> None:
-    """Makes twice the slab with torch, and reduces it twice with torch."""
-    chunks, n = 2 * plan.slab // plan.chunk, plan.chunk // 8
+    """Makes five quarters of the slab with torch, and reduces them with torch."""
+    chunks, n = plan.slab * 5 // 4 // plan.chunk, plan.chunk // 8
     size = sized(chunks * plan.chunk)
     times: dict[str, dict[str, list[float]]] = {
         f"make {size} with torch": {c.name: [] for c in clusters},

@@ -101,7 +101,7 @@ def plain(fake: Real) -> Iterator[DeviceWorker]:
 
 
 @pytest.fixture
-def lending(fake: Real, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
+def with_arena(fake: Real, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
     setup(fake, monkeypatch)
     w = Recycling(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
     w.call(import_cupy)
