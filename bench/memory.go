@@ -15,7 +15,7 @@ type MemoryResult struct {
 	RSSBeforeBytes   uint64 `json:"rss_before_bytes"`
 	RSSHeldBytes     uint64 `json:"rss_held_bytes"`
 	RSSReleasedBytes uint64 `json:"rss_released_bytes"`
-	// PeakRSSBytes is the highest value in between.
+	// PeakRSSBytes is the highest value since the scheduler started.
 	PeakRSSBytes uint64  `json:"peak_rss_bytes"`
 	BytesPerTask float64 `json:"bytes_per_task"`
 	Version      string  `json:"version"`
@@ -80,8 +80,8 @@ func Memory(ctx context.Context, executable string, tasks int) (out MemoryResult
 	return out, nil
 }
 
-// restingRSS waits until a process neither grows nor shrinks: a garbage collector returns memory
-// over some seconds.
+// restingRSS waits until the memory of a process stays within 1 MiB for 4 s, at most 30 s: a
+// garbage collector returns memory over some seconds.
 func restingRSS(ctx context.Context, pid int) (uint64, error) {
 	const (
 		step   = 500 * time.Millisecond

@@ -29,11 +29,12 @@ type SpillConfig struct {
 
 // SpillRow is the result for one phase: results are created (out), each is read by a task (in), or
 // each is read by a task that creates another one (both). For comparison, direct IO of the same
-// number of bytes ran on the same disk, in the same directions, shortly before.
+// number of bytes (buffered IO, if the file system has no direct one) ran on the same disk, in the
+// same directions, shortly before.
 type SpillRow struct {
 	Phase string `json:"phase"`
-	// Bytes counts the bytes written to disk and read from it. ObjectBytes counts the bytes that
-	// tasks created and read.
+	// Bytes counts the bytes written to disk and read from it. ObjectBytes is the size
+	// of all results of the phase.
 	Bytes       uint64  `json:"bytes"`
 	ObjectBytes uint64  `json:"object_bytes"`
 	Seconds     float64 `json:"seconds"`
@@ -60,7 +61,7 @@ type SpillResult struct {
 }
 
 // Spill creates more results than the slab holds, rewrites each of them, reads each of them, and
-// checks every value.
+// checks the sum of each.
 func Spill(ctx context.Context, c SpillConfig) (out SpillResult, err error) {
 	if c.Directory == "" {
 		c.Directory = os.TempDir()
@@ -89,8 +90,8 @@ func Spill(ctx context.Context, c SpillConfig) (out SpillResult, err error) {
 	if err != nil {
 		return out, err
 	}
-	// A slab that was never full must first touch its pages, and has nothing to write to disk. Fill
-	// it, because that is not measured.
+	// Fill the slab first, unmeasured: in a new slab, the first results touch its pages and spill
+	// nothing.
 	warm, err := s.fill(ctx, c.SlabBytes/c.ChunkBytes)
 	if err != nil {
 		return out, err
@@ -132,9 +133,9 @@ type spill struct {
 	chunks  []*millrace.Future
 }
 
-type spilledBytes struct{ moved, rss uint64 }
+type memoryFigures struct{ moved, rss uint64 }
 
-func (s *spill) memory(ctx context.Context) (m spilledBytes, err error) {
+func (s *spill) memory(ctx context.Context) (m memoryFigures, err error) {
 	workers, err := s.cluster.Client.Workers(ctx)
 	if err != nil {
 		return m, err

@@ -23,7 +23,7 @@ const workersFresh = time.Second
 type dataPool struct {
 	client *Client
 	shares sharePool
-	// partBytes is the minimum size of one part of an object that is read in parts.
+	// partBytes is the number of bytes for which an object gets one more part.
 	partBytes uint64
 
 	// listing holds a token while a call asks the scheduler for the workers.

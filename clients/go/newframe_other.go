@@ -2,5 +2,5 @@
 
 package millrace
 
-// newFrame returns memory for a frame.
+// newFrame returns zeroed memory for a frame. newframe_linux.go has the faster version.
 func newFrame(n uint64) []byte { return make([]byte, n) }

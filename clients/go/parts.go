@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// partBytes is the minimum size of a part; workers cut at multiples of 8 MiB.
+	// partBytes is the number of bytes for which an object gets one more part. Workers round the
+	// parts up to multiples of 8 MiB, so the last one may be smaller, or empty.
 	partBytes = 16 << 20
-	// maxParts is the largest number of parts that are read at the same time.
+	// maxParts is the largest number of parts of one object that are read at the same time.
 	// One stream is limited to about 2 GB/s by the goroutines at its ends.
 	maxParts = 4
 )
@@ -49,7 +50,7 @@ func (c *Client) streamParts(ctx context.Context, address string, ref *millracev
 	}
 	all.Wait()
 	if bad != nil {
-		return bad, nil // the object is not there; the other errors come from the cancellation
+		return bad, nil // the worker refused the object; the other errors come from the cancellation
 	}
 	if err == nil {
 		one := [1]Object{}

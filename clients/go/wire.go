@@ -72,7 +72,7 @@ func appendVarintField(b []byte, field protowire.Number, v uint64) []byte {
 }
 
 // openMessage begins a length-delimited field of unknown size; closeMessage inserts the size.
-// Its argument start is the start that openMessage returned. For sizes below 128 bytes, the usual
+// closeMessage takes the start that openMessage returned. For sizes below 128 bytes, the usual
 // case, no bytes are moved.
 func openMessage(b []byte, field protowire.Number) (out []byte, start int) {
 	b = append(appendTag(b, field, protowire.BytesType), 0)

@@ -99,7 +99,7 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 	for i := range frames {
 		frames[i] = memory.Frame{Offset: pb.GetFrameOffsets()[i], Bytes: sizes[i]}
 		if sizes[i] > 0 && !frames[i].Within(b.Memory.Size()) {
-			return fmt.Errorf("a frame [%d, +%d) of %d bytes", frames[i].Offset, sizes[i], b.Memory.Size())
+			return fmt.Errorf("a frame [%d, +%d) is outside of the memory of %d bytes", frames[i].Offset, sizes[i], b.Memory.Size())
 		}
 	}
 	for i, r := range refs {
@@ -109,7 +109,7 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 			o.Err = fmt.Errorf("%s on %s: %w", r, at, transfer.ErrNotHere)
 			continue
 		case b.leases[i].id == 0:
-			o.Err = fmt.Errorf("%s on %s: %w: it lies in other memory there", r, at, transfer.ErrUnreachable)
+			o.Err = fmt.Errorf("%s on %s: %w: the peer does not lend it: it lies in other memory, or too much is lent already", r, at, transfer.ErrUnreachable)
 			continue
 		}
 		k, h := int(pb.GetFrames()[i]), int(pb.GetHeaderBytes()[i])
@@ -186,6 +186,7 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	answer := c.answering()
+	// Of a client (worker 0), the bytes that it borrows are limited (keep), so they are counted.
 	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):

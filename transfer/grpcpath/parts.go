@@ -61,8 +61,8 @@ func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.
 	}
 	if o := first.others; o != nil {
 		o.wait.Wait()
-		// The error of another part is the cause. The error of part 0 is then only that it was
-		// canceled.
+		// Prefer the error of another part: part 0 was then only cancelled. If the others were only
+		// cancelled, the error of part 0 is the cause.
 		if err := first.others.cause(); err != nil && (!errors.Is(err, context.Canceled) || failed == nil) {
 			return err
 		}

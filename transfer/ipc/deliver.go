@@ -53,13 +53,13 @@ func (f *fetch) done(first, count int) {
 }
 
 // validity says for ended objects whether their leases were valid to the end. The objects under one
-// read guard share one answer.
+// epoch guard share one answer.
 type validity struct {
 	guard bool
 	each  []bool
 }
 
-// held ends the leases of a batch, or checks the read guard.
+// held ends the leases of a batch, or checks the epoch guard.
 func (f *fetch) held(ended []span) validity {
 	if f.batch == nil {
 		return validity{guard: f.guard.Held()}

@@ -31,7 +31,7 @@ const (
 )
 
 // fetch reads objects of one peer: a batch of leased objects, or the objects that are found under
-// one read guard.
+// one epoch guard.
 type fetch struct {
 	path *Path
 	sink transfer.Sink

@@ -147,7 +147,7 @@ func (f *pipelinedCopy) run(ctx context.Context) error {
 		if failed == nil && !whole {
 			left := f.guard.Left()
 			n, isWhole, ok := f.watch.Progress()
-			// NB: once the object is whole it may leave the peer's slab: our read guard keeps the
+			// NB: once the object is whole it may leave the peer's slab: our epoch guard keeps the
 			// bytes.
 			if whole = ok && isWhole; whole {
 				n = f.total

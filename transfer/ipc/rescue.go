@@ -70,8 +70,8 @@ func (c *copied) Done(index int, err error) {
 	c.whole = append(c.whole, index)
 }
 
-// verify returns an error if the memory is no longer the mapped incarnation. REQUIRES: a read guard
-// keeps the mapping.
+// verify returns an error if the memory is no longer the mapped incarnation. REQUIRES: an
+// epoch guard keeps the mapping.
 func (m *mapping) verify() error {
 	if m.peer != nil {
 		return m.peer.Prove()

@@ -54,7 +54,7 @@ func (r *Reader) Close() error {
 	return errors.Join(r.words.unmap(), r.slots.unmap())
 }
 
-// ReadGuard is a read guard (an epoch guard): a slot that was taken. Objects that are found under
+// ReadGuard is an epoch guard: a slot that was taken. Objects that are found under
 // it stay in place until End, unless Held or End reports the opposite. A ReadGuard belongs to one
 // goroutine.
 type ReadGuard struct {

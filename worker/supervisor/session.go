@@ -13,11 +13,11 @@ import (
 // device takes some time to end.
 const sessionTimeout = 2 * time.Second
 
-// endSession kills all processes that are left in the session of a worker that has died,
-// and returns when none of them lives. The kernel kills the executors together with the worker,
-// but programs that tasks started may outlive both. An executor has the worker's memory mapped,
-// so this memory is free for the next worker only after the executor has ended.
-// endSession returns the processes that have not ended within sessionTimeout.
+// endSession kills all processes that are left in the Unix session (setsid) of a worker that has
+// died, and waits up to sessionTimeout until none of them lives. The kernel kills the executors
+// together with the worker, but programs that tasks started may outlive both. An executor has the
+// worker's memory mapped, so this memory is free for the next worker only after the executor has
+// ended. endSession returns the processes that live after that time.
 func endSession(leader int) (left []int) {
 	pause := 100 * time.Microsecond
 	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
@@ -32,7 +32,7 @@ func endSession(leader int) (left []int) {
 	}
 }
 
-// members returns the live processes of a session.
+// members returns the live processes of a Unix session; none if /proc cannot be read.
 func members(leader int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -65,8 +65,8 @@ func statOf(pid int) []string {
 	return strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 }
 
-// tracing is the state of a process that a debugger has stopped.
-const tracing = "t, stopped by a debugger"
+// stoppedByDebugger is what stateOf returns for a process that a debugger has stopped.
+const stoppedByDebugger = "t, stopped by a debugger"
 
 // stateOf describes the state of a process for people.
 func stateOf(pid int) string {
@@ -76,11 +76,11 @@ func stateOf(pid int) string {
 	}
 	switch state := fields[0]; state {
 	case "t":
-		return tracing
+		return stoppedByDebugger
 	case "T":
 		return "T, stopped by a signal"
 	case "D":
-		return "D, waiting for a device"
+		return "D, in an uninterruptible wait of the kernel"
 	default:
 		return state
 	}

@@ -473,7 +473,7 @@ func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 				continue
 			}
 			state := stateOf(l.cmd.Process.Pid)
-			if state == tracing {
+			if state == stoppedByDebugger {
 				quiet = silence{heard: quiet.heard} // a debugger has stopped it
 				continue
 			}

@@ -33,8 +33,11 @@ func gpuHealth(h *millracev1.GpuHealth) string {
 		return "not known"
 	}
 	var wrong []string
+	if h.GetXids() > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d Xid errors", h.GetXids()))
+	}
 	if h.GetLastEvent() != "" {
-		wrong = append(wrong, fmt.Sprintf("%d Xid errors, last event: %s", h.GetXids(), h.GetLastEvent()))
+		wrong = append(wrong, "last event: "+h.GetLastEvent())
 	}
 	if h.GetUncorrectedEccErrors() > 0 {
 		wrong = append(wrong, fmt.Sprintf("%d memory errors that ECC could not correct", h.GetUncorrectedEccErrors()))
@@ -63,8 +66,8 @@ func gpusOf(workers []*millracev1.Worker) []*millracev1.Worker {
 }
 
 // gpuTable shows the GPUs of workers, and for each host how its GPUs reach each other: "NV18" means
-// by 18 NVLinks, "P2P" by peer access without NVLinks, and "no" only through the host, with the
-// reason.
+// by 18 NVLinks, "P2P" by peer access without NVLinks, "no: REASON" by copies through host memory,
+// and "?" that it was not reported.
 func gpuTable(w io.Writer, workers []*millracev1.Worker) {
 	on := gpusOf(workers)
 	if len(on) == 0 {

@@ -35,7 +35,8 @@ const (
 	Refusal_REFUSAL_UNSPECIFIED Refusal = 0
 	// The worker does not have it.
 	Refusal_REFUSAL_NOT_HERE Refusal = 1
-	// It is in other memory than the one that was passed. Read it by DataService.ReadObjects.
+	// It is in other memory than the one that was passed, or the reader has borrowed too much, or the
+	// answer is full. Read it by DataService.ReadObjects.
 	Refusal_REFUSAL_ELSEWHERE Refusal = 2
 )
 
