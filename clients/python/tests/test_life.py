@@ -492,3 +492,28 @@ def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
 def closed_while_waiting(client: Client) -> None:
     with pytest.raises(errors.SchedulerLostError):
         client.wait_for_workers(3)
+
+
+def test_a_submission_that_meets_a_closed_lease(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close` ends the lease while tasks are being sent. They fail because of the close."""
+    client = Client(cluster)
+    session = client.session
+    sent, ended = threading.Event(), threading.Event()
+    submit, end_lease = session._sender._submit, session.connection.end_lease
+
+    def late(chunks: Any) -> Any:
+        sent.set()
+        assert ended.wait(PATIENCE)
+        return submit(chunks)
+
+    def end(*args: Any, **options: Any) -> None:
+        end_lease(*args, **options)
+        ended.set()
+
+    monkeypatch.setattr(session._sender, "_submit", late)
+    monkeypatch.setattr(session.connection, "end_lease", end)
+    future = client.submit(inc, 1)
+    assert sent.wait(PATIENCE)
+    client.close()
+    with pytest.raises(errors.SchedulerLostError, match="closed"):
+        future.result(PATIENCE)

@@ -230,8 +230,10 @@ class Sender:
         try:
             self._transmit_as(client_id, specs)
         except errors.MillraceError as e:
-            if e.reason != "UNKNOWN_CLIENT" or self._connection.closed:
+            if e.reason != "UNKNOWN_CLIENT":
                 raise
+            if self._connection.closed:  # close has ended the lease in the meantime
+                raise errors.SchedulerLostError("the client was closed") from None
         else:
             return
         try:
