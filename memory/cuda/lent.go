@@ -9,32 +9,32 @@ import (
 )
 
 // Lent is host memory of another process, mapped here for reading. The device copies from it. If
-// the device can pin read-only memory, each part is pinned when a copy first needs it. Otherwise
-// the driver copies through its own buffers. The parts are those of a Tier whose owner has pinned
-// them as well. That matters because pinned pages stay in place, while the system could take other
-// pages away from under the device.
+// the device can pin read-only memory, each part is pinned when a copy first needs it. If it
+// cannot, or after a part could not be pinned, the driver copies parts that are not pinned through
+// its own buffers. The memory is that of a Tier whose owner has pinned it, so its pages stay in
+// place while the device reads them.
 type Lent struct {
 	device *Device
 	data   []byte
 	parts  []lentPart
 
 	mu sync.Mutex
-	// pageable is the reason why no more parts are pinned; nil means that parts are pinned. Guarded
-	// by mu.
+	// pageable is the reason why no more parts are pinned. It is nil while copies may pin parts.
+	// Guarded by mu.
 	pageable error
 }
 
-// lentTouchers is the number of goroutines that bring the pages of a part into this process, which
-// takes longer than pinning them.
+// lentTouchers is the number of goroutines that map the pages of a part into this process before it
+// is pinned. There are several, because mapping the pages takes longer than pinning them.
 const lentTouchers = 4
 
-// lentPart is a part, which is pinned as a whole.
+// lentPart is a range of the memory that is pinned as a whole; once is its only attempt.
 type lentPart struct {
 	once   sync.Once
 	pinned bool
 }
 
-// NewLent uses memory that must stay mapped until the Lent is closed.
+// NewLent makes a Lent of data, which must stay mapped until the Lent is closed.
 func (d *Device) NewLent(data []byte) *Lent {
 	l := &Lent{device: d, data: data}
 	l.parts = make([]lentPart, 1+l.part(uint64(max(len(data), 1)-1)))
@@ -44,7 +44,8 @@ func (d *Device) NewLent(data []byte) *Lent {
 	return l
 }
 
-// part returns the index of the part that contains a byte. The bytes before the tier are part 0.
+// part returns the index of the part that contains the byte at an offset. The bytes before the tier
+// are part 0.
 func (l *Lent) part(at uint64) int {
 	if at < tierBase {
 		return 0
@@ -79,7 +80,7 @@ func (l *Lent) Copies(list []Copy, to uint64, f memory.Frame) ([]Copy, error) {
 	return list, nil
 }
 
-// pin pins a part if that is possible.
+// pin pins a part, if that is possible and was not tried before.
 func (l *Lent) pin(part int) {
 	p := &l.parts[part]
 	p.once.Do(func() {
@@ -87,7 +88,7 @@ func (l *Lent) pin(part int) {
 			return
 		}
 		from, to := l.within(part)
-		// A copy waits for it.
+		// The copy waits until the part is pinned, so map its pages with several goroutines.
 		config := RegisterConfig{Touchers: lentTouchers, ReadOnly: true}
 		err := touch(l.data[from:to], config)
 		if err == nil {
@@ -101,7 +102,8 @@ func (l *Lent) pin(part int) {
 	})
 }
 
-// Pageable returns the reason why copies use the driver's buffers; nil if they do not.
+// Pageable returns the reason why no more parts are pinned, so that copies from other parts use the
+// driver's buffers. It is nil while copies may pin parts.
 func (l *Lent) Pageable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch is a small amount of memory beside the slab, for tables and measurements. One part is on
-// the device, and one in pinned host memory that the processor writes.
+// Scratch is memory beside the slab, for the workspace of kernels and libraries, tables and checks.
+// One part is on the device, and one in pinned host memory, which the processor and kernels
+// address.
 type Scratch struct {
 	device  *Device
 	pointer uint64
@@ -19,7 +20,8 @@ type Scratch struct {
 	closed  atomic.Bool
 }
 
-// NewScratch allocates scratch memory. Each size may be 0. The host size is rounded up to pages.
+// NewScratch allocates scratch memory. A size of 0 means no such part. The host size is rounded up
+// to pages.
 func (d *Device) NewScratch(deviceBytes, hostBytes uint64) (*Scratch, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
@@ -89,7 +91,8 @@ func (s *Scratch) ReadInto(off uint64, p []byte) error {
 // Host returns the pinned part, nil if there is none.
 func (s *Scratch) Host() []byte { return s.host }
 
-// Mapped returns the address for kernels of the byte at off of the pinned part.
+// Mapped returns the address at which kernels find the byte at off of the pinned part.
+// REQUIRES: off lies within the pinned part.
 func (s *Scratch) Mapped(off uint64) uint64 { return s.mapped + off }
 
 // Close frees the memory. A nil Scratch has nothing to free.

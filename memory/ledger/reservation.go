@@ -19,7 +19,7 @@ type Request struct {
 	ID ReservationID
 	// Holder is the party that will use it, for error messages.
 	Holder Holder
-	// Bytes are the sizes of the blocks, one for each expected frame.
+	// Bytes are the sizes of the blocks, one for each expected frame. Zeros are left out.
 	Bytes []uint64
 	// Inputs are objects that must be in the slab from the time when the reservation is loaded
 	// until it is released. Inputs that are not sealed here when it is granted are left out: see
@@ -28,7 +28,8 @@ type Request struct {
 	// Urgent: the requesting task already holds memory and cannot continue without more. The
 	// request is queued before all requests that are not urgent.
 	Urgent bool
-	// Deadline is the end of the wait in the queue. The zero time means not to wait.
+	// Deadline is the end of the wait in the queue. With the zero time or a time that has passed,
+	// the request does not wait. With the zero time, its error does not name the largest holders.
 	Deadline time.Time
 }
 
@@ -73,9 +74,10 @@ const (
 	Ready
 )
 
-// Reserve sets memory aside. If the result is Waiting, Granted or Refused will follow; if it is
-// Loading, Loaded or LoadFailed will follow. A request without bytes and inputs is granted at once.
-// The effects must be carried out even if there is an error: other bytes may have left the slab.
+// Reserve sets memory aside. Without an error, Waiting means that Granted or Refused will follow,
+// and Loading that Loaded or LoadFailed will follow. With an error there is no new
+// reservation. A request without bytes and inputs is granted at once. The effects must be carried
+// out even if there is an error: other bytes may have left the slab.
 func (l *Ledger) Reserve(now time.Time, q Request) (s Progress, out []Effect, err error) {
 	if _, taken := l.reservations[q.ID]; taken {
 		return Waiting, nil, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
@@ -116,8 +118,8 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Progress, out []Effect, er
 			s = Loading
 		}
 	case q.Deadline.IsZero():
-		// A caller that does not wait asks again, in a loop. To list the largest holders each time
-		// would cost more than the memory is worth.
+		// A caller that does not wait may ask again in a loop. The error does not name the largest
+		// holders, because finding them each time takes long.
 		l.verify()
 		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder.Describe(), ErrNoRoom)
 	case !wait:
@@ -194,8 +196,9 @@ func (l *Ledger) fitsEmpty(r *reservation) bool {
 	return true
 }
 
-// loads returns the extents of a reservation's inputs, each once. Without all, it returns only
-// those that have no place in the slab.
+// loads returns the extents of a reservation's inputs, each once, without those that are still
+// being built or whose bytes are lost. If all is false, it returns only the extents that have no
+// place in the slab.
 func (l *Ledger) loads(r *reservation, all bool) (list []*extent) {
 	l.clock++
 	for _, id := range r.inputs {
@@ -282,7 +285,8 @@ func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 
 // leavesHeadroom says whether a reservation may be granted without taking the room that other
 // holders of memory may still ask for. While there are such holders, a quarter of the slab is kept
-// free of bytes that cannot leave.
+// free of bytes that cannot leave. The limit does not apply to urgent reservations, nor if there is
+// no tier below the slab.
 func (l *Ledger) leavesHeadroom(r *reservation) bool {
 	if len(l.tiers) == 1 || r.urgent {
 		return true
@@ -401,7 +405,7 @@ func (l *Ledger) makeRoom(r *reservation, wait bool, out []Effect) (more bool, e
 	why := fmt.Sprintf("room for reservation %d of %s", r.id, r.holder)
 	freed, begun, out := l.shed(0, need, keep, wait, why, out)
 	if freed+begun == 0 && leaving == 0 {
-		// Only its own inputs are in the way. They are read back later, to other places.
+		// Nothing else can leave, so its own inputs may. They are read back later, to other places.
 		freed, _, out = l.shed(0, need, 0, wait, why, out)
 	}
 	return freed > 0, out
@@ -424,15 +428,15 @@ func (l *Ledger) serve(out []Effect) []Effect {
 	return l.spillEarly(out)
 }
 
-// Merge moves the rest of a granted reservation into another one, whose task needs more than it
-// reserved. It ends the first reservation.
+// Merge moves the unused blocks and the holds of a granted reservation into another one, whose task
+// needs more than it reserved. It ends the first reservation.
 func (l *Ledger) Merge(from, into ReservationID) error {
 	a, b := l.reservations[from], l.reservations[into]
 	switch {
 	case a == nil || b == nil:
 		return fmt.Errorf("ledger: merge of reservation %d into %d: %w; one of them was released", from, into, ErrUnknown)
 	case a == b || !a.granted || !b.granted || len(a.building) > 0 || a.loading > 0:
-		return fmt.Errorf("ledger: merge of reservation %d into %d: %w; both must be granted, and the first without objects", from, into, ErrState)
+		return fmt.Errorf("ledger: merge of reservation %d into %d: %w; they must be two granted reservations, and the first must not be building or loading objects", from, into, ErrState)
 	}
 	b.blocks = append(b.blocks, a.blocks...)
 	b.bytes += a.bytes
@@ -568,8 +572,9 @@ func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
 	return nil
 }
 
-// Rebuild removes a Building object, so that it can be built again: its memory goes back to its
-// reservation. It does nothing if there is no such object.
+// Rebuild removes a Building object, so that it can be built again. Its memory goes back to its
+// reservation, except extents that other objects share, and blocks that readers may still read.
+// It does nothing if there is no such object.
 // REQUIRES: no party writes to it any more.
 func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 	r, o := l.reservations[id], l.objects[oid]

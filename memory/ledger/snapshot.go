@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TierState describes a tier at one moment. Sizes are in bytes of blocks.
+// TierState describes a tier at one moment. Sizes are in bytes of whole blocks, unless said
+// otherwise.
 type TierState struct {
 	Name      string
 	SizeBytes uint64
@@ -13,14 +14,15 @@ type TierState struct {
 	// these, CleanBytes have a copy in a tier below, and LeavingBytes are being written there.
 	// ComingBytes are being filled.
 	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
-	// EvictableBytes could leave at once if a tier below has room. They are counted before
-	// rounding. CheapBytes of them leave without a write, whether a tier below has room or not.
+	// EvictableBytes are the bytes that may leave the tier, before rounding to blocks. CheapBytes
+	// of them leave at once, without a write. The others leave after a write to a tier below, if
+	// one has room.
 	EvictableBytes, CheapBytes uint64
 	// InBytes is the total read from this tier into the slab, OutBytes the total written to this
-	// tier.
+	// tier, both before rounding.
 	InBytes, OutBytes uint64
-	// Failed is the last write error, nil if the tier works. While it is set, nothing is written to
-	// the tier until Retry.
+	// Failed is the last write error, nil if the tier works. While it is set, the tier gets no
+	// writes before Retry, unless room is freed in it, and then one write at a time.
 	Failed error
 	Retry  time.Time
 }
@@ -29,18 +31,20 @@ type TierState struct {
 type ReservationState struct {
 	ID     ReservationID
 	Holder Holder
-	// Bytes are the blocks that it asks for. LoadBytes are the bytes of its inputs that are not in
-	// the slab yet.
+	// Bytes is the size of the blocks that it asks for. LoadBytes are the bytes of its inputs that
+	// are not in the slab yet, before rounding.
 	Bytes, LoadBytes uint64
 	Granted, Urgent  bool
-	Since, Deadline  time.Time
+	// Since is the time of the request, Deadline the end of its wait in the queue.
+	Since, Deadline time.Time
 }
 
 // Snapshot describes the state of the ledger for people.
 type Snapshot struct {
 	Tiers   []TierState
 	Largest []Holding
-	// Pinned are the largest objects that cannot leave the slab.
+	// Pinned are the largest objects whose bytes must stay in their place: objects that are being
+	// built, pinned in place, leased, or held by a granted reservation.
 	Pinned []Holding
 	// Reservations are first the waiting ones, in the order in which they are served, then the
 	// granted ones, by id.
@@ -65,14 +69,15 @@ func (l *Ledger) Tiers() []TierState {
 	return states
 }
 
-// Available returns the bytes of the slab that are free, or could leave at once if a tier below has
-// room.
+// Available returns the bytes of the slab that are free, plus the bytes that may leave it (see
+// TierState.EvictableBytes).
 func (l *Ledger) Available() uint64 {
 	t := l.tiers[0]
 	return l.space.Size() - l.space.Used() + t.cheap.bytes + t.costly.bytes
 }
 
-// Snapshot describes the whole ledger, with the n largest of each kind.
+// Snapshot describes the whole ledger. Largest and Pinned have at most n entries each.
+// REQUIRES: n is not negative.
 func (l *Ledger) Snapshot(n int) Snapshot {
 	all := l.Largest(-1)
 	s := Snapshot{Tiers: l.Tiers(), Largest: all[:min(n, len(all))]}

@@ -14,8 +14,9 @@ type victims struct {
 	bytes uint64 // sum over its extents, before rounding
 }
 
-// compareVictims orders the better victim first. The order is total, because each use advances the
-// clock.
+// compareVictims orders the better victim first: the extent that is needed later, then the one that
+// takes less effort to compute again, then the one that was not used for longer. The order is
+// total, because each use advances the clock.
 func compareVictims(a, b *extent) int {
 	return cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(a.effort, b.effort), cmp.Compare(a.touched, b.touched))
 }
@@ -59,8 +60,8 @@ func (l *Ledger) victimHeap(e *extent, i int) *victims {
 	case e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
 		return nil
 	case e.best() < i && e.leases == 0:
-		// Only readers under a lease use a copy below the slab. All other holders use the bytes in
-		// the slab.
+		// A faster tier has the bytes too, and nobody but readers under a lease needs this copy:
+		// all other holders use the bytes in the slab.
 		return &t.cheap
 	case e.busy > 0:
 		return nil
@@ -123,18 +124,20 @@ func (l *Ledger) touch(e *extent) {
 	}
 }
 
-// fullTries is the largest number of victims, in one search, for which no tier below had room.
-// After that, the search assumes that the remaining victims do not fit either.
+// fullTries limits the victims of one search for which no tier below has room. After so many, the
+// search assumes that no tier below has room for the remaining victims either.
 const fullTries = 16
 
-// shed makes room in a tier. Victims that need no write leave at once. If write is true, writes of
-// other victims are begun as well. Extents with kept equal to keep stay, if keep is not 0. It
-// returns the bytes of blocks that are free now, and of blocks that are leaving.
+// shed makes victims leave a tier until need bytes are free or leaving, or no victim is left.
+// Victims that need no write leave at once. If write is true, writes of other victims are begun as
+// well. If keep is not 0, extents whose field kept equals it stay. shed returns the bytes of the
+// blocks that it freed, and of the blocks that are leaving.
 func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Effect) (freed, leaving uint64, effects []Effect) {
 	t := l.tiers[i]
 	var passed []*extent
 	pass := func(v *victims) { passed = append(passed, heap.Pop(v).(*extent)) }
-	// A range that is withheld counts as leaving, like a range that is being written.
+	// In the slab, a block that readers may still use is withheld: it is added to discardBytes, and
+	// counts as leaving.
 	gone := func(withheld uint64, e *extent) {
 		if i > 0 || t.discardBytes == withheld {
 			freed += t.block(e.bytes)
@@ -191,9 +194,9 @@ func (l *Ledger) victim(t *tier, write bool) *victims {
 }
 
 // below finds a place for an extent in the fastest open tier below i that has room. To make room
-// there, extents with another copy further below may lose their place. If drop is true, extents
-// with a copy only in a faster tier may lose it as well; these must be written again before they
-// leave that tier.
+// there, extents with another copy further below may lose their place in it. If drop is true,
+// extents whose only other copy is in a faster tier may lose their place as well. They must be
+// written again before they leave the faster tier.
 func (l *Ledger) below(i int, e *extent, drop bool) (to int, offset uint64, ok bool) {
 	for to = i + 1; to < len(l.tiers); to++ {
 		if t := l.tiers[to]; t.open() {
@@ -276,8 +279,9 @@ func (e *extent) describeCost() string {
 	return fmt.Sprintf("; it took %v to make", took)
 }
 
-// demand returns the bytes that the waiting reservations ask for, at most a quarter of the slab. So
-// much is prepared for leaving before the reservations behind the head of the queue are served.
+// demand returns the bytes of the blocks that the waiting reservations ask for, without their
+// inputs, but at most a quarter of the slab. spillEarly aims to have that many bytes free, or
+// copied to a tier below, before these reservations reach the head of the queue.
 func (l *Ledger) demand() (n uint64) {
 	for _, r := range l.waiting {
 		if n += r.bytes; n >= l.config.SizeBytes/4 {
@@ -287,9 +291,11 @@ func (l *Ledger) demand() (n uint64) {
 	return n
 }
 
-// spillEarly writes extents that have no copy below, if there are more of them than the high
-// watermark allows, until the low watermark is reached. While reservations wait, the watermarks of
-// the slab are lowered, so that the requested room (see demand) can be freed without a write.
+// spillEarly begins writes of extents that have no copy below. In each tier but the lowest, it
+// begins when the bytes without a copy below exceed the high watermark, and ends at the low one.
+// The configuration sets the watermarks of the slab; in other tiers they are 7/8 and 3/4 of the
+// size. While reservations wait, the watermarks of the slab are lowered, so that the requested room
+// (see demand) can be freed without a write.
 func (l *Ledger) spillEarly(out []Effect) []Effect {
 	for i := 0; i+1 < len(l.tiers); i++ {
 		t := l.tiers[i]

@@ -85,7 +85,7 @@ func Space(t *testing.T, open func(t *testing.T, size uint64, id memory.Identity
 			}
 		}
 		if err := p.Punch([]memory.Frame{{Offset: size - 1, Bytes: 2}}); err == nil {
-			t.Error("punched behind the end")
+			t.Error("Punch accepted a range beyond the end")
 		}
 	})
 }

@@ -26,7 +26,8 @@ const blasNotSupported = 15
 // errUnsupported says that cuBLAS has no kernel for this product.
 var errUnsupported = errors.New("CUBLAS_STATUS_NOT_SUPPORTED")
 
-// blasWorkspace is the size of the workspace for cuBLAS. cuBLAS asks for 32 MiB on Hopper.
+// blasWorkspace is the size of the workspace for cuBLAS, in bytes. cuBLAS recommends 32 MiB on
+// Hopper.
 const blasWorkspace = 64 << 20
 
 // blas is cuBLAS on the compute stream. A call that puts work on the stream is a submission: the
@@ -103,12 +104,12 @@ func (b *blas) close() error {
 }
 
 // matrix is a row-major matrix or, if transposed, the transpose of one. distance is the number of
-// elements between the starts of two stored rows.
+// elements from the start of one stored row to the start of the next.
 type matrix struct {
 	at         uint64
 	transposed bool
 	distance   int64
-	next       int64 // elements between two matrices of a batch
+	next       int64 // elements from the start of one matrix of a batch to the next
 }
 
 func (m matrix) op() uint64 {
@@ -119,7 +120,8 @@ func (m matrix) op() uint64 {
 }
 
 // product describes c = factor*a*b + add*c for row-major matrices, for a batch of them. The
-// elements of a row of c are contiguous; c.distance lies between its rows.
+// elements of a row of c are contiguous, and c.distance is at least n. A batch of 0 or 1 is one
+// product.
 type product struct {
 	dtype       ops.DType
 	tf32        bool
@@ -134,8 +136,8 @@ type product struct {
 func (b *blas) multiply(p product) error {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
-	// One layout serves all types: two numbers for each factor. For a complex type they are the
-	// real and the imaginary part, and the imaginary part is zero.
+	// Each of alpha and beta is an array of two numbers: the real part, and an imaginary part of
+	// zero. For a real type, cuBLAS reads the first number only.
 	var alpha, beta uint64
 	f32 := [2][2]float32{{float32(p.factor)}, {float32(p.add)}}
 	f64 := [2][2]float64{{p.factor}, {p.add}}
@@ -255,6 +257,7 @@ const (
 )
 
 // integerProduct launches a kernel of builtin.cu, in pieces that fit into a grid.
+// REQUIRES: the rows of c follow each other without gaps, factor is 1, add is 0 and batch is not 0.
 func (s *submission) integerProduct(f *gpu.Function, p product) error {
 	strides := func(m matrix) (row, column int64) {
 		if m.transposed {
@@ -290,7 +293,7 @@ func (m *scratchMemory) Size() int64 { return 1 << 62 }
 
 // Read is part of ops.Memory.
 func (m *scratchMemory) Read(int64, []byte) error {
-	return errors.New("cuda: scratch memory is not read")
+	return errors.New("cuda: the processor cannot read scratch memory")
 }
 
 func slicesProduct(list []int64) int64 {
@@ -301,8 +304,8 @@ func slicesProduct(list []int64) int64 {
 	return n
 }
 
-// blasForm describes the matrices of the last two axes in the form that cuBLAS takes. It returns
-// false if cuBLAS cannot take them.
+// blasForm describes the matrices of the last two axes in the form that cuBLAS takes, without their
+// address and next. It returns false if cuBLAS cannot take them. size is that of an element.
 func blasForm(t *ops.Tensor, size int64) (matrix, bool) {
 	n := len(t.Shape)
 	transposed, distance, ok := ops.Leading(t.Shape[n-2], t.Shape[n-1], t.Strides[n-2], t.Strides[n-1], size)

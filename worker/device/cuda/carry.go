@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// threads is the block size of all kernels of this package.
+	// threads is the block size of the kernels of this package, except gather (gatherThreads).
 	threads   = 256
 	maxBlocks = 1<<31 - 1
 	// maxAxes is the largest number of axes of a built-in copy, counted after axes have been

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// compiler is NVRTC: it compiles CUDA C++ to a CUBIN for one architecture.
+// compiler is NVRTC: it compiles CUDA C++ to a CUBIN or PTX for one architecture.
 type compiler struct {
 	lib     *library
 	version string
@@ -25,7 +25,7 @@ func openCompiler(f *finder) (*compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	// At a compilation, NVRTC asks the dynamic linker for this library by its name alone, so load
+	// When it compiles, NVRTC asks the dynamic linker for this library by its name alone, so load
 	// it now by its path.
 	beside, err := filepath.Glob(filepath.Join(filepath.Dir(lib.file), "libnvrtc-builtins.so.*"))
 	if err != nil {
@@ -45,8 +45,8 @@ func openCompiler(f *finder) (*compiler, error) {
 	return &compiler{lib: lib, version: fmt.Sprintf("%d.%d", major, minor)}, nil
 }
 
-// compileFlags are the flags for all our kernels. Products and sums are not contracted (fused), so
-// that both round as on the host.
+// compileFlags are the flags for all kernels but those of users (see userFlags). A product and a
+// sum are not fused into one operation, so that each is rounded as on the host.
 var compileFlags = []string{"--std=c++17", "--fmad=false", "--device-as-default-execution-space", "-DNDEBUG"}
 
 // compile returns a CUBIN for an sm_ architecture, PTX for a compute_ architecture. name stands for
@@ -77,15 +77,15 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 	return c.take(&pinner, program, "nvrtcGetCUBIN")
 }
 
-// take copies the output of a pair of NVRTC's functions: the function whose name ends in Size
-// returns the size.
+// take returns the output that an NVRTC function writes. It first gets the size from the function
+// with the same name and the ending Size.
 func (c *compiler) take(pinner *runtime.Pinner, program uint64, function string) ([]byte, error) {
 	var size uint64
 	if err := c.lib.mustCall(function+"Size", program, addressOf(pinner, &size)); err != nil {
 		return nil, err
 	}
 	if size == 0 {
-		return nil, fmt.Errorf("%s has nothing", function)
+		return nil, fmt.Errorf("%s has no output", function)
 	}
 	out := make([]byte, size)
 	pinner.Pin(&out[0])
