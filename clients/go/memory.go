@@ -7,12 +7,13 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// DescribeMemory returns the objects in a worker's memory, the reasons why they are kept there,
-// and the requests that wait for memory. limit is the maximum number of holders and pins,
-// largest first (0: 20). If task is not 0, the answer includes the history of its result.
+// DescribeMemory asks a worker to describe its memory: its tiers, its largest objects, those that
+// cannot leave the slab, its reservations and its last fetches. limit is the largest number of
+// objects and of fetches in each list, at most 10,000; 0 or less means 20. All reservations are
+// listed. If task is not 0, the answer includes the history of that task's result on this worker.
 func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit int, task uint64) (*millracev1.DescribeMemoryResponse, error) {
 	if w.GetDataAddress() == "" {
-		return nil, fmt.Errorf("millrace: worker %s has no memory of its own", w.GetName())
+		return nil, fmt.Errorf("millrace: worker %s has no data address", w.GetName())
 	}
 	conn, err := c.data.conn(w.GetDataAddress())
 	if err != nil {

@@ -10,11 +10,12 @@ import (
 
 var replicateOp = Native("core.replicate")
 
-// Replicate copies the results of tasks to more workers, until n workers have each of them (all
-// workers if n is 0), and returns when the copies are complete. Each new copy serves further ones,
-// so a result reaches n workers in the time of about log2 n copies. If all workers have GPUs,
-// all copies are submitted at once and form a broadcast chain: each worker reads from the previous
-// one while the data is still arriving there.
+// Replicate copies the results of tasks to more workers, until n active workers have each of them,
+// and returns when the copies are complete. If n is 0 or less, or more than there are, it means all
+// active workers. Copies are made in rounds, and those of one round are read from in the next, so a
+// result reaches n workers in the time of about log2 n copies. If all active workers have GPUs,
+// there is only one round, because the copies on one host form a broadcast chain: each worker reads
+// from the previous one while the data is still arriving there.
 func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error {
 	if err := WaitAll(ctx, futures...); err != nil {
 		return err

@@ -1,4 +1,4 @@
-"""Callbacks of futures, and the thread that runs those that may wait."""
+"""Runs callbacks, and has the thread for those that may block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("millrace")
 
 
 def run(calls: Iterable[Callable[[], object]]) -> None:
-    """Makes these calls. Their errors are logged."""
+    """Makes these calls in order. An exception of one is logged, and the next one is made."""
     for call in calls:
         try:
             call()
@@ -31,7 +31,7 @@ class CallbackThread:
         self._ended = False
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Makes a call in the thread; in the caller's thread if the thread was ended."""
+        """Queues a call for the thread. After `end`, makes the call here, before it returns."""
         with self._lock:
             if not self._ended:
                 self._calls.put(call)
@@ -46,7 +46,8 @@ class CallbackThread:
             run([call])
 
     def end(self, timeout: float) -> None:
-        """Ends the thread after the calls that wait. Waits at most `timeout` seconds for that."""
+        """Ends the thread after the queued calls. Waits at most `timeout` seconds for that, and not
+        at all if the thread itself calls this."""
         with self._lock:
             self._ended = True
             self._calls.put(None)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import grpc
 
+# Messages have at most 64 MiB. If a call is open and nothing arrives for 20 s, the client sends a
+# ping, and gives up the connection if no answer comes within 10 s; 0 allows any number of pings
+# without data. Each channel has a connection of its own, also if another one has the same address.
 _OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -15,6 +18,6 @@ _OPTIONS = (
 
 
 def open_channel(address: str, *options: tuple[str, int]) -> grpc.Channel:
-    """Opens a channel to a scheduler or a worker, with further options of gRPC. It connects at the
-    first call."""
+    """Returns a channel to a scheduler or a worker, which connects at its first call. `options` are
+    added to those that all channels have."""
     return grpc.insecure_channel(address, options=[*_OPTIONS, *options])

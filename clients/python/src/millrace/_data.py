@@ -31,11 +31,12 @@ from millrace._waits import Waits
 
 #: Receive window of a stream: the worker must not wait while the reader copies 1 MiB out.
 _WINDOW = ("grpc.http2.lookahead_bytes", 16 << 20)
-#: Longest time, in seconds, in which scattered data are written to one worker after another without
-#: a report that they are stored.
+#: Seconds from the start of a scatter after which an object is not written to another worker: if a
+#: worker is lost then, the scatter fails.
 _PLACE_SECONDS = 60.0
+#: Longest time of one gRPC call that transfers objects, in seconds.
 _TRANSFER_SECONDS = 600.0
-#: A fetch fails after this time without a result, in seconds.
+#: A fetch fails if the tasks have ended but no result arrives for this time, in seconds.
 FETCH_SECONDS = 60.0
 #: Most objects of one request to a worker.
 _MOST_READ = 10_000
@@ -47,7 +48,7 @@ _log = logging.getLogger("millrace")
 
 def _keep_freed_memory() -> None:
     """Makes glibc keep up to 32 MiB of freed memory in each arena, instead of twice the size of the
-    last message.
+    largest block that it has given back to the kernel before.
 
     malloc sets the amount that it keeps to twice the largest block that was ever freed by munmap,
     so this allocates and frees 16 MiB once. Without it, the buffers of each message of 1 MiB are
@@ -104,7 +105,8 @@ class DataPlane:
             return channel
 
     def paths(self) -> dict[str, str]:
-        """Returns the path to each worker with which bytes were exchanged, by its address."""
+        """Returns how bytes are exchanged with each worker that was contacted, by its address:
+        "shared memory", "grpc", or "grpc (...)" with the reason why its memory is not shared."""
         with self._lock:
             out = {address: "grpc" for address in self._channels}
         return {**out, **self._shares.paths()}
@@ -193,8 +195,18 @@ class DataPlane:
     # ---- in --------------------------------------------------------------------------------------
 
     def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> Steps[list[Any]]:
-        """Returns the results of tasks in order, after waiting for their end; raises the first
-        error. Raises ResultUnreachableError if no worker gives any of them for FETCH_SECONDS."""
+        """Waits until the tasks end, and returns their results in order.
+
+        Args:
+            timeout: longest time for all of it, in seconds; None: without a limit.
+            copy: copies results out of the memory of workers on this host, so that they do not
+                keep it in use.
+
+        Raises:
+            TimeoutError: `timeout` has passed.
+            ResultUnreachableError: no result has arrived for FETCH_SECONDS.
+            The error of the first task that failed.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = [None] * len(states)
         left = list(range(len(states)))
@@ -295,8 +307,8 @@ class DataPlane:
         return again
 
     def _borrow_known(self, states: Sequence[State], far: list[int], out: list[Any], copy: bool) -> list[int]:
-        """Reads results in place at the worker that made them, if it is on this host, without
-        asking the scheduler for locations. Returns the rest."""
+        """Reads results in place, without asking the scheduler for locations, if this client
+        already reads the memory of the worker that the task's update named. Returns the rest."""
         groups: dict[str, list[tuple[int, Any]]] = {}
         rest: list[int] = []
         addresses = self._locator.addresses()
@@ -315,8 +327,8 @@ class DataPlane:
     def _borrow(
         self, address: str, states: Sequence[State], group: list[tuple[int, Any]], out: list[Any], copy: bool
     ) -> list[tuple[int, Any]]:
-        """Reads objects in the memory of a worker on this host. Returns the ones that must be read
-        in another way."""
+        """Reads objects in the memory of a worker, if it is on this host and allows that. Returns
+        the ones that must be read in another way."""
         share = self._shares.get(address, write=False)
         if share is None:
             return group
@@ -410,11 +422,12 @@ class DataPlane:
 
 
 class _Tries:
-    """The tries to fetch results, and why they have failed."""
+    """Counts how long a fetch has made no progress, and remembers why its tries have failed."""
 
     def __init__(self) -> None:
         self._left = 0
-        # Monotonic time since which no result has arrived.
+        # Number of results that were missing when the last try began, and the monotonic time since
+        # which that number has not changed.
         self._since = 0.0
         self._reasons: dict[int, str] = {}
 
@@ -443,8 +456,8 @@ def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
         return _serialize.decode(header, frames)
     except DecodeError as e:  # written by another program: this client writes no such header
         raise errors.ResultUnreadableError(
-            f"the result of {_keys.name(state.key)} cannot be read: its header is no Value, or has more than 100 messages inside of each "
-            f"other ({e})"
+            f"the result of {_keys.name(state.key)} cannot be read: its header is not a valid Value, or nests more than "
+            f"100 messages ({e})"
         ) from e
     except Exception as e:
         add_note: Any = getattr(e, "add_note", None)  # since Python 3.11

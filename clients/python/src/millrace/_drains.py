@@ -81,8 +81,8 @@ def restart(
 
 
 def _refused_first(session: Session, workers: list[worker_pb2.WorkerRef]) -> list[worker_pb2.WorkerRef]:
-    """Moves a worker that the scheduler will refuse to restart to the front. Then none of the others
-    is restarted before the error."""
+    """Moves the first worker that the scheduler will refuse to restart to the front: one that
+    has no supervisor or is unknown. The error then comes before any worker is restarted."""
     supervised = [w for w in session.listed_workers() if w.supervised]
     known: set[str | int] = {w.name for w in supervised} | {w.worker_id for w in supervised}
     for i, worker in enumerate(workers):
@@ -109,7 +109,7 @@ def _reason(reason: str) -> str:
 
 
 def _within(within: Seconds | None) -> Duration | None:
-    """Returns the longest time that drains may take."""
+    """Converts the longest time of a drain from seconds to a Duration. None: without a limit."""
     if within is None:
         return None
     seconds = _check.seconds(within, "within")
@@ -121,8 +121,9 @@ def _within(within: Seconds | None) -> Duration | None:
 
 
 def _ordered(session: Session, method: str, request: Any, limit: _Limit | None) -> Steps[list[dict[str, Any]]]:
-    """Gives an order. Waits for its end if there is a limit. Returns the workers as they are
-    then."""
+    """Sends an order to drain, retire or restart workers. Then waits, at most for `limit`, until
+    the drains have ended and restarted workers are active again; None: does not wait. Returns the
+    workers as they are then."""
     life = session.life
     ordered: list[worker_pb2.Worker] = list(session.call(method, request).workers)
     if limit is None:
@@ -141,13 +142,14 @@ def _ordered(session: Session, method: str, request: Any, limit: _Limit | None) 
 
 
 def _newest(session: Session, name: str) -> worker_pb2.Worker:
-    """Returns the newest process of a worker. One that has ended is known for a while."""
+    """Returns the newest process of a worker. After a process has ended, the scheduler keeps its
+    description for a while, so a retired worker is found as well."""
     request = worker_calls_pb2.GetWorkerRequest(worker=worker_pb2.WorkerRef(name=name))
     return session.call("GetWorker", request).worker
 
 
 class Drains:
-    """Drains that were ordered, as far as the Watch stream has told of them.
+    """The progress of ordered drains, as the Watch stream reports it.
 
     Args:
         ordered: the workers as the order returned them.
@@ -158,7 +160,7 @@ class Drains:
         self._pending, self._life = list(ordered), life
         # The newest descriptions of the workers, by id.
         self._told = {w.worker_id: w for w in ordered}
-        #: Sentences about drains that ended in another way than ordered.
+        #: Reasons why drains did not end as ordered, each a sentence.
         self.failures: list[str] = []
         #: True when all drains have ended, or one has failed.
         self.over = not self._pending
@@ -175,14 +177,14 @@ class Drains:
         else:
             for w in self._pending:
                 row = seen.rows.get(w.worker_id)
-                if row is not None and row.HasField("drain"):  # a lost worker has none any more
+                if row is not None and row.HasField("drain"):  # a lost worker has none
                     self._told[w.worker_id] = row
             self._pending = [w for w in self._pending if not self._ended(w, seen)]
         self.over = bool(self.failures) or not self._pending
         return self.over
 
     def _ended(self, worker: worker_pb2.Worker, seen: Workers) -> bool:
-        """Returns whether a drain has ended as ordered. Notes it if it has failed."""
+        """Returns whether a drain has ended as ordered. Adds to `failures` if it has failed."""
         row = seen.rows.get(worker.worker_id)
         purpose = worker.drain.purpose
         if row is not None and row.state == worker_pb2.WORKER_STATE_DRAINED:
@@ -192,7 +194,8 @@ class Drains:
             return False
         if row is not None and row.state != worker_pb2.WORKER_STATE_LOST:
             return False
-        # Its process has ended, or the scheduler has forgotten it, which happens later.
+        # The worker is LOST: its process has ended. Without a row, the scheduler has also forgotten
+        # it, which happens some time after the loss.
         for death in row.deaths if row is not None else ():
             if death.incarnation == worker.incarnation:
                 self.failures.append(

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from millrace._state import Function
 
-#: Bytes of pickled functions that are kept. Others are pickled again.
+#: Most bytes of pickles that are kept. A dropped function is pickled again at its next use.
 _FUNCTION_BYTES = 64 << 20
 
 
 class FunctionCache:
-    """Pickled functions by digest, up to a number of bytes."""
+    """Pickled functions by digest. Their pickles take at most _FUNCTION_BYTES, except that one
+    function is always kept, whatever its size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +24,7 @@ class FunctionCache:
         self.nbytes = 0
 
     def add(self, digest: bytes, function: Function) -> None:
-        """Keeps a function. Drops the least recently used ones if there is no room."""
+        """Keeps a function. If the pickles exceed the limit, drops the least recently used ones."""
         with self._lock:
             if digest not in self._functions:
                 self._functions[digest] = function

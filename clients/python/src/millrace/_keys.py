@@ -1,14 +1,16 @@
 """Keys: the names that users give to results, and their text form on the wire.
 
-A user's key is a str, bytes, int, float, bool or None, or a tuple of these, nested; Dask names
-chunks ("x", 0, 1). The cluster's keys are text. `to_wire` gives each user's key a text of its own,
-so that ("x", 1), "('x', 1)" and "x-1" are three keys, and 1, 1.0 and "1" as well:
+A user's key is a str, bytes, int, float or bool, or a tuple of these and None, which may be
+nested: Dask names chunks ("x", 0, 1). The cluster's keys are text. `to_wire` gives each user's key
+a text of its own, so that ("x", 1), "('x', 1)" and "x-1" are three keys, and 1, 1.0 and "1" as
+well:
 
 - a str is unchanged, unless it is empty, begins with "=" or is not valid Unicode;
 - every other key becomes "=" and its Python literal: ("x", 1) is "=('x', 1)".
 
 `from_wire` converts the text back to the key. Values that are equal in Python but have different
-types (1, 1.0 and True) are different keys.
+types (1, 1.0 and True) are different keys. Subclasses and NumPy scalars count as the plain type:
+numpy.int64(1) and 1 are one key.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def to_wire(key: Any, what: str = "key") -> str:
         what: the argument's name, for the error.
 
     Raises:
-        TypeError: it is of no type that keys can have.
-        ValueError: it is too long, or not equal to itself.
+        TypeError: the key, or a part of it, has a type that keys cannot have.
+        ValueError: it is longer than MOST_BYTES on the wire, or contains nan.
     """
     if isinstance(key, str) and type(key) is not str:
         key = str.__str__(key)
@@ -104,7 +106,7 @@ def _literal(key: Any, what: str) -> str:
 def _parsed(wire: str) -> Any:
     try:
         return ast.literal_eval(wire[1:])
-    # Of another client: an ordinary text.
+    # No Python literal: another client uses this text as its key.
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return wire
 
@@ -120,7 +122,8 @@ def name(wire: str) -> str:
 
 
 def named(text: str, wires: Iterable[str]) -> str:
-    """Replaces these keys in a message of the cluster by the form that users write."""
+    """Replaces these wire texts of keys, where a message of the cluster has them, by the form that
+    users write."""
     for wire in sorted(wires, key=len, reverse=True):
         if wire.startswith("="):
             text = re.sub(rf"(?<![\w=]){re.escape(wire)}(?!\w)", lambda _, w=wire: name(w), text)
@@ -129,8 +132,8 @@ def named(text: str, wires: Iterable[str]) -> str:
 
 def marked(key: Any, token: str, number: int) -> str:
     """Returns the wire text of a key of a dict graph. It is marked with the graph's token, so that
-    graphs do not share names. A key that is too long or of a type that keys cannot have is replaced
-    by its type and number."""
+    graphs do not share names. A key that `to_wire` refuses is replaced by the name of its type
+    and `number`, its position in the graph."""
     try:
         if type(key) is str:
             return to_wire(f"{key}-{token}")

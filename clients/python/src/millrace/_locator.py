@@ -10,13 +10,13 @@ from typing import Any
 from millrace._connection import Connection
 from millrace._pb.millrace.v1 import task_calls_pb2, worker_calls_pb2, worker_pb2
 
-# One request may name so many tasks.
+#: Most tasks of one LocateObjects request; the scheduler refuses more.
 _MOST_LOCATED = 100_000
 
 
 class Locator:
     """Asks the scheduler for workers and for the locations of results, and remembers the data
-    addresses that it has answered."""
+    addresses in its answers."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -32,14 +32,15 @@ class Locator:
         self._connection.check_open()
 
     def lease_replaced(self) -> None:
-        """Forgets everything: the numbers of workers may be those of another scheduler process."""
+        """Forgets all workers and addresses, because the client has a new lease. It may be from
+        another scheduler process, which gives the same ids to other workers."""
         with self._lock:
             self._workers, self._addresses = {}, {}
 
     def workers(self, fresh: bool = True, timeout: float | None = None) -> list[worker_pb2.Worker]:
-        """Returns the active workers, without the lists that grow with the number of a worker's
-        peers and deaths. Without `fresh`, an answer that is less than one second old may be
-        returned. `timeout`: as for `Connection.call`."""
+        """Returns the active workers, without their routes, deaths and GPU links. Without
+        `fresh`, an answer that is less than one second old may be returned. `timeout`: as for
+        `Connection.call`."""
         with self._lock:
             if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
                 return list(self._workers.values())
@@ -56,8 +57,8 @@ class Locator:
         *,
         timeout: float | None = None,
     ) -> list[worker_pb2.Worker]:
-        """Lists the workers in these states. An empty list of states stands for all but the lost
-        ones."""
+        """Returns the workers in these states, with the fields of `view`. An empty list of states
+        means all but LOST. `timeout`: as for `Connection.call`, for each page."""
         found: list[worker_pb2.Worker] = []
         token = ""
         while True:
