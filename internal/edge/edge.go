@@ -40,20 +40,21 @@ func InvalidField(field, message string) error {
 }
 
 const (
-	// trailerBytes bounds the size of a status in the trailers of a call. Clients refuse longer
-	// trailers, and then the error is lost.
+	// trailerBytes bounds the size of a status in the trailers of a call, in bytes. Some clients
+	// refuse longer trailers, and then the error is lost.
 	trailerBytes = 8 << 10
-	// messageBytes bounds the message of a status, and metadataSum all metadata of its ErrorInfo
-	// together.
+	// messageBytes bounds the message of a status, and metadataSum the names and values of the
+	// metadata of its ErrorInfo together. Both are in bytes.
 	messageBytes = 4 << 10
 	metadataSum  = 2 << 10
 )
 
-// MetadataBytes bounds one metadata value of an ErrorInfo.
+// MetadataBytes bounds one metadata value of an ErrorInfo, in bytes.
 const MetadataBytes = 1 << 10
 
 // Fit returns the status of an error, with its texts cut so that its trailers can be sent; nil
-// stays nil. A status without an ErrorInfo gets one with the general reason of its code.
+// stays nil. A status without an ErrorInfo gets one with the general reason of its code, if there
+// is one. Details that are too large are left out.
 func Fit(err error) error {
 	if err == nil {
 		return nil
@@ -90,7 +91,8 @@ func Fit(err error) error {
 	}
 }
 
-// statusOf returns the status of an error. An error that has none is a fault of ours.
+// statusOf returns the status of an error. An error without a status is CANCELLED or
+// DEADLINE_EXCEEDED if it comes from a context, and otherwise INTERNAL: our code did not give one.
 func statusOf(err error) *status.Status {
 	if s, ok := status.FromError(err); ok {
 		return s
@@ -101,9 +103,8 @@ func statusOf(err error) *status.Status {
 	return status.New(codes.Internal, err.Error())
 }
 
-// generalReason returns the reason for a status that has none; empty: it gets none. Our own code
-// gives reasons where it knows more; the others are of the gRPC library or of a context that has
-// ended.
+// generalReason returns the reason for a status that has none; empty: it gets none. Such a status
+// comes from the gRPC library, from a context that has ended, or from an error without a status.
 func generalReason(code codes.Code) string {
 	switch code {
 	case codes.InvalidArgument:
@@ -118,7 +119,7 @@ func generalReason(code codes.Code) string {
 		return "DEADLINE_EXCEEDED"
 	case codes.Canceled:
 		return "CANCELLED"
-	case codes.Unavailable: // of the library: the connection ends, and the client knows it
+	case codes.Unavailable: // from the library: the connection ends, and the client sees that
 		return ""
 	default:
 		return "INTERNAL"
@@ -137,8 +138,8 @@ func KnownMethod(services map[string]grpc.ServiceInfo, method string) error {
 		map[string]string{"object": method}))
 }
 
-// shortInfo cuts long metadata values, and drops names from the end of their sorted order if they
-// are too many.
+// shortInfo cuts a long reason and long metadata values. If the metadata is still longer than
+// metadataSum, it drops entries, from the last name in sorted order on.
 func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
 	short := &errdetails.ErrorInfo{Reason: text.Cut(info.GetReason(), MetadataBytes/8), Domain: info.GetDomain(), Metadata: map[string]string{}}
 	room := metadataSum
@@ -152,7 +153,8 @@ func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
 	return short
 }
 
-// percentLength returns the length of a text as a header.
+// percentLength returns the length in bytes of a text in the header grpc-message, where other bytes
+// than printable ASCII, and the percent sign, are written as three characters.
 func percentLength(s string) int {
 	n := 0
 	for i := range len(s) {
@@ -164,7 +166,7 @@ func percentLength(s string) int {
 	return n
 }
 
-// UnaryStatus and StreamStatus are interceptors that make the statuses of calls fit.
+// UnaryStatus and StreamStatus are interceptors that apply Fit to the errors of calls.
 func UnaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	response, err := handler(ctx, request)
 	return response, Fit(err)
@@ -227,14 +229,14 @@ func Violation(err error) (field, words string) {
 	return protovalidate.FieldPathString(first.Proto.GetField()), inWords(first)
 }
 
-// patterns maps each pattern of a text in the protos to a description of its violation, with the
-// remedy.
+// patterns maps regular expressions of rules in the protos to a text that says what is wrong with a
+// value that does not match, and what to do. Other rules keep the validator's text.
 var patterns = map[string]string{
 	"^[a-zA-Z0-9._-]*$":      "it has characters other than letters, digits, '.', '_' and '-': leave those out",
 	"^[^\\x00-\\x1f\\x7f]*$": "it has control characters: leave those out",
 }
 
-// inWords describes the fault of a field.
+// inWords says in plain words which rule a field breaks.
 func inWords(v *protovalidate.Violation) string {
 	if v.Proto.GetRuleId() == "string.pattern" && v.RuleValue.IsValid() {
 		if words, ok := patterns[v.RuleValue.String()]; ok {

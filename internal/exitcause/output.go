@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lateBytes limits the amount that is read after the deadline. A pipe holds less, but a process
-// that inherited it may continue to write.
+// lateBytes limits how many bytes are read after the deadline. A pipe usually holds less, but
+// another process that inherited the write end may continue to write.
 const lateBytes = 1 << 20
 
-// Output is the read end of a pipe to which a process writes. Its read deadline is set when the
-// process is seen to end. After the deadline, Read still returns the data in the pipe, but does not
-// wait for more. So the last output is not lost, even if it is read late.
+// Output is the read end of a pipe to which a process writes. The caller sets its read deadline
+// after the process has ended. After the deadline, Read still returns the data in the pipe, but
+// does not wait for more. So the last output is not lost, even if it is read late.
 type Output struct {
 	*os.File
 	late int
@@ -29,7 +29,7 @@ func (o *Output) Read(p []byte) (n int, err error) {
 		return 0, err
 	}
 	if failed := pipe.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), p) }); failed != nil || n <= 0 {
-		return 0, err // it is empty, or closed
+		return 0, err // the pipe is empty, or all its writers have closed it
 	}
 	o.late += n
 	return n, nil

@@ -31,8 +31,9 @@ func Listen(text string) error {
 	return nil
 }
 
-// Dial checks the address of a scheduler, and returns it without "tcp://" and similar schemes. An
-// address with the scheme of another gRPC resolver, such as unix:, is returned unchanged.
+// Dial checks the address of a scheduler, and returns it without spaces around it and without the
+// schemes millrace://, grpc:// and tcp://. An address for another gRPC resolver, which begins with
+// unix: or contains ":///", such as dns:///host:port, keeps its scheme; its host is not checked.
 func Dial(text string) (string, error) {
 	const want = "give host:port, as `millrace up` prints it"
 	rest := strings.TrimSpace(text)
@@ -66,7 +67,7 @@ func Dial(text string) (string, error) {
 func Advertise(text string) (host, port string, err error) {
 	const want = "give the host, or host:port, at which other machines reach this one"
 	host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), ""
-	// An IPv6 address alone has colons, too.
+	// A colon does not prove that there is a port: an IPv6 address without one has colons, too.
 	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(text, ":") {
 		if host, port, err = net.SplitHostPort(text); err != nil {
 			return "", "", fmt.Errorf("%q is not an address: %s", text, want)
@@ -85,6 +86,7 @@ func Advertise(text string) (host, port string, err error) {
 	return host, port, nil
 }
 
+// reachable checks a host and a port to which a client can connect. Port 0 is a fault.
 func reachable(host, port string) error {
 	if !validHost(host) {
 		return fmt.Errorf("%q is neither the name of a host nor an IP address", host)
@@ -95,8 +97,9 @@ func reachable(host, port string) error {
 	return nil
 }
 
-// validHost reports whether a text may be the name of a host. Underscores and letters beyond ASCII
-// do not occur in the DNS, but they do in /etc/hosts and in names of containers.
+// validHost reports whether a text may be an IP address or the name of a host. The DNS allows no
+// underscores and no letters beyond ASCII in names of hosts, but /etc/hosts and names of containers
+// have them.
 func validHost(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true

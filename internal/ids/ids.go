@@ -1,7 +1,7 @@
 // Package ids is an Interface: the identifiers that scheduler, worker and clients exchange. Each is
 // a type of its own, so that the compiler rejects a task where a worker is expected. The package
-// holds no logic beyond printing. The component that gives out an id (named at each type) also
-// ensures the promised rules about reuse.
+// has no code except for printing. The process that makes an id, which the comment of each type
+// names, also ensures what that comment says about reuse.
 package ids
 
 import (
@@ -16,28 +16,30 @@ type TaskID uint64
 // GraphID names one graph, with the same rules as TaskID. 0 is no graph.
 type GraphID uint64
 
-// WorkerID is the number that the scheduler gives to one worker incarnation: the same process gets
-// a new number if it was declared lost and registers again. Numbers are never reused during the
-// scheduler's life. 0 is no worker.
+// WorkerID is the number that the scheduler gives to a worker incarnation when it registers. The
+// incarnation keeps the number when it reconnects, and gets another one if it was declared lost
+// before. Numbers are never reused during the scheduler's life. 0 is no worker.
 type WorkerID uint32
 
 // ClientID names one client session, with the same rules as TaskID. 0 is no client.
 type ClientID uint64
 
-// OpID is an operation's index in the scheduler's table of interned operations. Other processes
-// know it only by the definition that the scheduler sends them.
+// OpID is the index of an op in the scheduler's table of ops. The scheduler reuses the index of an
+// op that has no tasks. A worker knows what an OpID means from an OpDefinition of its session.
 type OpID uint32
 
-// Attempt counts the assignments of one task: 1 for the first, and more for each further one, on
-// any worker. Results and messages carry it as their generation. 0 is never assigned.
+// Attempt counts the assignments of one task to any worker: the first is 1, and each further one
+// adds 1. The generation of an object is the attempt that made it; data that a client wrote has 1.
+// 0: the task was not assigned.
 type Attempt uint32
 
-// Incarnation is the random name (UUIDv7 text) of one life of a worker process. The worker chooses
-// it at its start. Empty means unknown.
+// Incarnation is the name of one life of a worker process: the text of a random UUID, version 7.
+// The supervisor makes it for a process that it starts. A worker without a supervisor makes its
+// own. Empty means unknown.
 type Incarnation string
 
-// FunctionHash is the SHA-256 of a serialized function. It is the key under which the function is
-// sent, once per worker. The zero value means no function.
+// FunctionHash is the SHA-256 of a serialized function. Messages name the function by it. The zero
+// value means no function.
 type FunctionHash [32]byte
 
 // String returns t and the number, as in t42.

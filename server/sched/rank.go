@@ -6,36 +6,46 @@ import (
 	"strings"
 )
 
-// rankScratch is reused between submissions. Its slices are indexed by the position in the
-// submission unless stated otherwise.
+// rankScratch is the memory of rank, reused between submissions. A position is the index of a task
+// in the submission.
 type rankScratch struct {
-	// position is indexed by id minus the submission's first id.
+	// position has the position of each new task, indexed by its id minus the first new id.
 	position []uint32
-	depth    []float32
-	colour   []uint8
-	stack    []uint32
+	// depth and colour are indexed by position.
+	depth  []float32
+	colour []uint8
+	// stack has positions, some with the bit post.
+	stack []uint32
+	// children has the positions of one task's inputs that are not visited yet.
 	children []uint32
+	// topology has positions, each after those of the task's inputs.
 	topology []uint32
-	sinks    []uint32
+	// sinks has the positions of tasks that no task of the submission needs.
+	sinks []uint32
 	// ranked lists positions by rank, lowest first.
 	ranked []uint32
 }
 
+// Colours of a depth-first walk: white before a task is visited, grey while its inputs are, black
+// after that. descend uses no grey: there black means visited.
 const (
 	white = iota
 	grey
 	black
 	// consumed is a bit of a colour. It marks tasks that another task of the submission needs.
 	consumed = 1 << 7
-	// post is a bit of a stack entry: the inputs of this task have been visited.
+	// post is a bit of a stack entry: the inputs of this task are above it on the stack. When the
+	// entry is on top again, they have been visited.
 	post = 1 << 31
 )
 
-// rank sets the ranks of the new tasks, and finds cycles. The depth of a task is the longest path
-// to it, in expected run time. Ranks follow a depth-first walk from the sinks, deepest sink first,
-// and from each task into its deepest input first. So the critical path gets the lowest ranks, the
-// inputs of a task are made right before it and can be released right after it, and siblings have
-// neighbouring ranks.
+// rank sets the ranks of the new tasks, and finds cycles. The top 16 bits of a rank are the
+// priority, and the others order the tasks: as they were submitted, if none needs another one of
+// the submission, and otherwise by a depth-first walk. The depth of a task is the expected run time
+// of the longest path that ends with it. The walk begins at the sinks, deepest first, goes from a
+// task into its deepest input first, and ranks a task after its inputs. So the critical path gets
+// the lowest ranks, and the inputs of a task are made shortly before it and can be released soon
+// after.
 func (s *submission) rank() *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -126,7 +136,7 @@ func (s *submission) measure(i uint32) {
 	o.depth[i] = depth + float32(m.ops[t.op].estimate())
 }
 
-// visit appends a task to the topological order, after its inputs.
+// visit appends a task to the topological order, after its inputs. It fails if it finds a cycle.
 func (s *submission) visit(root uint32) *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -170,7 +180,8 @@ func (s *submission) visit(root uint32) *Error {
 	return nil
 }
 
-// cycle makes the error for a cycle: the tasks on the stack from a grey task back to itself.
+// cycle returns the error for a cycle. Its tasks are those on the stack with the bit post, from the
+// task that was found grey to the top; each needs the next, and the last needs the first.
 func (s *submission) cycle(from uint32) *Error {
 	m := s.m
 	var keys []string
@@ -198,7 +209,8 @@ func (s *submission) cycle(from uint32) *Error {
 		Message: fmt.Sprintf("%d tasks need each other in a circle: %s needs %s again; break the circle", len(keys), strings.Join(shown, " needs "), keys[0])}
 }
 
-// descend appends a sink and the tasks that it needs to the ranking.
+// descend appends the tasks that a sink needs, and then the sink, to ranked. It leaves out those
+// that are there already.
 func (s *submission) descend(root uint32) {
 	m := s.m
 	sc := &m.scratch.submit

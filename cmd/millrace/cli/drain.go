@@ -67,9 +67,11 @@ func (a *app) within() *durationpb.Duration {
 	return nil
 }
 
+// order sends one request that drains workers, and returns the workers of the answer.
 type order func(context.Context, millracev1.SchedulerServiceClient, []*millracev1.WorkerRef) ([]*millracev1.Worker, error)
 
-// operate completes a command that orders something of workers.
+// operate completes a command that gives an order to workers. A restart of several workers gives
+// the order to one worker at a time, and always waits; the other commands give one order to all.
 func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 	cmd.Args = atLeast(1)
 	rolling := strings.HasPrefix(cmd.Use, "restart")
@@ -112,8 +114,8 @@ func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 	return cmd
 }
 
-// refusedFirst moves a worker that the scheduler will refuse to restart to the front. Then the
-// command restarts none of the others before it fails.
+// refusedFirst moves the first worker that is not listed, or that has no supervisor, to the front.
+// The scheduler refuses to restart such a worker, so the command fails before it restarts another.
 func refusedFirst(ctx context.Context, c *millrace.Client, refs []*millracev1.WorkerRef) ([]*millracev1.WorkerRef, error) {
 	listed, err := c.Workers(ctx)
 	if err != nil {
@@ -130,8 +132,8 @@ func refusedFirst(ctx context.Context, c *millrace.Client, refs []*millracev1.Wo
 	return refs, nil
 }
 
-// drainedWorkers waits for the end of drains, and returns the newest processes of the workers.
-// Those that have ended are known for a while.
+// drainedWorkers waits for the end of drains. Then it returns the newest process of each worker, by
+// name. The scheduler still knows a process for a while after its end.
 func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient, workers []*millracev1.Worker) ([]*millracev1.Worker, error) {
 	if err := c.WaitDrained(ctx, workers...); err != nil {
 		return nil, err
@@ -147,7 +149,7 @@ func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.Schedu
 	return after, nil
 }
 
-// drainTable shows how far the drains of workers are.
+// drainTable shows the progress of each worker's drain, and the results that cannot be copied.
 func drainTable(w io.Writer, workers []*millracev1.Worker) {
 	row(w, "ID", "NAME", "STATE", "DRAIN", "TASKS", "COPIED", "REMAINING", "STAYING")
 	for _, x := range workers {
@@ -176,6 +178,7 @@ func drainPurpose(x *millracev1.Worker) string {
 	return text
 }
 
+// results returns a number of results with their size; a dash if there are none.
 func results(n, bytes uint64) string {
 	if n == 0 {
 		return "-"

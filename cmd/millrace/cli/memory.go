@@ -132,9 +132,9 @@ func (a *app) printMemory(all []workerMemory) error {
 	return err
 }
 
-// explainMemory asks the worker of a task whether the task waits for memory there. It returns a
-// text to add to the scheduler's explanation; empty if the task does not wait, or if the worker
-// does not answer.
+// explainMemory asks the worker of a task whether the task waits for memory or for inputs that are
+// read back. It returns a text to add to the scheduler's explanation; empty if the task waits for
+// neither, or if the worker does not answer.
 func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Task) string {
 	if s := task.GetState(); s != millracev1.TaskState_TASK_STATE_ASSIGNED && s != millracev1.TaskState_TASK_STATE_RUNNING {
 		return ""
@@ -154,7 +154,9 @@ func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Tas
 	return ""
 }
 
-// memoryWait describes the memory that a task waits for.
+// memoryWait describes the memory, or the inputs from lower tiers, that a task waits for; empty if
+// it waits for neither. Reservations that wait come first in m, in the order in which they are
+// served, so the index of one is the number of those that are served before it.
 func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 	for before, r := range m.GetReservations() {
 		if r.GetOwner().GetTaskId() != task {
@@ -252,8 +254,8 @@ func memoryTable(w io.Writer, x workerMemory) {
 	}
 }
 
-// memoryFetches prints how the last objects arrived from other workers, in the order of their
-// arrival.
+// memoryFetches prints the last fetches of a worker from others. Each time counts from the order of
+// the fetch.
 func memoryFetches(w io.Writer, x workerMemory) {
 	if len(x.memory.GetFetches()) > 0 {
 		row(w, "")
@@ -293,8 +295,8 @@ func ownerName(o *millracev1.MemoryOwner) string {
 	return "unknown"
 }
 
-// usesInOrder returns the sorted ranks of the next use of all listed objects. Only the order of
-// ranks has a meaning.
+// usesInOrder returns the ranks of the tasks that use the listed objects next, lowest first and
+// without repetition. Only the order of ranks has a meaning, so users see positions in this list.
 func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
 	var ranks []uint64
 	for _, h := range slices.Concat(m.GetLargest(), m.GetPinned()) {

@@ -13,7 +13,7 @@ import (
 // that move the cursor, change the clipboard or turn the direction of writing are shown as escapes.
 func plain(text string) string { return escaped(text, "") }
 
-// plainLines is plain for texts of several lines.
+// plainLines is plain for texts of several lines: it keeps newlines and tabs.
 func plainLines(text string) string { return escaped(text, "\n\t") }
 
 func escaped(text, except string) string {
@@ -40,15 +40,16 @@ func escaped(text, except string) string {
 	return b.String()
 }
 
-// hidden reports whether a character is a command to the terminal instead of a visible character.
-// The joiners of emoji and of some scripts are no commands.
+// hidden reports whether a character is invisible and may change what a terminal shows: a control
+// or format character, or a separator of lines. The two joiners are excepted, because emoji and
+// some scripts need them.
 func hidden(r rune) bool {
 	const nonJoiner, joiner = '\u200c', '\u200d'
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) && r != nonJoiner && r != joiner
 }
 
-// inCommands replaces the names of API methods in the scheduler's errors by commands of this
-// program.
+// inCommands replaces advice for users of the API in the scheduler's errors, such as "see
+// ListTasks", by advice for users of this program.
 var inCommands = strings.NewReplacer(
 	"see ListWorkers, with states for those that are lost", "see `millrace get workers`, with --state LOST for those that are lost",
 	"set wait, or see ExplainTask for why it is not done", "give --wait, or see `millrace explain` for why it is not done",
@@ -60,13 +61,13 @@ var inCommands = strings.NewReplacer(
 	"see ExplainTask", "see `millrace explain`",
 )
 
-// errorText formats an error for the terminal.
+// errorText formats an error for the terminal, without gRPC's prefix.
 func errorText(err error) string {
 	return plainLines(inCommands.Replace(rpcPrefix.ReplaceAllString(err.Error(), "")))
 }
 
-// pastable returns an address that other machines can use: for a process that listens on all
-// addresses, that is the name of this machine.
+// pastable returns an address to which clients can connect. It replaces an empty or unspecified
+// host by the name of this machine, or by 127.0.0.1 if that name cannot be resolved.
 func pastable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || !unspecified(host) {
