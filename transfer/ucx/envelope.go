@@ -47,14 +47,17 @@ func (k contentKind) String() string {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal puts an address or key of UCX into an envelope.
+// seal puts an address or key of UCX into an envelope of this process.
 func seal(kind contentKind, v version, content []byte) []byte {
+	return sealBy(thisProcess(), kind, v, content)
+}
+
+func sealBy(own process, kind contentKind, v version, content []byte) []byte {
 	b := append(make([]byte, 0, envelopeBytes+len(content)), envelopeMagic...)
 	b = append(b, byte(kind))
 	for _, n := range []uint{v.major, v.minor, v.release} {
 		b = binary.LittleEndian.AppendUint16(b, uint16(n))
 	}
-	own := thisProcess()
 	b = binary.LittleEndian.AppendUint32(b, own.pid)
 	b = binary.LittleEndian.AppendUint64(b, own.namespace)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(content)))

@@ -74,7 +74,7 @@ func FuzzEnvelope(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if len(content) == 0 || !bytes.Equal(seal(kind, theirs, content), b) {
+			if len(content) == 0 || !bytes.Equal(sealBy(sender(b), kind, theirs, content), b) {
 				t.Errorf("%d bytes of %d were taken for %s of %s", len(content), len(b), kind, theirs)
 			}
 		}
