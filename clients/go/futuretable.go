@@ -337,8 +337,8 @@ type taskUpdate struct {
 func (u *taskUpdate) apply(f *Future) {
 	if end := f.end.Load(); end != nil && f.joinedFailure {
 		// The states between may be missing: the error of another attempt is one of a later run.
-		before, ok := end.err.(*TaskError)
-		f.joinedFailure = ok && before.Attempt == u.failure.GetAttempt()
+		var before *TaskError
+		f.joinedFailure = errors.As(end.err, &before) && before.Attempt == u.failure.GetAttempt()
 	}
 	if (u.state == Failed || u.state == Cancelled) && f.end.Load() != nil {
 		f.end.Store(nil) // so that nobody sees the new state with the old end
