@@ -116,7 +116,7 @@ func (c Config) openHost(identity memory.Identity, m *opened) error {
 	if err != nil {
 		return err
 	}
-	m.device = host.New(slab)
+	m.device = host.New(slab, nil)
 	m.then(m.device.Close)
 	return nil
 }

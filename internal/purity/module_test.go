@@ -19,7 +19,7 @@ const modulePath = "github.com/millrace/millrace"
 var machines = []string{"server/sched", "worker/lifecycle", "transfer/flow", "memory/alloc", "memory/ledger"}
 
 // cgoAllowed are the only packages that may import "C".
-var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "worker/device/cuda", "worker/ops/cuda"}
+var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "internal/sharedlib", "worker/ops/simd"}
 
 // goPackage is one directory of Go files, with the parts that the rules examine.
 type goPackage struct {

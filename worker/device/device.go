@@ -51,6 +51,9 @@ type Call struct {
 	// Scratch provides working memory for the call. If it is nil, the working memory comes from the
 	// Go heap, up to a few GiB.
 	Scratch Scratch
+	// Cores returns the number of processors that the call may use at this moment, its own
+	// goroutine's included. The number changes while other calls begin and end. Nil means one.
+	Cores func() int
 }
 
 // Scratch provides the memory that a call needs in addition to its result while it runs. This

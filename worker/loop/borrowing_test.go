@@ -52,7 +52,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := host.New(slab)
+	d := host.New(slab, nil)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)

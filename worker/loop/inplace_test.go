@@ -240,7 +240,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	path := &shelf{slab: newSlab()}
 	t.Cleanup(func() { _ = path.slab.Close() })
 	copy(path.slab.Bytes(memory.HeaderBytes, 4<<20), bytes.Repeat([]byte{7}, 4<<20))
-	d := &readingDevice{Device: host.New(newSlab()), shelf: path}
+	d := &readingDevice{Device: host.New(newSlab(), nil), shelf: path}
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/cmplx"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -35,7 +37,8 @@ type goldenCase struct {
 	Op    string
 	Args  []json.RawMessage
 	Named map[string]json.RawMessage
-	Want  *int // index of the expected tensor; nil: NumPy raised an error
+	// Wants are the indices of the expected tensors; nil: NumPy raised an error.
+	Wants []int
 	Exact bool
 }
 
@@ -64,8 +67,20 @@ func leafOf(t *testing.T, pool []goldenTensor, raw json.RawMessage) any {
 	return v
 }
 
+// TestResultsAreNumPys repeats the calls of each file of testdata/golden.
 func TestResultsAreNumPys(t *testing.T) {
-	source, err := os.ReadFile("testdata/golden.json")
+	files, err := filepath.Glob("testdata/golden/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) { checkGolden(t, file) })
+	}
+}
+
+func checkGolden(t *testing.T, file string) {
+	t.Helper()
+	source, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,13 +111,24 @@ func TestResultsAreNumPys(t *testing.T) {
 		label += fmt.Sprint(options)
 		got, err := run(t, c.Op, options, args...)
 		switch {
-		case c.Want == nil && err == nil:
-			t.Errorf("%s: NumPy raises an error, we answer %v", label, show(t, got))
-		case c.Want != nil && err != nil:
+		case c.Wants == nil && err == nil:
+			t.Errorf("%s: NumPy raises an error, we answer %v", label, got)
+		case c.Wants != nil && err != nil:
 			t.Errorf("%s: %v", label, err)
-		case c.Want != nil:
-			if message := differs(t, got.(*Tensor), golden.Tensors[*c.Want].tensor(t), c.Exact); message != "" {
-				t.Errorf("%s: %s\n got %s\nwant %s", label, message, show(t, got), show(t, golden.Tensors[*c.Want].tensor(t)))
+		case c.Wants != nil:
+			outs, several := got.([]any)
+			if !several {
+				outs = []any{got}
+			}
+			if len(outs) != len(c.Wants) {
+				t.Errorf("%s: %d results, want %d", label, len(outs), len(c.Wants))
+				continue
+			}
+			for k, out := range outs {
+				want := golden.Tensors[c.Wants[k]].tensor(t)
+				if message := differs(t, out.(*Tensor), want, c.Exact); message != "" {
+					t.Errorf("%s: result %d: %s\n got %s\nwant %s", label, k, message, show(t, out), show(t, want))
+				}
 			}
 		}
 	}

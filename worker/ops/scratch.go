@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/lapack"
 )
 
 // ErrNoScratch is matched by the error of an operation that needs more working memory than it can
@@ -28,6 +30,19 @@ type Env struct {
 	// Scratch provides working memory of more than smallScratchBytes. If it is nil, the memory
 	// comes from the Go heap, up to heapScratchBytes per request.
 	Scratch Scratch
+	// Cores returns the number of processors that the call may use at this moment, its own
+	// goroutine's included. The number changes while other calls begin and end. Nil means one.
+	Cores func() int
+	// Linalg is the library for linear algebra. Nil: pure Go, which is many times slower.
+	Linalg *lapack.Library
+}
+
+// cores returns the number of processors that the call may use now, at least one.
+func (e Env) cores() int {
+	if e.Cores == nil {
+		return 1
+	}
+	return max(e.Cores(), 1)
 }
 
 type envKey struct{}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/millrace/millrace/internal/sharedlib"
 	gpu "github.com/millrace/millrace/memory/cuda"
-
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -62,7 +62,7 @@ func (d *Device) openBLAS() (*blas, error) {
 	err = d.enter(func() error {
 		var pinner runtime.Pinner
 		defer pinner.Unpin()
-		if err := b.call("cublasCreate_v2", addressOf(&pinner, &b.handle)); err != nil {
+		if err := b.call("cublasCreate_v2", sharedlib.AddressOf(&pinner, &b.handle)); err != nil {
 			return err
 		}
 		if err := b.call("cublasSetStream_v2", b.handle, d.stream.Handle()); err != nil {
@@ -150,12 +150,12 @@ func (b *blas) multiply(p product) error {
 		if p.tf32 {
 			compute = blasCompute32FTF32
 		}
-		alpha, beta = addressOf(&pinner, &f32[0]), addressOf(&pinner, &f32[1])
+		alpha, beta = sharedlib.AddressOf(&pinner, &f32[0]), sharedlib.AddressOf(&pinner, &f32[1])
 	} else {
 		if p.dtype == ops.Complex128 {
 			kind = blasC64F
 		}
-		alpha, beta = addressOf(&pinner, &f64[0]), addressOf(&pinner, &f64[1])
+		alpha, beta = sharedlib.AddressOf(&pinner, &f64[0]), sharedlib.AddressOf(&pinner, &f64[1])
 	}
 	u := func(n int64) uint64 { return uint64(n) }
 	// cuBLAS expects column-major matrices and sees the transpose of each of ours. The product of

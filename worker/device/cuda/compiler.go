@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"unsafe"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 // compiler is NVRTC: it compiles CUDA C++ to a CUBIN or PTX for one architecture.
@@ -32,14 +34,14 @@ func openCompiler(f *finder) (*compiler, error) {
 		return nil, err
 	}
 	for _, file := range beside {
-		if _, err := openLibrary(file); err != nil {
+		if _, err := sharedlib.Open(file); err != nil {
 			return nil, err
 		}
 	}
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	var major, minor int32
-	if err := lib.mustCall("nvrtcVersion", addressOf(&pinner, &major), addressOf(&pinner, &minor)); err != nil {
+	if err := lib.mustCall("nvrtcVersion", sharedlib.AddressOf(&pinner, &major), sharedlib.AddressOf(&pinner, &minor)); err != nil {
 		return nil, fmt.Errorf("%s: %w", lib.file, err)
 	}
 	return &compiler{lib: lib, version: fmt.Sprintf("%d.%d", major, minor)}, nil
@@ -56,15 +58,15 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 	defer pinner.Unpin()
 	var program uint64
 	call := c.lib.mustCall
-	if err := call("nvrtcCreateProgram", addressOf(&pinner, &program), cString(&pinner, source), cString(&pinner, name), 0, 0, 0); err != nil {
+	if err := call("nvrtcCreateProgram", sharedlib.AddressOf(&pinner, &program), sharedlib.CString(&pinner, source), sharedlib.CString(&pinner, name), 0, 0, 0); err != nil {
 		return nil, err
 	}
-	defer func() { _ = call("nvrtcDestroyProgram", addressOf(&pinner, &program)) }()
-	options := []uint64{cString(&pinner, "--gpu-architecture="+arch)}
+	defer func() { _ = call("nvrtcDestroyProgram", sharedlib.AddressOf(&pinner, &program)) }()
+	options := []uint64{sharedlib.CString(&pinner, "--gpu-architecture="+arch)}
 	for _, f := range flags {
-		options = append(options, cString(&pinner, f))
+		options = append(options, sharedlib.CString(&pinner, f))
 	}
-	if err := call("nvrtcCompileProgram", program, uint64(len(options)), addressOf(&pinner, &options[0])); err != nil {
+	if err := call("nvrtcCompileProgram", program, uint64(len(options)), sharedlib.AddressOf(&pinner, &options[0])); err != nil {
 		log, logErr := c.take(&pinner, program, "nvrtcGetProgramLog")
 		if logErr != nil {
 			return nil, err
@@ -81,7 +83,7 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 // with the same name and the ending Size.
 func (c *compiler) take(pinner *runtime.Pinner, program uint64, function string) ([]byte, error) {
 	var size uint64
-	if err := c.lib.mustCall(function+"Size", program, addressOf(pinner, &size)); err != nil {
+	if err := c.lib.mustCall(function+"Size", program, sharedlib.AddressOf(pinner, &size)); err != nil {
 		return nil, err
 	}
 	if size == 0 {

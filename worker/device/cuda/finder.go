@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 // finder searches for NVIDIA's libraries: in the places that the options name, in the packages of a
@@ -25,17 +27,16 @@ type finder struct {
 func (f *finder) open(name, symbol string, versions ...string) (*library, error) {
 	var refused []string
 	for _, path := range f.candidates(name, versions) {
-		handle, err := openLibrary(path)
+		lib, err := sharedlib.Open(path)
 		if err != nil {
 			refused = append(refused, err.Error())
 			continue
 		}
-		at := findSymbol(handle, symbol)
-		if at == 0 {
+		if lib.Symbol(symbol) == 0 {
 			refused = append(refused, fmt.Sprintf("%s has no %s", path, symbol))
 			continue
 		}
-		return &library{file: fileOf(at), handle: handle, symbols: map[string]uint64{}}, nil
+		return &library{lib, lib.FileOf(symbol)}, nil
 	}
 	return nil, fmt.Errorf("lib%s.so %w: install the wheels of CUDA into the Python that runs tasks, or the toolkit, or add its folder to LD_LIBRARY_PATH; tried %s",
 		name, errNoLibrary, strings.Join(refused, "; "))

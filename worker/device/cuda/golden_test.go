@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,32 +41,42 @@ type goldenCase struct {
 	Op    string
 	Args  []json.RawMessage
 	Named map[string]json.RawMessage
-	Want  *int // index of the expected tensor; nil: NumPy raised an error
+	// Wants are the indices of the expected tensors; nil: NumPy raised an error.
+	Wants []int
 	Exact bool
 }
 
 type goldenFile struct {
+	name    string
 	Tensors []goldenTensor
 	Cases   []goldenCase
 }
 
-// golden reads the golden file of worker/ops. On a GPU machine the file is elsewhere:
-// MILLRACE_GOLDEN names it.
-func golden(tb testing.TB) goldenFile {
+// golden reads the golden files of worker/ops. On a GPU machine they are elsewhere: MILLRACE_GOLDEN
+// names their folder.
+func golden(tb testing.TB) []*goldenFile {
 	tb.Helper()
-	name := os.Getenv("MILLRACE_GOLDEN")
-	if name == "" {
-		name = "../../ops/testdata/golden.json"
+	folder := os.Getenv("MILLRACE_GOLDEN")
+	if folder == "" {
+		folder = "../../ops/testdata/golden"
 	}
-	source, err := os.ReadFile(name)
-	if err != nil {
-		tb.Fatal(err)
+	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil || len(names) == 0 {
+		tb.Fatalf("no golden files in %s: %v", folder, err)
 	}
-	var g goldenFile
-	if err := json.Unmarshal(source, &g); err != nil {
-		tb.Fatal(err)
+	var files []*goldenFile
+	for _, name := range names {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		g := &goldenFile{name: filepath.Base(name)}
+		if err := json.Unmarshal(source, g); err != nil {
+			tb.Fatalf("%s: %v", name, err)
+		}
+		files = append(files, g)
 	}
-	return g
+	return files
 }
 
 func leafOf(tb testing.TB, g *goldenFile, raw json.RawMessage) any {
@@ -120,24 +132,25 @@ func goldenTolerance(c *goldenCase, d ops.DType) float64 {
 func TestGPUResultsAreNumPys(t *testing.T) {
 	onGPU(t)
 	b := open(t, 4<<30, Options{})
-	g := golden(t)
-	var next, failed atomic.Int64
-	var wait sync.WaitGroup
-	for range min(16, runtime.GOMAXPROCS(0)) {
-		wait.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(g.Cases) {
-					return
+	for _, g := range golden(t) {
+		var next, failed atomic.Int64
+		var wait sync.WaitGroup
+		for range min(16, runtime.GOMAXPROCS(0)) {
+			wait.Go(func() {
+				for {
+					i := int(next.Add(1)) - 1
+					if i >= len(g.Cases) {
+						return
+					}
+					if message := b.checkGolden(t, g, i); message != "" && failed.Add(1) < 60 {
+						t.Errorf("%s: case %d: %s %s %v: %s", g.name, i, g.Cases[i].Op, g.Cases[i].Args, g.Cases[i].Named, message)
+					}
 				}
-				if message := b.checkGolden(t, &g, i); message != "" && failed.Add(1) < 60 {
-					t.Errorf("case %d: %s %s %v: %s", i, g.Cases[i].Op, g.Cases[i].Args, g.Cases[i].Named, message)
-				}
-			}
-		})
+			})
+		}
+		wait.Wait()
+		tell(t, "golden cases that fail", float64(failed.Load()), fmt.Sprintf("of_%d in %s", len(g.Cases), g.name))
 	}
-	wait.Wait()
-	tell(t, "golden cases that fail", float64(failed.Load()), fmt.Sprintf("of_%d", len(g.Cases)))
 }
 
 func (b *bench) checkGolden(tb testing.TB, g *goldenFile, i int) string {
@@ -153,19 +166,32 @@ func (b *bench) checkGolden(tb testing.TB, g *goldenFile, i int) string {
 	}
 	got, err := b.call(tb.Context(), c.Op, args)
 	switch {
-	case c.Want == nil && err == nil:
+	case c.Wants == nil && err == nil:
 		return "NumPy raises an error"
-	case c.Want != nil && err != nil:
+	case c.Wants != nil && err != nil:
 		return err.Error()
-	case c.Want == nil:
+	case c.Wants == nil:
 		return ""
 	}
-	want := g.Tensors[*c.Want].tensor(tb)
-	out, ok := resultOnHost(tb, got).(*ops.Tensor)
-	if !ok {
-		return fmt.Sprintf("%T", got)
+	result := resultOnHost(tb, got)
+	outs, several := result.([]any)
+	if !several {
+		outs = []any{result}
 	}
-	return sameTensor(out, want, goldenTolerance(c, want.DType))
+	if len(outs) != len(c.Wants) {
+		return fmt.Sprintf("%d results, want %d", len(outs), len(c.Wants))
+	}
+	for k, v := range outs {
+		want := g.Tensors[c.Wants[k]].tensor(tb)
+		out, ok := v.(*ops.Tensor)
+		if !ok {
+			return fmt.Sprintf("result %d is a %T", k, v)
+		}
+		if message := sameTensor(out, want, goldenTolerance(c, want.DType)); message != "" {
+			return fmt.Sprintf("result %d: %s", k, message)
+		}
+	}
+	return ""
 }
 
 // TestGoldenCasesAreDispatched runs every fiftieth case, and fewer in the short size.
@@ -175,32 +201,52 @@ func TestGoldenCasesAreDispatched(t *testing.T) {
 		t.Skip("results are looked at by TestGPUResultsAreNumPys")
 	}
 	b := open(t, 64<<20, Options{Libraries: []string{nvrtcFolder()}, Python: "none"})
-	g := golden(t)
 	step := 50
 	if testing.Short() {
 		step = 199 // odd, so that every second case has its arrays on the device
 	}
-	for i := 0; i < len(g.Cases); i += step {
-		c := &g.Cases[i]
-		if c.Want == nil || c.Op == "array.matmul" {
-			continue
-		}
-		args := g.args(t, c)
-		if i%2 != 0 {
-			for k, v := range args.Positional {
-				if x, ok := v.(*ops.Tensor); ok {
-					args.Positional[k] = b.onDevice(t, x)
-				}
-			}
-		}
-		got, err := b.call(t.Context(), c.Op, args)
-		if err != nil {
-			t.Errorf("case %d: %s %s %v: %v", i, c.Op, c.Args, c.Named, err)
-			continue
-		}
-		want := g.Tensors[*c.Want].tensor(t)
-		if out, ok := got.(*ops.Tensor); !ok || out.DType != want.DType || fmt.Sprint(out.Shape) != fmt.Sprint(want.Shape) {
-			t.Errorf("case %d: %s: %v", i, c.Op, got)
+	for _, g := range golden(t) {
+		for i := 0; i < len(g.Cases); i += step {
+			b.checkDispatch(t, g, i)
 		}
 	}
+}
+
+func (b *bench) checkDispatch(t *testing.T, g *goldenFile, i int) {
+	t.Helper()
+	c := &g.Cases[i]
+	if c.Wants == nil || needsLibrary(t, c.Op) {
+		return
+	}
+	args := g.args(t, c)
+	if i%2 != 0 {
+		for k, v := range args.Positional {
+			if x, ok := v.(*ops.Tensor); ok {
+				args.Positional[k] = b.onDevice(t, x)
+			}
+		}
+	}
+	got, err := b.call(t.Context(), c.Op, args)
+	if err != nil {
+		t.Errorf("%s: case %d: %s %s %v: %v", g.name, i, c.Op, c.Args, c.Named, err)
+		return
+	}
+	want := g.Tensors[c.Wants[0]].tensor(t)
+	if outs, several := got.([]any); several {
+		got = outs[0]
+	}
+	if out, ok := got.(*ops.Tensor); !ok || out.DType != want.DType || fmt.Sprint(out.Shape) != fmt.Sprint(want.Shape) {
+		t.Errorf("%s: case %d: %s: %v", g.name, i, c.Op, got)
+	}
+}
+
+// needsLibrary reports whether the operation calls a library of NVIDIA other than NVRTC. These need
+// a GPU.
+func needsLibrary(tb testing.TB, name string) bool {
+	tb.Helper()
+	op, err := ops.NewRegistry().Lookup(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return slices.ContainsFunc(op.Libraries, func(library string) bool { return library != "nvrtc" })
 }

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/sharedlib"
+
 	"pgregory.net/rapid"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
-
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -466,11 +467,11 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	defer pinner.Unpin()
 	one := [1]float64{1}
 	measure("svd steps: division by r", at, work, uint64(8*m*n), func() error {
-		return f.divideBy(a, work, 0, n, addressOf(&pinner, &one[0]))
+		return f.divideBy(a, work, 0, n, sharedlib.AddressOf(&pinner, &one[0]))
 	})
 	measure("svd steps: division by r, trsm alone", at, work, uint64(8*m*n), func() error {
 		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(n), uint64(m),
-			addressOf(&pinner, &one[0]), a, uint64(n), work, uint64(n))
+			sharedlib.AddressOf(&pinner, &one[0]), a, uint64(n), work, uint64(n))
 	})
 	triangle := frame(square)
 	if err := b.launch(gpu.Launch{

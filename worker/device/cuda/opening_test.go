@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 // builtLibrary compiles a library. Those below count the handles that are open; one of their
@@ -33,11 +35,15 @@ func builtLibrary(t *testing.T, name, code string) (file string) {
 // opened returns how many objects of the library are open.
 func opened(t *testing.T, file, count string) int32 {
 	t.Helper()
-	handle, err := openLibrary(file)
+	lib, err := sharedlib.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return callFunction(findSymbol(handle, count), new([maxArguments]uint64))
+	n, err := lib.Call(count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int32(n)
 }
 
 const fakeBLAS = `#include <stdint.h>

@@ -8,8 +8,8 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/millrace/millrace/internal/sharedlib"
 	gpu "github.com/millrace/millrace/memory/cuda"
-
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -62,10 +62,10 @@ func (d *Device) openSolver() (*solver, error) {
 	err = d.enter(func() error {
 		var pinner runtime.Pinner
 		defer pinner.Unpin()
-		if err := s.call("cusolverDnCreate", addressOf(&pinner, &s.handle)); err != nil {
+		if err := s.call("cusolverDnCreate", sharedlib.AddressOf(&pinner, &s.handle)); err != nil {
 			return err
 		}
-		if err := s.call("cusolverDnCreateParams", addressOf(&pinner, &s.params)); err != nil {
+		if err := s.call("cusolverDnCreateParams", sharedlib.AddressOf(&pinner, &s.params)); err != nil {
 			return err
 		}
 		return s.call("cusolverDnSetStream", s.handle, d.stream.Handle())
@@ -115,7 +115,7 @@ func (v *solver) workSize(function string, arguments ...uint64) (uint64, error) 
 	err := v.device.enter(func() error {
 		var pinner runtime.Pinner
 		defer pinner.Unpin()
-		return v.call(function, append(append([]uint64{v.handle}, arguments...), addressOf(&pinner, &n))...)
+		return v.call(function, append(append([]uint64{v.handle}, arguments...), sharedlib.AddressOf(&pinner, &n))...)
 	})
 	if err == nil && n < 0 {
 		err = fmt.Errorf("cuSOLVER's %s wants to work in 2^31 elements or more, which it cannot count; use chunks with fewer rows", strings.TrimSuffix(function, "_bufferSize"))
@@ -284,7 +284,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, flags+8*uint64(i)); err != nil {
 					return err
 				}
-				return f.divideBy(grams[i], place.at, 0, n, addressOf(&pinner, &one[0]))
+				return f.divideBy(grams[i], place.at, 0, n, sharedlib.AddressOf(&pinner, &one[0]))
 			})
 			s.launch(f.upper, blocksOf(n*n, threads), s.parameters().u64(grams[i], uppers[i]).i64(n, n, n))
 		}

@@ -6,8 +6,8 @@ import (
 	"math"
 	"runtime"
 
+	"github.com/millrace/millrace/internal/sharedlib"
 	gpu "github.com/millrace/millrace/memory/cuda"
-
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -70,7 +70,7 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns
 	}
 	var hostBytes uint64
 	err := f.device.enter(func() error {
-		arguments := append(v.polarArguments(0, 0, 0, 0), addressOf(pinner, &v.workBytes), addressOf(pinner, &hostBytes))
+		arguments := append(v.polarArguments(0, 0, 0, 0), sharedlib.AddressOf(pinner, &v.workBytes), sharedlib.AddressOf(pinner, &hostBytes))
 		return f.solver.call("cusolverDnXgesvdp_bufferSize", arguments...)
 	})
 	v.workBytes = aligned(v.workBytes) + infoBytes

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
+	"github.com/millrace/millrace/worker/ops/lapack"
 )
 
 // Slab is a memory space that the CPU can address.
@@ -20,14 +21,18 @@ type Slab interface {
 
 // Device is host memory.
 type Device struct {
-	slab Slab
-	ops  *ops.Registry
+	slab   Slab
+	ops    *ops.Registry
+	linalg *lapack.Library
 }
 
 var _ device.Device = (*Device)(nil)
 
-// New creates a device on the slab. The device closes the slab in Close.
-func New(slab Slab) *Device { return &Device{slab: slab, ops: ops.NewRegistry()} }
+// New creates a device on the slab. The device closes the slab in Close. Operations of linear
+// algebra call the library; nil: they are computed in pure Go.
+func New(slab Slab, linalg *lapack.Library) *Device {
+	return &Device{slab: slab, ops: ops.NewRegistry(), linalg: linalg}
+}
 
 // Kind is part of device.Device.
 func (d *Device) Kind() device.Kind { return device.Host }
@@ -51,7 +56,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{slab: d.slab, attempt: call.Attempt, scratch: call.Scratch}
+	p := &prepared{slab: d.slab, env: ops.Env{Attempt: call.Attempt, Cores: call.Cores, Linalg: d.linalg}, scratch: call.Scratch}
 	p.planned, p.wrong = op.Plan(args)
 	return p, nil
 }
@@ -61,7 +66,7 @@ type prepared struct {
 	planned *ops.Planned
 	// wrong is the reason why there is no plan; Run returns it.
 	wrong   error
-	attempt int
+	env     ops.Env
 	scratch device.Scratch
 }
 
@@ -95,7 +100,7 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 		copy(p.slab.Bytes(f.Offset, f.Bytes), b)
 		return nil
 	})
-	env := ops.Env{Attempt: p.attempt}
+	env := p.env
 	if p.scratch != nil {
 		env.Scratch = p
 	}

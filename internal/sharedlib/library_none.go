@@ -1,10 +1,10 @@
 //go:build !cgo || !linux
 
-package cuda
+package sharedlib
 
 import "errors"
 
-func openLibrary(string) (uint64, error) {
+func open(string) (uint64, error) {
 	return 0, errors.New("this program was built without cgo, or not for Linux; build with CGO_ENABLED=1")
 }
 
@@ -12,4 +12,6 @@ func findSymbol(uint64, string) uint64 { return 0 }
 
 func fileOf(uint64) string { return "" }
 
-func callFunction(uint64, *[maxArguments]uint64) int32 { return -1 }
+func call(uint64, *[MaxArguments]uint64) uint64 { return 0 }
+
+func callFortran(uint64, *[MaxArguments]uint64, uint32) {}

@@ -1,0 +1,25 @@
+// Calls into libraries that are loaded at run time. Their functions take integers and pointers.
+#ifndef MILLRACE_SHAREDLIB_CALL_H
+#define MILLRACE_SHAREDLIB_CALL_H
+
+#include <stdint.h>
+
+enum { MSL_ARGUMENTS = 32 };
+
+// Opens a library. Returns a handle, or 0 with the cause in err, which has space for room bytes.
+uint64_t msl_open(const char *path, char *err, int room);
+// Returns the address of a symbol, or 0 if the library does not have it.
+uint64_t msl_symbol(uint64_t library, const char *name);
+// Writes the path of the file that contains a symbol, or "" if it is not known.
+void msl_where(uint64_t symbol, char *path, int room);
+// Calls a function that takes at most MSL_ARGUMENTS integers and pointers, and returns an integer
+// or a pointer. arguments always has MSL_ARGUMENTS elements. Surplus arguments do no harm in the
+// calling conventions of Linux on x86-64 and arm64: each takes a register or 8 bytes of stack.
+uint64_t msl_call(uint64_t function, const uint64_t *arguments);
+// Calls a Fortran subroutine, which takes the addresses of all its arguments. Bit i of scalars is
+// set if arguments[i] is a value of at most 8 bytes in the lowest bytes: the subroutine gets the
+// address of a copy, and its new value is stored in arguments[i]. Other arguments are passed as
+// they are.
+void msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars);
+
+#endif

@@ -1,0 +1,116 @@
+// Package sharedlib is an Adapter: shared libraries that are loaded at run time, and calls of their
+// functions. A program without cgo can load none.
+package sharedlib
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// MaxArguments is the largest number of arguments of a function.
+const MaxArguments = 32
+
+// Library is a library that was loaded at run time. It is never closed: such libraries keep threads
+// and state of their own. It is safe for concurrent use.
+type Library struct {
+	handle  uint64
+	name    string
+	mu      sync.Mutex // guards symbols
+	symbols map[string]uint64
+}
+
+// Open loads a library. The path is a file, or a name that the dynamic linker searches for.
+func Open(path string) (*Library, error) {
+	handle, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Library{handle: handle, name: path, symbols: map[string]uint64{}}, nil
+}
+
+// Symbol returns the address of a function; 0 means that the library does not have it.
+func (l *Library) Symbol(name string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	address, known := l.symbols[name]
+	if !known {
+		address = findSymbol(l.handle, name)
+		l.symbols[name] = address
+	}
+	return address
+}
+
+// FileOf returns the path of the file that has the symbol, or "" if it is not known.
+func (l *Library) FileOf(symbol string) string {
+	if address := l.Symbol(symbol); address != 0 {
+		return fileOf(address)
+	}
+	return ""
+}
+
+// Call calls a function whose arguments are integers or addresses; memory at an address is pinned
+// or not Go's. It returns the function's result; a function that returns an int sets only the lower
+// 32 bits. The error means that the library has no such function.
+func (l *Library) Call(function string, arguments ...uint64) (uint64, error) {
+	address := l.Symbol(function)
+	if address == 0 {
+		return 0, fmt.Errorf("%s has no %s: it is of another version", l.name, function)
+	}
+	var all [MaxArguments]uint64
+	copy(all[:], arguments)
+	return call(address, &all), nil
+}
+
+// Fortran is a list of arguments for a Fortran subroutine. The zero value is an empty list. Values
+// of at most 8 bytes are stored in the list; the subroutine gets their addresses, and what it
+// assigns to them can be read by Int afterwards.
+type Fortran struct {
+	values  [MaxArguments]uint64
+	scalars uint32
+	count   int
+	hidden  int // lengths of texts, which follow all other arguments
+}
+
+// Value appends a number by its bits: of an integer of 32 or 64 bits, or of a float.
+func (f *Fortran) Value(bits uint64) {
+	f.scalars |= 1 << f.count
+	f.Address(bits)
+}
+
+// Letter appends a text of one character.
+func (f *Fortran) Letter(c byte) {
+	f.Value(uint64(c))
+	f.hidden++
+}
+
+// Address appends the address of an array, or of a variable. The memory is pinned or not Go's, or
+// the caller keeps it alive until the call has returned and it is not on a stack.
+func (f *Fortran) Address(address uint64) {
+	f.values[f.count] = address
+	f.count++
+}
+
+// Int returns argument i, counted from 0, as the subroutine has left it: an integer of 32 bits.
+func (f *Fortran) Int(i int) int { return int(int32(f.values[i])) }
+
+// Call calls the subroutine at an address that Symbol returned.
+func (f *Fortran) Call(subroutine uint64) {
+	for range f.hidden {
+		f.Address(1)
+	}
+	callFortran(subroutine, &f.values, f.scalars)
+}
+
+// AddressOf returns the address of a value, which pinner keeps in place.
+func AddressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
+	pinner.Pin(p)
+	return uint64(uintptr(unsafe.Pointer(p)))
+}
+
+// CString returns the address of a copy of the text that ends with a zero byte.
+func CString(pinner *runtime.Pinner, s string) uint64 {
+	b := append([]byte(s), 0)
+	return AddressOf(pinner, &b[0])
+}

@@ -1,0 +1,117 @@
+// Package lapack is an Adapter: BLAS and LAPACK in a shared library that is loaded at run time, by
+// their Fortran interface. OpenBLAS and MKL have it, and many others. Matrices are column-major:
+// element (i, j) lies at i + j*distance.
+package lapack
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unsafe"
+
+	"github.com/millrace/millrace/internal/sharedlib"
+)
+
+// Library is a loaded library. It is safe for concurrent use.
+type Library struct {
+	lib *sharedlib.Library
+	// File is the path of the file.
+	File string
+	// before and after are what the library adds to the names of LAPACK's routines.
+	before, after string
+}
+
+// dialects are the ways in which libraries name dgemm. Names that end in 64_ take integers of 64
+// bits, and the others integers of 32 bits. Arguments suit both: they are integers of 64 bits in
+// little-endian order, which an integer of 32 bits reads correctly at the same address.
+var dialects = []struct{ before, after string }{
+	{"scipy_", "_64_"},
+	{"", "_64_"},
+	{"scipy_", "_"},
+	{"", "_"},
+}
+
+// Load loads a library. The path is a file, or a name that the dynamic linker searches for.
+func Load(path string) (*Library, error) {
+	lib, err := sharedlib.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range dialects {
+		l := &Library{lib: lib, before: d.before, after: d.after}
+		if l.has("dgemm") && l.has("dgesdd") {
+			l.File = lib.FileOf(l.symbol("dgemm"))
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no BLAS and LAPACK: neither dgemm_ nor dgesdd_, nor another spelling of these names", path)
+}
+
+func (l *Library) symbol(routine string) string { return l.before + routine + l.after }
+
+func (l *Library) has(routine string) bool { return l.lib.Symbol(l.symbol(routine)) != 0 }
+
+// Arg is an argument of a routine.
+type Arg struct {
+	kind  argKind
+	value uint64
+}
+
+type argKind uint8
+
+const (
+	scalarArg argKind = iota
+	letterArg
+	addressArg
+)
+
+// Letter is an option, such as 'N' or 'T'.
+func Letter(c byte) Arg { return Arg{letterArg, uint64(c)} }
+
+// Int is an integer.
+func Int(n int) Arg { return Arg{scalarArg, uint64(n)} }
+
+// Float64 and Float32 are numbers.
+func Float64(x float64) Arg { return Arg{scalarArg, math.Float64bits(x)} }
+
+// Float32 is a number of 32 bits.
+func Float32(x float32) Arg { return Arg{scalarArg, uint64(math.Float32bits(x))} }
+
+// Array is an array, from the first element of s on. The caller keeps s alive until the call has
+// returned (runtime.KeepAlive). An empty s is a null pointer.
+func Array[T any](s []T) Arg {
+	return Arg{addressArg, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s))))}
+}
+
+// Info is the last argument of LAPACK's routines, which they set to 0 if they succeed.
+func Info() Arg { return Arg{scalarArg, 0} }
+
+// Call calls a routine by its name in small letters, such as "dgeqrf". It returns the value that
+// the routine has left in the last argument, which is its info if that argument is Info. The
+// error means that the library does not have the routine, or that the routine refuses an argument.
+func (l *Library) Call(routine string, arguments ...Arg) (info int, err error) {
+	address := l.lib.Symbol(l.symbol(routine))
+	if address == 0 {
+		return 0, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
+	}
+	var list sharedlib.Fortran
+	for _, a := range arguments {
+		switch a.kind {
+		case letterArg:
+			list.Letter(byte(a.value))
+		case addressArg:
+			list.Address(a.value)
+		default:
+			list.Value(a.value)
+		}
+	}
+	list.Call(address)
+	last := len(arguments) - 1
+	if arguments[last].kind != scalarArg {
+		return 0, nil
+	}
+	if info = list.Int(last); info < 0 {
+		return info, fmt.Errorf("%s refuses its argument %d", strings.ToUpper(routine), -info)
+	}
+	return info, nil
+}

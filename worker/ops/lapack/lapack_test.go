@@ -1,0 +1,48 @@
+package lapack
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// numpys returns NumPy's own copy of OpenBLAS.
+func numpys(t *testing.T) *Library {
+	t.Helper()
+	files, err := filepath.Glob("../../../.venv/lib/python3*/site-packages/numpy.libs/libscipy_openblas64_*.so")
+	if err != nil || len(files) == 0 {
+		if os.Getenv("MILLRACE_BLAS") == "" {
+			t.Fatal("no library: run make build, or set MILLRACE_BLAS")
+		}
+		files = []string{os.Getenv("MILLRACE_BLAS")}
+	}
+	l, err := Load(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestRoutinesTakeNumbersArraysAndLetters(t *testing.T) {
+	l := numpys(t)
+	a, b, c := []float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}, make([]float64, 4)
+	if _, err := l.Call("dgemm", Letter('N'), Letter('T'), Int(2), Int(2), Int(2), Float64(2), Array(a), Int(2),
+		Array(b), Int(2), Float64(0), Array(c), Int(2)); err != nil {
+		t.Fatal(err)
+	}
+	if want := [4]float64{52, 76, 60, 88}; [4]float64(c) != want {
+		t.Errorf("2 a b' is %v, want %v", c, want)
+	}
+	x := []float64{4, 2, 2, 5}
+	if info, err := l.Call("dpotrf", Letter('L'), Int(2), Array(x), Int(2), Info()); info != 0 || err != nil || x[0] != 2 || x[1] != 1 || x[3] != 2 {
+		t.Errorf("the factor is %v; info %d, %v", x, info, err)
+	}
+	x = []float64{1, 2, 2, 1}
+	if info, err := l.Call("dpotrf", Letter('L'), Int(2), Array(x), Int(2), Info()); info != 2 || err != nil {
+		t.Errorf("of a matrix that is not positive definite: info %d, %v; want 2", info, err)
+	}
+	if math.IsNaN(c[0]) {
+		t.Error("NaN")
+	}
+}

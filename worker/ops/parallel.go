@@ -1,0 +1,43 @@
+package ops
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// parallel calls f for the pieces 0 to n-1, each once, in any order, on as many goroutines as the
+// call may use processors; see Env.Cores. That number is read again after each piece, so a piece
+// should take between 0.1 ms and some 10 ms. It returns the first error, after all goroutines have
+// ended; pieces that have not begun by then are left out. The result of an operation must not
+// depend on the number of goroutines: the pieces depend on the arguments alone.
+func parallel(ctx context.Context, n int, f func(piece int) error) error {
+	env := envOf(ctx)
+	helpers := min(env.cores(), n) - 1
+	var next, stopped atomic.Int64
+	var once sync.Once
+	var failure error
+	work := func(helper int) {
+		for helper == 0 || helper < env.cores() {
+			piece := int(next.Add(1)) - 1
+			if piece >= n || stopped.Load() != 0 {
+				return
+			}
+			err := ctx.Err()
+			if err == nil {
+				err = f(piece)
+			}
+			if err != nil {
+				once.Do(func() { failure = err })
+				stopped.Store(1)
+			}
+		}
+	}
+	var wait sync.WaitGroup
+	for helper := 1; helper <= helpers; helper++ {
+		wait.Go(func() { work(helper) })
+	}
+	work(0)
+	wait.Wait()
+	return failure
+}
