@@ -80,6 +80,9 @@ type Config struct {
 	Advertise string
 	// Slots is the number of tasks that run at the same time. Default 1.
 	Slots int
+	// Cores is the number of processors that native operations may use together: the worker's share
+	// of the host's. Default: all that this process may use.
+	Cores int
 	// Resources are the declared amounts of custom resources, by name.
 	Resources map[string]float64
 	// MemoryLimitBytes is the size of a slab in host memory. Default 1 GiB.
@@ -442,7 +445,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			out += oneSided.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Cores: c.Cores, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})

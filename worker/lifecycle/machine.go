@@ -192,6 +192,9 @@ func New(c Config) *Machine {
 // Len returns the number of attempts that are not finished.
 func (m *Machine) Len() int { return len(m.attempts) }
 
+// FreeSlots returns the number of slots that no attempt occupies.
+func (m *Machine) FreeSlots() int { return m.freeSlots }
+
 // Busy says whether anything is active: attempts, fetches whose attempts have ended, reserved or
 // requested memory.
 func (m *Machine) Busy() bool {

@@ -528,7 +528,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		a.native = &nativeRun{
 			ref:   a.ref,
 			call:  a.call(),
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, slots: int(a.pb.GetSlots()), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Slot, a.native)
 		w.startedWork.Store(true)

@@ -186,9 +186,9 @@ func benchmarkStep(b *testing.B, peers int) {
 	w.native = newNative(nativeConfig{
 		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },
 		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
-		spinTime: time.Hour, busy: &w.busy, poller: w.poller(),
+		spinTime: time.Hour, busy: &w.busy, poller: w.poller(), cores: &w.cores,
 	}, 0)
-	s := &nativeSlot{n: w.native, wake: make(chan struct{}, 1)}
+	s := newNativeSlot(w.native)
 	w.native.slots = append(w.native.slots, s)
 	serve(completions, address(0))
 	own := func(act func()) {

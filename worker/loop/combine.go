@@ -173,6 +173,7 @@ func (w *Worker) settleQuietly() {
 		w.leave("drained")
 	}
 	w.busy.Store(w.machine.Len() > 0)
+	w.cores.free.Store(int32(w.machine.FreeSlots()))
 	if w.config.Notifier != nil {
 		w.config.Notifier.Flush()
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,6 +110,9 @@ type Config struct {
 	// any case. May be nil.
 	Drain      <-chan struct{}
 	DrainGrace time.Duration
+	// Cores is the number of processors that native operations may use together. Default: those
+	// that this process may use.
+	Cores int
 	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
 	Lifecycle lifecycle.Config
 }
@@ -168,6 +172,7 @@ type Worker struct {
 	// request; see poller.
 	busy        atomic.Bool
 	startedWork atomic.Bool
+	cores       cores
 	times       timeBook
 
 	mu sync.Mutex
@@ -247,6 +252,9 @@ func New(c Config) *Worker {
 	if c.SubscriptionWait <= 0 {
 		c.SubscriptionWait = 2 * time.Second
 	}
+	if c.Cores <= 0 {
+		c.Cores = runtime.GOMAXPROCS(0)
+	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
@@ -263,6 +271,7 @@ func New(c Config) *Worker {
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
 		executors:     make(map[string]bool),
 	}
+	w.cores.share, w.cores.slots = c.Cores, max(c.Lifecycle.Slots, 1)
 	w.staying, w.quit = context.WithCancel(context.Background())
 	w.nearby = newNearby(&w.config)
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
@@ -334,7 +343,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.native = newNative(nativeConfig{
 		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
 		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
-		spinTime: w.config.SpinTime, busy: &w.busy, poller: w.poller(),
+		spinTime: w.config.SpinTime, busy: &w.busy, poller: w.poller(), cores: &w.cores,
 	}, w.config.Lifecycle.Slots)
 	sessionDone := make(chan struct{})
 	go func() {

@@ -11,7 +11,6 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/spin"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
@@ -25,6 +24,8 @@ type nativeRun struct {
 	ref     lifecycle.Ref
 	call    device.Call
 	timeout time.Duration
+	// slots is the number of slots that the task takes; 0 means 1.
+	slots int
 	// short: the run is expected to be short, so the slot may start it asynchronously and stay in
 	// its polling mode. brief: so short that notifications from peers can wait for its end.
 	short, brief bool
@@ -98,13 +99,14 @@ type nativeConfig struct {
 	spinTime time.Duration
 	busy     *atomic.Bool
 	poller   poller
+	cores    *cores
 }
 
 // newNative starts the slots of the worker.
 func newNative(c nativeConfig, slots int) *native {
 	n := &native{nativeConfig: c}
 	for range slots {
-		s := &nativeSlot{n: n, wake: make(chan struct{}, 1), limit: spin.New(c.spinTime)}
+		s := newNativeSlot(n)
 		n.slots = append(n.slots, s)
 		n.wait.Add(1)
 		go s.run()

@@ -62,18 +62,23 @@ func (s *stream) happened() []string {
 }
 
 func (s *stream) Prepare(call device.Call) (device.Prepared, error) {
-	return &onStream{s, call.Op}, nil
+	return &onStream{s, call.Op, call.Cores}, nil
 }
 
 type onStream struct {
-	s    *stream
-	name string
+	s     *stream
+	name  string
+	cores func() int
 }
 
 func (c *onStream) OutputBytes() []uint64 { return nil }
 
 func (c *onStream) Run(context.Context, device.Allocator) (device.Result, error) {
-	c.s.note("run %s", c.name)
+	if c.name == "cores" {
+		c.s.note("run with %d processors", c.cores())
+	} else {
+		c.s.note("run %s", c.name)
+	}
 	return device.Result{Header: []byte(c.name)}, nil
 }
 
@@ -125,6 +130,7 @@ func slotWith(t *testing.T, s *stream, spinTime time.Duration, out poller) (n *n
 	busy.Store(true)
 	inline.Store(1 << 10)
 	n = newNative(nativeConfig{
+		cores:  &cores{share: 1, slots: 1},
 		device: s, store: objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
 		post: take, hand: take, idle: func() {}, spinTime: spinTime, busy: busy, poller: out,
 	}, 1)

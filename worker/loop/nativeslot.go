@@ -38,6 +38,10 @@ type nativeSlot struct {
 	// short calls or polls for some.
 	spare store.Spare
 	limit spin.Limit
+	// width is the number of slots that the task of the run takes. cores is the function that tells
+	// its call how many processors it may use.
+	width int
+	cores func() int
 	// polling: the slot polls for notifications, so peers need not wake this worker through the
 	// socket. This is so while the slot waits, and after it has executed a brief run or submitted a
 	// short one.
@@ -47,6 +51,12 @@ type nativeSlot struct {
 // maxOpen limits the open calls: enough that the device never waits for the next of many small
 // calls.
 const maxOpen = 8
+
+func newNativeSlot(n *native) *nativeSlot {
+	s := &nativeSlot{n: n, wake: make(chan struct{}, 1), limit: spin.New(n.spinTime)}
+	s.cores = func() int { return n.cores.of(s.width) }
+	return s
+}
 
 func (s *nativeSlot) run() {
 	defer s.n.wait.Done()
@@ -296,6 +306,7 @@ func (s *nativeSlot) execute(r *nativeRun) {
 		c.ctx = limited
 	}
 	r.times.begun = c.begin
+	s.width, r.call.Cores = max(r.slots, 1), s.cores
 	if s.spare.Reservation == 0 {
 		s.releaseSpent() // there may be no memory beside theirs
 	}
@@ -320,7 +331,9 @@ func (s *nativeSlot) execute(r *nativeRun) {
 			}
 			s.idle()
 			c.begin = time.Now()
+			s.n.cores.running.Add(1)
 			err = c.call(p)
+			s.n.cores.running.Add(-1)
 		}
 	}
 	c.release()

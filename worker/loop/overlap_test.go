@@ -129,6 +129,7 @@ func newMade(t *testing.T) *made {
 		}
 	}
 	x.n = newNative(nativeConfig{
+		cores:  &cores{share: 1, slots: 1},
 		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
 		post: take, hand: take, idle: func() {}, spinTime: time.Hour, busy: busy, poller: poller{
 			setPolling: func(bool) {}, started: func() bool { return false },

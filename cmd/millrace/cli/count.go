@@ -28,10 +28,13 @@ func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	case len(f.gpus) > 0:
 		slots = gpuSlots(f.gpus)
 	default:
-		slots = max(1, cores/workers)
+		slots = coresOf(workers)
 	}
 	return workers, slots, nil
 }
+
+// coresOf returns a worker's share of the processors that this process may use, at least one.
+func coresOf(workers int) int { return max(1, runtime.NumCPU()/max(workers, 1)) }
 
 // gpuSlots is the number of tasks that a GPU's worker runs at once, the same for all GPUs. Several
 // tasks keep the GPU busy while one waits for its inputs or its result is reported. On an H200,

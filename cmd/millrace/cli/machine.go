@@ -110,6 +110,7 @@ type placed struct {
 	// would compute other numbers.
 	Workers int    `json:"workers"`
 	Slots   int    `json:"slots"`
+	Cores   int    `json:"cores"`
 	Net     string `json:"net"`
 	// Facts are sent to the scheduler.
 	Facts *millracev1.Gpu `json:"facts"`
@@ -238,7 +239,7 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 	children := supervisor.Hosts(prefix, workers)
 	for i := range children {
 		d := f.gpus[i]
-		p := placed{UUID: d.UUID, Instance: d.Instance != nil, Workers: workers, Slots: slots, Facts: f.facts(i)}
+		p := placed{UUID: d.UUID, Instance: d.Instance != nil, Workers: workers, Slots: slots, Cores: coresOf(workers), Facts: f.facts(i)}
 		if d.NetDevices != "" && a.rdma() {
 			p.Net = d.NetDevices
 		}

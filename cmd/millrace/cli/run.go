@@ -249,12 +249,14 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var workers, slots int
+	var workers, slots, cores int
 	address := s.String("address")
 	if gpu != nil {
-		workers, slots = gpu.Workers, gpu.Slots
+		workers, slots, cores = gpu.Workers, gpu.Slots, min(gpu.Cores, runtime.NumCPU())
 	} else if workers, slots, err = a.workerCount(&fleet{}); err != nil {
 		return err
+	} else {
+		cores = coresOf(workers)
 	}
 	limit, err := a.memoryLimit(workers)
 	if err != nil {
@@ -269,7 +271,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
-		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
+		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
