@@ -40,6 +40,24 @@ func mapOps() []*Op {
 			`{"key": "map", "op": "array.map", "args": ["where(x0 > 0, a * x0, 0)", {"input": "map-x"}], "kwargs": {"a": 10}}`,
 		}, "[0, 0, 0, 10, 20]"},
 		plan: func(c *call) (*Planned, error) { return planMap(c, cache) },
+	}, {
+		Name:      "array.where",
+		ReadsOnce: true,
+		Doc:       "Takes each element from one of two tensors, as a condition says; the three are broadcast together.",
+		Details: "An element of the result is that of `x` if the condition is true, otherwise that of `y`. A number of the condition is " +
+			"true if it is not zero. A number that is given for `x` or `y` is a Python scalar in the promotion of dtypes.",
+		Params: []Param{
+			{Name: "condition", Type: AnyType, Required: true, Doc: "a tensor of any dtype, or a number"},
+			{Name: "x", Type: AnyType, Required: true, Doc: "a tensor or a number"},
+			{Name: "y", Type: AnyType, Required: true, Doc: "a tensor or a number"},
+		},
+		Result:    "a tensor of the shape to which the three broadcast, of the dtype to which `x` and `y` are promoted",
+		Errors:    []string{"INVALID_ARGUMENT if an int is outside of the range of the result's dtype; NumPy makes it wrap around"},
+		Libraries: []string{"nvrtc"},
+		Example: Example{[]string{
+			`{"key": "where", "op": "array.where", "args": [[true, false, true], [1, 2, 3], 0]}`,
+		}, "[1, 0, 3]"},
+		plan: func(c *call) (*Planned, error) { return planWhere(c, cache) },
 	}}
 }
 
@@ -53,6 +71,42 @@ func planMap(c *call, cache *exprCache) (*Planned, error) {
 	if err != nil {
 		return nil, err
 	}
+	e := expression{source: source, root: root, names: names, cache: cache, failure: func(err error) error {
+		return c.bad("expr", "%q: %v", source, err)
+	}}
+	return e.plan(c, values, c.dtype("dtype"))
+}
+
+// planWhere plans an expression that has the arguments as inputs.
+func planWhere(c *call, cache *exprCache) (*Planned, error) {
+	const source = "where(condition, x, y)"
+	root, err := cache.parse(source)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{"condition", "x", "y"}
+	values := []any{c.value("condition"), c.value("x"), c.value("y")}
+	e := expression{source: source, root: root, names: names, cache: cache, failure: func(err error) error {
+		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
+			return c.bad("", "%s", syntax.message)
+		}
+		return c.bad("", "%v", err)
+	}}
+	return e.plan(c, values, Invalid)
+}
+
+// expression is a parsed expression with the names of its inputs.
+type expression struct {
+	source  string
+	root    *node
+	names   []string
+	cache   *exprCache
+	failure func(error) error // the error of the call for an error in the expression
+}
+
+// plan plans the evaluation for the values of the inputs. dtype is the type of the result; Invalid
+// means the type that the expression has.
+func (e *expression) plan(c *call, values []any, dtype DType) (*Planned, error) {
 	inputs := make([]compiled, len(values))
 	tensors := make([]*Tensor, len(values))
 	shapes := make([][]int64, len(values))
@@ -61,7 +115,8 @@ func planMap(c *call, cache *exprCache) (*Planned, error) {
 			inputs[i] = constant(v)
 			continue
 		}
-		if tensors[i], err = c.tensorOf(names[i], v); err != nil {
+		var err error
+		if tensors[i], err = c.tensorOf(e.names[i], v); err != nil {
 			return nil, err
 		}
 		inputs[i] = compiled{operand: operand{dtype: tensors[i].DType}}
@@ -71,15 +126,15 @@ func planMap(c *call, cache *exprCache) (*Planned, error) {
 	if !ok {
 		var parts []string
 		for i := range shapes {
-			parts = append(parts, fmt.Sprintf("%s %v", names[i], shapes[i]))
+			parts = append(parts, fmt.Sprintf("%s %v", e.names[i], shapes[i]))
 		}
 		return nil, c.bad("", "shapes do not broadcast together: %s", strings.Join(parts, ", "))
 	}
-	p, err := cache.compile(source, root, names, inputs, c.dtype("dtype"))
+	p, err := e.cache.compile(e.source, e.root, e.names, inputs, dtype)
 	if err != nil {
-		return nil, c.bad("expr", "%q: %v", source, err)
+		return nil, e.failure(err)
 	}
-	negative := func() error { return c.bad("expr", "%q: %v", source, errNegativePower) }
+	negative := func() error { return e.failure(errNegativePower) }
 	return single(p.registers[p.out].dtype, shape, &Mapping{Inputs: tensors, Negative: negative, program: p}, func(ctx context.Context, out *Tensor) error {
 		err := mapProgram(p, ctx, out, tensors)
 		if errors.Is(err, errNegativePower) {

@@ -299,3 +299,15 @@ func near(tb testing.TB, want, got *Tensor, tolerance float64) {
 		tb.Errorf("largest difference %v is above %v", diff, tolerance)
 	}
 }
+
+func TestAnIntThatTheResultOfWhereCannotHoldIsRefused(t *testing.T) {
+	_, err := run(t, "array.where", nil, true, list(1, 2), int64(256))
+	if err != nil {
+		t.Fatal(err) // a list of ints is an int64 tensor
+	}
+	small := mustRun(t, "array.cast", nil, list(1, 2), "uint8")
+	_, err = run(t, "array.where", nil, list(true, false), small, int64(256))
+	if ours := (*Error)(nil); !errors.As(err, &ours) || ours.Kind != BadArgument || err.Error() != "array.where: 256 is outside the range of uint8" {
+		t.Error(err)
+	}
+}
