@@ -19,6 +19,7 @@ type Library struct {
 	File string
 	// before and after are what the library adds to the names of LAPACK's routines.
 	before, after string
+	threading     threading
 }
 
 // dialects are the ways in which libraries name dgemm. Names that end in 64_ take integers of 64
@@ -41,6 +42,7 @@ func Load(path string) (*Library, error) {
 		l := &Library{lib: lib, before: d.before, after: d.after}
 		if l.has("dgemm") && l.has("dgesdd") {
 			l.File = lib.FileOf(l.symbol("dgemm"))
+			l.threading = threadingOf(lib)
 			return l, nil
 		}
 	}
@@ -86,10 +88,15 @@ func Array[T any](s []T) Arg {
 // Info is the last argument of LAPACK's routines, which they set to 0 if they succeed.
 func Info() Arg { return Arg{scalarArg, 0} }
 
-// Call calls a routine by its name in small letters, such as "dgeqrf". It returns the value that
-// the routine has left in the last argument, which is its info if that argument is Info. The
-// error means that the library does not have the routine, or that the routine refuses an argument.
+// Call calls a routine in the caller's thread, by its name in small letters, such as "dgeqrf"; Team
+// has calls of several threads. It returns the value that the routine has left in the last
+// argument, which is its info if that argument is Info. The error means that the library does not
+// have the routine, or that the routine refuses an argument.
 func (l *Library) Call(routine string, arguments ...Arg) (info int, err error) {
+	return l.call(1, routine, arguments)
+}
+
+func (l *Library) call(threads int, routine string, arguments []Arg) (info int, err error) {
 	address := l.lib.Symbol(l.symbol(routine))
 	if address == 0 {
 		return 0, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
@@ -105,7 +112,7 @@ func (l *Library) Call(routine string, arguments ...Arg) (info int, err error) {
 			list.Value(a.value)
 		}
 	}
-	list.Call(address)
+	l.threading.run(threads, func() { list.Call(address) })
 	last := len(arguments) - 1
 	if arguments[last].kind != scalarArg {
 		return 0, nil
