@@ -60,6 +60,14 @@ type (
 		Accumulator DType
 		Rows        int64 // number of elements that each output folds
 	}
+	// Accumulating sums X up to each element along Axis, or in C order if Axis is -1: then the
+	// output has one axis. Accumulator is the type that the elements are converted to first, and
+	// the type of the output.
+	Accumulating struct {
+		X           *Tensor
+		Axis        int
+		Accumulator DType
+	}
 	// Joining concatenates tensors along an axis and converts them to the type of the output.
 	Joining struct {
 		Xs   []*Tensor
@@ -87,6 +95,7 @@ func (*Scattering) isWork()   {}
 func (*Pointing) isWork()     {}
 func (*Mapping) isWork()      {}
 func (*Reducing) isWork()     {}
+func (*Accumulating) isWork() {}
 func (*Joining) isWork()      {}
 func (*Multiplying) isWork()  {}
 func (*FactoringQR) isWork()  {}
