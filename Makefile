@@ -93,8 +93,8 @@ test-long: ## Run all tests at full size, and the sanitizers, before an issue is
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
 	$(TOOLS)/golangci-lint fmt
 	$(TOOLS)/buf format -w proto
-	.venv/bin/ruff format -q clients/python examples tools
-	.venv/bin/ruff check -q --fix --select I clients/python examples tools
+	.venv/bin/ruff format -q clients/python examples tools bench
+	.venv/bin/ruff check -q --fix --select I clients/python examples tools bench
 
 .PHONY: clean
 clean: ## Remove the results of builds; git clean -xfd also removes tools and environments
@@ -138,8 +138,8 @@ api-image: gen ## Write proto/api.binpb, with which lint-proto compares
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
 	$(TOOLS)/golangci-lint run --allow-serial-runners ./...
-	.venv/bin/ruff check -q clients/python examples tools
-	.venv/bin/ruff format -q --check clients/python examples tools
+	.venv/bin/ruff check -q clients/python examples tools bench
+	.venv/bin/ruff format -q --check clients/python examples tools bench
 
 .PHONY: lint-proto
 lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the API with proto/api.binpb
@@ -261,6 +261,11 @@ bench: build ## Measure the figures of docs/performance.md: tasks, graph shapes,
 bench-peers: build .venv-peers/.stamp ## Measure Dask on this machine as well, and print ratios
 	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python \
 	  $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
+
+# BENCH_OPS are options of the program, such as --threads 2 --only "linear algebra".
+.PHONY: bench-ops
+bench-ops: build ## Measure native operations beside NumPy, and print ratios: BENCH_OPS=options
+	$(PY) bench/ops.py $(BENCH_OPS)
 
 ##@ Tools
 
