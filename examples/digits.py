@@ -259,6 +259,7 @@ def main() -> None:
             print(f"picture: {options.picture}")
         print(where(client))
 
+        rate = ""
         if options.rows:
             count = max(1, options.rows // 100_000)
             started = time.perf_counter()
@@ -277,12 +278,14 @@ def main() -> None:
             if deviation > 6:
                 sys.exit(f"failed: a column sum is {deviation:.1f} standard deviations from 0")
             gigabytes = used * options.columns * 8 / 1e9
+            rate = f"{gigabytes:.1f} GB in {seconds:.1f} s, {gigabytes / seconds:.2f} GB/s"
             print(
-                f"large case: {used:,} x {options.columns} float64 ({gigabytes:.1f} GB) made, reduced and factorised in "
-                f"{seconds:.1f} s, {gigabytes / seconds:.2f} GB/s, s**2 differs by {difference:.1e}"
+                f"large case: {used:,} x {options.columns} float64 made, reduced and factorised: {rate}; "
+                f"s**2 differs by {difference:.1e}"
             )
             print(where(client))
-        print(f"ok: largest difference to numpy.linalg.svd {max(differences.values()):.1e}")
+            rate = f"; large case {rate}"
+        print(f"ok: largest difference to numpy.linalg.svd {max(differences.values()):.1e}{rate}")
 
 
 if __name__ == "__main__":
