@@ -104,8 +104,8 @@ def native_graph(client: Client, chunks: list[Future], rows: int) -> dict[str, F
     )
     centred = [client.op("array.map", "x0 - x1", c, mean) for c in chunks]
     grams = [client.op("array.matmul", client.op("array.transpose", c), c) for c in centred]
-    triangles = [client.op("core.item", client.op("array.qr", c), 1) for c in centred]
-    last = client.op("core.item", client.op("array.qr", client.op("array.concat", *triangles, axis=0)), 1)
+    triangles = [client.op("array.qr", c, mode="r") for c in centred]
+    last = client.op("array.qr", client.op("array.concat", *triangles, axis=0), mode="r")
     svd = client.op("array.svd", last)
     return {
         "mean": mean,
@@ -124,13 +124,13 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
         x = client.op("array.random", [each, columns], seed=2026, distribution="normal", offset=i * each * columns)
         sums.append(client.op("array.reduce", x, op="sum", axes=[0]))
         grams.append(client.op("array.matmul", client.op("array.transpose", x), x))
-        triangles.append(client.op("core.item", client.op("array.qr", x), 1))
+        triangles.append(client.op("array.qr", x, mode="r"))
         del x  # no future holds the chunk: it is freed once its last reader has run
-    last = client.op("core.item", client.op("array.qr", client.op("array.concat", *triangles, axis=0)), 1)
+    last = client.op("array.qr", client.op("array.concat", *triangles, axis=0), mode="r")
     results = {
         "sum": total(client, sums),
         "gram": total(client, grams),
-        "s": client.op("core.item", client.op("array.svd", last), 1),
+        "s": client.op("array.svd", last, vectors=False),
     }
     return [*sums, *grams, *triangles], results
 

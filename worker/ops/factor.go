@@ -114,37 +114,81 @@ func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float
 	return nil
 }
 
-// svd factors the m by n matrix a into u (m by n), s and vt (n by n). It destroys a.
-// REQUIRES: m >= n >= 1, and all elements are finite.
-func svd(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err error) {
+// qr factors the m by n matrix a into an m by k and a k by n matrix, with k = min(m, n). It
+// destroys a. Without vectors it does not make q.
+func qr(ctx context.Context, a []float64, m, n int, vectors bool) (q, r []float64, err error) {
+	k := min(m, n)
+	tau, err := scratchFloats(ctx, k)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r, err = scratchFloats(ctx, k*n); err != nil {
+		return nil, nil, err
+	}
+	if err := reflectors(ctx, m, n, a, tau); err != nil {
+		return nil, nil, err
+	}
+	clear(r)
+	for i := range k {
+		copy(r[i*n+i:(i+1)*n], a[i*n+i:(i+1)*n])
+	}
+	if !vectors {
+		return nil, r, nil
+	}
+	q = a
+	if n > k { // the columns behind the first k hold no reflectors
+		if q, err = scratchFloats(ctx, m*k); err != nil {
+			return nil, nil, err
+		}
+		for i := range m {
+			copy(q[i*k:(i+1)*k], a[i*n:i*n+k])
+		}
+	}
+	return q, r, orthogonal(ctx, m, k, q, k, tau)
+}
+
+// svd factors the m by n matrix a into u (m by n), s and vt (n by n). It destroys a. Without
+// vectors it computes s alone. REQUIRES: m >= n >= 1, and all elements are finite.
+func svd(ctx context.Context, a []float64, m, n int, vectors bool) (u, s, vt []float64, err error) {
 	scale := rescale(a)
 	if float64(m) >= tallRatio*float64(n) {
-		q, r, err := qr(ctx, a, m, n)
+		q, r, err := qr(ctx, a, m, n, vectors)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		var inner []float64
-		if inner, s, vt, err = bidiagonalSVD(ctx, r, n, n); err != nil {
+		if inner, s, vt, err = bidiagonalSVD(ctx, r, n, n, vectors); err != nil {
 			return nil, nil, nil, err
 		}
-		if u, err = scratchFloats(ctx, m*n); err != nil {
-			return nil, nil, nil, err
-		}
-		piece := pieceOf(2*float64(n)*float64(n), 1)
-		for from := 0; from < m; from += piece {
-			if err := ctx.Err(); err != nil {
+		if vectors {
+			if u, err = timesSquare(ctx, q, inner, m, n); err != nil {
 				return nil, nil, nil, err
 			}
-			rows := min(piece, m-from)
-			kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, n, n, 1, q[from*n:], n, inner, n, 0, u[from*n:], n)
 		}
-	} else if u, s, vt, err = bidiagonalSVD(ctx, a, m, n); err != nil {
+	} else if u, s, vt, err = bidiagonalSVD(ctx, a, m, n, vectors); err != nil {
 		return nil, nil, nil, err
 	}
 	for i := range s {
 		s[i] /= scale
 	}
 	return u, s, vt, nil
+}
+
+// timesSquare multiplies the m by n matrix a by an n by n matrix.
+func timesSquare(ctx context.Context, a, square []float64, m, n int) ([]float64, error) {
+	product, err := scratchFloats(ctx, m*n)
+	if err != nil {
+		return nil, err
+	}
+	piece := pieceOf(2*float64(n)*float64(n), 1)
+	for from := 0; from < m; from += piece {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		rows := min(piece, m-from)
+		kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, n, n, 1, a[from*n:], n, square, n, 0, product[from*n:], n)
+	}
+	return product, nil
 }
 
 // rescale multiplies the elements by a power of two if their squares would overflow or underflow.
@@ -167,11 +211,17 @@ func rescale(a []float64) float64 {
 }
 
 // bidiagonalSVD is svd by way of an upper bidiagonal matrix.
-func bidiagonalSVD(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err error) {
+func bidiagonalSVD(ctx context.Context, a []float64, m, n int, vectors bool) (u, s, vt []float64, err error) {
 	s = make([]float64, n)
 	e, tauQ, tauP := make([]float64, n), make([]float64, n), make([]float64, n)
 	if err := bidiagonal(ctx, m, n, a, s, e, tauQ, tauP); err != nil {
 		return nil, nil, nil, err
+	}
+	if !vectors {
+		if !factor.Dbdsqr(blas.Upper, n, 0, 0, 0, s, e[:n-1], nil, 1, nil, 1, nil, 1, make([]float64, 4*n)) {
+			return nil, nil, nil, errNoConvergence
+		}
+		return nil, s, nil, ctx.Err()
 	}
 	if u, err = scratchFloats(ctx, m*n); err != nil {
 		return nil, nil, nil, err

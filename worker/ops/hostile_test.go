@@ -237,10 +237,16 @@ func (a *asked) Err() error {
 func TestFactorisationsLookWhetherTheyWereCancelled(t *testing.T) {
 	for _, c := range []struct {
 		op    string
+		named named
 		shape []int64
 		least int64
 	}{
-		{"array.svd", []int64{300, 300}, 50}, {"array.svd", []int64{2000, 60}, 50}, {"array.svd", []int64{60, 2000}, 50}, {"array.qr", []int64{3000, 100}, 50},
+		{"array.svd", nil, []int64{300, 300}, 50},
+		{"array.svd", nil, []int64{2000, 60}, 50},
+		{"array.svd", nil, []int64{60, 2000}, 50},
+		{"array.svd", named{"vectors": false}, []int64{2000, 60}, 50},
+		{"array.qr", nil, []int64{3000, 100}, 50},
+		{"array.qr", named{"mode": "r"}, []int64{3000, 100}, 50},
 	} {
 		op, err := NewRegistry().Lookup(c.op)
 		if err != nil {
@@ -248,16 +254,16 @@ func TestFactorisationsLookWhetherTheyWereCancelled(t *testing.T) {
 		}
 		x := mustRun(t, "array.random", nil, list(int(c.shape[0]), int(c.shape[1])), int64(1)).(*Tensor)
 		whole := &asked{Context: t.Context(), until: math.MaxInt64}
-		if _, err := op.Run(whole, Args{Positional: []any{x}}, NewTensor); err != nil {
+		if _, err := op.Run(whole, Args{Positional: []any{x}, Named: c.named}, NewTensor); err != nil {
 			t.Fatal(err)
 		}
 		if whole.times.Load() < c.least {
-			t.Errorf("%s of %v looked %d times only", c.op, c.shape, whole.times.Load())
+			t.Errorf("%s%v of %v looked %d times only", c.op, c.named, c.shape, whole.times.Load())
 		}
 		for until := int64(0); until < whole.times.Load(); until += 1 + whole.times.Load()/17 {
 			ctx := &asked{Context: t.Context(), until: until}
-			if _, err := op.Run(ctx, Args{Positional: []any{x}}, NewTensor); !errors.Is(err, context.Canceled) {
-				t.Errorf("%s of %v, cancelled after %d looks: %v", c.op, c.shape, until, err)
+			if _, err := op.Run(ctx, Args{Positional: []any{x}, Named: c.named}, NewTensor); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s%v of %v, cancelled after %d looks: %v", c.op, c.named, c.shape, until, err)
 			}
 		}
 	}

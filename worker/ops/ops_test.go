@@ -177,6 +177,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		{"array.map", nil, list[any]("x0 + 300", tensorOf(t, Uint8, []int64{1})), `array.map: argument expr: "x0 + 300": at character 4: 300 is outside the range of uint8`},
 		{"array.reduce", named{"axes": int64(2)}, list[any](a), "array.reduce: argument axes: axis 2 is outside of 2 dimensions"},
 		{"array.reduce", nil, list[any](list[any](), "max"), "array.reduce: argument x: max of no elements: shape [0]"},
+		{"array.qr", nil, list[any](tensorOf(t, Float32, []int64{2, 2}), "R"), `array.qr: argument mode: expected one of [reduced r], got "R": did you mean r?`},
 		{"array.qr", nil, list[any](tensorOf(t, Complex64, []int64{2, 2})), "array.qr: argument x: complex64 is not supported: expected real numbers"},
 		{"array.slice", named{"step": int64(0)}, list[any](a), "array.slice: argument step: is zero on axis 0"},
 		{"array.reshape", nil, list[any](a, list(7, -1)), "array.reshape: argument shape: 30 elements of shape [5 6] do not fill [7 -1]"},

@@ -82,9 +82,18 @@ type (
 		Rows, Inner, Columns int64
 		TF32                 bool
 	}
-	// FactoringQR and FactoringSVD factor a matrix, in the type of the outputs.
-	FactoringQR  struct{ X *Tensor }
-	FactoringSVD struct{ X *Tensor }
+	// FactoringQR factors a matrix into q and r, in the type of the outputs. With OnlyR, r is the
+	// only output.
+	FactoringQR struct {
+		X     *Tensor
+		OnlyR bool
+	}
+	// FactoringSVD factors a matrix into u, s and vt, in the type of the outputs. With OnlyValues,
+	// s is the only output.
+	FactoringSVD struct {
+		X          *Tensor
+		OnlyValues bool
+	}
 )
 
 func (*Copying) isWork()      {}

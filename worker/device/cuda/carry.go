@@ -48,8 +48,14 @@ func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) erro
 	case *ops.Multiplying:
 		return r.multiply(ctx, w, outs[0])
 	case *ops.FactoringQR:
+		if w.OnlyR {
+			return r.qr(ctx, w.X, nil, outs[0])
+		}
 		return r.qr(ctx, w.X, outs[0], outs[1])
 	case *ops.FactoringSVD:
+		if w.OnlyValues {
+			return r.svd(ctx, w.X, nil, outs[0], nil)
+		}
 		return r.svd(ctx, w.X, outs[0], outs[1], outs[2])
 	case *ops.Launching:
 		return r.userKernel(ctx, w, outs)

@@ -139,6 +139,7 @@ func solverError(op, routine string, info uint32) error {
 	return ops.Failure(op, "%s did not converge: is there NaN or infinity in x?", routine)
 }
 
+// qr factors x. q may be nil: then only the upper triangular factor is wanted.
 func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
 	m, n := x.Shape[0], x.Shape[1]
 	if m == 0 || n == 0 {
@@ -213,8 +214,9 @@ func byColumns(distance int64) []int64 { return []int64{8, 8 * distance} }
 type afterwards func(s *submission, q, r uint64)
 
 // cholesky factors a tall matrix. done is false if the matrix is too close to singular; then x is
-// unchanged, refusal says why, and another method can be tried. If after is given, q and r may be
-// nil: after takes the factors. more are the sizes of the scratch memory that after takes.
+// unchanged, refusal says why, and another method can be tried. Either of q and r may be nil if it
+// is not wanted; after, if it is given, takes both factors. more are the sizes of the scratch
+// memory that after takes.
 func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterwards, more ...uint64) (done bool, err error) {
 	m, n := f.m, f.n
 	bytes := uint64(8 * n * n)
@@ -346,7 +348,7 @@ func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
 	return f.divideBy(r, x, middle, to, one)
 }
 
-// householder factors any matrix by reflections.
+// householder factors any matrix by reflections. q may be nil if it is not wanted.
 func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	m, n := f.m, f.n
 	k := min(m, n)
@@ -359,9 +361,11 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	if err != nil {
 		return err
 	}
-	storeQ, err := f.storer(q, byColumns(m), place)
-	if err != nil {
-		return err
+	var storeQ *mapping
+	if q != nil {
+		if storeQ, err = f.storer(q, byColumns(m), place); err != nil {
+			return err
+		}
 	}
 	storeR, err := f.storer(r, byRows(r.Shape), triangle)
 	if err != nil {
@@ -388,10 +392,12 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 			return f.solver.call("cusolverDnDgeqrf", f.solver.handle, uint64(m), uint64(n), place.at, uint64(m), tau, work, lwork, flags)
 		})
 		s.launch(f.upper, blocksOf(k*n, threads), s.parameters().u64(place.at, triangle.at).i64(k, n, m))
-		s.calls(func() error {
-			return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, flags+8)
-		})
-		s.evaluate(storeQ, 0)
+		if q != nil {
+			s.calls(func() error {
+				return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, flags+8)
+			})
+			s.evaluate(storeQ, 0)
+		}
 		s.evaluate(storeR, 0)
 		s.copy(gpu.ToHost(infoAt, flags, 16))
 	}); err != nil {

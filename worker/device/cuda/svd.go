@@ -14,6 +14,7 @@ import (
 // tallRows is how many rows of u are computed at a time from the rows of q.
 const tallRows = 8192
 
+// svd factors x. u and vt may be nil, both: then only the singular values are wanted.
 func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 	m, n := x.Shape[0], x.Shape[1]
 	if m == 0 || n == 0 {
@@ -119,7 +120,8 @@ func (v *routine) outcome() (bool, error) {
 	return true, nil
 }
 
-// tallSVD factors x = q*r and r = w*diag(s)*vt, and then computes u = q*w.
+// tallSVD factors x = q*r and r = w*diag(s)*vt, and then computes u = q*w. u and vt may be nil,
+// both: then only the singular values are wanted.
 func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
 	var pinner runtime.Pinner
@@ -129,21 +131,22 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 		return false, err
 	}
 	var places [3]scratchMemory // of u, sigma, vt
-	storeU, err := f.storer(u, byRows(u.Shape), &places[0])
-	if err != nil {
-		return false, err
-	}
 	storeS, err := f.storer(sigma, byRows(sigma.Shape), &places[1])
 	if err != nil {
 		return false, err
 	}
-	storeVT, err := f.storer(vt, byRows(vt.Shape), &places[2])
-	if err != nil {
-		return false, err
+	var storeU, storeVT *mapping
+	if u != nil {
+		if storeU, err = f.storer(u, byRows(u.Shape), &places[0]); err != nil {
+			return false, err
+		}
+		if storeVT, err = f.storer(vt, byRows(vt.Shape), &places[2]); err != nil {
+			return false, err
+		}
 	}
 	rows := min(m, tallRows)
 	square, block := uint64(8*n*n), uint64(8*rows*n)
-	inPlace := u.DType == ops.Float64
+	inPlace := u != nil && u.DType == ops.Float64
 	q := (*ops.Tensor)(nil)
 	if inPlace {
 		q = u
@@ -155,6 +158,11 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 		// factors of r. Read as row-major, they have the layout of vt.
 		s.calls(func() error { return v.call(r, values, right, w, work) })
 		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
+		places[0].at, places[1].at, places[2].at = q, values, right
+		s.evaluate(storeS, 0)
+		if u == nil {
+			return
+		}
 		for row := int64(0); row < m; row += rows {
 			count := min(rows, m-row)
 			at := q + uint64(8*row*n)
@@ -166,11 +174,9 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 				})
 			})
 		}
-		places[0].at, places[1].at, places[2].at = q, values, right
 		if !inPlace {
 			s.evaluate(storeU, 0)
 		}
-		s.evaluate(storeS, 0)
 		s.evaluate(storeVT, 0)
 	}, square, square, uint64(8*n), v.workBytes, block)
 	if !done || err != nil {
@@ -180,7 +186,8 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 }
 
 // anySVD factors any matrix in one step. It factors x or its transpose, column-major: the one that
-// has no more columns than rows.
+// has no more columns than rows. u and vt may be nil, both: then only the singular values are
+// wanted.
 func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
 	k, long := min(m, n), max(m, n)
@@ -205,21 +212,23 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 	if polar == wide { // u is the right factor of the transpose; vt is the transpose of x's
 		rightAs = byColumns(k)
 	}
-	if wide {
-		storeU, err = f.storer(u, rightAs, right)
-	} else {
-		storeU, err = f.storer(u, byColumns(m), left)
-	}
-	if err != nil {
-		return false, err
-	}
-	if wide {
-		storeVT, err = f.storer(vt, byRows(vt.Shape), left)
-	} else {
-		storeVT, err = f.storer(vt, rightAs, right)
-	}
-	if err != nil {
-		return false, err
+	if u != nil {
+		if wide {
+			storeU, err = f.storer(u, rightAs, right)
+		} else {
+			storeU, err = f.storer(u, byColumns(m), left)
+		}
+		if err != nil {
+			return false, err
+		}
+		if wide {
+			storeVT, err = f.storer(vt, byRows(vt.Shape), left)
+		} else {
+			storeVT, err = f.storer(vt, rightAs, right)
+		}
+		if err != nil {
+			return false, err
+		}
 	}
 	storeS, err := f.storer(sigma, byRows(sigma.Shape), values)
 	if err != nil {
@@ -233,9 +242,11 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 		s.evaluate(toWork, 0)
 		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
 		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
-		s.evaluate(storeU, 0)
 		s.evaluate(storeS, 0)
-		s.evaluate(storeVT, 0)
+		if u != nil {
+			s.evaluate(storeU, 0)
+			s.evaluate(storeVT, 0)
+		}
 	}); err != nil {
 		return false, err
 	}

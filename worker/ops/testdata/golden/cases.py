@@ -84,9 +84,10 @@ def encode(v):
 cases = []
 
 
-def case(op, args, want, exact=True, **named):
+def case(op, args, want, exact=True, signs=False, **named):
     """Adds a call. The result is an array; a list of arrays if the operation returns a list; None
-    if NumPy raises an error. Results that are not exact may differ by rounding."""
+    if NumPy raises an error. Results that are not exact may differ by rounding. With signs, the
+    signs of the numbers may also differ."""
     call = {"op": op, "args": [encode(a) for a in args], "named": {k: encode(v) for k, v in named.items()}}
     wants = None
     if want is not None:
@@ -94,7 +95,7 @@ def case(op, args, want, exact=True, **named):
         for x in want if isinstance(want, (list, tuple)) else [want]:
             x = np.array(x, order="C")
             wants.append(tensor(x.astype(REPLACED.get(str(x.dtype), x.dtype))))
-    cases.append(call | {"wants": wants, "exact": exact})
+    cases.append(call | {"wants": wants, "exact": exact} | ({"signs": True} if signs else {}))
 
 
 def write(script):
