@@ -467,7 +467,7 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	defer pinner.Unpin()
 	one := [1]float64{1}
 	measure("svd steps: division by r", at, work, uint64(8*m*n), func() error {
-		return f.divideBy(a, work, 0, n, sharedlib.AddressOf(&pinner, &one[0]))
+		return f.divide(work, m, a)
 	})
 	measure("svd steps: division by r, trsm alone", at, work, uint64(8*m*n), func() error {
 		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(n), uint64(m),
@@ -480,21 +480,21 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, polar := range []bool{true, false} {
-		v, err := f.newRoutine(&pinner, polar, n, n)
+	for _, c := range []struct{ polar, vectors bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		v, err := f.newRoutine(&pinner, c.polar, c.vectors, n, n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		room := frame(v.workBytes + 8)
-		measure(fmt.Sprintf("svd steps: values of r, gesvdp: %v", polar), triangle, a, square, func() error { return v.call(a, values, left, right, room) })
-		if err := b.stream.Copy([]gpu.Copy{gpu.ToHost(v.infoAt, v.infoIn(room), 8)}, nil); err != nil {
+		measure(fmt.Sprintf("svd steps: of r, gesvdp: %v, vectors: %v", c.polar, c.vectors), triangle, a, square, func() error { return v.call(a, values, left, right, room) })
+		if err := b.stream.Copy([]gpu.Copy{gpu.ToHost(v.infoAt, v.infoIn(room), 8), gpu.ToHost(v.largestAt, values, 8)}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.stream.Sync(); err != nil {
 			t.Fatal(err)
 		}
 		if ok, err := v.outcome(); !ok || err != nil {
-			t.Errorf("polar %v: %v, %v", polar, ok, err)
+			t.Errorf("%+v: %v, %v", c, ok, err)
 		}
 	}
 }

@@ -25,6 +25,10 @@ import (
 // 100,000 x 1,000 this method takes a fraction of geqrf's time. With it, the diagonal of r is
 // positive.
 //
+// If only r is wanted, the second pass is still necessary: the error of the first triangle grows
+// with the square of the condition number. But the final q is not computed, and the first one, x/r,
+// is computed and used some rows at a time.
+//
 // The singular values of a tall matrix are those of r.
 const (
 	tallness = 4
@@ -35,9 +39,9 @@ const (
 
 // Constants of the cuSOLVER interface.
 const (
-	solverUpper   = 1
-	solverVector  = 1
-	solverEconomy = 1
+	solverUpper                  = 1
+	solverNoVector, solverVector = 0, 1
+	solverEconomy                = 1
 )
 
 // solver is cuSOLVER on the compute stream.
@@ -139,7 +143,7 @@ func solverError(op, routine string, info uint32) error {
 	return ops.Failure(op, "%s did not converge: is there NaN or infinity in x?", routine)
 }
 
-// qr factors x. q may be nil: then only the upper triangular factor is wanted.
+// qr factors x. q is nil if only the triangle is wanted.
 func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
 	m, n := x.Shape[0], x.Shape[1]
 	if m == 0 || n == 0 {
@@ -150,7 +154,7 @@ func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
 		return err
 	}
 	if m >= tallness*n {
-		done, err := f.cholesky(ctx, q, upper, nil)
+		done, err := f.cholesky(ctx, factors{q: q, r: upper, onlyR: q == nil})
 		if done || err != nil {
 			return err
 		}
@@ -166,9 +170,6 @@ type factoring struct {
 	m, n   int64
 	blas   *blas
 	solver *solver
-	// toWork copies x, row-major, to the memory at work.
-	toWork *mapping
-	work   *scratchMemory
 	upper  *gpu.Function
 	// refusal says why the method that was tried last is not suitable.
 	refusal string
@@ -180,7 +181,7 @@ func (f *factoring) refused(way, next string) {
 }
 
 func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {
-	f := &factoring{run: r, x: x, m: x.Shape[0], n: x.Shape[1], work: &scratchMemory{}}
+	f := &factoring{run: r, x: x, m: x.Shape[0], n: x.Shape[1]}
 	if f.m > math.MaxInt32 || f.n > math.MaxInt32 {
 		return nil, errHost
 	}
@@ -210,15 +211,75 @@ func byRows(shape []int64) []int64 { return ops.ContiguousStrides(ops.Float64, s
 func byColumns(distance int64) []int64 { return []int64{8, 8 * distance} }
 
 // afterwards continues a submission when q and r have been computed: q is m by n, r is upper
-// triangular and n by n. Both are row-major float64.
+// triangular and n by n. Both are row-major float64. q is 0 if it was not wanted.
 type afterwards func(s *submission, q, r uint64)
 
+// factors are the outputs of a factorisation by Cholesky. The function after, if there is one,
+// takes both; then they may also be nil.
+type factors struct {
+	q, r *ops.Tensor
+	// onlyR: q is not wanted. Then it is computed some rows at a time, since the second pass needs
+	// it, and never stored.
+	onlyR bool
+	after afterwards
+	// more are the sizes of the scratch memory that after takes.
+	more []uint64
+}
+
+// rowsBytes is the size of the part of q that exists at a time if q is not wanted. Parts of that
+// size are large enough for a GPU to be busy with one.
+const rowsBytes = 256 << 20
+
+// rows are some of the rows of x. copy converts them to float64, row-major.
+type rows struct {
+	x     *ops.Tensor
+	count int64
+	copy  *mapping
+}
+
+// divided returns the parts of x that are factored one after the other; they are copied to place.
+func (f *factoring) divided(whole bool, place *scratchMemory) ([]rows, error) {
+	each := f.m
+	if !whole && f.x.Far != nil {
+		each = min(each, max(rowsBytes/(8*f.n), 1024))
+	}
+	var parts []rows
+	for from := int64(0); from < f.m; from += each {
+		x := *f.x
+		x.Shape = []int64{min(each, f.m-from), f.n}
+		x.Offset += from * x.Strides[0]
+		toPlace, err := f.copier(&x, byRows(x.Shape), place)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, rows{&x, x.Shape[0], toPlace})
+	}
+	return parts, nil
+}
+
+// readable returns the rows as they are, if cuBLAS can read them.
+func (f *factoring) readable(x *ops.Tensor) (matrix, bool) {
+	form, ok := blasForm(x, 8)
+	if !ok || x.DType != ops.Float64 || x.Far == nil || f.device.remote(x) {
+		return matrix{}, false
+	}
+	form.at = x.Far.Address() + uint64(x.Offset)
+	return form, true
+}
+
+// gram adds x'x of a number of rows to add*g.
+func (f *factoring) gram(x matrix, count int64, g uint64, add float64) error {
+	left := x
+	left.transposed = !x.transposed
+	return f.blas.multiply(product{
+		dtype: ops.Float64, m: f.n, n: f.n, k: count, factor: 1, add: add, a: left, b: x, c: matrix{at: g, distance: f.n},
+	})
+}
+
 // cholesky factors a tall matrix. done is false if the matrix is too close to singular; then x is
-// unchanged, refusal says why, and another method can be tried. Either of q and r may be nil if it
-// is not wanted; after, if it is given, takes both factors. more are the sizes of the scratch
-// memory that after takes.
-func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterwards, more ...uint64) (done bool, err error) {
-	m, n := f.m, f.n
+// unchanged, refusal says why, and another method can be tried.
+func (f *factoring) cholesky(ctx context.Context, want factors) (done bool, err error) {
+	n := f.n
 	bytes := uint64(8 * n * n)
 	if err := narrow(f.op, n, n); err != nil {
 		return false, err
@@ -231,23 +292,28 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	if err != nil {
 		return false, err
 	}
-	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + 5*aligned(bytes) + aligned(8*lwork) + aligned(24)
-	for _, extra := range more {
-		need += aligned(extra)
-	}
 	place, triangle := &scratchMemory{}, &scratchMemory{}
-	if f.toWork, err = f.copier(f.x, byRows(f.x.Shape), place); err != nil {
+	parts, err := f.divided(!want.onlyR, place)
+	if err != nil {
 		return false, err
 	}
+	placeBytes := uint64(8 * n * parts[0].count)
+	need := uploadBytes(f.x) + aligned(placeBytes) + 5*aligned(bytes) + aligned(8*lwork) + aligned(24)
+	if want.onlyR {
+		need += uploadBytes(f.x) // the second pass copies x again
+	}
+	for _, extra := range want.more {
+		need += aligned(extra)
+	}
 	var store, storeR *mapping
-	inPlace := q != nil && q.DType == ops.Float64
-	if q != nil && !inPlace {
-		if store, err = f.storer(q, byRows(q.Shape), place); err != nil {
+	inPlace := want.q != nil && want.q.DType == ops.Float64
+	if want.q != nil && !inPlace {
+		if store, err = f.storer(want.q, byRows(want.q.Shape), place); err != nil {
 			return false, err
 		}
 	}
-	if r != nil {
-		if storeR, err = f.storer(r, byRows(r.Shape), triangle); err != nil {
+	if want.r != nil {
+		if storeR, err = f.storer(want.r, byRows(want.r.Shape), triangle); err != nil {
 			return false, err
 		}
 	}
@@ -256,9 +322,9 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	answersAt, answers := f.pinned(24)
 	err = f.submit(ctx, need, func(s *submission) {
 		if inPlace {
-			place.at = q.Far.Address()
+			place.at = want.q.Far.Address()
 		} else {
-			place.at = s.take(uint64(8 * m * n))
+			place.at = s.take(placeBytes)
 		}
 		var grams, uppers [2]uint64
 		for i := range grams {
@@ -267,28 +333,36 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 		triangle.at = s.take(bytes)
 		work, flags := s.take(8*lwork), s.take(24)
 		s.memset(flags, 0, 24)
-		s.evaluate(f.toWork, 0)
 		// Read as column-major, x is n by m: all the following calls work on its transpose.
-		one := [1]float64{1}
-		for i := range grams {
-			s.calls(func() error {
-				return f.blas.multiply(product{
-					dtype: ops.Float64, m: n, n: n, k: m, factor: 1,
-					a: matrix{at: place.at, transposed: true, distance: n}, b: matrix{at: place.at, distance: n}, c: matrix{at: grams[i], distance: n},
+		for pass := range grams {
+			for i, part := range parts {
+				x, direct := f.readable(part.x)
+				if pass > 0 || !want.onlyR || !direct {
+					x = matrix{at: place.at, distance: n}
+					if pass == 0 || want.onlyR {
+						s.evaluate(part.copy, 0)
+					}
+				}
+				s.calls(func() error {
+					if pass > 0 && want.onlyR {
+						if err := f.divide(place.at, part.count, grams[0]); err != nil {
+							return err
+						}
+					}
+					return f.gram(x, part.count, grams[pass], float64(min(i, 1)))
 				})
-			})
-			if i == 1 {
-				s.launch(off, blocksOf(n*n, threads), s.parameters().u64(grams[i], flags+16).i64(n))
+			}
+			if pass > 0 {
+				s.launch(off, blocksOf(n*n, threads), s.parameters().u64(grams[pass], flags+16).i64(n))
 			}
 			s.calls(func() error {
-				var pinner runtime.Pinner
-				defer pinner.Unpin()
-				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, flags+8*uint64(i)); err != nil {
+				err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[pass], uint64(n), work, lwork, flags+8*uint64(pass))
+				if err != nil || want.onlyR {
 					return err
 				}
-				return f.divideBy(grams[i], place.at, 0, n, sharedlib.AddressOf(&pinner, &one[0]))
+				return f.divide(place.at, f.m, grams[pass])
 			})
-			s.launch(f.upper, blocksOf(n*n, threads), s.parameters().u64(grams[i], uppers[i]).i64(n, n, n))
+			s.launch(f.upper, blocksOf(n*n, threads), s.parameters().u64(grams[pass], uppers[pass]).i64(n, n, n))
 		}
 		s.calls(func() error {
 			return f.blas.multiply(product{
@@ -302,8 +376,12 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 		if storeR != nil {
 			s.evaluate(storeR, 0)
 		}
-		if after != nil {
-			after(s, place.at, triangle.at)
+		if want.after != nil {
+			q := place.at
+			if want.onlyR {
+				q = 0
+			}
+			want.after(s, q, triangle.at)
 		}
 		s.copy(gpu.ToHost(answersAt, flags, 24))
 	})
@@ -326,29 +404,37 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 // For more columns, most of the work is turned into products, which run several times faster.
 const trsmColumns = 256
 
-// divideBy replaces the columns in [from, to) of x, which is row-major, by those of x/r. The
-// columns before from are done already. r is upper triangular and column-major.
-func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
+// divide replaces a number of rows of n elements at x by those of x/r. r is upper triangular and
+// column-major.
+func (f *factoring) divide(x uint64, count int64, r uint64) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	one := [1]float64{1}
+	return f.divideColumns(r, x, count, 0, f.n, sharedlib.AddressOf(&pinner, &one[0]))
+}
+
+// divideColumns is divide for the columns in [from, to). The columns before from are done already.
+func (f *factoring) divideColumns(r, x uint64, count, from, to int64, one uint64) error {
 	n := f.n
 	if to-from <= trsmColumns {
-		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(to-from), uint64(f.m),
+		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(to-from), uint64(count),
 			one, r+uint64(8*from*(n+1)), uint64(n), x+uint64(8*from), uint64(n))
 	}
 	middle := from + (to-from+1)/2
-	if err := f.divideBy(r, x, from, middle, one); err != nil {
+	if err := f.divideColumns(r, x, count, from, middle, one); err != nil {
 		return err
 	}
 	if err := f.blas.multiply(product{
-		dtype: ops.Float64, m: f.m, n: to - middle, k: middle - from, factor: -1, add: 1,
+		dtype: ops.Float64, m: count, n: to - middle, k: middle - from, factor: -1, add: 1,
 		a: matrix{at: x + uint64(8*from), distance: n}, b: matrix{at: r + uint64(8*(middle*n+from)), transposed: true, distance: n},
 		c: matrix{at: x + uint64(8*middle), distance: n},
 	}); err != nil {
 		return err
 	}
-	return f.divideBy(r, x, middle, to, one)
+	return f.divideColumns(r, x, count, middle, to, one)
 }
 
-// householder factors any matrix by reflections. q may be nil if it is not wanted.
+// householder factors any matrix by reflections. q is nil if only the triangle is wanted.
 func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	m, n := f.m, f.n
 	k := min(m, n)
@@ -361,12 +447,6 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	if err != nil {
 		return err
 	}
-	var storeQ *mapping
-	if q != nil {
-		if storeQ, err = f.storer(q, byColumns(m), place); err != nil {
-			return err
-		}
-	}
 	storeR, err := f.storer(r, byRows(r.Shape), triangle)
 	if err != nil {
 		return err
@@ -375,11 +455,17 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	if err != nil {
 		return err
 	}
-	more, err := f.solver.workSize("cusolverDnDorgqr_bufferSize", uint64(m), uint64(k), uint64(k), 8, uint64(m), 8)
-	if err != nil {
-		return err
+	var storeQ *mapping
+	if q != nil {
+		if storeQ, err = f.storer(q, byColumns(m), place); err != nil {
+			return err
+		}
+		more, err := f.solver.workSize("cusolverDnDorgqr_bufferSize", uint64(m), uint64(k), uint64(k), 8, uint64(m), 8)
+		if err != nil {
+			return err
+		}
+		lwork = max(lwork, more)
 	}
-	lwork = max(lwork, more)
 	infoAt, info := f.pinned(16)
 	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + aligned(uint64(8*k*n)) + aligned(uint64(8*k)) + aligned(8*lwork) + aligned(16)
 	if err := f.submit(ctx, need, func(s *submission) {

@@ -14,7 +14,7 @@ import (
 // tallRows is how many rows of u are computed at a time from the rows of q.
 const tallRows = 8192
 
-// svd factors x. u and vt may be nil, both: then only the singular values are wanted.
+// svd factors x. u and vt are nil if only the singular values are wanted.
 func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 	m, n := x.Shape[0], x.Shape[1]
 	if m == 0 || n == 0 {
@@ -43,10 +43,12 @@ func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 // at least as many rows as columns. gesvd uses QR iterations. gesvdp uses the polar decomposition:
 // it is several times faster, but perturbs a nearly singular matrix, and reports by how much. Both
 // destroy the matrix. left receives as many columns as the matrix has. right receives the right
-// factor, a columns by columns matrix: column-major from gesvdp, row-major from gesvd.
+// factor, a columns by columns matrix: column-major from gesvdp, row-major from gesvd. Without
+// vectors there are only the values, and left and right are 0.
 type routine struct {
 	f             *factoring
 	polar         bool
+	vectors       bool
 	rows, columns int64
 	workBytes     uint64 // on the device; the last infoBytes are for info
 	hostWork      []byte
@@ -54,12 +56,15 @@ type routine struct {
 	info          []byte
 	errorAt       uint64
 	error         []byte
+	largestAt     uint64
+	largest       []byte // the largest singular value
 }
 
-func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns int64) (*routine, error) {
-	v := &routine{f: f, polar: polar, rows: rows, columns: columns}
+func (f *factoring) newRoutine(pinner *runtime.Pinner, polar, vectors bool, rows, columns int64) (*routine, error) {
+	v := &routine{f: f, polar: polar, vectors: vectors, rows: rows, columns: columns}
 	v.infoAt, v.info = f.pinned(8)
 	v.errorAt, v.error = f.pinned(8)
+	v.largestAt, v.largest = f.pinned(8)
 	clear(v.error)
 	if !polar {
 		if err := narrow(f.op, rows, columns); err != nil {
@@ -81,9 +86,12 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns
 }
 
 func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
-	rows, columns := uint64(v.rows), uint64(v.columns)
+	rows, columns, vectors := uint64(v.rows), uint64(v.columns), uint64(solverNoVector)
+	if v.vectors {
+		vectors = solverVector
+	}
 	return []uint64{
-		v.f.solver.handle, v.f.solver.params, solverVector, solverEconomy, rows, columns,
+		v.f.solver.handle, v.f.solver.params, vectors, solverEconomy, rows, columns,
 		blasR64F, a, rows, blasR64F, values, blasR64F, left, rows, blasR64F, right, columns, blasR64F,
 	}
 }
@@ -101,68 +109,75 @@ func (v *routine) call(a, values, left, right, work uint64) error {
 		return v.f.solver.call("cusolverDnXgesvdp", append(v.polarArguments(a, values, left, right),
 			work, room, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), info, v.errorAt)...)
 	}
-	rows, columns := uint64(v.rows), uint64(v.columns)
-	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, 'S', 'S', rows, columns, a, rows, values, left, rows, right, columns,
+	rows, columns, vectors := uint64(v.rows), uint64(v.columns), uint64('N')
+	if v.vectors {
+		vectors = 'S'
+	}
+	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, vectors, vectors, rows, columns, a, rows, values, left, rows, right, columns,
 		work, room/8, 0, info)
+}
+
+// report copies to the CPU's memory what outcome looks at.
+func (v *routine) report(s *submission, values, work uint64) {
+	s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
+	s.copy(gpu.ToHost(v.largestAt, values, 8))
 }
 
 // outcome returns false if another routine has to be tried.
 func (v *routine) outcome() (bool, error) {
-	info := le.Uint32(v.info)
+	info, largest := le.Uint32(v.info), math.Float64frombits(le.Uint64(v.largest))
+	// Without vectors, the routines do not always notice NaN or infinity themselves.
+	finite := largest <= math.MaxFloat64
 	if v.polar {
 		perturbed := math.Float64frombits(le.Uint64(v.error))
-		v.f.refusal = fmt.Sprintf("gesvdp answers %d and has perturbed it by %.3g", int32(info), perturbed)
-		return info == 0 && perturbed == 0, nil
+		v.f.refusal = fmt.Sprintf("gesvdp answers %d, has perturbed it by %.3g, and finds the largest singular value %.3g", int32(info), perturbed, largest)
+		return info == 0 && perturbed == 0 && finite, nil
 	}
-	if info != 0 {
+	if info != 0 || !finite {
 		return false, solverError(v.f.op, "gesvd", info)
 	}
 	return true, nil
 }
 
-// tallSVD factors x = q*r and r = w*diag(s)*vt, and then computes u = q*w. u and vt may be nil,
-// both: then only the singular values are wanted.
+// tallSVD factors x = q*r and r = w*diag(s)*vt, and then computes u = q*w.
 func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
+	if u == nil {
+		return f.tallValues(ctx, sigma)
+	}
 	m, n := f.m, f.n
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
-	v, err := f.newRoutine(&pinner, true, n, n)
+	v, err := f.newRoutine(&pinner, true, true, n, n)
 	if err != nil {
 		return false, err
 	}
 	var places [3]scratchMemory // of u, sigma, vt
+	storeU, err := f.storer(u, byRows(u.Shape), &places[0])
+	if err != nil {
+		return false, err
+	}
 	storeS, err := f.storer(sigma, byRows(sigma.Shape), &places[1])
 	if err != nil {
 		return false, err
 	}
-	var storeU, storeVT *mapping
-	if u != nil {
-		if storeU, err = f.storer(u, byRows(u.Shape), &places[0]); err != nil {
-			return false, err
-		}
-		if storeVT, err = f.storer(vt, byRows(vt.Shape), &places[2]); err != nil {
-			return false, err
-		}
+	storeVT, err := f.storer(vt, byRows(vt.Shape), &places[2])
+	if err != nil {
+		return false, err
 	}
 	rows := min(m, tallRows)
 	square, block := uint64(8*n*n), uint64(8*rows*n)
-	inPlace := u != nil && u.DType == ops.Float64
+	inPlace := u.DType == ops.Float64
 	q := (*ops.Tensor)(nil)
 	if inPlace {
 		q = u
 	}
-	done, err := f.cholesky(ctx, q, nil, func(s *submission, q, r uint64) {
+	done, err := f.cholesky(ctx, factors{q: q, after: func(s *submission, q, r uint64) {
 		w, right, values := s.take(square), s.take(square), s.take(uint64(8*n))
 		work, part := s.take(v.workBytes), s.take(block)
 		// Read as column-major, r is its transpose. The left factors of the transpose are the right
 		// factors of r. Read as row-major, they have the layout of vt.
 		s.calls(func() error { return v.call(r, values, right, w, work) })
-		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
-		places[0].at, places[1].at, places[2].at = q, values, right
-		s.evaluate(storeS, 0)
-		if u == nil {
-			return
-		}
+		v.report(s, values, work)
 		for row := int64(0); row < m; row += rows {
 			count := min(rows, m-row)
 			at := q + uint64(8*row*n)
@@ -174,11 +189,40 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 				})
 			})
 		}
+		places[0].at, places[1].at, places[2].at = q, values, right
 		if !inPlace {
 			s.evaluate(storeU, 0)
 		}
+		s.evaluate(storeS, 0)
 		s.evaluate(storeVT, 0)
-	}, square, square, uint64(8*n), v.workBytes, block)
+	}, more: []uint64{square, square, uint64(8 * n), v.workBytes, block}})
+	if !done || err != nil {
+		return false, err
+	}
+	return v.outcome()
+}
+
+// tallValues computes the singular values of r, which are those of x.
+func (f *factoring) tallValues(ctx context.Context, sigma *ops.Tensor) (bool, error) {
+	n := f.n
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	v, err := f.newRoutine(&pinner, true, false, n, n)
+	if err != nil {
+		return false, err
+	}
+	values := &scratchMemory{}
+	store, err := f.storer(sigma, byRows(sigma.Shape), values)
+	if err != nil {
+		return false, err
+	}
+	done, err := f.cholesky(ctx, factors{onlyR: true, after: func(s *submission, _, r uint64) {
+		values.at = s.take(uint64(8 * n))
+		work := s.take(v.workBytes)
+		s.calls(func() error { return v.call(r, values.at, 0, 0, work) })
+		v.report(s, values.at, work)
+		s.evaluate(store, 0)
+	}, more: []uint64{uint64(8 * n), v.workBytes}})
 	if !done || err != nil {
 		return false, err
 	}
@@ -186,12 +230,11 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 }
 
 // anySVD factors any matrix in one step. It factors x or its transpose, column-major: the one that
-// has no more columns than rows. u and vt may be nil, both: then only the singular values are
-// wanted.
+// has no more columns than rows.
 func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
 	k, long := min(m, n), max(m, n)
-	wide := n >= m
+	wide, vectors := n >= m, u != nil
 	place, values, left, right := &scratchMemory{}, &scratchMemory{}, &scratchMemory{}, &scratchMemory{}
 	layout := byColumns(m)
 	if wide {
@@ -203,30 +246,15 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 	}
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
-	v, err := f.newRoutine(&pinner, polar, long, k)
+	v, err := f.newRoutine(&pinner, polar, vectors, long, k)
 	if err != nil {
 		return false, err
 	}
+	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(v.workBytes)
 	var storeU, storeVT *mapping
-	rightAs := byRows([]int64{k, k})
-	if polar == wide { // u is the right factor of the transpose; vt is the transpose of x's
-		rightAs = byColumns(k)
-	}
-	if u != nil {
-		if wide {
-			storeU, err = f.storer(u, rightAs, right)
-		} else {
-			storeU, err = f.storer(u, byColumns(m), left)
-		}
-		if err != nil {
-			return false, err
-		}
-		if wide {
-			storeVT, err = f.storer(vt, byRows(vt.Shape), left)
-		} else {
-			storeVT, err = f.storer(vt, rightAs, right)
-		}
-		if err != nil {
+	if vectors {
+		need += aligned(uint64(8*m*n)) + aligned(uint64(8*k*k))
+		if storeU, storeVT, err = f.vectorStorers(polar, u, vt, left, right); err != nil {
 			return false, err
 		}
 	}
@@ -234,16 +262,17 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 	if err != nil {
 		return false, err
 	}
-	need := uploadBytes(f.x) + 2*aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(uint64(8*k*k)) + aligned(v.workBytes)
 	if err := f.submit(ctx, need, func(s *submission) {
-		place.at, left.at = s.take(uint64(8*m*n)), s.take(uint64(8*m*n))
-		values.at, right.at = s.take(uint64(8*k)), s.take(uint64(8*k*k))
+		place.at, values.at = s.take(uint64(8*m*n)), s.take(uint64(8*k))
 		work := s.take(v.workBytes)
+		if vectors {
+			left.at, right.at = s.take(uint64(8*m*n)), s.take(uint64(8*k*k))
+		}
 		s.evaluate(toWork, 0)
 		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
-		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
+		v.report(s, values.at, work)
 		s.evaluate(storeS, 0)
-		if u != nil {
+		if vectors {
 			s.evaluate(storeU, 0)
 			s.evaluate(storeVT, 0)
 		}
@@ -251,4 +280,28 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 		return false, err
 	}
 	return v.outcome()
+}
+
+// vectorStorers plans the conversion of the vectors of anySVD to u and vt.
+func (f *factoring) vectorStorers(polar bool, u, vt *ops.Tensor, left, right *scratchMemory) (storeU, storeVT *mapping, err error) {
+	k := min(f.m, f.n)
+	wide := f.n >= f.m
+	rightAs := byRows([]int64{k, k})
+	if polar == wide { // u is the right factor of the transpose; vt is the transpose of x's
+		rightAs = byColumns(k)
+	}
+	if wide {
+		storeU, err = f.storer(u, rightAs, right)
+	} else {
+		storeU, err = f.storer(u, byColumns(f.m), left)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if wide {
+		storeVT, err = f.storer(vt, byRows(vt.Shape), left)
+	} else {
+		storeVT, err = f.storer(vt, rightAs, right)
+	}
+	return storeU, storeVT, err
 }
