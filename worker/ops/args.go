@@ -60,8 +60,9 @@ func Types() []TypeDoc {
 type Param struct {
 	Name     string
 	Type     Type
-	Required bool // otherwise Default is used, also if the argument is null
+	Required bool // otherwise Default is used, also if the argument is null, unless Null
 	Default  any  // in the form in which a caller gives it; nil means "not given"
+	Null     bool // a null argument has a meaning of its own, which Doc tells
 	Doc      string
 }
 
@@ -92,13 +93,13 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 			if given {
 				return nil, c.bad(p.Name, "given twice, by position and by name")
 			}
-			value = positional[i]
+			value, given = positional[i], true
 		case given:
 			value = named
 		case p.Required:
 			return nil, c.bad(p.Name, "missing: expected %s", p.expected())
 		}
-		if value == nil && !p.Required {
+		if value == nil && !p.Required && !(given && p.Null) {
 			value = p.Default
 		}
 		if value == nil && (!p.Required || p.Type == AnyType) {

@@ -55,24 +55,29 @@ type Example struct {
 
 // single plans an operation whose result is one tensor.
 func single(dtype DType, shape []int64, w Work, run func(ctx context.Context, out *Tensor) error) *Planned {
-	p := &Planned{Work: w, Result: func(outs []*Tensor) any { return outs[0] }, runSingle: run, one: [1]Output{{dtype, shape}}}
+	p := &Planned{Work: w, Result: onlyOf, runSingle: run, one: [1]Output{{dtype, shape}}}
 	p.Outputs = p.one[:]
 	return p
 }
 
 // several plans an operation whose result is a list of tensors.
 func several(outputs []Output, w Work, run func(ctx context.Context, outs []*Tensor) error) *Planned {
-	result := func(outs []*Tensor) any {
-		list := make([]any, len(outs))
-		for i, t := range outs {
-			list[i] = t
-		}
-		return list
-	}
-	return &Planned{Outputs: outputs, Work: w, Result: result, run: func(ctx context.Context, outs []*Tensor) (any, error) {
-		return result(outs), run(ctx, outs)
+	return &Planned{Outputs: outputs, Work: w, Result: listOf, run: func(ctx context.Context, outs []*Tensor) (any, error) {
+		return listOf(outs), run(ctx, outs)
 	}}
 }
+
+// listOf is the Result of an operation whose result is a list of its outputs.
+func listOf(outs []*Tensor) any {
+	list := make([]any, len(outs))
+	for i, t := range outs {
+		list[i] = t
+	}
+	return list
+}
+
+// onlyOf is the Result of an operation whose result is its only output.
+func onlyOf(outs []*Tensor) any { return outs[0] }
 
 // scalar plans an operation whose result needs no tensor memory.
 func scalar(run func(ctx context.Context) (any, error)) *Planned {

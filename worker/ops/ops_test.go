@@ -30,7 +30,11 @@ func run(tb testing.TB, name string, named map[string]any, positional ...any) (a
 		return out, err
 	})
 	if err == nil {
-		if estimate, ok := op.OutputBytes(args); !ok || estimate != asked {
+		p, err := op.Plan(args)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if estimate, ok := op.OutputBytes(args); ok == p.Late || ok && estimate != asked {
 			tb.Fatalf("%s: estimated %d bytes (%v), asked for %d", name, estimate, ok, asked)
 		}
 	}

@@ -94,6 +94,42 @@ type (
 		X          *Tensor
 		OnlyValues bool
 	}
+	// Sorting sorts the elements of X along Axis. The order is that of array.sort: total, so that
+	// the result does not depend on the method.
+	Sorting struct {
+		X          *Tensor
+		Axis       int // -1: all elements, in C order
+		Descending bool
+	}
+	// Distinct finds the distinct elements of X, as array.unique describes them. The outputs are
+	// the values, then the inverse and the counts if they are wanted. The call is Late: the values
+	// and the counts have at most as many elements as X.
+	Distinct struct {
+		X               *Tensor
+		Inverse, Counts bool
+	}
+	// Taking copies the elements of X at Indices along Axis. The shape of the output is that of X
+	// with the axis replaced by the axes of Indices.
+	Taking struct {
+		X       *Tensor
+		Indices *Tensor // integers; a negative one counts from the end of the axis
+		Axis    int     // -1: Indices select among all elements of X, in C order
+		// Outside returns the error for an index that is out of the axis. Position is that of the
+		// index in Indices, counted in C order. The error is that of the first such position.
+		Outside func(position, index int64) error
+	}
+	// Transforming computes discrete Fourier transforms of X, in the precision of the output.
+	Transforming struct {
+		X *Tensor
+		// Kind is fft, ifft, rfft or irfft. rfft and irfft are those along the last of Axes; along
+		// the others they are fft and ifft.
+		Kind string
+		Axes []int // each once
+		// Lengths are the lengths of the transforms along Axes: X is cut or padded with zeros. Of
+		// irfft, the last one is that of the output.
+		Lengths []int64
+		Scale   float64 // the factor of all results
+	}
 )
 
 func (*Copying) isWork()      {}
@@ -107,6 +143,10 @@ func (*Reducing) isWork()     {}
 func (*Accumulating) isWork() {}
 func (*Joining) isWork()      {}
 func (*Multiplying) isWork()  {}
+func (*Sorting) isWork()      {}
+func (*Distinct) isWork()     {}
+func (*Taking) isWork()       {}
+func (*Transforming) isWork() {}
 func (*FactoringQR) isWork()  {}
 func (*FactoringSVD) isWork() {}
 
@@ -173,7 +213,11 @@ func (o Output) Bytes() int64 {
 
 // Planned is a call whose arguments were checked.
 type Planned struct {
+	// Outputs are empty if the call is Late.
 	Outputs []Output
+	// Late calls know the shapes of their outputs only when they have read the data. A device that
+	// executes the Work of a Late call allocates the outputs itself.
+	Late bool
 	// Work is nil for calls without kernels: calls that only the host can execute, or that need no
 	// device at all. Such a call is executed by Run, or by Op.Run.
 	Work Work
@@ -186,7 +230,9 @@ type Planned struct {
 	// and not zeroed. runSingle is used instead if there is one output that is the result.
 	run       func(ctx context.Context, outs []*Tensor) (any, error)
 	runSingle func(ctx context.Context, out *Tensor) error
-	one       [1]Output // backs Outputs if there is only one
+	// runLate is used instead if the call is Late. It allocates the outputs itself.
+	runLate func(ctx context.Context, alloc Allocator) (outs []*Tensor, err error)
+	one     [1]Output // backs Outputs if there is only one
 }
 
 // Plan checks the arguments of a call without running it. Their tensors may lie in Far memory.
@@ -210,8 +256,11 @@ func (o *Op) Plan(args Args) (p *Planned, err error) {
 }
 
 // OutputBytes returns how many bytes Run will request from its allocator; false if that is more
-// than any memory.
+// than any memory, or not known because the call is Late.
 func (p *Planned) OutputBytes() (total int64, ok bool) {
+	if p.Late {
+		return 0, false
+	}
 	for _, out := range p.Outputs {
 		n, err := countElements(out.Shape)
 		if err != nil || n > (1<<62-total)/out.DType.Size() {
@@ -230,18 +279,7 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err err
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
-	outs := make([]*Tensor, len(p.Outputs))
-	for i, want := range p.Outputs {
-		t, err := alloc(want.DType, want.Shape)
-		if err != nil {
-			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
-		}
-		if err := t.Check(); err != nil || t.DType != want.DType || !slices.Equal(t.Shape, want.Shape) || !t.Contiguous() {
-			panic(fmt.Sprintf("ops: allocator returned %v for %v of shape %v: %v", describe(t), want.DType, want.Shape, err))
-		}
-		outs[i] = t
-	}
-	result, err = p.fill(ctx, outs)
+	result, err = p.compute(ctx, alloc)
 	if err != nil {
 		if ours := (*Error)(nil); errors.As(err, &ours) {
 			return nil, err
@@ -251,11 +289,37 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err err
 	return result, nil
 }
 
-func (p *Planned) fill(ctx context.Context, outs []*Tensor) (any, error) {
+func (p *Planned) compute(ctx context.Context, alloc Allocator) (any, error) {
+	if p.Late {
+		outs, err := p.runLate(ctx, alloc)
+		if err != nil {
+			return nil, err
+		}
+		return p.Result(outs), nil
+	}
+	outs := make([]*Tensor, len(p.Outputs))
+	for i, want := range p.Outputs {
+		var err error
+		if outs[i], err = allocate(alloc, want.DType, want.Shape); err != nil {
+			return nil, err
+		}
+	}
 	if p.runSingle != nil {
 		return outs[0], p.runSingle(ctx, outs[0])
 	}
 	return p.run(ctx, outs)
+}
+
+// allocate calls alloc and checks that its tensor is as Allocator says.
+func allocate(alloc Allocator, dtype DType, shape []int64) (*Tensor, error) {
+	t, err := alloc(dtype, shape)
+	if err != nil {
+		return nil, fmt.Errorf("output of %v, shape %v: %w", dtype, shape, err)
+	}
+	if err := t.Check(); err != nil || t.DType != dtype || !slices.Equal(t.Shape, shape) || !t.Contiguous() {
+		panic(fmt.Sprintf("ops: allocator returned %v for %v of shape %v: %v", describe(t), dtype, shape, err))
+	}
+	return t, nil
 }
 
 // Failure returns the error of an operation that ran and could not finish.

@@ -107,6 +107,9 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 	if err != nil {
 		return nil, wire.Failure(err)
 	}
+	if planned.Late {
+		return nil, nil // the CPU reads the sizes of the outputs
+	}
 	switch planned.Work.(type) {
 	case nil, *ops.FactoringQR, *ops.FactoringSVD:
 		return nil, nil // the CPU checks intermediate results
@@ -154,7 +157,7 @@ func (p *prepared) carryIn(ctx context.Context, r *run, alloc device.Allocator) 
 	if r.outs = r.first.list[:]; len(p.planned.Outputs) != len(r.outs) {
 		r.outs = make([]*ops.Tensor, len(p.planned.Outputs))
 	}
-	for i := range r.outs {
+	for i := range r.outs { // there are none if the call is Late
 		want := &p.planned.Outputs[i]
 		if r.outs[i], err = r.output(i, want); err != nil {
 			return fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
@@ -262,7 +265,7 @@ func (p *prepared) Scratch(bytes int64) ([]byte, error) {
 func (p *prepared) onHost(ctx context.Context, r *run) error {
 	err := ctx.Err()
 	if err == nil {
-		err = p.onHostInto(ctx, r.outs)
+		err = p.onHostInto(ctx, r)
 	}
 	if err != nil {
 		r.end()
@@ -270,7 +273,19 @@ func (p *prepared) onHost(ctx context.Context, r *run) error {
 	return err
 }
 
-func (p *prepared) onHostInto(ctx context.Context, outs []*ops.Tensor) error {
+// lateOutputs allocates the outputs of a call whose sizes the CPU has found.
+func (r *run) lateOutputs(made []*ops.Tensor) error {
+	for i, t := range made {
+		out, err := r.output(i, &ops.Output{DType: t.DType, Shape: t.Shape})
+		if err != nil {
+			return fmt.Errorf("%s: output of %v, shape %v: %w", r.op, t.DType, t.Shape, err)
+		}
+		r.outs = append(r.outs, out)
+	}
+	return nil
+}
+
+func (p *prepared) onHostInto(ctx context.Context, r *run) error {
 	args, err := argsOnHost(p.args)
 	if err != nil {
 		return err
@@ -283,8 +298,13 @@ func (p *prepared) onHostInto(ctx context.Context, outs []*ops.Tensor) error {
 	}); err != nil {
 		return err
 	}
+	if p.planned.Late {
+		if err := r.lateOutputs(made); err != nil {
+			return err
+		}
+	}
 	for i, t := range made {
-		switch to := outs[i].Far.(type) {
+		switch to := r.outs[i].Far.(type) {
 		case *far:
 			if err := p.device.slab.WriteFrom(to.frame.Offset, t.Data); err != nil {
 				return err
