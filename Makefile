@@ -173,7 +173,8 @@ machines: bootstrap ## Run the Go tests of the machines at full size, without th
 .PHONY: asan
 asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the address sanitizer
 	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' \
-	  ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda
+	  ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda \
+	  ./worker/ops ./worker/ops/simd
 
 .PHONY: sim
 sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n

@@ -16,6 +16,7 @@ var madeOf = []struct{ adapter, of, why string }{
 	{"worker/device/cuda", "worker/ops", "operations are planned alike everywhere; only what carries them out differs"},
 	{"worker/device/cuda", "worker/device/wire", "calls and results have the same form on every device"},
 	{"worker/ops", "worker/ops/lapack", "operations of linear algebra call a library"},
+	{"worker/ops", "worker/ops/simd", "element-wise operations run its kernels"},
 	{"worker/device/host", "worker/ops/lapack", "a device chooses the library of its operations"},
 	{"transfer/ipc", "memory/cuda", "it copies by the driver that allocated the memory"},
 	{"transfer/ipc", "transfer/borrow", "loans of memory on a GPU are asked for and given back as those of host memory are"},

@@ -150,7 +150,7 @@ func (a *accumulation) run(ctx context.Context, piece int) error {
 
 // lane sums along a lane whose sums lie side by side.
 func (a *accumulation) lane(ctx context.Context, out, in, buffer unsafe.Pointer) error {
-	source := &reader{shape: []int64{a.length}, strides: []int64{a.step}, index: []int64{0}, at: in, size: a.x.DType.Size()}
+	source := newLineReader(in, a.length, a.step, a.x.DType.Size())
 	if a.flat {
 		source = newReader(a.x)
 	}

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 // program is an expression that is compiled for inputs of known types. Each register holds one
@@ -20,6 +20,11 @@ type program struct {
 	inputs    int
 	registers []register
 	out       int // the register of the result; always written by the last instruction
+	// steps are the instructions as kernels of package simd. They are nil if one of them does not
+	// exist there.
+	steps []simd.Step
+	// exact: the kernels of package simd return the bits that the Go kernels return.
+	exact bool
 	// exported is the same program in the exported form, for devices.
 	exported Program
 }
@@ -31,10 +36,11 @@ type register struct {
 
 type instruction struct {
 	run       kernel
-	function  string // the name of run in kernelFor, or castFunction
-	work      DType  // the type of the operands; for where, the type of the last two
-	registers [4]int // destination, then operands
-	operands  int    // number of operands
+	vector    simd.Kernel // the same function in package simd; it may not exist
+	function  string      // the name of run in kernelFor, or castFunction
+	work      DType       // the type of the operands; for where, the type of the last two
+	registers [4]int      // destination, then operands
+	operands  int         // number of operands
 }
 
 // rule returns, for operands of type d, the type that a function computes in and the type of its
@@ -116,8 +122,17 @@ func compile(root *node, names []string, inputs []compiled, want DType) (*progra
 	return c.export(), nil
 }
 
-// export sets exported. It is called when the program is complete otherwise.
+// export sets exported, steps and exact. It is called when the program is complete otherwise.
 func (p *program) export() *program {
+	p.exact = true
+	for _, in := range p.code {
+		p.exact = p.exact && (in.vector.Exact || !in.vector.Exists())
+	}
+	if !slices.ContainsFunc(p.code, func(in instruction) bool { return !in.vector.Exists() }) {
+		for _, in := range p.code {
+			p.steps = append(p.steps, in.vector.Step(in.registers))
+		}
+	}
 	p.exported = Program{Inputs: p.inputs, Out: p.out}
 	for _, r := range p.registers {
 		p.exported.Registers = append(p.exported.Registers, Register{r.dtype, r.value})
@@ -140,11 +155,24 @@ func identityProgram(to, from DType) *program {
 	p := &program{
 		inputs:    1,
 		registers: []register{{dtype: from}, {dtype: to}},
-		code:      []instruction{{castKernel(to, from), castFunction, from, [4]int{1, 0}, 1}},
-		out:       1,
+		code: []instruction{{
+			run: castKernel(to, from), vector: vectorKernel(castFunction, from, to), function: castFunction, work: from,
+			registers: [4]int{1, 0}, operands: 1,
+		}},
+		out: 1,
 	}
 	at.CompareAndSwap(nil, p.export())
 	return at.Load()
+}
+
+// vectorKernel returns the kernel of package simd for a function, which may not exist.
+func vectorKernel(function string, work, to DType) simd.Kernel {
+	if function != castFunction {
+		to = Invalid
+	} else if work == to {
+		function, to = "copy", Invalid
+	}
+	return simd.Best().Kernel(function, simd.Type(work), simd.Type(to))
 }
 
 // emit appends an instruction and returns its destination, which is never one of its operands:
@@ -163,7 +191,7 @@ func (c *compiler) emit(function string, work, dtype DType, operands ...int) int
 	} else {
 		run = kernelFor(function, work)
 	}
-	in := instruction{run: run, function: function, work: work, registers: [4]int{to}, operands: len(operands)}
+	in := instruction{run: run, vector: vectorKernel(function, work, dtype), function: function, work: work, registers: [4]int{to}, operands: len(operands)}
 	copy(in.registers[1:], operands)
 	c.code = append(c.code, in)
 	for i, r := range operands {
@@ -409,69 +437,4 @@ func foldInts(op string, x, y int64) (int64, bool) {
 		return power(x, y), y >= 0 && math.Abs(exact) < 1<<63
 	}
 	return 0, false
-}
-
-// mapProgram runs a program over whole tensors. Inputs broadcast to the shape of out, which is
-// contiguous and has the type of the program's result.
-func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) error {
-	n := out.Len()
-	if n == 0 {
-		return nil
-	}
-	size := int(min(n, blockLen))
-	// Units of 16 bytes are aligned for every type.
-	scratch := make([]complex128, len(p.registers)*size)
-	ptrs := make([]unsafe.Pointer, len(p.registers))
-	readers := make([]*reader, len(inputs))
-	for i, reg := range p.registers {
-		ptrs[i] = unsafe.Pointer(&scratch[i*size])
-		if reg.value != nil {
-			one := &Tensor{DType: reg.dtype, Data: block[byte](ptrs[i], int(reg.dtype.Size()))}
-			if err := putScalar(one, reg.value); err != nil {
-				return err
-			}
-			copyRun(ptrs[i], ptrs[i], int64(size), 0, reg.dtype.Size())
-		}
-	}
-	for i, in := range inputs {
-		if in == nil {
-			continue
-		}
-		r := newReader(in.broadcastTo(out.Shape))
-		if r.constant() {
-			copyRun(ptrs[i], r.at, int64(size), 0, r.size)
-			continue
-		}
-		readers[i] = r
-	}
-	var done int64
-	for blocks := 0; done < n; blocks++ {
-		if blocks%16 == 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-		}
-		m := min(n-done, blockLen)
-		for i, r := range readers {
-			switch {
-			case r == nil:
-			case r.direct():
-				ptrs[i] = unsafe.Add(r.at, done*r.size)
-			default:
-				r.read(ptrs[i], m)
-			}
-		}
-		// Before the last instruction, the result's register may hold temporary values. These can
-		// be stored in the output itself, since they have its type.
-		ptrs[p.out] = unsafe.Add(out.base(), done*out.DType.Size())
-		for i := range p.code {
-			in := &p.code[i]
-			r := regs{ptrs[in.registers[0]], ptrs[in.registers[1]], ptrs[in.registers[2]], ptrs[in.registers[3]]}
-			if err := in.run(int(m), r); err != nil {
-				return err
-			}
-		}
-		done += m
-	}
-	return nil
 }

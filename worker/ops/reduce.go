@@ -423,7 +423,6 @@ func (r *reduction) byLanes() error {
 			rowsAt := *r.rows
 			rowsAt.Data, rowsAt.Offset = r.kept.Data, offset+lane*strides[last]
 			rows := newReader(&rowsAt)
-			single := Tensor{DType: r.kept.DType, Shape: []int64{m}, Strides: []int64{strides[last]}}
 			for i := range count {
 				if err := r.check(m + 8); err != nil {
 					return err
@@ -432,8 +431,7 @@ func (r *reduction) byLanes() error {
 				if r.cast == nil && strides[last] == size {
 					in = rows.at
 				} else {
-					elements := reader{shape: single.Shape, strides: single.Strides, index: []int64{0}, at: rows.at, size: r.kept.DType.Size()}
-					in = r.load(&elements, buffers, int(m))
+					in = r.load(newLineReader(rows.at, m, strides[last], r.kept.DType.Size()), buffers, int(m))
 				}
 				if err := tree.add(r, in, int(m), i%leafLen == 0); err != nil {
 					return err

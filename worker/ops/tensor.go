@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 // Tensor is a strided view of typed memory. It does not own Data: the creator of the tensor keeps
@@ -313,32 +315,55 @@ func coalesce(shape, strides []int64, size int64) (outShape, outStrides []int64)
 
 // reader copies the elements of a strided tensor in C order, one block at a time.
 type reader struct {
-	shape, strides []int64
-	index          []int64
-	at             unsafe.Pointer // address of the element at index
-	size           int64
+	axes []simd.Axis
+	at   unsafe.Pointer // address of the element at the indexes of the axes
+	size int64
 }
 
 // newReader returns a reader at the first element. REQUIRES: t has elements and passed Check.
 func newReader(t *Tensor) *reader {
 	shape, strides := coalesce(t.Shape, t.Strides, t.DType.Size())
-	return &reader{shape: shape, strides: strides, index: make([]int64, len(shape)), at: t.base(), size: t.DType.Size()}
+	r := &reader{axes: make([]simd.Axis, len(shape)), at: t.base(), size: t.DType.Size()}
+	for i := range shape {
+		r.axes[i] = simd.Axis{Length: shape[i], Stride: strides[i]}
+	}
+	return r
+}
+
+// newLineReader returns a reader of length elements of size bytes that lie stride bytes apart.
+func newLineReader(at unsafe.Pointer, length, stride, size int64) *reader {
+	return &reader{[]simd.Axis{{Length: length, Stride: stride}}, at, size}
+}
+
+// clone returns a reader at the same element.
+func (r *reader) clone() *reader { return &reader{slices.Clone(r.axes), r.at, r.size} }
+
+// seek moves to an element. first is a reader at the first element of the same tensor.
+func (r *reader) seek(first *reader, element int64) {
+	r.at = first.at
+	for i := len(r.axes) - 1; i >= 0; i-- {
+		a := &r.axes[i]
+		a.Index = element % a.Length
+		element /= a.Length
+		r.at = unsafe.Add(r.at, a.Index*a.Stride)
+	}
 }
 
 // direct reports whether the elements are contiguous, so that they can be used in place.
-func (r *reader) direct() bool { return len(r.shape) == 1 && r.strides[0] == r.size }
+func (r *reader) direct() bool { return len(r.axes) == 1 && r.axes[0].Stride == r.size }
 
 // constant reports whether all elements are the same element in memory.
-func (r *reader) constant() bool { return len(r.shape) == 1 && (r.strides[0] == 0 || r.shape[0] == 1) }
+func (r *reader) constant() bool {
+	return len(r.axes) == 1 && (r.axes[0].Stride == 0 || r.axes[0].Length == 1)
+}
 
 // read copies the next n elements to dst.
 // REQUIRES: at least n elements remain.
 func (r *reader) read(dst unsafe.Pointer, n int64) {
-	last := len(r.shape) - 1
-	stride := r.strides[last]
+	last := &r.axes[len(r.axes)-1]
 	for n > 0 {
-		run := min(n, r.shape[last]-r.index[last])
-		copyRun(dst, r.at, run, stride, r.size)
+		run := min(n, last.Length-last.Index)
+		copyRun(dst, r.at, run, last.Stride, r.size)
 		if n -= run; n > 0 {
 			dst = unsafe.Add(dst, run*r.size)
 		}
@@ -348,16 +373,16 @@ func (r *reader) read(dst unsafe.Pointer, n int64) {
 
 // skip advances by run elements, at most to the end of the last axis.
 func (r *reader) skip(run int64) {
-	last := len(r.shape) - 1
-	r.index[last] += run
-	move := run * r.strides[last]
-	for axis := last; axis > 0 && r.index[axis] == r.shape[axis]; axis-- {
-		move -= r.shape[axis] * r.strides[axis]
-		r.index[axis] = 0
-		move += r.strides[axis-1]
-		r.index[axis-1]++
+	last := len(r.axes) - 1
+	r.axes[last].Index += run
+	move := run * r.axes[last].Stride
+	for axis := last; axis > 0 && r.axes[axis].Index == r.axes[axis].Length; axis-- {
+		move -= r.axes[axis].Length * r.axes[axis].Stride
+		r.axes[axis].Index = 0
+		move += r.axes[axis-1].Stride
+		r.axes[axis-1].Index++
 	}
-	if r.index[0] < r.shape[0] { // after the last element no address is valid
+	if r.axes[0].Index < r.axes[0].Length { // after the last element no address is valid
 		r.at = unsafe.Add(r.at, move)
 	}
 }

@@ -1,0 +1,20 @@
+//go:build cgo && linux && amd64
+
+// AVX2 with fused multiply-add, of processors since 2013.
+#define SET avx2
+#define SET_NUMBER SIMD_AVX2
+#define VECTOR_BYTES 32
+#define HAS_ROUNDING
+#define HAS_FMA
+#include "set.h"
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,bmi,bmi2")
+#endif
+
+#include "map.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif

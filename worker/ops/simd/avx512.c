@@ -1,0 +1,20 @@
+//go:build cgo && linux && amd64
+
+// The parts of AVX-512 that processors for servers have had since 2017.
+#define SET avx512
+#define SET_NUMBER SIMD_AVX512
+#define VECTOR_BYTES 64
+#define HAS_ROUNDING
+#define HAS_FMA
+#include "set.h"
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi,bmi2"), min_vector_width(512))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi,bmi2,prefer-vector-width=512")
+#endif
+
+#include "map.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif

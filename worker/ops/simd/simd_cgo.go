@@ -1,0 +1,86 @@
+//go:build cgo && linux
+
+package simd
+
+/*
+#cgo CFLAGS: -O3 -Wall -Wextra -Wno-type-limits -std=c11
+#cgo LDFLAGS: -lm
+#cgo noescape simd_run
+#cgo nocallback simd_run
+#cgo noescape simd_call
+#cgo nocallback simd_call
+#include "simd.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/internal/sharedlib"
+)
+
+var setNames = [C.SIMD_SETS]string{"base", "avx2", "avx512"}
+
+func load() []*Set {
+	// Without the library, kernels that need it do not exist.
+	mvec, err := sharedlib.Open("libmvec.so.1")
+	if err != nil {
+		mvec = nil
+	}
+	var sets []*Set
+	for number := range setNames {
+		if C.simd_has(C.int(number)) != 0 {
+			sets = append(sets, newSet(number, mvec))
+		}
+	}
+	return sets
+}
+
+func newSet(number int, mvec *sharedlib.Library) *Set {
+	s := &Set{Name: setNames[number], number: number, kernels: map[kernelKey]Kernel{}}
+	rows := C.simd_kernels(C.int(number))
+	for i := int64(0); ; i++ {
+		row := (*C.struct_simd_kernel)(unsafe.Add(unsafe.Pointer(rows), i*int64(unsafe.Sizeof(*rows))))
+		if row.function == nil {
+			return s
+		}
+		if row.vector != nil {
+			if mvec == nil {
+				continue
+			}
+			address := mvec.Symbol(C.GoString(row.vector))
+			if address == 0 {
+				continue
+			}
+			C.simd_set_vector(C.int(number), C.int64_t(i), C.uint64_t(address))
+		}
+		key := kernelKey{C.GoString(row.function), Type(row.work), Type(row.to)}
+		s.kernels[key] = Kernel{address: uintptr(unsafe.Pointer(row.run)), Exact: row.vector == nil}
+	}
+}
+
+// Run computes n elements with a program, in blocks of at most block elements. It changes the
+// registers. REQUIRES: the memory to which registers refer is kept alive, and does not lie on a Go
+// stack.
+func Run(steps []Step, registers []Register, n, block int64) error {
+	return failure(C.simd_run((*C.struct_simd_step)(unsafe.Pointer(&steps[0])), C.int64_t(len(steps)),
+		(*C.struct_simd_register)(unsafe.Pointer(&registers[0])), C.int64_t(len(registers)), C.int64_t(n), C.int64_t(block)))
+}
+
+// Call computes n elements of d from the operands a, b and c.
+func (k Kernel) Call(n int, d, a, b, c unsafe.Pointer) error {
+	return failure(C.simd_call(C.uint64_t(k.address), C.int64_t(n), d, a, b, c))
+}
+
+func failure(code C.int) error {
+	if code != 0 {
+		return ErrNegativePower
+	}
+	return nil
+}
+
+var (
+	_ [unsafe.Sizeof(Step{})]byte     = [C.sizeof_struct_simd_step]byte{}
+	_ [unsafe.Sizeof(Register{})]byte = [C.sizeof_struct_simd_register]byte{}
+	_ [unsafe.Sizeof(Axis{})]byte     = [C.sizeof_struct_simd_axis]byte{}
+)
