@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-uint64_t msl_open(const char *path, char *err, int room) {
-  void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+uint64_t msl_open(const char *path, int global, char *err, int room) {
+  void *h = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
   if (!h) snprintf(err, room, "%s", dlerror());
   return (uint64_t)(uintptr_t)h;
 }
@@ -20,6 +20,8 @@ void msl_where(uint64_t symbol, char *path, int room) {
   path[0] = 0;
   if (dladdr((void *)(uintptr_t)symbol, &info) && info.dli_fname) snprintf(path, room, "%s", info.dli_fname);
 }
+
+void msl_text(uint64_t address, char *text, int room) { snprintf(text, room, "%s", address ? (const char *)(uintptr_t)address : ""); }
 
 #define X uint64_t
 typedef X (*any_function)(X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X, X);

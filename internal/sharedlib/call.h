@@ -6,12 +6,15 @@
 
 enum { MSL_ARGUMENTS = 32 };
 
-// Opens a library. Returns a handle, or 0 with the cause in err, which has space for room bytes.
-uint64_t msl_open(const char *path, char *err, int room);
+// Opens a library; if global is set, its symbols serve the libraries that are opened later. Returns
+// a handle, or 0 with the cause in err, which has space for room bytes.
+uint64_t msl_open(const char *path, int global, char *err, int room);
 // Returns the address of a symbol, or 0 if the library does not have it.
 uint64_t msl_symbol(uint64_t library, const char *name);
 // Writes the path of the file that contains a symbol, or "" if it is not known.
 void msl_where(uint64_t symbol, char *path, int room);
+// Copies the text at an address, and cuts it off after room - 1 bytes. The address 0 has no text.
+void msl_text(uint64_t address, char *text, int room);
 // Calls a function that takes at most MSL_ARGUMENTS integers and pointers, and returns an integer
 // or a pointer. arguments always has MSL_ARGUMENTS elements. Surplus arguments do no harm in the
 // calling conventions of Linux on x86-64 and arm64: each takes a register or 8 bytes of stack.

@@ -21,9 +21,11 @@ static char *const forced[] = {
 };
 
 // suggested holds where the environment says nothing. OpenBLAS's threads wait in a busy loop for
-// 2^20 cycles, some 0.4 ms, before they sleep. Its default is 2^26 cycles.
+// 2^20 cycles, some 0.4 ms, before they sleep; by default 2^26 cycles. Those of Intel's OpenMP,
+// which MKL uses, wait for 1 ms; by default 200 ms.
 static char *const suggested[] = {
     "OPENBLAS_THREAD_TIMEOUT=20",
+    "KMP_BLOCKTIME=1",
 };
 
 enum { FORCED = sizeof forced / sizeof *forced, SUGGESTED = sizeof suggested / sizeof *suggested };

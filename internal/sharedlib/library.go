@@ -23,7 +23,17 @@ type Library struct {
 
 // Open loads a library. The path is a file, or a name that the dynamic linker searches for.
 func Open(path string) (*Library, error) {
-	handle, err := open(path)
+	return openAs(path, false)
+}
+
+// OpenGlobal is like Open, and libraries that are opened later may use its symbols without naming
+// it as a dependency.
+func OpenGlobal(path string) (*Library, error) {
+	return openAs(path, true)
+}
+
+func openAs(path string, global bool) (*Library, error) {
+	handle, err := open(path, global)
 	if err != nil {
 		return nil, err
 	}
@@ -63,6 +73,16 @@ func (l *Library) Call(function string, arguments ...uint64) (uint64, error) {
 	return call(address, &all), nil
 }
 
+// Text calls a function that returns a text, and returns a copy of at most 1023 bytes. It is empty
+// if the library has no such function.
+func (l *Library) Text(function string, arguments ...uint64) string {
+	address, err := l.Call(function, arguments...)
+	if err != nil {
+		return ""
+	}
+	return textAt(address)
+}
+
 // Fortran is a list of arguments for a Fortran subroutine. The zero value is an empty list. Values
 // of at most 8 bytes are stored in the list; the subroutine gets their addresses, and what it
 // assigns to them can be read by Int afterwards.
@@ -94,6 +114,9 @@ func (f *Fortran) Address(address uint64) {
 
 // Int returns argument i, counted from 0, as the subroutine has left it: an integer of 32 bits.
 func (f *Fortran) Int(i int) int { return int(int32(f.values[i])) }
+
+// Bits returns the 8 bytes of argument i, counted from 0, as the subroutine has left them.
+func (f *Fortran) Bits(i int) uint64 { return f.values[i] }
 
 // Call calls the subroutine at an address that Symbol returned.
 func (f *Fortran) Call(subroutine uint64) {

@@ -15,11 +15,15 @@ import (
 	"unsafe"
 )
 
-func open(path string) (uint64, error) {
+func open(path string, global bool) (uint64, error) {
 	p := C.CString(path)
 	defer C.free(unsafe.Pointer(p))
 	var text [1024]C.char
-	if h := C.msl_open(p, &text[0], C.int(len(text))); h != 0 {
+	var visible C.int
+	if global {
+		visible = 1
+	}
+	if h := C.msl_open(p, visible, &text[0], C.int(len(text))); h != 0 {
 		return uint64(h), nil
 	}
 	return 0, errors.New(C.GoString(&text[0]))
@@ -35,6 +39,12 @@ func fileOf(symbol uint64) string {
 	var path [4096]C.char
 	C.msl_where(C.uint64_t(symbol), &path[0], C.int(len(path)))
 	return C.GoString(&path[0])
+}
+
+func textAt(address uint64) string {
+	var text [1024]C.char
+	C.msl_text(C.uint64_t(address), &text[0], C.int(len(text)))
+	return C.GoString(&text[0])
 }
 
 func call(function uint64, arguments *[MaxArguments]uint64) uint64 {

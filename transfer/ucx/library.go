@@ -1,7 +1,6 @@
 package ucx
 
 import (
-	"debug/elf"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 // libraryName is the name that the dynamic linker searches for in the system.
@@ -88,26 +89,8 @@ func checkFiles(library string) error {
 		files = append(files, found...)
 	}
 	for _, f := range files {
-		if err := checkFile(f); err != nil {
+		if err := sharedlib.Check(f); err != nil {
 			return fmt.Errorf("%w: %s: %w; install the wheel libucx-cu13==1.19.0 anew, or name another libucp.so.0", ErrUnavailable, f, err)
-		}
-	}
-	return nil
-}
-
-func checkFile(path string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	for _, p := range f.Progs {
-		if p.Off+p.Filesz < p.Off || p.Off+p.Filesz > uint64(info.Size()) {
-			return fmt.Errorf("the file has %d bytes and should have at least %d: it was cut short", info.Size(), p.Off+p.Filesz)
 		}
 	}
 	return nil

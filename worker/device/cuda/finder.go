@@ -1,14 +1,11 @@
 package cuda
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/millrace/millrace/internal/sharedlib"
 )
@@ -51,7 +48,8 @@ func (f *finder) candidates(name string, versions []string) []string {
 		}
 		folders = append(folders, given)
 	}
-	f.once.Do(f.askPython)
+	// The system's Python is asked, too: a virtual environment may lack NVIDIA's packages.
+	f.once.Do(func() { f.sites = sharedlib.PackageFolders(f.python, "python3", "python") })
 	for _, site := range f.sites {
 		folders = append(folders, filepath.Join(site, "nvidia", "*", "lib"))
 	}
@@ -68,27 +66,4 @@ func (f *finder) candidates(name string, versions []string) []string {
 		out = append(out, "lib"+name+".so."+v)
 	}
 	return slices.Compact(out)
-}
-
-// askPython finds the package folders: first those of the Python that runs tasks, then those of the
-// system's Python, since a virtual environment may lack NVIDIA's packages.
-func (f *finder) askPython() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	for _, python := range []string{f.python, "python3", "python"} {
-		if python == "" {
-			continue
-		}
-		// Without the option -S, the list includes the paths of virtual environments and of the
-		// user.
-		out, err := exec.CommandContext(ctx, python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))").Output()
-		if err != nil {
-			continue
-		}
-		for site := range strings.Lines(string(out)) {
-			if site = strings.TrimSuffix(site, "\n"); !slices.Contains(f.sites, site) {
-				f.sites = append(f.sites, site)
-			}
-		}
-	}
 }

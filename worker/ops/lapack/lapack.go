@@ -6,6 +6,7 @@ package lapack
 import (
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
@@ -19,7 +20,10 @@ type Library struct {
 	File string
 	// before and after are what the library adds to the names of LAPACK's routines.
 	before, after string
-	threading     threading
+	// wide says that its integers have 64 bits, and version is that of LAPACK, "3.11".
+	wide      bool
+	version   string
+	threading threading
 }
 
 // dialects are the ways in which libraries name dgemm. Names that end in 64_ take integers of 64
@@ -32,17 +36,35 @@ var dialects = []struct{ before, after string }{
 	{"", "_"},
 }
 
-// Load loads a library. The path is a file, or a name that the dynamic linker searches for.
+// Load loads a library. The path is a file, or a name that the dynamic linker searches for. A
+// library that computes something wrong is refused.
 func Load(path string) (*Library, error) {
+	if strings.ContainsRune(path, filepath.Separator) {
+		if err := sharedlib.Check(path); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	layer := noMKL
+	if isMKL(path) {
+		var err error
+		if layer, err = prepareMKL(path); err != nil {
+			return nil, err
+		}
+	}
 	lib, err := sharedlib.Open(path)
 	if err != nil {
 		return nil, err
 	}
+	layer.choose(lib)
 	for _, d := range dialects {
 		l := &Library{lib: lib, before: d.before, after: d.after}
 		if l.has("dgemm") && l.has("dgesdd") {
 			l.File = lib.FileOf(l.symbol("dgemm"))
 			l.threading = threadingOf(lib)
+			l.measureIntegers()
+			if err := l.try(); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
 			return l, nil
 		}
 	}
@@ -65,13 +87,14 @@ const (
 	scalarArg argKind = iota
 	letterArg
 	addressArg
+	integerArg
 )
 
 // Letter is an option, such as 'N' or 'T'.
 func Letter(c byte) Arg { return Arg{letterArg, uint64(c)} }
 
 // Int is an integer.
-func Int(n int) Arg { return Arg{scalarArg, uint64(n)} }
+func Int(n int) Arg { return Arg{integerArg, uint64(n)} }
 
 // Float64 and Float32 are numbers.
 func Float64(x float64) Arg { return Arg{scalarArg, math.Float64bits(x)} }
@@ -86,7 +109,7 @@ func Array[T any](s []T) Arg {
 }
 
 // Info is the last argument of LAPACK's routines, which they set to 0 if they succeed.
-func Info() Arg { return Arg{scalarArg, 0} }
+func Info() Arg { return Arg{integerArg, 0} }
 
 // Call calls a routine in the caller's thread, by its name in small letters, such as "dgeqrf"; Team
 // has calls of several threads. It returns the value that the routine has left in the last
@@ -102,19 +125,25 @@ func (l *Library) call(threads int, routine string, arguments []Arg) (info int, 
 		return 0, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
 	}
 	var list sharedlib.Fortran
-	for _, a := range arguments {
+	for i, a := range arguments {
 		switch a.kind {
 		case letterArg:
 			list.Letter(byte(a.value))
 		case addressArg:
 			list.Address(a.value)
+		case integerArg:
+			if !l.wide && int64(a.value) != int64(int32(a.value)) {
+				return 0, fmt.Errorf("argument %d of %s is %d, and the integers of %s have 32 bits: use a library with ILP64, such as scipy-openblas64",
+					i+1, strings.ToUpper(routine), int64(a.value), l.File)
+			}
+			list.Value(a.value)
 		default:
 			list.Value(a.value)
 		}
 	}
 	l.threading.run(threads, func() { list.Call(address) })
 	last := len(arguments) - 1
-	if arguments[last].kind != scalarArg {
+	if arguments[last].kind != integerArg {
 		return 0, nil
 	}
 	if info = list.Int(last); info < 0 {

@@ -34,12 +34,10 @@ type threading interface {
 // threadingOf finds out how a library is told its number of threads, and sets the number to 1 for
 // all calls that do not go through the result.
 func threadingOf(lib *sharedlib.Library) threading {
-	for _, name := range []string{"scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads"} {
-		if lib.Symbol(name) != 0 {
-			p := &processWide{set: func(threads int) { _, _ = lib.Call(name, uint64(threads)) }}
-			p.set(1)
-			return p
-		}
+	if name := openBLASFunction(lib, "set_num_threads"); name != "" {
+		p := &processWide{set: func(threads int) { _, _ = lib.Call(name, uint64(threads)) }}
+		p.set(1)
+		return p
 	}
 	if lib.Symbol("MKL_Set_Num_Threads_Local") != 0 {
 		_, _ = lib.Call("MKL_Set_Num_Threads", 1)

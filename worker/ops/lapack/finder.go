@@ -1,0 +1,138 @@
+package lapack
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/sharedlib"
+)
+
+// None as Finder.Library means that no library is used.
+const None = "none"
+
+// ErrNoLibrary is matched by the errors of Find if there is no library that can be used.
+var ErrNoLibrary = errors.New("no library of BLAS and LAPACK can be used")
+
+// Finder searches for a library.
+type Finder struct {
+	// Library is the path of the library, or a name that the dynamic linker searches for. None: no
+	// library. Empty: the first one of these places is taken that can be used: the wheels
+	// scipy-openblas64 and scipy-openblas32 near this program and in the packages of Python; MKL
+	// there; OpenBLAS as a part of NumPy there; the system.
+	Library string
+	// Python is the interpreter that runs tasks. Empty: its packages are not searched.
+	Python string
+	// program is the path of this program, for tests. Empty: it is found out.
+	program string
+}
+
+// Find loads the library. It is nil without an error if Library is None. The error says of each
+// candidate why it cannot be used.
+func (f Finder) Find() (*Library, error) {
+	if f.Library == None {
+		return nil, nil
+	}
+	var refused []string
+	for path := range f.candidates() {
+		l, err := Load(path)
+		if err == nil {
+			return l, nil
+		}
+		refused = append(refused, err.Error())
+	}
+	if f.Library != "" {
+		return nil, fmt.Errorf("%w: %s; name another with --blas-library, or \"none\" to compute in pure Go", ErrNoLibrary, refused[0])
+	}
+	return nil, fmt.Errorf("%w: pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name a library with --blas-library; tried %s",
+		ErrNoLibrary, strings.Join(refused, "; "))
+}
+
+// systems are the names by which distributions provide a library, best first. Those of OpenBLAS
+// with 64 in the name take integers of 64 bits.
+var systems = []string{"libopenblas64_.so.0", "libopenblas64.so.0", "libopenblas.so.0", "libopenblasp.so.0", "liblapack.so.3"}
+
+// candidates returns paths in the order in which they are to be tried. Python is asked only if
+// nothing near this program can be used, because its start takes some 10 ms.
+func (f Finder) candidates() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if f.Library != "" {
+			yield(f.Library)
+			return
+		}
+		for _, search := range []func() []string{f.nearProgram, f.nearPython, func() []string { return systems }} {
+			for _, path := range search() {
+				if !yield(path) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// wheels are the files of the wheels scipy-openblas64 and scipy-openblas32 in a package folder.
+var wheels = []string{
+	filepath.Join("scipy_openblas64", "lib", "libscipy_openblas64_.so"),
+	filepath.Join("scipy_openblas32", "lib", "libscipy_openblas.so"),
+}
+
+// nearProgram returns the wheels beside this program, and in the Python environment that the
+// program is part of.
+func (f Finder) nearProgram() []string {
+	program := f.program
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return nil
+		}
+		if real, err := filepath.EvalSymlinks(program); err == nil {
+			program = real
+		}
+	}
+	dir := filepath.Dir(program)
+	return existing([]string{
+		dir,
+		filepath.Join(dir, "..", "lib", "python3*", "site-packages"),
+		filepath.Join(dir, "..", ".."), // from the bin folder of a wheel: site-packages/millrace/bin
+	}, wheels...)
+}
+
+// nearPython returns the libraries in the packages of the Python that runs tasks.
+func (f Finder) nearPython() []string {
+	sites := sharedlib.PackageFolders(f.Python)
+	var libs []string // the lib folders of the environments: MKL's wheel and Conda use them
+	for _, site := range sites {
+		if base := filepath.Base(site); base == "site-packages" || base == "dist-packages" {
+			libs = append(libs, filepath.Dir(filepath.Dir(site)))
+		}
+	}
+	libs = slices.Compact(libs)
+	return slices.Concat(
+		existing(sites, wheels...),
+		existing(libs, "libmkl_rt.so.*"),
+		// Names of the wheels of NumPy 1.26 and newer, and of older ones.
+		existing(sites, filepath.Join("numpy.libs", "libscipy_openblas64_*.so"), filepath.Join("numpy.libs", "libopenblas64_*.so"), filepath.Join("numpy.libs", "lib*openblas*.so")),
+		existing(libs, systems...),
+	)
+}
+
+// existing returns the files that match patterns below folders: all matches of the first pattern,
+// then those of the second, without repetitions.
+func existing(folders []string, patterns ...string) (files []string) {
+	for _, pattern := range patterns {
+		for _, folder := range folders {
+			// Glob fails only if the folder's name contains brackets; then nothing is found.
+			found, _ := filepath.Glob(filepath.Join(folder, pattern))
+			for _, file := range found {
+				if file = filepath.Clean(file); !slices.Contains(files, file) {
+					files = append(files, file)
+				}
+			}
+		}
+	}
+	return files
+}
