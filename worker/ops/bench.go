@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"math"
 	"time"
+	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 func benchOps() []*Op {
@@ -170,25 +173,19 @@ func planBytes(c *call) (*Planned, error) {
 	if n < 0 {
 		return nil, c.bad("bytes", "%d is negative", n)
 	}
-	stream := newPhiloxStream(c.int("seed"))
-	return single(Uint8, []int64{n}, &Scattering{Seed: c.int("seed")}, func(ctx context.Context, out *Tensor) error {
-		data := elements[byte](out)
-		var last [16]byte
-		for i := 0; i < len(data); i += 16 {
-			if i%checkEvery == 0 {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
+	seed := c.int("seed")
+	return single(Uint8, []int64{n}, &Scattering{Seed: seed}, func(ctx context.Context, out *Tensor) error {
+		words, r := n/8, simd.Random{Key: uint64(seed)}
+		if words > 0 {
+			if err := draw(ctx, out.base(), simd.DrawWords, r, 0, words); err != nil {
+				return err
 			}
-			into := last[:]
-			if len(data)-i >= 16 {
-				into = data[i : i+16]
-			}
-			even, odd := stream.block(uint64(i / 16))
-			binary.LittleEndian.PutUint64(into, even)
-			binary.LittleEndian.PutUint64(into[8:], odd)
 		}
-		copy(data[len(data)&^15:], last[:])
+		var last [8]byte
+		if err := draw(ctx, unsafe.Pointer(&last), simd.DrawWords, r, uint64(words), 1); err != nil {
+			return err
+		}
+		copy(elements[byte](out)[8*words:], last[:])
 		return nil
 	}), nil
 }

@@ -172,3 +172,14 @@ func extrapolateComplex[T complex_, R floating](ctx context.Context, out, first 
 	}
 	return nil
 }
+
+// components returns a view of a tensor as real numbers: two for each complex element.
+func components[T floating](t *Tensor) []T {
+	if t.DType.kind() != complexKind {
+		return elements[T](t)
+	}
+	if t.Len() == 0 {
+		return nil
+	}
+	return block[T](t.base(), int(2*t.Len()))
+}

@@ -14,6 +14,7 @@
 #endif
 
 #include "map.h"
+#include "random.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -11,3 +11,4 @@
 #include "set.h"
 
 #include "map.h"
+#include "random.h"
