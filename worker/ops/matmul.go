@@ -65,34 +65,37 @@ func planMatmul(c *call) (*Planned, error) {
 	}
 	dtype := Promote(a.DType, b.DType)
 	w := &Multiplying{A: &left, B: &right, Batch: batch, Rows: m, Inner: k, Columns: n, TF32: c.bool("tf32")}
-	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
-		if out.Len() == 0 {
-			return nil
-		}
-		if k == 0 {
-			clear(out.raw())
-			return nil
-		}
-		var matrices [2]*Tensor
-		for i, t := range []*Tensor{&left, &right} {
-			matrices[i] = t
-			if t.DType != dtype || !blasReady(t) {
-				var err error
-				if matrices[i], err = contiguousIn(ctx, t, dtype); err != nil {
-					return err
-				}
+	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error { return multiplyInto(ctx, out, w) }), nil
+}
+
+// multiplyInto computes the products. out is contiguous.
+func multiplyInto(ctx context.Context, out *Tensor, w *Multiplying) error {
+	if out.Len() == 0 {
+		return nil
+	}
+	if w.Inner == 0 {
+		clear(out.raw())
+		return nil
+	}
+	var matrices [2]*Tensor
+	for i, t := range []*Tensor{w.A, w.B} {
+		matrices[i] = t
+		if t.DType != out.DType || !blasReady(t) {
+			var err error
+			if matrices[i], err = contiguousIn(ctx, t, out.DType); err != nil {
+				return err
 			}
 		}
-		x := matrices[0].broadcastTo(append(append([]int64{}, batch...), m, k))
-		y := matrices[1].broadcastTo(append(append([]int64{}, batch...), k, n))
-		at := out.Offset
-		return eachIndex(batch, func(index []int64) error {
-			mx, my := matrixAt(x, index), matrixAt(y, index)
-			mo := &Tensor{DType: dtype, Shape: []int64{m, n}, Strides: []int64{n * dtype.Size(), dtype.Size()}, Offset: at, Data: out.Data}
-			at += mo.Bytes()
-			return multiplyMatrices(ctx, mo, mx, my)
-		})
-	}), nil
+	}
+	x := matrices[0].broadcastTo(append(append([]int64{}, w.Batch...), w.Rows, w.Inner))
+	y := matrices[1].broadcastTo(append(append([]int64{}, w.Batch...), w.Inner, w.Columns))
+	at, size := out.Offset, out.DType.Size()
+	return eachIndex(w.Batch, func(index []int64) error {
+		mx, my := matrixAt(x, index), matrixAt(y, index)
+		mo := &Tensor{DType: out.DType, Shape: []int64{w.Rows, w.Columns}, Strides: []int64{w.Columns * size, size}, Offset: at, Data: out.Data}
+		at += mo.Bytes()
+		return multiplyMatrices(ctx, mo, mx, my)
+	})
 }
 
 // contiguousIn copies t to working memory as type dtype. The copy is contiguous even if t is one

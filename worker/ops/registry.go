@@ -15,7 +15,7 @@ type Registry struct {
 func NewRegistry(own ...*Op) *Registry {
 	r := &Registry{ops: map[string]*Op{}}
 	for _, group := range [][]*Op{
-		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), matmulOps(), shapeOps(), castOps(), linalgOps(), orderOps(), fourierOps(), coreOps(), benchOps(),
+		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), matmulOps(), choleskyOps(), solveOps(), einsumOps(), shapeOps(), castOps(), linalgOps(), orderOps(), fourierOps(), coreOps(), benchOps(),
 	} {
 		for _, op := range group {
 			if r.ops[op.Name] != nil {

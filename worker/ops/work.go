@@ -82,6 +82,27 @@ type (
 		Rows, Inner, Columns int64
 		TF32                 bool
 	}
+	// FactoringCholesky factors each matrix of the last two axes of X, in the type of the output,
+	// into a lower triangular matrix, the output, and its conjugate transpose. Only the lower
+	// triangles of X are read. NotPositive is the error for a matrix that has no such factor.
+	FactoringCholesky struct{ X *Tensor }
+	// Solving solves the equations A x = B for the matrices of the last two axes of A and B, which
+	// are Rows by Rows and Rows by Columns, at each index of Batch. The axes before the last two
+	// broadcast to Batch. Operands are converted to the type of the output. The output is Rows by
+	// Columns at each index of Batch; its shape lacks the last axis if the argument was a vector.
+	// Singular is the error for a matrix without an inverse.
+	Solving struct {
+		A, B          *Tensor
+		Batch         []int64
+		Rows, Columns int64
+	}
+	// Contracting carries out Steps one after the other. Its registers are numbered: first the
+	// Operands, then the results of the steps. Results are C-contiguous; that of the last step is
+	// the output of the call, and the others are working memory.
+	Contracting struct {
+		Operands []*Tensor
+		Steps    []Step
+	}
 	// FactoringQR factors a matrix into q and r, in the type of the outputs. With OnlyR, r is the
 	// only output.
 	FactoringQR struct {
@@ -132,23 +153,36 @@ type (
 	}
 )
 
-func (*Copying) isWork()      {}
-func (*Filling) isWork()      {}
-func (*Counting) isWork()     {}
-func (*Drawing) isWork()      {}
-func (*Scattering) isWork()   {}
-func (*Pointing) isWork()     {}
-func (*Mapping) isWork()      {}
-func (*Reducing) isWork()     {}
-func (*Accumulating) isWork() {}
-func (*Joining) isWork()      {}
-func (*Multiplying) isWork()  {}
-func (*Sorting) isWork()      {}
-func (*Distinct) isWork()     {}
-func (*Taking) isWork()       {}
-func (*Transforming) isWork() {}
-func (*FactoringQR) isWork()  {}
-func (*FactoringSVD) isWork() {}
+// Step is one step of a contraction.
+type Step struct {
+	Output Output
+	// Inputs are the numbers of the registers that the step reads.
+	Inputs []int
+	// Work returns the work of the step: Copying, Mapping, Reducing or Multiplying. It gets the
+	// registers by their numbers; those that the step does not read may be nil.
+	Work func(registers []*Tensor) Work
+}
+
+func (*Copying) isWork()           {}
+func (*Filling) isWork()           {}
+func (*Counting) isWork()          {}
+func (*Drawing) isWork()           {}
+func (*Scattering) isWork()        {}
+func (*Pointing) isWork()          {}
+func (*Mapping) isWork()           {}
+func (*Reducing) isWork()          {}
+func (*Accumulating) isWork()      {}
+func (*Joining) isWork()           {}
+func (*Multiplying) isWork()       {}
+func (*Sorting) isWork()           {}
+func (*Distinct) isWork()          {}
+func (*Taking) isWork()            {}
+func (*Transforming) isWork()      {}
+func (*FactoringQR) isWork()       {}
+func (*FactoringSVD) isWork()      {}
+func (*FactoringCholesky) isWork() {}
+func (*Solving) isWork()           {}
+func (*Contracting) isWork()       {}
 
 // castFunction is the name of a conversion in programs.
 const castFunction = "cast"

@@ -1,0 +1,211 @@
+package ops
+
+import (
+	"context"
+)
+
+func solveOps() []*Op {
+	return []*Op{{
+		Name: "array.solve",
+		Doc:  "Solves systems of linear equations: the x with `a` x = `b`, as NumPy's `linalg.solve`.",
+		Details: "If `b` has one axis, it is one right-hand side; otherwise its columns are right-hand sides. Axes before those of the " +
+			"matrices broadcast.",
+		Params: []Param{
+			{Name: "a", Type: TensorType, Required: true, Doc: "a square matrix, or several: the last two axes have the same length"},
+			{Name: "b", Type: TensorType, Required: true, Doc: "a vector, a matrix, or several matrices, with as many rows as `a`"},
+		},
+		Result: "a tensor with the rows of `a`, and the columns of `b` if it is no vector, after the leading axes. Its dtype is that to which " +
+			"both are promoted, with float64 for bool and integers",
+		Errors: []string{
+			"INVALID_ARGUMENT if `a` is not square, the numbers of rows differ, or the leading axes do not broadcast",
+			"OP_FAILED if a matrix is singular, with its index and the column at which that is seen",
+		},
+		Libraries: []string{"cusolver", "cublas"},
+		Example:   Example{[]string{`{"key": "solve", "op": "array.solve", "args": [[[3, 1], [1, 2]], [9, 8]]}`}, "[2, 3]"},
+		plan:      planSolve,
+	}}
+}
+
+func planSolve(c *call) (*Planned, error) {
+	a, b := c.tensor("a"), c.tensor("b")
+	if err := c.square("a", a); err != nil {
+		return nil, err
+	}
+	if b.NDim() == 0 {
+		return nil, c.bad("b", "expected a vector or matrices, got a scalar")
+	}
+	vector := b.NDim() == 1
+	right := *b
+	if vector {
+		right.Shape, right.Strides = []int64{b.Shape[0], 1}, []int64{b.Strides[0], 0}
+	}
+	na, nb := a.NDim()-2, right.NDim()-2
+	n, columns := a.Shape[na], right.Shape[nb+1]
+	if right.Shape[nb] != n {
+		return nil, c.bad("b", "shape %v has %d rows, and a of shape %v has %d", b.Shape, right.Shape[nb], a.Shape, n)
+	}
+	batch, ok := broadcast(a.Shape[:na], right.Shape[:nb])
+	if !ok {
+		return nil, c.bad("b", "shape %v does not match a %v: leading dimensions do not broadcast", b.Shape, a.Shape)
+	}
+	shape := append(append([]int64{}, batch...), n)
+	if !vector {
+		shape = append(shape, columns)
+	}
+	dtype := Promote(solvable(a.DType), solvable(b.DType))
+	w := &Solving{A: a, B: &right, Batch: batch, Rows: n, Columns: columns}
+	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
+		switch dtype {
+		case Float32:
+			return solveEach(ctx, float32Algebra(ctx), w, out)
+		case Float64:
+			return solveEach(ctx, float64Algebra(ctx), w, out)
+		case Complex64:
+			return solveEach(ctx, complex64Algebra(ctx), w, out)
+		default:
+			return solveEach(ctx, complex128Algebra(ctx), w, out)
+		}
+	}), nil
+}
+
+// Singular returns the error of array.solve for a matrix without an inverse: the one with that
+// number among the matrices a, in C order. The column is the first one that depends on those before
+// it.
+func Singular(a *Tensor, matrix, column int64) error {
+	return Failure("array.solve", "%s is singular: its column %d depends on the columns before it", matrixName("a", a.Shape, matrix), column)
+}
+
+// solveEach solves the systems with each matrix of w.A. It factors a matrix once for all right-hand
+// sides that it broadcasts to.
+func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *Tensor) error {
+	n, columns := int(w.Rows), int(w.Columns)
+	if out.Len() == 0 {
+		return ctx.Err()
+	}
+	whole := *out // with the axis that vectors lack
+	whole.Shape = append(append([]int64{}, w.Batch...), w.Rows, w.Columns)
+	whole.Strides = ContiguousStrides(out.DType, whole.Shape)
+	if err := castInto(ctx, &whole, w.B.broadcastTo(whole.Shape)); err != nil {
+		return err
+	}
+	// The factors are column-major, which exchanges the last two axes.
+	last := w.A.NDim() - 1
+	turned := *w.A
+	turned.Shape = w.A.Shape
+	turned.Strides = append(append([]int64{}, w.A.Strides[:last-1]...), w.A.Strides[last], w.A.Strides[last-1])
+	factors, err := contiguousIn(ctx, &turned, out.DType)
+	if err != nil {
+		return err
+	}
+	a, x := elements[T](factors), elements[T](out)
+	matrices := len(a) / (n * n)
+	pivots, err := scratchTensor(ctx, Int64, []int64{int64(matrices), w.Rows})
+	if err != nil {
+		return err
+	}
+	p := elements[int](pivots)
+	if err := eachMatrix(ctx, matrices, n, func(ctx context.Context, i int) error {
+		column, err := factorLU(ctx, l, n, a[i*n*n:(i+1)*n*n], p[i*n:(i+1)*n])
+		if err == nil && column > 0 {
+			err = Singular(w.A, int64(i), int64(column-1))
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	which := systems(w)
+	return eachMatrix(ctx, len(which), n, func(ctx context.Context, i int) error {
+		m := which[i]
+		return solveLU(ctx, l, n, columns, a[m*n*n:(m+1)*n*n], p[m*n:(m+1)*n], x[i*n*columns:(i+1)*n*columns])
+	})
+}
+
+// systems returns, for each matrix of the output in C order, the number of its matrix in w.A.
+func systems(w *Solving) []int {
+	leading := w.A.Shape[:w.A.NDim()-2]
+	numbers := (&Tensor{Shape: leading, Strides: ContiguousStrides(Bool, leading)}).broadcastTo(w.Batch)
+	var which []int
+	_ = eachIndex(w.Batch, func(index []int64) error {
+		at := int64(0)
+		for i, x := range index {
+			at += x * numbers.Strides[i]
+		}
+		which = append(which, int(at))
+		return nil
+	})
+	return which
+}
+
+// factorLU overwrites the n by n matrix a with its triangular factors, as getrf does. It returns
+// the number of the first column, counted from 1, whose pivot is 0.
+//
+// Each step factors a block of columns. The exchanges of rows and the update of the other columns
+// follow, in pieces; the first piece also factors the next block.
+func factorLU[T inexact](ctx context.Context, l *algebra[T], n int, a []T, pivots []int) (column int, err error) {
+	block := l.blockOf(n)
+	factor := func(j int) error {
+		info, err := l.getrf(n-j, min(block, n-j), a[j+j*n:], n, pivots[j:])
+		if info > 0 && column == 0 {
+			column = j + info
+		}
+		for i := range pivots[j:min(j+block, n)] {
+			pivots[j+i] += j
+		}
+		return err
+	}
+	if err := factor(0); err != nil {
+		return 0, err
+	}
+	for j := 0; j < n && column == 0; j += block {
+		next := min(j+block, n)
+		after := (n - next + block - 1) / block
+		exchange := func(columns []T) {
+			for from := 0; from < len(columns); from += n {
+				for i, p := range pivots[j:next] {
+					columns[from+j+i], columns[from+p] = columns[from+p], columns[from+j+i]
+				}
+			}
+		}
+		if err := parallel(ctx, after+1, func(piece int) error {
+			if piece == after {
+				exchange(a[:j*n])
+				return nil
+			}
+			from := next + piece*block
+			width := min(block, n-from)
+			exchange(a[from*n : (from+width)*n])
+			if err := l.trsm('L', 'L', 'N', 'U', next-j, width, a[j+j*n:], n, a[j+from*n:], n); err != nil {
+				return err
+			}
+			if err := l.gemm('N', 'N', n-next, width, next-j, -1, a[next+j*n:], n, a[j+from*n:], n, 1, a[next+from*n:], n); err != nil || piece > 0 {
+				return err
+			}
+			return factor(next)
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return column, ctx.Err()
+}
+
+// solveLU overwrites the n by columns matrix x, row-major, with the solution of the systems whose
+// factors a and pivots are.
+func solveLU[T inexact](ctx context.Context, l *algebra[T], n, columns int, a []T, pivots []int, x []T) error {
+	for i, p := range pivots {
+		if p != i {
+			for k := range columns {
+				x[i*columns+k], x[p*columns+k] = x[p*columns+k], x[i*columns+k]
+			}
+		}
+	}
+	// As column-major matrices these are rows, and factors are transposed.
+	width := max(1, int(min(l.piece()/(2*float64(n)*float64(n)), 256)))
+	return parallel(ctx, (columns+width-1)/width, func(piece int) error {
+		from := piece * width
+		rows := min(width, columns-from)
+		if err := l.trsm('R', 'L', 'T', 'U', rows, n, a, n, x[from:], columns); err != nil {
+			return err
+		}
+		return l.trsm('R', 'U', 'T', 'N', rows, n, a, n, x[from:], columns)
+	})
+}
