@@ -13,13 +13,18 @@ import (
 // run calls an operation with positional and named arguments; its memory comes from the Go heap.
 func run(tb testing.TB, name string, named map[string]any, positional ...any) (any, error) {
 	tb.Helper()
+	return runWith(tb, Env{}, name, named, positional...)
+}
+
+func runWith(tb testing.TB, env Env, name string, named map[string]any, positional ...any) (any, error) {
+	tb.Helper()
 	op, err := NewRegistry().Lookup(name)
 	if err != nil {
 		return nil, err
 	}
 	args := Args{positional, named}
 	var asked int64
-	result, err := op.Run(tb.Context(), args, func(d DType, shape []int64) (*Tensor, error) {
+	result, err := op.Run(WithEnv(tb.Context(), env), args, func(d DType, shape []int64) (*Tensor, error) {
 		out, err := NewTensor(d, shape)
 		if err == nil {
 			asked += out.Bytes()
@@ -43,7 +48,12 @@ func run(tb testing.TB, name string, named map[string]any, positional ...any) (a
 
 func mustRun(tb testing.TB, name string, named map[string]any, positional ...any) any {
 	tb.Helper()
-	result, err := run(tb, name, named, positional...)
+	return mustRunWith(tb, Env{}, name, named, positional...)
+}
+
+func mustRunWith(tb testing.TB, env Env, name string, named map[string]any, positional ...any) any {
+	tb.Helper()
+	result, err := runWith(tb, env, name, named, positional...)
 	if err != nil {
 		tb.Fatal(err)
 	}
