@@ -272,22 +272,6 @@ func TestPhiloxMatchesPublishedVectors(t *testing.T) {
 	}
 }
 
-func TestFactorsMultiplyToTheMatrix(t *testing.T) {
-	for _, shape := range [][2]int64{{40, 7}, {7, 40}, {9, 9}, {1, 5}, {300, 33}, {3, 0}} {
-		for _, dtype := range []string{"float64", "float32"} {
-			x := mustRun(t, "array.random", named{"dtype": dtype}, list(shape[0], shape[1]), int64(5), "normal").(*Tensor)
-			tolerance := map[string]float64{"float64": 1e-12, "float32": 1e-4}[dtype]
-			qr := mustRun(t, "array.qr", nil, x).([]any)
-			near(t, x, mustRun(t, "array.matmul", nil, qr[0], qr[1]).(*Tensor), tolerance)
-			svd := mustRun(t, "array.svd", nil, x).([]any)
-			us := mustRun(t, "array.map", nil, "x0*x1", svd[0], svd[1])
-			near(t, x, mustRun(t, "array.matmul", nil, us, svd[2]).(*Tensor), tolerance)
-			qt := mustRun(t, "array.transpose", nil, qr[0])
-			near(t, identity(t, min(shape[0], shape[1])), mustRun(t, "array.matmul", nil, qt, qr[0]).(*Tensor), tolerance)
-		}
-	}
-}
-
 func identity(tb testing.TB, n int64) *Tensor {
 	tb.Helper()
 	out := tensorOf(tb, Float64, []int64{n, n})
