@@ -17,7 +17,7 @@ func choleskyOps() []*Op {
 			"INVALID_ARGUMENT if the last two axes of `x` differ in length",
 			"OP_FAILED if a matrix is not positive definite, with the index of the matrix and the row at which that is seen; so if there is NaN",
 		},
-		Libraries: []string{"cusolver"},
+		Libraries: []string{"cusolver", "cublas", "nvrtc"},
 		Example:   Example{[]string{`{"key": "cholesky", "op": "array.cholesky", "args": [[[4, 2], [2, 5]]]}`}, "[[2, 0], [1, 2]]"},
 		plan:      planCholesky,
 	}}

@@ -20,7 +20,7 @@ func solveOps() []*Op {
 			"INVALID_ARGUMENT if `a` is not square, the numbers of rows differ, or the leading axes do not broadcast",
 			"OP_FAILED if a matrix is singular, with its index and the column at which that is seen",
 		},
-		Libraries: []string{"cusolver", "cublas"},
+		Libraries: []string{"cusolver", "cublas", "nvrtc"},
 		Example:   Example{[]string{`{"key": "solve", "op": "array.solve", "args": [[[3, 1], [1, 2]], [9, 8]]}`}, "[2, 3]"},
 		plan:      planSolve,
 	}}

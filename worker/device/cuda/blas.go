@@ -131,6 +131,23 @@ type product struct {
 	factor, add float64
 }
 
+// blasType returns the number of a type of floats in the interfaces of cuBLAS and cuSOLVER.
+// REQUIRES: it is one.
+func blasType(d ops.DType) uint64 {
+	switch d {
+	case ops.Float32:
+		return blasR32F
+	case ops.Complex64:
+		return blasC32F
+	case ops.Complex128:
+		return blasC64F
+	case ops.Float64:
+		return blasR64F
+	case ops.Invalid, ops.Bool, ops.Uint8, ops.Int32, ops.Int64:
+	}
+	panic(fmt.Sprintf("cuda: cuBLAS has no %v", d))
+}
+
 // multiply submits a product. REQUIRES: called within enter, with no other submission at the same
 // time.
 func (b *blas) multiply(p product) error {
@@ -141,20 +158,14 @@ func (b *blas) multiply(p product) error {
 	var alpha, beta uint64
 	f32 := [2][2]float32{{float32(p.factor)}, {float32(p.add)}}
 	f64 := [2][2]float64{{p.factor}, {p.add}}
-	kind, compute := uint64(blasR64F), uint64(blasCompute64F)
+	kind, compute := blasType(p.dtype), uint64(blasCompute64F)
 	if p.dtype == ops.Float32 || p.dtype == ops.Complex64 {
-		kind, compute = blasR32F, blasCompute32F
-		if p.dtype == ops.Complex64 {
-			kind = blasC32F
-		}
+		compute = blasCompute32F
 		if p.tf32 {
 			compute = blasCompute32FTF32
 		}
 		alpha, beta = sharedlib.AddressOf(&pinner, &f32[0]), sharedlib.AddressOf(&pinner, &f32[1])
 	} else {
-		if p.dtype == ops.Complex128 {
-			kind = blasC64F
-		}
 		alpha, beta = sharedlib.AddressOf(&pinner, &f64[0]), sharedlib.AddressOf(&pinner, &f64[1])
 	}
 	u := func(n int64) uint64 { return uint64(n) }

@@ -57,6 +57,12 @@ func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) erro
 			return r.svd(ctx, w.X, nil, outs[0], nil)
 		}
 		return r.svd(ctx, w.X, outs[0], outs[1], outs[2])
+	case *ops.FactoringCholesky:
+		return r.lowerFactors(ctx, w, outs[0])
+	case *ops.Solving:
+		return r.solveSystems(ctx, w, outs[0])
+	case *ops.Contracting:
+		return r.contract(ctx, w, outs[0])
 	case *ops.Launching:
 		return r.userKernel(ctx, w, outs)
 	}

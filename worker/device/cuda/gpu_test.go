@@ -361,7 +361,7 @@ func TestGPUFactorisations(t *testing.T) {
 	}{
 		{1000, 20, "float64", 1e-12}, {100, 80, "float64", 1e-12}, {30, 70, "float64", 1e-12}, {1, 1, "float64", 1e-12},
 		{5, 1, "float64", 1e-12}, {1, 5, "float64", 1e-12}, {700, 9, "float32", 2e-5}, {50, 60, "float32", 2e-5}, {64, 64, "float64", 1e-12},
-		{100000, 1000, "float64", 1e-11},
+		{600000, 70, "float32", 2e-4}, {100000, 1000, "float64", 1e-11},
 	} {
 		b.reset()
 		x := b.random(t, c.dtype, c.m, c.n)
@@ -386,9 +386,17 @@ func TestGPUFactorisations(t *testing.T) {
 		if off := b.worst(t, "x0-x1", b.must(t, "array.matmul", nil, f[2], b.transposed(t, f[2])), eye); off > c.tolerance {
 			t.Errorf("%s: vt*v is off by %g", label, off)
 		}
+		if off := b.worst(t, "x0-x1", qr[1], b.must(t, "array.qr", named{"mode": "r"}, x)); off > c.tolerance*10 {
+			t.Errorf("%s: r alone differs by %g", label, off)
+		}
+		if off := b.worst(t, "x0-x1", f[1], b.must(t, "array.svd", named{"vectors": false}, x)); off > c.tolerance*10 {
+			t.Errorf("%s: the values alone differ by %g", label, off)
+		}
 		if c.m == 100000 {
 			tell(t, "qr 100000 x 1000 float64", float64(b.timed(t, 3, "array.qr", ops.Args{Positional: []any{x}}))/1e6, "ms")
+			tell(t, "qr 100000 x 1000 float64, r alone", float64(b.timed(t, 3, "array.qr", ops.Args{Positional: []any{x}, Named: named{"mode": "r"}}))/1e6, "ms")
 			tell(t, "svd 100000 x 1000 float64", float64(b.timed(t, 3, "array.svd", ops.Args{Positional: []any{x}}))/1e6, "ms")
+			tell(t, "svd 100000 x 1000 float64, values alone", float64(b.timed(t, 3, "array.svd", ops.Args{Positional: []any{x}, Named: named{"vectors": false}}))/1e6, "ms")
 			b.stepsOfSVD(t, x)
 		}
 	}
@@ -400,6 +408,111 @@ func TestGPUFactorisations(t *testing.T) {
 	if off := b.worst(t, "x0-x1", b.must(t, "array.matmul", nil, b.transposed(t, q), q), b.must(t, "array.map", named{"dtype": "float64"}, "x0 == x1", b.must(t, "array.arange", nil, int64(2)), b.must(t, "array.reshape", nil, b.must(t, "array.arange", nil, int64(2)), ints(2, 1)))); off > 1e-12 {
 		t.Errorf("q'q of a nearly singular matrix is off by %g", off)
 	}
+}
+
+// TestGPUFactorsOfNearlySingularMatrices compares r alone and the singular values alone with those
+// of the whole factorisations, for condition numbers around the one at which Householder's method
+// replaces Cholesky's. The smallest values show errors that grow with the square of that number.
+func TestGPUFactorsOfNearlySingularMatrices(t *testing.T) {
+	onGPU(t)
+	b := open(t, 4<<30, Options{})
+	const n = 60
+	for _, m := range []int64{n, 50 * n, 5000 * n} {
+		for _, exponent := range []float64{3, 6, 7, 8, 12, 15} {
+			b.reset()
+			scale := b.must(t, "array.map", nil, "10.0**(x0*x1)", b.must(t, "array.arange", nil, int64(n)), -exponent/(n-1))
+			// A product with another matrix, because small columns alone do no harm.
+			x := b.must(t, "array.matmul", nil, b.must(t, "array.map", nil, "x0*x1", b.random(t, "float64", m, n), scale), b.random(t, "float64", n, n))
+			label := fmt.Sprintf("%d x %d, condition 1e%v", m, n, exponent)
+			r := b.must(t, "array.qr", named{"mode": "r"}, x)
+			all := b.must(t, "array.svd", nil, x).([]any)[1]
+			for what, y := range map[string]any{"values alone": x, "values of r alone": r} {
+				only := b.must(t, "array.svd", named{"vectors": false}, y)
+				if off := b.worst(t, "x0-x1", only, all) / b.worst(t, "x0", all); off > 1e-13 {
+					t.Errorf("%s: %s differ by %g of the largest", label, what, off)
+				}
+			}
+			// The columns of r have the norms of those of x: also the small ones.
+			norms := func(y any) any {
+				return b.must(t, "array.reduce", named{"axes": int64(0)}, b.must(t, "array.map", nil, "x0*x0", y))
+			}
+			if off := b.worst(t, "x0/x1-1", norms(r), norms(x)); off > 1e-11 {
+				t.Errorf("%s: the columns of r differ by %g of their squares", label, off)
+			}
+		}
+	}
+}
+
+// TestGPUSystemsAndDefiniteMatrices checks cholesky and solve with matrices that are larger than
+// those of the golden cases, and that failures name the matrix.
+func TestGPUSystemsAndDefiniteMatrices(t *testing.T) {
+	onGPU(t)
+	b := open(t, 8<<30, Options{})
+	diagonal := func(n int64) any {
+		return b.must(t, "array.map", named{"dtype": "float32"}, "(x0 == x1)*x2", b.must(t, "array.arange", nil, n),
+			b.must(t, "array.reshape", nil, b.must(t, "array.arange", nil, n), ints(n, 1)), float64(2*n))
+	}
+	turned := func(x any) any {
+		last := int64(len(x.(*ops.Tensor).Shape) - 1)
+		axes := make([]int64, last+1)
+		for i := range axes {
+			axes[i] = int64(i)
+		}
+		axes[last], axes[last-1] = last-1, last
+		return b.must(t, "array.map", nil, "conj(x0)", b.must(t, "array.transpose", named{"axes": ints(axes...)}, x))
+	}
+	for _, c := range []struct {
+		shape     []int64
+		dtype     string
+		tolerance float64
+	}{
+		{[]int64{2000, 2000}, "float64", 1e-12}, {[]int64{1500, 1500}, "complex64", 1e-4}, {[]int64{700, 700}, "complex128", 1e-12},
+		{[]int64{1000, 1000}, "float32", 1e-4}, {[]int64{300, 40, 40}, "float64", 1e-13}, {[]int64{20, 256, 256}, "complex64", 2e-5},
+		{[]int64{3, 300, 300}, "complex128", 1e-12}, {[]int64{100, 90, 90}, "float32", 2e-5},
+	} {
+		b.reset()
+		n := c.shape[len(c.shape)-1]
+		x := b.must(t, "array.map", named{"dtype": c.dtype}, "x0+x1", b.random(t, c.dtype, c.shape...), diagonal(n))
+		label := fmt.Sprintf("%v %s", c.shape, c.dtype)
+		definite := b.must(t, "array.matmul", nil, x, turned(x))
+		l := b.must(t, "array.cholesky", nil, definite)
+		if off := b.worst(t, "x0-x1", b.must(t, "array.matmul", nil, l, turned(l)), definite); off > c.tolerance*4*float64(n*n) {
+			t.Errorf("%s: l*l' is off by %g", label, off)
+		}
+		for _, columns := range []int64{1, 7} {
+			side := b.random(t, c.dtype, n, columns)
+			y := b.must(t, "array.solve", nil, x, side)
+			if off := b.worst(t, "x0-x1", b.must(t, "array.matmul", nil, x, y), side); off > c.tolerance {
+				t.Errorf("%s: a*x is off by %g for %d columns", label, off, columns)
+			}
+		}
+	}
+	b.reset()
+	for _, n := range []int64{30, 300} {
+		eyes := b.must(t, "array.map", nil, "x0+x1", diagonal(n), b.must(t, "array.full", nil, ints(2, 3, n, n), 0.0))
+		at := func(matrix int64, f string) any {
+			return b.must(t, "array.map", nil, "where((x1 == x2) & (x2 == 20) & (x3 == 4), "+f+", x0)", eyes, b.must(t, "array.arange", nil, n),
+				b.must(t, "array.reshape", nil, b.must(t, "array.arange", nil, n), ints(n, 1)),
+				b.must(t, "array.reshape", nil, b.must(t, "array.arange", nil, int64(6)), ints(2, 3, 1, 1)))
+		}
+		for _, f := range []string{"-1.0", "sqrt(x0-1e6)"} {
+			_, err := b.call(t.Context(), "array.cholesky", ops.Args{Positional: []any{at(4, f)}})
+			if err == nil || !strings.Contains(err.Error(), "matrix x[1 1] is not positive definite: so says its row 20") {
+				t.Errorf("%d rows, %s: %v", n, f, err)
+			}
+		}
+		_, err := b.call(t.Context(), "array.solve", ops.Args{Positional: []any{at(4, "0.0"), b.random(t, "float64", n)}})
+		if err == nil || !strings.Contains(err.Error(), "matrix a[1 1] is singular: its column 20") {
+			t.Errorf("%d rows: %v", n, err)
+		}
+	}
+	b.reset()
+	x := b.must(t, "array.map", nil, "x0+x1", b.random(t, "float64", 8192, 8192), diagonal(8192))
+	definite := b.must(t, "array.map", nil, "x0+x1", x, b.transposed(t, x))
+	tell(t, "cholesky 8192 float64", float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
+	tell(t, "solve 8192 float64, 100 columns", float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{x, b.random(t, "float64", 8192, 100)}}))/1e6, "ms")
+	many := b.must(t, "array.map", nil, "x0+x1", b.random(t, "float64", 2000, 64, 64), diagonal(64))
+	tell(t, "solve 2000 of 64 float64", float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{many, b.random(t, "float64", 64, 1)}}))/1e6, "ms")
 }
 
 // stepsOfSVD reports the times of the single steps of the factorisation, and the time of cuSOLVER's

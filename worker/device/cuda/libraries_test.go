@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/sharedlib"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -126,5 +129,90 @@ func TestOnlyRNeedsLittleMemory(t *testing.T) {
 		if most := uint64(rowsBytes + 16<<20); s.scratch.Size() > most {
 			t.Errorf("%s has taken %d bytes, at most %d are needed", op.name, s.scratch.Size(), most)
 		}
+	}
+}
+
+func TestStacksOfMatricesCallTheirRoutines(t *testing.T) {
+	s := onStandIns(t)
+	x := func(dtype string, shape ...int64) *ops.Tensor { return s.onDevice(t, tensor(t, dtype, shape...)) }
+	one := x("float64", 300, 300)
+	for _, c := range []struct {
+		op     string
+		inputs []any
+		want   string
+	}{
+		{"array.cholesky", []any{one}, "Xpotrf"},
+		{"array.cholesky", []any{x("int32", 3, 3)}, "Xpotrf"},
+		{"array.cholesky", []any{x("float32", 2, 2, 60, 60)}, "SpotrfBatched"},
+		{"array.cholesky", []any{x("complex128", 2, 260, 260)}, "Xpotrf Xpotrf"},
+		{"array.cholesky", []any{tensor(t, "complex64", 2, 3, 3)}, "CpotrfBatched"},
+		{"array.solve", []any{one, x("float64", 300)}, "Xgetrf Xgetrs"},
+		{"array.solve", []any{one, x("complex64", 300, 20)}, "Xgetrf Xgetrs"},
+		{"array.solve", []any{one, x("float32", 5, 300, 2)}, "Xgetrf Xgetrs"}, // factored once
+		{"array.solve", []any{x("float32", 5, 30, 30), x("float32", 30, 2)}, "SgetrfBatched SgetrsBatched"},
+		{"array.solve", []any{x("complex128", 3, 1, 30, 30), tensor(t, "bool", 5, 30, 2)}, "ZgetrfBatched ZgetrsBatched"},
+		{"array.solve", []any{x("float64", 2, 260, 260), x("float64", 260)}, "Xgetrf Xgetrs Xgetrf Xgetrs"},
+		{"array.solve", []any{x("float64", 0, 0), x("float64", 0, 2)}, ""},
+	} {
+		if got := s.routinesOf(t, c.op, nil, c.inputs...); strings.Join(got, " ") != c.want {
+			t.Errorf("%s of %v calls %v, want %s", c.op, c.inputs, got, c.want)
+		}
+	}
+}
+
+func TestFailuresNameTheirMatrix(t *testing.T) {
+	shape := []int64{2, 1, 5, 5}
+	a := &ops.Tensor{DType: ops.Float64, Shape: shape, Strides: ops.ContiguousStrides(ops.Float64, shape)}
+	w := &ops.Solving{A: a, Batch: []int64{2, 3}}
+	k := &stack{run: &run{op: "array.solve"}, failure: make([]byte, 8)}
+	singular := func(system, column int64) error { return ops.Singular(w.A, number(w, system), column) }
+	for _, c := range []struct {
+		failure uint64
+		want    string
+	}{
+		{math.MaxUint64, ""},
+		{4<<32 | 3, ops.Singular(a, 1, 2).Error()},
+		{2<<32 | 1, ops.Singular(a, 0, 0).Error()},
+		{1<<32 - 2, "array.solve: getrf refuses its argument 2"},
+	} {
+		le.PutUint64(k.failure, c.failure)
+		if err := k.outcome("getrf", singular); err == nil && c.want != "" || err != nil && err.Error() != c.want {
+			t.Errorf("%x: %v, want %q", c.failure, err, c.want)
+		}
+	}
+}
+
+// TestContractionsKeepWhatLaterStepsRead checks that each step gets the address of what an earlier
+// one made, in memory that counts as the call's.
+func TestContractionsKeepWhatLaterStepsRead(t *testing.T) {
+	s := onStandIns(t)
+	a, b, c := s.onDevice(t, tensor(t, "int64", 40, 30)), s.onDevice(t, tensor(t, "int64", 30, 50)), s.onDevice(t, tensor(t, "int64", 50, 20))
+	room := &rooms{b: s.bench}
+	p := s.preparedWith(t, "array.einsum", room, "ij,jk,kl->il", a, b, c)
+	if started, err := p.Start(t.Context(), s.alloc); started != nil || err != nil {
+		t.Fatalf("started %v, %v: it may have to wait for memory", started, err)
+	}
+	before := fake.Launches.Load()
+	if _, err := p.Run(t.Context(), s.alloc); err != nil {
+		t.Fatal(err)
+	}
+	launches := fake.Launched(before)
+	if kernelNames(launches) != "product_int64 product_int64" || len(room.asked) != 1 {
+		t.Fatalf("launches %s, asked for %v", kernelNames(launches), room.asked)
+	}
+	made := le.Uint64(launches[0].Parameters[16:])
+	if left, right := le.Uint64(launches[1].Parameters[:]), le.Uint64(launches[1].Parameters[8:]); made != left && made != right {
+		t.Errorf("the second product reads %x and %x, not %x", left, right, made)
+	}
+	// Without room, the call ends after what it has submitted.
+	room.err = device.ErrNoRoom
+	if _, err := s.preparedWith(t, "array.einsum", room, "ij,jk,kl->il", a, b, c).Run(t.Context(), s.alloc); !errors.Is(err, device.ErrNoRoom) {
+		t.Errorf("without memory: %v", err)
+	}
+	if n := len(s.slots.free); n != slotCount {
+		t.Errorf("%d slots are taken after the calls", slotCount-n)
+	}
+	if got := s.routinesOf(t, "array.einsum", nil, "ij,jk,kl->", s.onDevice(t, tensor(t, "float32", 40, 30)), b, c); len(got) == 0 {
+		t.Error("products of floats do not call cuBLAS")
 	}
 }

@@ -155,7 +155,7 @@ func (b *bench) call(ctx context.Context, name string, args ops.Args) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{device: b.Device, op: op, args: args, attempt: 1}
+	p := &prepared{device: b.Device, op: op, args: args, attempt: 1, scratch: &rooms{b: b}}
 	var asked uint64
 	result, err := p.Run(ctx, func(n uint64) (memory.Frame, error) {
 		asked += n

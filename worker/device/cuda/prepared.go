@@ -111,8 +111,10 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 		return nil, nil // the CPU reads the sizes of the outputs
 	}
 	switch planned.Work.(type) {
-	case nil, *ops.FactoringQR, *ops.FactoringSVD:
+	case nil, *ops.FactoringQR, *ops.FactoringSVD, *ops.FactoringCholesky, *ops.Solving:
 		return nil, nil // the CPU checks intermediate results
+	case *ops.Contracting:
+		return nil, nil // it may wait for memory
 	}
 	// Do not wait for a slot: perhaps all slots belong to calls that this caller has yet to finish.
 	r, err := p.device.tryBegin(p.op.Name)
@@ -153,7 +155,7 @@ func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) er
 }
 
 func (p *prepared) carryIn(ctx context.Context, r *run, alloc device.Allocator) (err error) {
-	r.planned, r.out = p.planned, wire.NewEncoder(p.device.slab, alloc, view, p.device.write)
+	r.planned, r.frames, r.out = p.planned, p.scratch, wire.NewEncoder(p.device.slab, alloc, view, p.device.write)
 	if r.outs = r.first.list[:]; len(p.planned.Outputs) != len(r.outs) {
 		r.outs = make([]*ops.Tensor, len(p.planned.Outputs))
 	}

@@ -39,6 +39,8 @@ type run struct {
 
 	planned *ops.Planned
 	outs    []*ops.Tensor
+	// frames provides memory for what only a part of the call reads; nil: there is none.
+	frames device.Scratch
 	// made is the result, if Header has computed it.
 	made device.Result
 	out  wire.Encoder

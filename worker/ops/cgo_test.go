@@ -1,6 +1,0 @@
-//go:build cgo && linux
-
-package ops
-
-// cgo: the program can load libraries.
-const cgo = true

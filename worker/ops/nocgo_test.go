@@ -1,5 +1,0 @@
-//go:build !cgo || !linux
-
-package ops
-
-const cgo = false
