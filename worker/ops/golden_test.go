@@ -76,11 +76,16 @@ func TestResultsAreNumPys(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) { checkGolden(t, file) })
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			eachLinalg(t, func(t *testing.T, env Env) {
+				t.Helper()
+				checkGolden(t, env, file)
+			})
+		})
 	}
 }
 
-func checkGolden(t *testing.T, file string) {
+func checkGolden(t *testing.T, env Env, file string) {
 	t.Helper()
 	source, err := os.ReadFile(file)
 	if err != nil {
@@ -111,7 +116,7 @@ func checkGolden(t *testing.T, file string) {
 			}
 		}
 		label += fmt.Sprint(options)
-		got, err := run(t, c.Op, options, args...)
+		got, err := runWith(t, env, c.Op, options, args...)
 		switch {
 		case c.Wants == nil && err == nil:
 			t.Errorf("%s: NumPy raises an error, we answer %v", label, got)

@@ -26,9 +26,15 @@ func planQR(c *call) (*Planned, error) {
 
 // qrInto factors x. q may be nil if it is not wanted.
 func qrInto(ctx context.Context, q, r, x *Tensor) error {
+	if x.Len() == 0 {
+		return ctx.Err()
+	}
+	if library := envOf(ctx).Linalg; library != nil && library.Has(reflectionRoutines...) {
+		return factorByLibrary(ctx, q, r, x)
+	}
 	m, n := int(x.Shape[0]), int(x.Shape[1])
 	a, err := float64Copy(ctx, x)
-	if err != nil || len(a) == 0 {
+	if err != nil {
 		return err
 	}
 	left, right, err := qr(ctx, a, m, n, q != nil)
@@ -41,4 +47,35 @@ func qrInto(ctx context.Context, q, r, x *Tensor) error {
 		}
 	}
 	return store(ctx, r, right)
+}
+
+// factorisation is a way to compute r and q by the library. factor comes first.
+type factorisation interface {
+	factor(ctx context.Context) error
+	triangle() *Tensor
+	storeQ(ctx context.Context, out *Tensor) error
+}
+
+func factorByLibrary(ctx context.Context, q, r, x *Tensor) error {
+	x, err := floatMatrix(ctx, x)
+	if err != nil {
+		return err
+	}
+	l := float64Algebra(ctx)
+	var f factorisation
+	if isTall(int(x.Shape[0]), int(x.Shape[1])) {
+		f, err = newTallQR(ctx, l, x, q != nil)
+	} else {
+		f, err = newBlockQR(ctx, l, x)
+	}
+	if err != nil {
+		return err
+	}
+	if err := f.factor(ctx); err != nil {
+		return err
+	}
+	if err := moveAll(ctx, r, f.triangle()); err != nil || q == nil {
+		return err
+	}
+	return f.storeQ(ctx, q)
 }

@@ -35,7 +35,7 @@ func svdInto(ctx context.Context, c *call, u, s, vt, x *Tensor) error {
 	}
 	flat := m < n
 	if flat { // factor the transpose: its factors are the transposed factors of x
-		x = &Tensor{DType: x.DType, Shape: []int64{x.Shape[1], x.Shape[0]}, Strides: []int64{x.Strides[1], x.Strides[0]}, Offset: x.Offset, Data: x.Data}
+		x = transposeOf(x)
 		m, n = n, m
 	}
 	a, err := float64Copy(ctx, x)

@@ -58,7 +58,7 @@ func Load(path string) (*Library, error) {
 	layer.choose(lib)
 	for _, d := range dialects {
 		l := &Library{lib: lib, before: d.before, after: d.after}
-		if l.has("dgemm") && l.has("dgesdd") {
+		if l.Has("dgemm", "dgesdd") {
 			l.File = lib.FileOf(l.symbol("dgemm"))
 			l.threading = threadingOf(lib)
 			l.measureIntegers()
@@ -73,7 +73,15 @@ func Load(path string) (*Library, error) {
 
 func (l *Library) symbol(routine string) string { return l.before + routine + l.after }
 
-func (l *Library) has(routine string) bool { return l.lib.Symbol(l.symbol(routine)) != 0 }
+// Has reports whether the library has all these routines. Some libraries lack the auxiliary ones.
+func (l *Library) Has(routines ...string) bool {
+	for _, routine := range routines {
+		if l.lib.Symbol(l.symbol(routine)) == 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // Arg is an argument of a routine.
 type Arg struct {

@@ -73,20 +73,35 @@ struct IN_SET(words) {
   VU even, odd;
 };
 
+#define ROUNDS 10
+
+// The keys of the rounds, in each lane.
+struct IN_SET(keys) {
+  VU even[ROUNDS], odd[ROUNDS];
+};
+
+static inline void IN_SET(schedule)(struct IN_SET(keys) *keys, uint64_t key) {
+  uint32_t even = (uint32_t)key, odd = (uint32_t)(key >> 32);
+  for (int round = 0; round < ROUNDS; round++) {
+    keys->even[round] = (VU){0} + even;
+    keys->odd[round] = (VU){0} + odd;
+    even += 0x9E3779B9u;
+    odd += 0xBB67AE85u;
+  }
+}
+
 // Computes a block for each lane of counters.
-static inline struct IN_SET(words) IN_SET(blocks)(uint64_t key, VU counters) {
+static inline struct IN_SET(words) IN_SET(blocks)(const struct IN_SET(keys) *keys, VU counters) {
   VU c0 = counters, c1 = counters >> 32, c2 = {0}, c3 = {0};
-  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
   const VU m0 = (VU){0} + 0xD2511F53ull, m1 = (VU){0} + 0xCD9E8D57ull;
-  for (int round = 0; round < 10; round++) {
+#pragma GCC unroll 10
+  for (int round = 0; round < ROUNDS; round++) {
     // Only the lower halves of the lanes have a meaning.
     VU p0 = IN_SET(multiply)(m0, c0), p1 = IN_SET(multiply)(m1, c2);
-    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c0 = (p1 >> 32) ^ c1 ^ keys->even[round];
     c1 = p1;
-    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c2 = (p0 >> 32) ^ c3 ^ keys->odd[round];
     c3 = p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
   struct IN_SET(words) w = {(c0 & LOW_HALF) | (c1 << 32), (c2 & LOW_HALF) | (c3 << 32)};
   return w;
@@ -99,15 +114,17 @@ static inline void IN_SET(store)(void *to, VU a) { __builtin_memcpy(to, &a, size
 #define EACH_BLOCKS(T, body)                                                      \
   T *out = d;                                                                     \
   VU counters = (VU)LANE_NUMBERS + r->block;                                      \
+  struct IN_SET(keys) keys;                                                       \
+  IN_SET(schedule)(&keys, r->key);                                                \
   int64_t i = 0;                                                                  \
   for (; i + 2 * LANES <= n; i += 2 * LANES) {                                    \
-    struct IN_SET(words) w = IN_SET(blocks)(r->key, counters);                    \
+    struct IN_SET(words) w = IN_SET(blocks)(&keys, counters);                    \
     counters += LANES;                                                            \
     T *to = out + i;                                                              \
     body                                                                          \
   }                                                                               \
   if (i < n) {                                                                    \
-    struct IN_SET(words) w = IN_SET(blocks)(r->key, counters);                    \
+    struct IN_SET(words) w = IN_SET(blocks)(&keys, counters);                    \
     T to[2 * LANES];                                                              \
     body                                                                          \
     __builtin_memcpy(out + i, to, (size_t)(n - i) * sizeof(T));                   \

@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"context"
+	"unsafe"
+)
+
+// columnMajor describes float64 elements as a matrix whose columns lie one after the other, ld
+// elements apart.
+func columnMajor(a []float64, rows, columns, ld int) *Tensor {
+	return &Tensor{DType: Float64, Shape: []int64{int64(rows), int64(columns)}, Strides: []int64{8, 8 * int64(ld)}, Data: block[byte](slicePointer(a), 8*len(a))}
+}
+
+// partOf returns a part of a matrix.
+func partOf(t *Tensor, row, column, rows, columns int) *Tensor {
+	part := *t
+	part.Shape = []int64{int64(rows), int64(columns)}
+	part.Offset += int64(row)*t.Strides[0] + int64(column)*t.Strides[1]
+	return &part
+}
+
+// transposeOf returns the transpose of a matrix.
+func transposeOf(t *Tensor) *Tensor {
+	part := *t
+	part.Shape = []int64{t.Shape[1], t.Shape[0]}
+	part.Strides = []int64{t.Strides[1], t.Strides[0]}
+	return &part
+}
+
+// moveMatrix copies a matrix to another of the same shape; both are float32 or float64, with any
+// strides. It copies square tiles, so that each cache line is read and written about once.
+func moveMatrix(to, from *Tensor) {
+	switch {
+	case to.DType == Float64 && from.DType == Float64:
+		moveTiles[float64, float64](to, from)
+	case to.DType == Float64:
+		moveTiles[float64, float32](to, from)
+	case from.DType == Float64:
+		moveTiles[float32, float64](to, from)
+	default:
+		moveTiles[float32, float32](to, from)
+	}
+}
+
+// moveAll is moveMatrix on several processors.
+func moveAll(ctx context.Context, to, from *Tensor) error {
+	rows, columns := int(to.Shape[0]), int(to.Shape[1])
+	if rows < columns {
+		to, from, rows, columns = transposeOf(to), transposeOf(from), columns, rows
+	}
+	height := max(16, 1<<15/columns/16*16)
+	return parallel(ctx, (rows+height-1)/height, func(piece int) error {
+		at := piece * height
+		moveMatrix(partOf(to, at, 0, min(height, rows-at), columns), partOf(from, at, 0, min(height, rows-at), columns))
+		return nil
+	})
+}
+
+func moveTiles[D, S floating](to, from *Tensor) {
+	const tile = 16
+	rows, columns := to.Shape[0], to.Shape[1]
+	if to.Strides[1] > to.Strides[0] { // write along the shorter stride
+		to, from, rows, columns = transposeOf(to), transposeOf(from), columns, rows
+	}
+	for i := int64(0); i < rows; i += tile {
+		for j := int64(0); j < columns; j += tile {
+			width := min(tile, columns-j)
+			for k := i; k < min(i+tile, rows); k++ {
+				d := unsafe.Add(to.base(), k*to.Strides[0]+j*to.Strides[1])
+				s := unsafe.Add(from.base(), k*from.Strides[0]+j*from.Strides[1])
+				for range width {
+					*(*D)(d) = D(*(*S)(s))
+					d, s = unsafe.Add(d, to.Strides[1]), unsafe.Add(s, from.Strides[1])
+				}
+			}
+		}
+	}
+}
+
+// floatMatrix returns the matrix as it is if it is float32 or float64, otherwise a float64 copy.
+func floatMatrix(ctx context.Context, x *Tensor) (*Tensor, error) {
+	if x.DType == Float32 || x.DType == Float64 {
+		return x, nil
+	}
+	return contiguousIn(ctx, x, Float64)
+}

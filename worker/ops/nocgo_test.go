@@ -1,0 +1,5 @@
+//go:build !cgo || !linux
+
+package ops
+
+const cgo = false
