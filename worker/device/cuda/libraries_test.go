@@ -102,8 +102,9 @@ func TestFactorisationsCallTheirRoutines(t *testing.T) {
 		{"array.qr", onlyR, wide, "Dgeqrf"},
 		{"array.svd", nil, tall, gram + " Dtrsm " + gram + " Dtrsm GemmEx Xgesvdp GemmEx"},
 		{"array.svd", onlyValues, tall, gram + " Dtrsm " + gram + " GemmEx Xgesvdp"},
-		{"array.svd", nil, square, "Xgesvdp"},
-		{"array.svd", onlyValues, wide, "Xgesvdp"},
+		// The fake driver finds no element that is not zero.
+		{"array.svd", nil, square, "Dgesvd"},
+		{"array.svd", onlyValues, wide, "Dgesvd"},
 	} {
 		if got := s.routinesOf(t, c.op, c.options, c.x); strings.Join(got, " ") != c.want {
 			t.Errorf("%s %v of %v %v calls %v, want %s", c.op, c.options, c.x.DType, c.x.Shape, got, c.want)

@@ -211,7 +211,8 @@ func byRows(shape []int64) []int64 { return ops.ContiguousStrides(ops.Float64, s
 func byColumns(distance int64) []int64 { return []int64{8, 8 * distance} }
 
 // afterwards continues a submission when q and r have been computed: q is m by n, r is upper
-// triangular and n by n. Both are row-major float64. q is 0 if it was not wanted.
+// triangular and n by n, and the identity if the factors cannot be used. Both are row-major
+// float64. q is 0 if it was not wanted.
 type afterwards func(s *submission, q, r uint64)
 
 // factors are the outputs of a factorisation by Cholesky. The function after, if there is one,
@@ -291,6 +292,12 @@ func (f *factoring) cholesky(ctx context.Context, want factors) (done bool, err 
 	off, err := f.device.code.builtin("off_float64")
 	if err != nil {
 		return false, err
+	}
+	var usable *gpu.Function
+	if want.after != nil {
+		if usable, err = f.device.linalgKernel("usable"); err != nil {
+			return false, err
+		}
 	}
 	place, triangle := &scratchMemory{}, &scratchMemory{}
 	parts, err := f.divided(!want.onlyR, place)
@@ -377,6 +384,7 @@ func (f *factoring) cholesky(ctx context.Context, want factors) (done bool, err 
 			s.evaluate(storeR, 0)
 		}
 		if want.after != nil {
+			s.launch(usable, blocksOf(n*n, threads), s.parameters().u64(triangle.at, uint64(n), flags).f64(nearIdentity))
 			q := place.at
 			if want.onlyR {
 				q = 0

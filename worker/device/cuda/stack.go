@@ -47,10 +47,10 @@ func (r *run) newStack(pinner *runtime.Pinner, dtype ops.DType, n, count int64, 
 	if k.blas, k.solver, err = r.device.getSolver(); err != nil {
 		return nil, err
 	}
-	if k.failures, err = r.device.stackKernel("failures"); err != nil {
+	if k.failures, err = r.device.linalgKernel("failures"); err != nil {
 		return nil, err
 	}
-	if k.addresses, err = r.device.stackKernel("addresses"); err != nil {
+	if k.addresses, err = r.device.linalgKernel("addresses"); err != nil {
 		return nil, err
 	}
 	k.failureAt, k.failure = r.pinned(8)
@@ -67,8 +67,9 @@ func (r *run) newStack(pinner *runtime.Pinner, dtype ops.DType, n, count int64, 
 	return k, err
 }
 
-func (d *Device) stackKernel(name string) (*gpu.Function, error) {
-	return d.code.kernel("stack.cu", "", name, func() string { return kernelText("prelude.cuh") + kernelText("stack.cuh") })
+// linalgKernel finds one of the kernels of linalg.cuh.
+func (d *Device) linalgKernel(name string) (*gpu.Function, error) {
+	return d.code.kernel("linalg.cu", "", name, func() string { return kernelText("prelude.cuh") + kernelText("linalg.cuh") })
 }
 
 // together says that one call factors all matrices.
@@ -163,7 +164,7 @@ func (r *run) lowerFactors(ctx context.Context, w *ops.FactoringCholesky, out *o
 	if err != nil {
 		return err
 	}
-	lower, err := r.device.stackKernel("lower_" + out.DType.String())
+	lower, err := r.device.linalgKernel("lower_" + out.DType.String())
 	if err != nil {
 		return err
 	}

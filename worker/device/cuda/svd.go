@@ -31,12 +31,46 @@ func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 		}
 		f.refused("the factors of r", "the polar decomposition of the whole")
 	}
-	if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
+	largest, err := f.largest(ctx)
+	if err != nil {
 		return err
 	}
-	f.refused("the polar decomposition", "QR iterations")
+	if !(largest <= math.MaxFloat64) {
+		return ops.Failure(f.op, "the singular values would not converge: there is NaN or infinity in x")
+	}
+	if largest > 0 { // zeros have no polar decomposition
+		if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
+			return err
+		}
+		f.refused("the polar decomposition", "QR iterations")
+	}
 	_, err = f.anySVD(ctx, false, u, sigma, vt)
 	return err
+}
+
+// largest returns the largest absolute value of x. With NaN or infinity, the routines for singular
+// values may do anything.
+func (f *factoring) largest(ctx context.Context) (float64, error) {
+	kernel, err := f.device.linalgKernel("largest")
+	if err != nil {
+		return 0, err
+	}
+	place := &scratchMemory{}
+	toWork, err := f.copier(f.x, byRows(f.x.Shape), place)
+	if err != nil {
+		return 0, err
+	}
+	bytes := uint64(8 * f.m * f.n)
+	at, answer := f.pinned(8)
+	err = f.submit(ctx, uploadBytes(f.x)+aligned(bytes)+aligned(8), func(s *submission) {
+		place.at = s.take(bytes)
+		found := s.take(8)
+		s.memset(found, 0, 8)
+		s.evaluate(toWork, 0)
+		s.launch(kernel, min(blocksOf(f.m*f.n, threads), 4096), s.parameters().u64(place.at, uint64(f.m*f.n), found))
+		s.copy(gpu.ToHost(at, found, 8))
+	})
+	return math.Float64frombits(le.Uint64(answer)), err
 }
 
 // routine is one of cuSOLVER's routines for the singular values of a column-major matrix that has
@@ -56,15 +90,12 @@ type routine struct {
 	info          []byte
 	errorAt       uint64
 	error         []byte
-	largestAt     uint64
-	largest       []byte // the largest singular value
 }
 
 func (f *factoring) newRoutine(pinner *runtime.Pinner, polar, vectors bool, rows, columns int64) (*routine, error) {
 	v := &routine{f: f, polar: polar, vectors: vectors, rows: rows, columns: columns}
 	v.infoAt, v.info = f.pinned(8)
 	v.errorAt, v.error = f.pinned(8)
-	v.largestAt, v.largest = f.pinned(8)
 	clear(v.error)
 	if !polar {
 		if err := narrow(f.op, rows, columns); err != nil {
@@ -117,23 +148,15 @@ func (v *routine) call(a, values, left, right, work uint64) error {
 		work, room/8, 0, info)
 }
 
-// report copies to the CPU's memory what outcome looks at.
-func (v *routine) report(s *submission, values, work uint64) {
-	s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
-	s.copy(gpu.ToHost(v.largestAt, values, 8))
-}
-
 // outcome returns false if another routine has to be tried.
 func (v *routine) outcome() (bool, error) {
-	info, largest := le.Uint32(v.info), math.Float64frombits(le.Uint64(v.largest))
-	// Without vectors, the routines do not always notice NaN or infinity themselves.
-	finite := largest <= math.MaxFloat64
+	info := le.Uint32(v.info)
 	if v.polar {
 		perturbed := math.Float64frombits(le.Uint64(v.error))
-		v.f.refusal = fmt.Sprintf("gesvdp answers %d, has perturbed it by %.3g, and finds the largest singular value %.3g", int32(info), perturbed, largest)
-		return info == 0 && perturbed == 0 && finite, nil
+		v.f.refusal = fmt.Sprintf("gesvdp answers %d and has perturbed it by %.3g", int32(info), perturbed)
+		return info == 0 && perturbed == 0, nil
 	}
-	if info != 0 || !finite {
+	if info != 0 {
 		return false, solverError(v.f.op, "gesvd", info)
 	}
 	return true, nil
@@ -177,7 +200,7 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 		// Read as column-major, r is its transpose. The left factors of the transpose are the right
 		// factors of r. Read as row-major, they have the layout of vt.
 		s.calls(func() error { return v.call(r, values, right, w, work) })
-		v.report(s, values, work)
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		for row := int64(0); row < m; row += rows {
 			count := min(rows, m-row)
 			at := q + uint64(8*row*n)
@@ -220,7 +243,7 @@ func (f *factoring) tallValues(ctx context.Context, sigma *ops.Tensor) (bool, er
 		values.at = s.take(uint64(8 * n))
 		work := s.take(v.workBytes)
 		s.calls(func() error { return v.call(r, values.at, 0, 0, work) })
-		v.report(s, values.at, work)
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		s.evaluate(store, 0)
 	}, more: []uint64{uint64(8 * n), v.workBytes}})
 	if !done || err != nil {
@@ -270,7 +293,7 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 		}
 		s.evaluate(toWork, 0)
 		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
-		v.report(s, values.at, work)
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		s.evaluate(storeS, 0)
 		if vectors {
 			s.evaluate(storeU, 0)

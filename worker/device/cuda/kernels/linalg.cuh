@@ -1,4 +1,4 @@
-// Kernels for stacks of matrices: see stack.go.
+// Kernels for linear algebra: see stack.go, solver.go and svd.go.
 
 struct addresses_args {
   u64 *to, n, first, step;
@@ -47,3 +47,35 @@ LOWER(float32, f32)
 LOWER(float64, f64)
 LOWER(complex64, c64)
 LOWER(complex128, c128)
+
+// Replaces a square matrix by the identity if the factorisation that made it cannot be used: then a
+// routine that reads it does not meet NaN.
+struct usable_args {
+  f64 *r;
+  u64 n;
+  const u64 *answers;  // two info values, and the distance from the identity
+  f64 most;            // the largest distance
+};
+extern "C" __global__ void __launch_bounds__(256) usable(const usable_args a) {
+  u64 k = (u64)blockIdx.x * 256 + threadIdx.x;
+  if (k >= a.n * a.n || ((i32)a.answers[0] == 0 && (i32)a.answers[1] == 0 && __longlong_as_double((i64)a.answers[2]) <= a.most)) return;
+  a.r[k] = k / a.n == k % a.n ? 1 : 0;
+}
+
+// The largest absolute value. NaN is larger than all numbers.
+struct largest_args {
+  const f64 *from;
+  u64 n, *largest;  // compared as an integer: the bits of numbers that are not negative have their order
+};
+extern "C" __global__ void __launch_bounds__(256) largest(const largest_args a) {
+  u64 most = 0;
+  for (u64 k = (u64)blockIdx.x * 256 + threadIdx.x; k < a.n; k += (u64)gridDim.x * 256) {
+    u64 bits = (u64)__double_as_longlong(fabs(a.from[k]));
+    most = bits > most ? bits : most;
+  }
+  for (int s = 16; s > 0; s >>= 1) {
+    u64 other = __shfl_xor_sync(~0u, most, s);
+    most = other > most ? other : most;
+  }
+  if (threadIdx.x % 32 == 0 && most > 0) atomicMax(a.largest, most);
+}
