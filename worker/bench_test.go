@@ -37,7 +37,7 @@ func BenchmarkNoop(b *testing.B) {
 			ended := make(chan error, 1)
 			go func() {
 				ended <- worker.Run(ctx, worker.Config{
-					Name: "host-0", Scheduler: s.Address, Slots: 1, PythonCommand: []string{""}, Zero: zero, Log: slog.New(slog.DiscardHandler),
+					Name: "host-0", Scheduler: s.Address, Slots: 1, BLASLibrary: "none", PythonCommand: []string{""}, Zero: zero, Log: slog.New(slog.DiscardHandler),
 				})
 			}()
 			session := s.Accept(b)
@@ -83,7 +83,7 @@ func BenchmarkObject(b *testing.B) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- worker.Run(ctx, worker.Config{
-			Name: "host-0", Scheduler: s.Address, Slots: 1, PythonCommand: []string{""}, MemoryLimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+			Name: "host-0", Scheduler: s.Address, Slots: 1, BLASLibrary: "none", PythonCommand: []string{""}, MemoryLimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
 		})
 	}()
 	session := s.Accept(b)
@@ -169,7 +169,7 @@ func BenchmarkExecutor(b *testing.B) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- worker.Run(ctx, worker.Config{
-			Name: "host-0", Scheduler: s.Address, Slots: 1, PythonCommand: []string{""}, Exec: map[string][]string{"echo": {binary}}, Log: slog.New(slog.DiscardHandler),
+			Name: "host-0", Scheduler: s.Address, Slots: 1, BLASLibrary: "none", PythonCommand: []string{""}, Exec: map[string][]string{"echo": {binary}}, Log: slog.New(slog.DiscardHandler),
 		})
 	}()
 	session := s.Accept(b)
@@ -207,7 +207,7 @@ func BenchmarkLatency(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- worker.Run(ctx, worker.Config{Name: "host-0", Scheduler: s.Address, Slots: 1, PythonCommand: []string{""}, Log: slog.New(slog.DiscardHandler)})
+		ended <- worker.Run(ctx, worker.Config{Name: "host-0", Scheduler: s.Address, Slots: 1, BLASLibrary: "none", PythonCommand: []string{""}, Log: slog.New(slog.DiscardHandler)})
 	}()
 	session := s.Accept(b)
 	session.Op(1, native, "bench.noop")

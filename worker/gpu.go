@@ -71,6 +71,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	}
 	d, err := gpudevice.New(gpu, slab, gpudevice.Options{
 		Python: c.PythonCommand[0],
+		Linalg: m.linalg,
 		Logf:   func(format string, args ...any) { c.Log.Info(fmt.Sprintf(format, args...)) },
 	})
 	if err != nil {

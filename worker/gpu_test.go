@@ -228,7 +228,7 @@ func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := worker.Config{
-				Name: "host-0", Scheduler: "127.0.0.1:1", Slots: 1, PythonCommand: []string{""}, LocalDirectory: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+				Name: "host-0", Scheduler: "127.0.0.1:1", Slots: 1, BLASLibrary: "none", PythonCommand: []string{""}, LocalDirectory: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 			}
 			change(&config)
 			c.change(&config)
@@ -238,7 +238,7 @@ func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {
 		})
 	}
 	f.Fail("cuStreamCreateWithPriority", cudatest.OutOfMemory, 0, 1<<20)
-	config := worker.Config{Name: "host-0", Scheduler: "127.0.0.1:1", PythonCommand: []string{""}, Log: slog.New(slog.DiscardHandler)}
+	config := worker.Config{Name: "host-0", Scheduler: "127.0.0.1:1", BLASLibrary: "none", PythonCommand: []string{""}, Log: slog.New(slog.DiscardHandler)}
 	change(&config)
 	if err := worker.Run(t.Context(), config); err == nil {
 		t.Error("a worker ran without a slab")

@@ -72,7 +72,7 @@ func TestRefusalsOfTheScheduler(t *testing.T) {
 	for code, wrong := range map[codes.Code]bool{codes.Unauthenticated: true, codes.PermissionDenied: true, codes.InvalidArgument: true, codes.FailedPrecondition: false} {
 		s := workertest.NewScheduler(t)
 		s.Refuse = status.Error(code, "because")
-		err := worker.Run(t.Context(), worker.Config{Name: "host-0", Scheduler: s.Address, MemoryLimitBytes: 1 << 20, PythonCommand: []string{""}, LocalDirectory: t.TempDir()})
+		err := worker.Run(t.Context(), worker.Config{Name: "host-0", Scheduler: s.Address, MemoryLimitBytes: 1 << 20, BLASLibrary: "none", PythonCommand: []string{""}, LocalDirectory: t.TempDir()})
 		var refused *loop.RefusedError
 		var stopped *loop.StoppedError
 		if errors.As(err, &refused) != wrong || errors.As(err, &stopped) == wrong {

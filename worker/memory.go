@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/ops/lapack"
 )
 
 // opened is the memory of a worker, together with the device that it belongs to.
@@ -42,6 +43,8 @@ type opened struct {
 	watch func(fail func(error)) (stop func())
 	// doubt requests a check of the device soon, by the goroutine that watch has started.
 	doubt func()
+	// linalg is the library of linear algebra.
+	linalg *lapack.Loading
 	// undo are the functions that close calls, last first.
 	undo []func() error
 }
@@ -57,6 +60,8 @@ func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, 
 	if err := c.openLocal(m); err != nil {
 		return m, err
 	}
+	// The search takes some 30 ms. It runs beside what follows.
+	m.linalg = c.linalg().Start()
 	if c.Device == DeviceCUDA {
 		err = c.openGPU(ctx, identity, m)
 	} else {
@@ -116,7 +121,7 @@ func (c Config) openHost(identity memory.Identity, m *opened) error {
 	if err != nil {
 		return err
 	}
-	m.device = host.New(slab, nil)
+	m.device = host.New(slab, m.linalg)
 	m.then(m.device.Close)
 	return nil
 }

@@ -166,6 +166,10 @@ type Config struct {
 	// ProtocolIPC or ProtocolGRPC. Default: ProtocolAuto, which takes the best path that each pair
 	// of workers has.
 	Protocol string
+	// BLASLibrary is the library of BLAS and LAPACK for linear algebra on the CPU: a path, a name
+	// that the dynamic linker searches for, or "none" for pure Go. Empty: it is searched for, and
+	// there may be none.
+	BLASLibrary string
 	// UCXLibrary is the path of libucp.so.0; UCXTLS and UCXNetDevices select its transports and
 	// network devices. Empty: the library is searched for, and UCX chooses by itself.
 	UCXLibrary, UCXTLS, UCXNetDevices string
@@ -430,6 +434,9 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	var lender *borrow.Server
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
+	if registration.LinearAlgebra, err = c.linearAlgebra(m); err != nil {
+		return err
+	}
 	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid(), doubt: m.doubt, leave: func(why error) {
 		c.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", registration.GetGpu().GetUuid(), "error", why)
 		leave(why)

@@ -65,7 +65,7 @@ const shortWait = 300 * time.Millisecond
 func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *running {
 	t.Helper()
 	c := worker.Config{
-		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
+		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, BLASLibrary: "none", PythonCommand: []string{""},
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), LocalDirectory: t.TempDir(),
 		// Under the race detector, a loaded machine can stop for seconds.
 		MemoryWait: workertest.EventTimeout, StallTimeout: workertest.EventTimeout, BorrowWait: workertest.EventTimeout, SubscriptionWait: workertest.EventTimeout, StopGrace: workertest.EventTimeout,
@@ -295,7 +295,7 @@ func TestAWorkerWithoutADirectorySaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := worker.Run(t.Context(), worker.Config{
-		Name: "host-0", Scheduler: workertest.NewScheduler(t).Address, MemoryLimitBytes: 1 << 20, PythonCommand: []string{""}, LocalDirectory: file,
+		Name: "host-0", Scheduler: workertest.NewScheduler(t).Address, MemoryLimitBytes: 1 << 20, BLASLibrary: "none", PythonCommand: []string{""}, LocalDirectory: file,
 	})
 	if err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("got %v", err)
@@ -563,7 +563,7 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 func TestSchedulerThatStaysAwayEndsTheWorker(t *testing.T) {
 	ctx := t.Context()
 	err := worker.Run(ctx, worker.Config{
-		Name: "host-0", Scheduler: "127.0.0.1:1", MemoryLimitBytes: 1 << 20, PythonCommand: []string{""}, SchedulerTimeout: 50 * time.Millisecond,
+		Name: "host-0", Scheduler: "127.0.0.1:1", MemoryLimitBytes: 1 << 20, BLASLibrary: "none", PythonCommand: []string{""}, SchedulerTimeout: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err == nil || !strings.Contains(err.Error(), "scheduler is away") {

@@ -18,6 +18,7 @@ var madeOf = []struct{ adapter, of, why string }{
 	{"worker/ops", "worker/ops/lapack", "operations of linear algebra call a library"},
 	{"worker/ops", "worker/ops/simd", "element-wise operations run its kernels"},
 	{"worker/device/host", "worker/ops/lapack", "a device chooses the library of its operations"},
+	{"worker/device/cuda", "worker/ops/lapack", "as worker/device/host, for operations that the CPU computes"},
 	{"transfer/ipc", "memory/cuda", "it copies by the driver that allocated the memory"},
 	{"transfer/ipc", "transfer/borrow", "loans of memory on a GPU are asked for and given back as those of host memory are"},
 	{"transfer/pinned", "memory/cuda", "as transfer/ipc"},

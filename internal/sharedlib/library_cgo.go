@@ -15,6 +15,9 @@ import (
 	"unsafe"
 )
 
+// Built says whether this program can load libraries.
+const Built = true
+
 func open(path string, global bool) (uint64, error) {
 	p := C.CString(path)
 	defer C.free(unsafe.Pointer(p))

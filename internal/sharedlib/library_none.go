@@ -4,6 +4,9 @@ package sharedlib
 
 import "errors"
 
+// Built says whether this program can load libraries.
+const Built = false
+
 func open(string, bool) (uint64, error) {
 	return 0, errors.New("this program was built without cgo, or not for Linux; build with CGO_ENABLED=1")
 }

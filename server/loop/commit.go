@@ -237,7 +237,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
 		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths.of(w.name),
-		Version: r.Version, Executors: r.Worker.Executors, Supervised: r.Worker.Supervised,
+		Version: r.Version, Executors: r.Worker.Executors, Supervised: r.Worker.Supervised, Linalg: r.Worker.Linalg,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
 		ReceivedBytes: w.stats.ReceivedBytes, SentBytes: w.stats.SentBytes, Routes: w.stats.Routes,
 		SpilledBytes: w.stats.SpilledBytes, SpillWrittenBytes: w.stats.SpillWrittenBytes,

@@ -202,7 +202,7 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 		ReceivedBytes: w.ReceivedBytes, SentBytes: w.SentBytes,
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
-		DeathCount: uint32(len(w.Deaths)), Drain: drainTo(w.Drain, view), Supervised: w.Supervised, Revision: w.Revision,
+		DeathCount: uint32(len(w.Deaths)), Drain: drainTo(w.Drain, view), Supervised: w.Supervised, LinearAlgebra: linalgTo(w.Linalg), Revision: w.Revision,
 	}
 	if view == pb.WorkerView_WORKER_VIEW_FULL {
 		worker.Deaths, worker.Routes = convertAll(w.Deaths, deathTo), convertAll(w.Routes, routeTo)
@@ -294,7 +294,7 @@ func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs, InputCount: t.InputCount,
 		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
 		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
-		CreateTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths,
+		CreateTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths, LinearAlgebra: t.Linalg,
 	}
 }
 
@@ -322,6 +322,7 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 			Notifies:       r.GetNotifies() && r.GetDataAddress() != "",
 			PipelinedReads: r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
 			Supervised:     r.GetSupervised(),
+			Linalg:         linalgFrom(r.GetLinearAlgebra()),
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
 			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {
 				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}

@@ -44,7 +44,8 @@ var (
 	someDataset = &schedapi.Dataset{
 		Name: "n", Namespace: "s", Keys: []string{"k"}, Value: []byte{10 << 3, 0}, CreatedAt: someTime, Revision: 1, // the value is input 0
 	}
-	someDrain = &sched.DrainInfo{
+	someLinalg = sched.Linalg{Library: "l", File: "f", Cores: 1, Ops: []string{"o"}}
+	someDrain  = &sched.DrainInfo{
 		Purpose: sched.DrainRetire, Reason: "r", Since: someTime, Until: someTime, CopiedObjects: 1, CopiedBytes: 2, RemainingObjects: 3, RemainingBytes: 4,
 		StayingObjects: 5, StayingBytes: 6, Staying: []sched.StayingObject{{Task: 1, Key: "k", Namespace: "n", Bytes: 2, Reason: "r"}},
 	}
@@ -104,10 +105,11 @@ func TestConversionsSetEveryField(t *testing.T) {
 			GPU:       schedapi.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []schedapi.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
 			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", ReceivedBytes: 1, SentBytes: 1, Revision: 1,
-			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f", Drain: someDrain, Supervised: true,
+			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f", Drain: someDrain, Supervised: true, Linalg: someLinalg,
 			Routes: []schedapi.Route{{Peer: 1, PeerName: "p", Path: schedapi.PathIPC, State: 2, Reason: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}, pb.WorkerView_WORKER_VIEW_FULL), ""},
 		{addressTo(&schedapi.Worker{ID: 1, Name: "n", Host: "h", DataAddress: "a", Device: 1}), ""},
+		{linalgTo(someLinalg), ""},
 		{deathTo(death), ""},
 		{drainTo(someDrain, pb.WorkerView_WORKER_VIEW_FULL), ""},
 		{stayingTo(someDrain.Staying[0]), ""},
@@ -117,7 +119,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
 			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
-			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1,
+			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1, Linalg: "l",
 		}, names), "history log_tail"}, // GetTask sets these
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
 		{optionsTo(&someOptions), ""},

@@ -32,6 +32,7 @@ type checker struct {
 	inline    uint64
 	troubles  int
 	errored   int
+	linalg    int
 	rescuing  int
 	drains    int
 }
@@ -175,6 +176,9 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	if (m.errors[id] != nil) != (t.state == TaskFailed || t.state == TaskCancelled) {
 		k.fail("%s is %s, its error is %v", id, t.state, m.errors[id])
 	}
+	if m.linalg[id] != "" {
+		k.linalg++
+	}
 	if m.errors[id] != nil {
 		k.errored++
 	}
@@ -305,6 +309,9 @@ func (k *checker) compare() {
 	if k.totals.HeldBytes != m.totals.HeldBytes || k.totals.TailBytes != m.totals.TailBytes || k.totals.DetailBytes != m.totals.DetailBytes {
 		k.fail("bytes: %d held, %d in tails, %d in details; kept %d, %d, %d", k.totals.HeldBytes, k.totals.TailBytes, k.totals.DetailBytes,
 			m.totals.HeldBytes, m.totals.TailBytes, m.totals.DetailBytes)
+	}
+	if len(m.linalg) != k.linalg {
+		k.fail("%d libraries of tasks that are gone", len(m.linalg)-k.linalg)
 	}
 	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)

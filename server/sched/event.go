@@ -123,6 +123,8 @@ type WorkerRegistered struct {
 	Notifies bool
 	// Supervised means that a supervisor starts the worker again when it ends for a restart.
 	Supervised bool
+	// Linalg describes how the worker computes linear algebra on the CPU.
+	Linalg Linalg
 }
 
 // WorkerDisconnected means that a worker's session broke. The worker keeps its tasks and data until

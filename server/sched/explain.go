@@ -75,6 +75,9 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
 		e.Status = "ENDED"
 		e.Text = "state " + stateName(t.state)
+		if e.Task.Linalg != "" {
+			e.Text += ", computed with " + e.Task.Linalg
+		}
 		if info.Err != nil {
 			e.Text += ": " + info.Err.Reason + ": " + info.Err.Message
 		}

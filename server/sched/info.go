@@ -204,7 +204,7 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 		info.RunTime = time.Duration(t.runMicros) * time.Microsecond
 	}
 	if t.state == TaskSucceeded || t.state == TaskRescuing {
-		info.OutputBytes = t.output
+		info.OutputBytes, info.Linalg = t.output, m.linalg[id]
 	}
 	for l := t.replicas; l != 0; l = b.links[l].next {
 		info.Replicas = append(info.Replicas, m.workers[b.links[l].value].id)

@@ -125,6 +125,8 @@ type Machine struct {
 	// came; some appear more than once or have no output any more.
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
+	// linalg has the libraries that computed the objects of tasks of linear algebra.
+	linalg map[ids.TaskID]string
 
 	timers                                heap[timer]
 	stealArmed, dispatchArmed, movesArmed bool
@@ -178,6 +180,7 @@ func New(c Config) *Machine {
 		rates:       make(map[ratePair]rate),
 		rescues:     make(map[ids.WorkerID]*rescue),
 		tails:       make(map[ids.TaskID]string),
+		linalg:      make(map[ids.TaskID]string),
 		lostData:    make(map[ids.TaskID]lostData),
 		wide:        make(map[ids.TaskID]uint64),
 		chains:      make(map[ids.TaskID][]chainLink),

@@ -141,8 +141,9 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	m.reconsider(id, t)
 }
 
-// clearTrouble removes the error, the last output and the trouble record of a task.
+// clearTrouble removes the error, the last output, the library and the trouble record of a task.
 func (m *Machine) clearTrouble(id ids.TaskID, t *task) {
+	delete(m.linalg, id)
 	m.dropError(id)
 	m.dropTail(id)
 	if t.flags&flagTrouble != 0 {

@@ -50,6 +50,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			}
 		case OutcomeSucceeded:
 			m.endAttempt(b, t)
+			m.madeBy(r.Task, t, w)
 			m.complete(r.Task, b, t, w, r.OutputBytes, r.Inline, r.RunTime)
 		case OutcomeFailed:
 			m.abandonAttempt(b, t)

@@ -146,6 +146,9 @@ type TaskInfo struct {
 	RetriesUsed  uint32
 	WorkerDeaths uint32
 	LogTail      string
+	// Linalg is the library that computed the object; empty: the task is none of linear algebra on
+	// the CPU, or has no object.
+	Linalg string
 }
 
 // TaskFilter selects tasks; zero fields select everything.

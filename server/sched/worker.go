@@ -30,6 +30,7 @@ type worker struct {
 	added     uint64
 	executors []string
 	pipelined bool // see WorkerRegistered.PipelinedReads
+	linalg    Linalg
 
 	// queue has the attempts in the order in which they were sent. An entry is stale if its attempt
 	// is not under way here any more.
@@ -143,6 +144,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	m.silent.drop(ev.Incarnation)
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
+	w.linalg = ev.Linalg
 	w.executors, w.pipelined = ev.Executors, ev.PipelinedReads
 	if w.notifies != ev.Notifies {
 		w.notifies = ev.Notifies

@@ -104,6 +104,7 @@ type Worker struct {
 	// Drain is nil if the worker is not drained.
 	Drain      *sched.DrainInfo
 	Supervised bool
+	Linalg     sched.Linalg
 	Revision   uint64
 }
 

@@ -21,7 +21,7 @@ import (
 //
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
-//	    incarnation=x notifies pipelined alone]
+//	    incarnation=x notifies pipelined alone library=x linalg=(op,...)]
 //	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain worker=1
 //	order workers=(1,2) to=keep|retire|restart [reason=x timeout=1s] | undo names=(n1,n2)
@@ -376,6 +376,7 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 		Slots: uint32(a.number("slots", 1)), MemoryBytes: a.number("mem", 0), Executors: a.list("executors")}
 	ev.Notifies, ev.Supervised = a.d.HasArg("notifies"), !a.d.HasArg("alone")
 	ev.PipelinedReads = a.d.HasArg("pipelined")
+	ev.Linalg = sched.Linalg{Library: a.text("library", ""), Ops: a.list("linalg")}
 	if ev.Executors == nil {
 		ev.Executors = []string{"native", "python"}
 	}

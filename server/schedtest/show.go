@@ -48,6 +48,9 @@ func (s *Script) show(a args) string {
 			}
 			fmt.Fprintf(&b, "%s: %s (origin %s, worker %s, %s%s)\n", info.Err.Reason, info.Err.Message, info.Err.OriginKey, info.Err.Worker, info.Err.Attempt, attempts)
 		}
+		if info.Linalg != "" {
+			fmt.Fprintf(&b, "computed with %s\n", info.Linalg)
+		}
 		if info.RetriesUsed+info.WorkerDeaths > 0 {
 			fmt.Fprintf(&b, "retries %d, deaths %d\n", info.RetriesUsed, info.WorkerDeaths)
 		}

@@ -35,5 +35,16 @@ func (r *Registry) Lookup(name string) (*Op, error) {
 	return nil, &Error{Kind: UnknownOp, Op: name, Reason: "no such operation" + suggest(name, r.Names())}
 }
 
+// Linalg returns the names of the operations of linear algebra, sorted: those for which a GPU needs
+// cuBLAS, and for which the CPU uses Env.Linalg.
+func (r *Registry) Linalg() (names []string) {
+	for _, name := range r.Names() {
+		if slices.Contains(r.ops[name].Libraries, "cublas") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Names returns the names of all operations, sorted.
 func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.ops)) }

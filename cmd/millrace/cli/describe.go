@@ -84,6 +84,9 @@ func taskText(w io.Writer, t *millracev1.Task) {
 	row(w, "inputs", strings.Join(t.GetInputs(), " "))
 	row(w, "holders", t.GetHolders())
 	row(w, "run time", t.GetRunTime().AsDuration())
+	if library := t.GetLinearAlgebra(); library != "" {
+		row(w, "computed with", library)
+	}
 	row(w, "retries", t.GetRetriesUsed())
 	row(w, "worker deaths", t.GetWorkerDeaths())
 	if e := t.GetError(); e != nil {
@@ -123,6 +126,9 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 	cells := workerCells(x)
 	for i, name := range workerColumns {
 		row(w, strings.ToLower(name), cells[i])
+	}
+	if file := x.GetLinearAlgebra().GetFile(); file != "" {
+		row(w, "library file", file)
 	}
 	for _, o := range x.GetDrain().GetStaying() {
 		row(w, "stays", fmt.Sprintf("%s (%s): %s", o.GetKey(), size(o.GetBytes()), o.GetReason()))

@@ -19,13 +19,14 @@ import (
 func (a *app) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Look whether this machine has what workers need, and say how to get it", Args: noArgs,
-		Long: `Looks at this machine as a worker would: memory and its limits, disk, UCX, Python, GPUs. Each line says what there is, and
+		Long: `Looks at this machine as a worker would: memory and its limits, disk, UCX, Python, the library for
+linear algebra, GPUs. Each line says what there is, and
 what to do if that is too little. The exit code is 1 if workers could not run here at all.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s := a.settings
 			findings := doctor.Run(cmd.Context(), doctor.Config{
 				Python: a.python(), Library: s.String("ucx-library"), TLS: s.String("ucx-tls"), NetDevices: s.String("ucx-net-devices"),
-				LocalDirectory: s.String("local-directory"),
+				LocalDirectory: s.String("local-directory"), BLASLibrary: s.String("blas-library"),
 				GPUs: doctor.GPUs{
 					CUDALibrary: s.String("cuda-library"), NVMLLibrary: s.String("nvml-library"), Topology: a.discover(), Retired: a.retired(cmd.Context()),
 				},
@@ -46,6 +47,7 @@ what to do if that is too little. The exit code is 1 if workers could not run he
 	f.String("python", "", "interpreter of Python executors; default: as for up")
 	f.String("local-directory", "", "where workers would spill to; default: the system's")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program")
+	f.String("blas-library", "", "BLAS and LAPACK to use, or none; default: as for up")
 	f.String("ucx-tls", "", "transports, as UCX_TLS")
 	f.String("ucx-net-devices", "", "network devices, as UCX_NET_DEVICES")
 	return cmd

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
+	"github.com/millrace/millrace/worker/ops/lapack"
 )
 
 // Options are the settings of a device: the locations of the libraries and files that it needs
@@ -45,6 +46,9 @@ type Options struct {
 	// ScratchBytes is the size of the scratch memory: device memory outside of the slab that all
 	// operations share for intermediate data; 0 means 128 MiB. It grows when a call needs more.
 	ScratchBytes uint64
+	// Linalg is the library for operations of linear algebra that the CPU computes. Nil: they are
+	// computed in pure Go.
+	Linalg *lapack.Loading
 	// Logf receives a message for each library: its file, or the reason why it was not found. May
 	// be nil.
 	Logf func(format string, args ...any)
@@ -59,6 +63,7 @@ type Device struct {
 	ops    *ops.Registry
 	logf   func(format string, args ...any)
 	finder finder
+	linalg *lapack.Loading
 	arch   string
 	code   code
 	slots  *slots
@@ -115,7 +120,7 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 	a := dev.Info().Attributes
 	d := &Device{
 		gpu: dev, slab: slab, ops: ops.NewRegistry(ops.CUDAKernel()), logf: o.Logf, stream: dev.Stream(gpu.Compute),
-		finder: finder{given: o.Libraries, python: o.Python}, spins: min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8,
+		finder: finder{given: o.Libraries, python: o.Python}, linalg: o.Linalg, spins: min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8,
 		arch: fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
 	}
 	d.write = func(f memory.Frame, b []byte) error { return slab.WriteFrom(f.Offset, b) }

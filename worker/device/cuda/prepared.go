@@ -26,7 +26,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &prepared{device: d, op: op, args: args, attempt: call.Attempt, scratch: call.Scratch}, nil
+	return &prepared{device: d, op: op, args: args, attempt: call.Attempt, cores: call.Cores, scratch: call.Scratch}, nil
 }
 
 type prepared struct {
@@ -34,6 +34,7 @@ type prepared struct {
 	op      *ops.Op
 	args    ops.Args
 	attempt int
+	cores   func() int
 	scratch device.Scratch
 	// left is a run that Start has begun and left to Run, because the CPU has to compute the call.
 	left *run
@@ -237,7 +238,7 @@ func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, 
 
 // withEnv returns a context that carries the ops.Env of the call.
 func (p *prepared) withEnv(ctx context.Context) context.Context {
-	env := ops.Env{Attempt: p.attempt}
+	env := ops.Env{Attempt: p.attempt, Cores: p.cores, Linalg: p.device.linalg.Loaded()}
 	if p.scratch != nil {
 		env.Scratch = p
 	}

@@ -23,14 +23,14 @@ type Slab interface {
 type Device struct {
 	slab   Slab
 	ops    *ops.Registry
-	linalg *lapack.Library
+	linalg *lapack.Loading
 }
 
 var _ device.Device = (*Device)(nil)
 
 // New creates a device on the slab. The device closes the slab in Close. Operations of linear
 // algebra call the library; nil: they are computed in pure Go.
-func New(slab Slab, linalg *lapack.Library) *Device {
+func New(slab Slab, linalg *lapack.Loading) *Device {
 	return &Device{slab: slab, ops: ops.NewRegistry(), linalg: linalg}
 }
 
@@ -56,7 +56,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{slab: d.slab, env: ops.Env{Attempt: call.Attempt, Cores: call.Cores, Linalg: d.linalg}, scratch: call.Scratch}
+	p := &prepared{slab: d.slab, env: ops.Env{Attempt: call.Attempt, Cores: call.Cores, Linalg: d.linalg.Loaded()}, scratch: call.Scratch}
 	p.planned, p.wrong = op.Plan(args)
 	return p, nil
 }

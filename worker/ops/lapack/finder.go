@@ -37,18 +37,28 @@ func (f Finder) Find() (*Library, error) {
 	if f.Library == None {
 		return nil, nil
 	}
-	var refused []string
+	if !sharedlib.Built {
+		return nil, fmt.Errorf("%w: this program was built without cgo, or not for Linux; build with CGO_ENABLED=1", ErrNoLibrary)
+	}
+	var refused, absent []string // absent are names that the dynamic linker does not find
 	for path := range f.candidates() {
 		l, err := Load(path)
 		if err == nil {
 			return l, nil
 		}
+		if missing := fmt.Sprintf("%s: cannot open shared object file: No such file", path); f.Library == "" && strings.HasPrefix(err.Error(), missing) {
+			absent = append(absent, path)
+			continue
+		}
 		refused = append(refused, err.Error())
+	}
+	if len(absent) > 0 {
+		refused = append(refused, "the system has none of "+strings.Join(absent, ", "))
 	}
 	if f.Library != "" {
 		return nil, fmt.Errorf("%w: %s; name another with --blas-library, or \"none\" to compute in pure Go", ErrNoLibrary, refused[0])
 	}
-	return nil, fmt.Errorf("%w: pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name a library with --blas-library; tried %s",
+	return nil, fmt.Errorf("%w: pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name a library with --blas-library; tried: %s",
 		ErrNoLibrary, strings.Join(refused, "; "))
 }
 

@@ -49,6 +49,8 @@ type Config struct {
 	// transfer/ucx.
 	Python                   []string
 	Library, TLS, NetDevices string
+	// BLASLibrary is as in worker.Config.
+	BLASLibrary string
 	// LocalDirectory is the directory that workers spill to. Empty: the system's default.
 	LocalDirectory string
 	// GPUs is checked if it has a topology.
@@ -58,7 +60,7 @@ type Config struct {
 // Run makes all checks, in order.
 func Run(ctx context.Context, c Config) []Finding {
 	findings := []Finding{
-		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx),
+		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx), c.linalg(),
 	}
 	return append(findings, c.gpus()...)
 }

@@ -966,7 +966,10 @@ type Task struct {
 	LogTail string `protobuf:"bytes,22,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
 	// Number of its inputs. GetTask and ExplainTask show at most 1,000 of them, ListTasks fewer if
 	// their keys are long.
-	InputCount    uint32 `protobuf:"varint,23,opt,name=input_count,json=inputCount,proto3" json:"input_count,omitempty"`
+	InputCount uint32 `protobuf:"varint,23,opt,name=input_count,json=inputCount,proto3" json:"input_count,omitempty"`
+	// The library that computed its object, as in LinearAlgebra.library of the worker that ran it.
+	// Empty: it is no native op of linear algebra on the CPU, or it has not succeeded.
+	LinearAlgebra string `protobuf:"bytes,24,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1162,6 +1165,13 @@ func (x *Task) GetInputCount() uint32 {
 	return 0
 }
 
+func (x *Task) GetLinearAlgebra() string {
+	if x != nil {
+		return x.LinearAlgebra
+	}
+	return ""
+}
+
 // TaskUpdate is a change of one task that a watching client holds. At most one of `inline_result`,
 // `error` and `worker_id` is set, depending on the state. They are not a oneof, for the same reason
 // as in TaskSpec.
@@ -1329,7 +1339,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\aTaskSet\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12'\n" +
 	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xa5\x06\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xcc\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1356,7 +1366,8 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\rworker_deaths\x18\x15 \x01(\rR\fworkerDeaths\x12\x19\n" +
 	"\blog_tail\x18\x16 \x01(\tR\alogTail\x12\x1f\n" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
-	"inputCount\"\x9d\x02\n" +
+	"inputCount\x12%\n" +
+	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\"\x9d\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +

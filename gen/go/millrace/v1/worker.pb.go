@@ -1436,7 +1436,9 @@ type Worker struct {
 	// A supervisor started its process, and can start it again (RestartWorkers).
 	Supervised bool `protobuf:"varint,35,opt,name=supervised,proto3" json:"supervised,omitempty"`
 	// Catalogue revision of the last change.
-	Revision      uint64 `protobuf:"varint,36,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,36,opt,name=revision,proto3" json:"revision,omitempty"`
+	// How its native ops compute linear algebra on the CPU. Absent: it runs no native ops.
+	LinearAlgebra *LinearAlgebra `protobuf:"bytes,37,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1723,6 +1725,90 @@ func (x *Worker) GetRevision() uint64 {
 	return 0
 }
 
+func (x *Worker) GetLinearAlgebra() *LinearAlgebra {
+	if x != nil {
+		return x.LinearAlgebra
+	}
+	return nil
+}
+
+// LinearAlgebra describes how a worker's native ops compute linear algebra on the CPU. Output only.
+type LinearAlgebra struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The library of BLAS and LAPACK that the worker has loaded, for people: its name, its version,
+	// the kind of processor that its kernels are for, and the size of its integers ("OpenBLAS
+	// 0.3.31.188.0 Haswell, ILP64"). "pure Go" means that it has none, and is many times slower.
+	Library string `protobuf:"bytes,1,opt,name=library,proto3" json:"library,omitempty"`
+	// Path of the library's file on the worker's host. Empty: there is no library.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// Number of the host's processors that native ops of the worker may use together. 0: all that its
+	// process may use.
+	Cores uint32 `protobuf:"varint,3,opt,name=cores,proto3" json:"cores,omitempty"`
+	// Names of the native ops that compute linear algebra on the CPU. Empty on a worker with a GPU,
+	// which computes them.
+	Ops           []string `protobuf:"bytes,4,rep,name=ops,proto3" json:"ops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinearAlgebra) Reset() {
+	*x = LinearAlgebra{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinearAlgebra) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinearAlgebra) ProtoMessage() {}
+
+func (x *LinearAlgebra) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinearAlgebra.ProtoReflect.Descriptor instead.
+func (*LinearAlgebra) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LinearAlgebra) GetLibrary() string {
+	if x != nil {
+		return x.Library
+	}
+	return ""
+}
+
+func (x *LinearAlgebra) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *LinearAlgebra) GetCores() uint32 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
+func (x *LinearAlgebra) GetOps() []string {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
 // WorkerAddress has the data that a client needs to read from a worker. Output only.
 type WorkerAddress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1742,7 +1828,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1840,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1853,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WorkerAddress) GetWorkerId() uint32 {
@@ -1899,7 +1985,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xba\v\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xfd\v\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -1943,10 +2029,16 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"supervised\x18# \x01(\bR\n" +
 	"supervised\x12\x1a\n" +
-	"\brevision\x18$ \x01(\x04R\brevision\x1a<\n" +
+	"\brevision\x18$ \x01(\x04R\brevision\x12A\n" +
+	"\x0elinear_algebra\x18% \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa8\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"e\n" +
+	"\rLinearAlgebra\x12\x18\n" +
+	"\alibrary\x18\x01 \x01(\tR\alibrary\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x14\n" +
+	"\x05cores\x18\x03 \x01(\rR\x05cores\x12\x10\n" +
+	"\x03ops\x18\x04 \x03(\tR\x03ops\"\xa8\x01\n" +
 	"\rWorkerAddress\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2005,7 +2097,7 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
@@ -2022,37 +2114,39 @@ var file_millrace_v1_worker_proto_goTypes = []any{
 	(*WorkerDrain)(nil),           // 12: millrace.v1.WorkerDrain
 	(*StayingObject)(nil),         // 13: millrace.v1.StayingObject
 	(*Worker)(nil),                // 14: millrace.v1.Worker
-	(*WorkerAddress)(nil),         // 15: millrace.v1.WorkerAddress
-	nil,                           // 16: millrace.v1.Worker.ResourcesEntry
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*LinearAlgebra)(nil),         // 15: millrace.v1.LinearAlgebra
+	(*WorkerAddress)(nil),         // 16: millrace.v1.WorkerAddress
+	nil,                           // 17: millrace.v1.Worker.ResourcesEntry
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
 	3,  // 0: millrace.v1.Route.path:type_name -> millrace.v1.TransferPath
 	4,  // 1: millrace.v1.Route.state:type_name -> millrace.v1.RouteState
-	17, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
-	18, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
+	18, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
+	19, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
 	10, // 4: millrace.v1.Gpu.links:type_name -> millrace.v1.GpuLink
 	5,  // 5: millrace.v1.WorkerDrain.purpose:type_name -> millrace.v1.DrainPurpose
-	18, // 6: millrace.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
-	18, // 7: millrace.v1.WorkerDrain.expire_time:type_name -> google.protobuf.Timestamp
+	19, // 6: millrace.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
+	19, // 7: millrace.v1.WorkerDrain.expire_time:type_name -> google.protobuf.Timestamp
 	13, // 8: millrace.v1.WorkerDrain.staying:type_name -> millrace.v1.StayingObject
 	0,  // 9: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
 	1,  // 10: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
 	9,  // 11: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
 	11, // 12: millrace.v1.Worker.gpu_health:type_name -> millrace.v1.GpuHealth
-	16, // 13: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	18, // 14: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
-	18, // 15: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	17, // 13: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	19, // 14: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
+	19, // 15: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
 	8,  // 16: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
 	7,  // 17: millrace.v1.Worker.routes:type_name -> millrace.v1.Route
 	12, // 18: millrace.v1.Worker.drain:type_name -> millrace.v1.WorkerDrain
-	1,  // 19: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 19: millrace.v1.Worker.linear_algebra:type_name -> millrace.v1.LinearAlgebra
+	1,  // 20: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -2076,7 +2170,7 @@ func file_millrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

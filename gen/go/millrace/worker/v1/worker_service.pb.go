@@ -219,7 +219,9 @@ type Registration struct {
 	More bool `protobuf:"varint,19,opt,name=more,proto3" json:"more,omitempty"`
 	// A supervisor started the process, and starts it again when it ends for a restart
 	// (Leave.restart).
-	Supervised    bool `protobuf:"varint,20,opt,name=supervised,proto3" json:"supervised,omitempty"`
+	Supervised bool `protobuf:"varint,20,opt,name=supervised,proto3" json:"supervised,omitempty"`
+	// How its native ops compute linear algebra on the CPU. Absent: it runs no native ops.
+	LinearAlgebra *v1.LinearAlgebra `protobuf:"bytes,21,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -392,6 +394,13 @@ func (x *Registration) GetSupervised() bool {
 		return x.Supervised
 	}
 	return false
+}
+
+func (x *Registration) GetLinearAlgebra() *v1.LinearAlgebra {
+	if x != nil {
+		return x.LinearAlgebra
+	}
+	return nil
 }
 
 // Replica is one object on one worker.
@@ -2115,7 +2124,7 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb0\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf3\t\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +
@@ -2140,7 +2149,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x04more\x18\x13 \x01(\bR\x04more\x12\x1e\n" +
 	"\n" +
 	"supervised\x18\x14 \x01(\bR\n" +
-	"supervised\x1a<\n" +
+	"supervised\x12A\n" +
+	"\x0elinear_algebra\x18\x15 \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
@@ -2368,13 +2378,14 @@ var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	nil,                               // 24: millrace.worker.v1.Assignment.ResourcesEntry
 	(v1.DeviceKind)(0),                // 25: millrace.v1.DeviceKind
 	(*v1.Gpu)(nil),                    // 26: millrace.v1.Gpu
-	(*v1.TaskError)(nil),              // 27: millrace.v1.TaskError
-	(*v1.Route)(nil),                  // 28: millrace.v1.Route
-	(*v1.GpuHealth)(nil),              // 29: millrace.v1.GpuHealth
-	(*v1.Function)(nil),               // 30: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
-	(*v1.Op)(nil),                     // 32: millrace.v1.Op
-	(*v1.WorkerDeath)(nil),            // 33: millrace.v1.WorkerDeath
+	(*v1.LinearAlgebra)(nil),          // 27: millrace.v1.LinearAlgebra
+	(*v1.TaskError)(nil),              // 28: millrace.v1.TaskError
+	(*v1.Route)(nil),                  // 29: millrace.v1.Route
+	(*v1.GpuHealth)(nil),              // 30: millrace.v1.GpuHealth
+	(*v1.Function)(nil),               // 31: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
+	(*v1.Op)(nil),                     // 33: millrace.v1.Op
+	(*v1.WorkerDeath)(nil),            // 34: millrace.v1.WorkerDeath
 }
 var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	25, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
@@ -2383,47 +2394,48 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	4,  // 3: millrace.worker.v1.Registration.running:type_name -> millrace.worker.v1.AttemptRef
 	26, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
 	23, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
-	2,  // 6: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
-	7,  // 7: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
-	9,  // 8: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
-	10, // 9: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
-	6,  // 10: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
-	3,  // 11: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
-	0,  // 12: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
-	27, // 13: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	8,  // 14: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
-	3,  // 15: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
-	1,  // 16: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
-	28, // 17: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
-	29, // 18: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	15, // 19: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	16, // 20: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	30, // 21: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	17, // 22: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	18, // 23: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
-	4,  // 24: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
-	4,  // 25: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 26: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	13, // 27: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
-	14, // 28: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	12, // 29: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	3,  // 30: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 31: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
-	3,  // 32: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	31, // 33: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	32, // 34: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	19, // 35: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 36: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	33, // 37: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 38: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 39: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 40: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 41: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	40, // [40:42] is the sub-list for method output_type
-	38, // [38:40] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	27, // 6: millrace.worker.v1.Registration.linear_algebra:type_name -> millrace.v1.LinearAlgebra
+	2,  // 7: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
+	7,  // 8: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
+	9,  // 9: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
+	10, // 10: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
+	6,  // 11: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
+	3,  // 12: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
+	0,  // 13: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
+	28, // 14: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	8,  // 15: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
+	3,  // 16: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
+	1,  // 17: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
+	29, // 18: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
+	30, // 19: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	15, // 20: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	16, // 21: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	31, // 22: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	17, // 23: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	18, // 24: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	4,  // 25: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
+	4,  // 26: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 27: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
+	13, // 28: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
+	14, // 29: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 30: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 31: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 32: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
+	3,  // 33: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	32, // 34: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	33, // 35: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	19, // 36: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 37: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	34, // 38: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 39: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 40: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 41: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 42: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	41, // [41:43] is the sub-list for method output_type
+	39, // [39:41] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

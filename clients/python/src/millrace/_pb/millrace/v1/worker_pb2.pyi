@@ -250,7 +250,7 @@ class StayingObject(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision", "linear_algebra")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +294,7 @@ class Worker(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -330,7 +331,20 @@ class Worker(_message.Message):
     drain: WorkerDrain
     supervised: bool
     revision: int
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ...) -> None: ...
+    linear_algebra: LinearAlgebra
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ..., linear_algebra: _Optional[_Union[LinearAlgebra, _Mapping]] = ...) -> None: ...
+
+class LinearAlgebra(_message.Message):
+    __slots__ = ("library", "file", "cores", "ops")
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    library: str
+    file: str
+    cores: int
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, library: _Optional[str] = ..., file: _Optional[str] = ..., cores: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerAddress(_message.Message):
     __slots__ = ("worker_id", "name", "host", "data_address", "device")
