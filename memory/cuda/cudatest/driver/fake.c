@@ -819,7 +819,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s) {
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s) {
   IN_CONTEXT;
-  if (!on_device(to, n)) return INVALID_VALUE;
+  if (!has_address(to, n)) return INVALID_VALUE;
   return submit(s, (work){.to = (void *)to, .value = value, .bytes = n});
 }
 
