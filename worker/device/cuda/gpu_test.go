@@ -511,8 +511,15 @@ func TestGPUSystemsAndDefiniteMatrices(t *testing.T) {
 	definite := b.must(t, "array.map", nil, "x0+x1", x, b.transposed(t, x))
 	tell(t, "cholesky 8192 float64", float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
 	tell(t, "solve 8192 float64, 100 columns", float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{x, b.random(t, "float64", 8192, 100)}}))/1e6, "ms")
-	many := b.must(t, "array.map", nil, "x0+x1", b.random(t, "float64", 2000, 64, 64), diagonal(64))
-	tell(t, "solve 2000 of 64 float64", float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{many, b.random(t, "float64", 64, 1)}}))/1e6, "ms")
+	// The border between one call for all matrices and one for each is smallMatrix.
+	for _, c := range [][2]int64{{2000, 64}, {200, smallMatrix}, {200, smallMatrix + 1}, {20, smallMatrix}, {20, smallMatrix + 1}} {
+		count, n := c[0], c[1]
+		many := b.must(t, "array.map", nil, "x0+x1", b.random(t, "float64", count, n, n), diagonal(n))
+		name := fmt.Sprintf("%d of %d x %d float64", count, n, n)
+		tell(t, "solve "+name, float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{many, b.random(t, "float64", n, 1)}}))/1e6, "ms")
+		definite := b.must(t, "array.matmul", nil, many, turned(many))
+		tell(t, "cholesky "+name, float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
+	}
 }
 
 // stepsOfSVD reports the times of the single steps of the factorisation, and the time of cuSOLVER's
@@ -568,6 +575,13 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 			a: matrix{at: work, transposed: true, distance: n}, b: matrix{at: work, distance: n}, c: matrix{at: gram, distance: n},
 		})
 	})
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	one, zero := [1]float64{1}, [1]float64{}
+	measure("svd steps: Gram matrix by syrk", at, work, uint64(8*m*n), func() error {
+		return f.blas.call("cublasDsyrk_v2_64", f.blas.handle, blasUpper, blasPlain, uint64(n), uint64(m),
+			sharedlib.AddressOf(&pinner, &one[0]), work, uint64(n), sharedlib.AddressOf(&pinner, &zero[0]), a, uint64(n))
+	})
 	lwork, err := f.solver.workSize("cusolverDnDpotrf_bufferSize", solverUpper, uint64(n), 8, uint64(n))
 	if err != nil {
 		t.Fatal(err)
@@ -576,9 +590,6 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	measure("svd steps: Cholesky", gram, a, square, func() error {
 		return f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), a, uint64(n), room, lwork, info)
 	})
-	var pinner runtime.Pinner
-	defer pinner.Unpin()
-	one := [1]float64{1}
 	measure("svd steps: division by r", at, work, uint64(8*m*n), func() error {
 		return f.divide(work, m, a)
 	})
