@@ -120,9 +120,9 @@ def element_wise(rng: np.random.Generator) -> Iterator[Case]:
         yield case("x0 + x1", f"{size} int64", [whole, whole], lambda xp, x, y: x + y)
         yield case("x0 // x1", f"{size} int64", [whole, whole + 1001], lambda xp, x, y: x // y)
         yield case("x0 * x1", f"{size} complex128", [x + 1j * y, y + 1j * x], lambda xp, x, y: x * y)
-        for f in ("sqrt", "exp", "sin", "cos", "tan", "tanh", "arctan", "expm1", "cbrt"):
+        for f in ("exp", "sin", "cos", "tan", "tanh", "arctan", "expm1", "cbrt"):
             yield case(f"{f}(x0)", size, [x], lambda xp, x, f=f: getattr(xp, f)(x))
-        for f in ("log", "log2", "log10", "log1p"):
+        for f in ("sqrt", "log", "log2", "log10", "log1p"):
             yield case(f"{f}(x0)", size, [positive], lambda xp, x, f=f: getattr(xp, f)(x))
         for f in ("exp", "sin", "tanh"):
             yield case(f"{f}(x0)", f"{size} float32", [single], lambda xp, x, f=f: getattr(xp, f)(x))
