@@ -109,20 +109,23 @@ func (f *blockQR) factorBlock(b int) error {
 
 func (f *blockQR) triangle() *Tensor { return columnMajor(f.upper, f.k, f.n, f.k) }
 
-// multiply overwrites c, which is m by n and column-major, with the product of the orthogonal
-// factor and c. In column j of c, all elements from row upTo(j) on are zero.
-func (f *blockQR) multiply(ctx context.Context, n int, c []float64, ldc int, upTo func(column int) int) error {
+// multiply overwrites c, which is m by k and column-major as a, with the product of the orthogonal
+// factor and c. If c is triangular, column j has no elements below row j.
+func (f *blockQR) multiply(ctx context.Context, c []float64, triangular bool) error {
 	width := f.piece()
-	return parallel(ctx, (n+width-1)/width, func(piece int) error {
+	return parallel(ctx, (f.k+width-1)/width, func(piece int) error {
 		at := piece * width
-		columns := min(width, n-at)
-		last := min(upTo(at+columns-1), f.k)
+		columns := min(width, f.k-at)
+		blocks := len(f.blocks)
+		if triangular {
+			blocks = (at+columns-1)/reflectedTogether + 1
+		}
 		return f.work.use(func(work []float64) error {
-			for b := (last - 1) / reflectedTogether; b >= 0; b-- {
+			for b := blocks - 1; b >= 0; b-- {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				if err := f.blocks[b].apply(f.l, 'N', columns, c[at*ldc+b*reflectedTogether:], ldc, work); err != nil {
+				if err := f.blocks[b].apply(f.l, 'N', columns, c[at*f.ld+b*reflectedTogether:], f.ld, work); err != nil {
 					return err
 				}
 			}
@@ -131,24 +134,22 @@ func (f *blockQR) multiply(ctx context.Context, n int, c []float64, ldc int, upT
 	})
 }
 
-// orthogonal returns the orthogonal factor: m by k, column-major with ld elements from column to
-// column.
-func (f *blockQR) orthogonal(ctx context.Context) ([]float64, error) {
+// storeQ is part of factorisation.
+func (f *blockQR) storeQ(ctx context.Context, out, square *Tensor) error {
 	q, err := scratchFloats(ctx, f.k*f.ld)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	clear(q)
 	for j := range f.k {
 		q[j*f.ld+j] = 1
 	}
-	return q, f.multiply(ctx, f.k, q, f.ld, func(column int) int { return column + 1 })
-}
-
-// storeQ computes the orthogonal factor and copies it to out.
-func (f *blockQR) storeQ(ctx context.Context, out *Tensor) error {
-	q, err := f.orthogonal(ctx)
-	if err != nil {
+	if square != nil {
+		if err := moveAll(ctx, columnMajor(q, f.k, f.k, f.ld), square); err != nil {
+			return err
+		}
+	}
+	if err := f.multiply(ctx, q, square == nil); err != nil {
 		return err
 	}
 	return moveAll(ctx, out, columnMajor(q, f.m, f.k, f.ld))

@@ -10,10 +10,11 @@ import (
 	lapackgonum "gonum.org/v1/gonum/lapack/gonum"
 )
 
-// factor has the building blocks of LAPACK. The drivers in this file call them in pieces of at most
-// about a second and check the context in between, so that a cancelled or timed-out task ends soon:
-// Dgeqrf, Dorgqr and Dgesvd themselves cannot be interrupted. The algorithms are those of LAPACK's
-// dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are row-major.
+// factor has the building blocks of LAPACK in Go, for workers without a library. The drivers in
+// this file call them in pieces of at most about a second and check the context in between, so that
+// a cancelled or timed-out task ends soon: Dgeqrf, Dorgqr and Dgesvd themselves cannot be
+// interrupted. The algorithms are those of LAPACK's dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are
+// row-major.
 var factor lapackgonum.Implementation
 
 const (
@@ -148,9 +149,8 @@ func qr(ctx context.Context, a []float64, m, n int, vectors bool) (q, r []float6
 }
 
 // svd factors the m by n matrix a into u (m by n), s and vt (n by n). It destroys a. Without
-// vectors it computes s alone. REQUIRES: m >= n >= 1, and all elements are finite.
+// vectors it computes s alone. REQUIRES: m >= n >= 1; the squares of the elements are finite.
 func svd(ctx context.Context, a []float64, m, n int, vectors bool) (u, s, vt []float64, err error) {
-	scale := rescale(a)
 	if float64(m) >= tallRatio*float64(n) {
 		q, r, err := qr(ctx, a, m, n, vectors)
 		if err != nil {
@@ -167,9 +167,6 @@ func svd(ctx context.Context, a []float64, m, n int, vectors bool) (u, s, vt []f
 		}
 	} else if u, s, vt, err = bidiagonalSVD(ctx, a, m, n, vectors); err != nil {
 		return nil, nil, nil, err
-	}
-	for i := range s {
-		s[i] /= scale
 	}
 	return u, s, vt, nil
 }
@@ -191,30 +188,11 @@ func timesSquare(ctx context.Context, a, square []float64, m, n int) ([]float64,
 	return product, nil
 }
 
-// rescale multiplies the elements by a power of two if their squares would overflow or underflow.
-// It returns the factor.
-func rescale(a []float64) float64 {
-	const large, small = 0x1p400, 0x1p-400
-	most := 0.0
-	for _, x := range a {
-		most = max(most, math.Abs(x))
-	}
-	if most == 0 || most >= small && most <= large {
-		return 1
-	}
-	_, exponent := math.Frexp(most)
-	exponent = min(max(-exponent, -1000), 1000)
-	for i, x := range a {
-		a[i] = math.Ldexp(x, exponent)
-	}
-	return math.Ldexp(1, exponent)
-}
-
 // bidiagonalSVD is svd by way of an upper bidiagonal matrix.
 func bidiagonalSVD(ctx context.Context, a []float64, m, n int, vectors bool) (u, s, vt []float64, err error) {
 	s = make([]float64, n)
 	e, tauQ, tauP := make([]float64, n), make([]float64, n), make([]float64, n)
-	if err := bidiagonal(ctx, m, n, a, s, e, tauQ, tauP); err != nil {
+	if err := reduceToBidiagonal(ctx, m, n, a, s, e, tauQ, tauP); err != nil {
 		return nil, nil, nil, err
 	}
 	if !vectors {
@@ -257,9 +235,9 @@ func bidiagonalSVD(ctx context.Context, a []float64, m, n int, vectors bool) (u,
 	return u, s, vt, diagonalise(ctx, m, n, s, e, u, vt)
 }
 
-// bidiagonal overwrites the m by n matrix a, m >= n, with reflectors from both sides. d and e
-// receive the diagonal and the diagonal above it.
-func bidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []float64) error {
+// reduceToBidiagonal overwrites the m by n matrix a, m >= n, with reflectors from both sides. d and
+// e receive the diagonal and the diagonal above it.
+func reduceToBidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []float64) error {
 	x, err := scratchFloats(ctx, m*panelColumns)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"slices"
 	"unsafe"
 )
 
@@ -9,6 +10,11 @@ import (
 // elements apart.
 func columnMajor(a []float64, rows, columns, ld int) *Tensor {
 	return &Tensor{DType: Float64, Shape: []int64{int64(rows), int64(columns)}, Strides: []int64{8, 8 * int64(ld)}, Data: block[byte](slicePointer(a), 8*len(a))}
+}
+
+// rowMajor describes float64 elements as a matrix whose rows lie one after the other.
+func rowMajor(a []float64, rows, columns int) *Tensor {
+	return transposeOf(columnMajor(a, columns, rows, columns))
 }
 
 // partOf returns a part of a matrix.
@@ -83,4 +89,41 @@ func floatMatrix(ctx context.Context, x *Tensor) (*Tensor, error) {
 		return x, nil
 	}
 	return contiguousIn(ctx, x, Float64)
+}
+
+// largest returns the largest absolute value of a matrix of float32 or float64, or NaN if there is
+// a NaN.
+func largest(ctx context.Context, x *Tensor) (float64, error) {
+	if x.Strides[0] < x.Strides[1] {
+		x = transposeOf(x)
+	}
+	rows, columns := int(x.Shape[0]), int(x.Shape[1])
+	height := max(1, 1<<15/columns)
+	found := make([]float64, (rows+height-1)/height)
+	if err := parallel(ctx, len(found), func(piece int) error {
+		at := piece * height
+		part := partOf(x, at, 0, min(height, rows-at), columns)
+		if x.DType == Float64 {
+			found[piece] = largestOf[float64](part)
+		} else {
+			found[piece] = largestOf[float32](part)
+		}
+		return nil
+	}); err != nil {
+		return 0, err
+	}
+	return slices.Max(found), nil
+}
+
+func largestOf[T floating](x *Tensor) float64 {
+	var most T
+	for i := range x.Shape[0] {
+		at := unsafe.Add(x.base(), i*x.Strides[0])
+		for range x.Shape[1] {
+			v := *(*T)(at)
+			most = max(most, v, -v)
+			at = unsafe.Add(at, x.Strides[1])
+		}
+	}
+	return float64(most)
 }

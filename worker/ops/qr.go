@@ -53,7 +53,25 @@ func qrInto(ctx context.Context, q, r, x *Tensor) error {
 type factorisation interface {
 	factor(ctx context.Context) error
 	triangle() *Tensor
-	storeQ(ctx context.Context, out *Tensor) error
+	// storeQ stores the orthogonal factor q in out, or the product of q and a square matrix if that
+	// is not nil.
+	storeQ(ctx context.Context, out, square *Tensor) error
+}
+
+// factorMatrix factors x, which is float32 or float64. q may be wanted.
+func factorMatrix(ctx context.Context, x *Tensor, q bool) (factorisation, error) {
+	l := float64Algebra(ctx)
+	var f factorisation
+	var err error
+	if isTall(int(x.Shape[0]), int(x.Shape[1])) {
+		f, err = newTallQR(ctx, l, x, q)
+	} else {
+		f, err = newBlockQR(ctx, l, x)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, f.factor(ctx)
 }
 
 func factorByLibrary(ctx context.Context, q, r, x *Tensor) error {
@@ -61,21 +79,12 @@ func factorByLibrary(ctx context.Context, q, r, x *Tensor) error {
 	if err != nil {
 		return err
 	}
-	l := float64Algebra(ctx)
-	var f factorisation
-	if isTall(int(x.Shape[0]), int(x.Shape[1])) {
-		f, err = newTallQR(ctx, l, x, q != nil)
-	} else {
-		f, err = newBlockQR(ctx, l, x)
-	}
+	f, err := factorMatrix(ctx, x, q != nil)
 	if err != nil {
-		return err
-	}
-	if err := f.factor(ctx); err != nil {
 		return err
 	}
 	if err := moveAll(ctx, r, f.triangle()); err != nil || q == nil {
 		return err
 	}
-	return f.storeQ(ctx, q)
+	return f.storeQ(ctx, q, nil)
 }

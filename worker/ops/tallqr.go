@@ -199,8 +199,8 @@ func (p *reflection) expand(l *algebra[float64], c []float64, ldc int, w, tw []f
 	return l.gemm('N', 'N', n, n, n, 1, p.t, n, w, n, 0, tw, n)
 }
 
-// storeQ computes the orthogonal factor in out.
-func (f *tallQR) storeQ(ctx context.Context, out *Tensor) error {
+// storeQ is part of factorisation.
+func (f *tallQR) storeQ(ctx context.Context, out, square *Tensor) error {
 	n := f.n
 	matrices := make([][]float64, len(f.levels)) // for each level, those of its nodes
 	for level := range f.levels[1:] {
@@ -216,8 +216,16 @@ func (f *tallQR) storeQ(ctx context.Context, out *Tensor) error {
 		return err
 	}
 	clear(matrices[root])
+	for i := range n {
+		matrices[root][i*n+i] = 1
+	}
+	if square != nil {
+		moveMatrix(transposeOf(columnMajor(matrices[root], n, n, n)), square)
+	}
 	for i, s := range f.signs {
-		matrices[root][i*n+i] = s
+		for j := range n {
+			matrices[root][i*n+j] *= s
+		}
 	}
 	for level := root; level >= 0; level-- {
 		if err := parallel(ctx, len(f.levels[level]), func(i int) error {

@@ -1,0 +1,136 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// checkSVD compares the product of the factors with the matrix, the values without vectors with
+// those with vectors, and looks whether the vectors are orthonormal and the values are sorted.
+func checkSVD(t *testing.T, env Env, x *Tensor, tolerance float64) {
+	t.Helper()
+	parts := mustRunWith(t, env, "array.svd", nil, x).([]any)
+	u, s, vt := parts[0], parts[1].(*Tensor), parts[2]
+	k := s.Shape[0]
+	near(t, identity(t, k), productOf(t, transposedOf(t, u), u), tolerance)
+	near(t, identity(t, k), productOf(t, vt, transposedOf(t, vt)), tolerance)
+	values := elements[float64](s)
+	size := values[0]
+	for i := range values {
+		if values[i] < 0 || i > 0 && values[i] > values[i-1] {
+			t.Errorf("the values are not in descending order: %v", values[:i+1])
+			break
+		}
+	}
+	if size == 0 {
+		size = 1
+	}
+	scaled := func(y any) *Tensor { return mustRun(t, "array.map", named{"a": size}, "x0 / a", y).(*Tensor) }
+	near(t, scaled(x), productOf(t, mustRun(t, "array.map", nil, "x0 * x1", u, scaled(s)), vt), tolerance)
+	near(t, scaled(s), scaled(mustRunWith(t, env, "array.svd", named{"vectors": false}, x)), tolerance)
+}
+
+// TestSingularValuesAndVectorsOfManyMatrices: of tall, wide and square ones, with leaves and
+// merges, values that are equal or zero, and of all magnitudes.
+func TestSingularValuesAndVectorsOfManyMatrices(t *testing.T) {
+	eachLinalg(t, func(t *testing.T, env Env) {
+		t.Helper()
+		rapid.Check(t, func(rt *rapid.T) {
+			rows := rapid.SampledFrom([]int64{1, 2, 3, 30, 99, 101, 130, 250, 320}).Draw(rt, "rows")
+			columns := rapid.SampledFrom([]int64{1, 2, 5, 64, 65, 100, 101, 102, 210, 330}).Draw(rt, "columns")
+			if linalg := env.Linalg; linalg == nil {
+				rows, columns = min(rows, 130), min(columns, 102)
+			}
+			k := min(rows, columns)
+			seed := rapid.Int64Range(0, 1000).Draw(rt, "seed")
+			x := mustRun(t, "array.random", nil, list(rows, columns), seed, "normal").(*Tensor)
+			switch rapid.SampledFrom([]string{"full", "low", "equal", "sparse", "diagonal", "zero"}).Draw(rt, "kind") {
+			case "low":
+				rank := rapid.Int64Range(1, k).Draw(rt, "rank")
+				x = productOf(t, mustRun(t, "array.random", nil, list(rows, rank), seed, "normal"), mustRun(t, "array.random", nil, list(rank, columns), seed+1, "normal"))
+			case "equal": // an orthogonal matrix: all values are 1
+				q := mustRun(t, "array.qr", nil, mustRun(t, "array.random", nil, list(max(rows, columns), k), seed, "normal")).([]any)[0].(*Tensor)
+				if x = q; rows < columns {
+					x = transposedOf(t, q)
+				}
+			case "sparse":
+				x = mustRun(t, "array.map", nil, "where(x1 > 0.02, 0, x0)", x, mustRun(t, "array.random", nil, list(rows, columns), seed+2)).(*Tensor)
+			case "diagonal":
+				for i := range rows {
+					for j := range columns {
+						if i != j {
+							elements[float64](x)[i*columns+j] = 0
+						}
+					}
+				}
+			case "zero":
+				clear(elements[float64](x))
+			}
+			scale := rapid.SampledFrom([]float64{1, 1e-300, 1e300, 1e-160, 3e150}).Draw(rt, "scale")
+			x = mustRun(t, "array.map", named{"a": scale}, "x0 * a", x).(*Tensor)
+			checkSVD(t, env, x, 1e-12)
+			if t.Failed() {
+				rt.FailNow()
+			}
+		})
+	})
+}
+
+func TestSVDOfLargeMatrices(t *testing.T) {
+	eachLinalg(t, func(t *testing.T, env Env) {
+		t.Helper()
+		if env.Linalg == nil {
+			return // the Go code has no sizes at which it changes its way
+		}
+		for _, shape := range [][2]int64{{640, 500}, {430, 520}, {16000, 120}} {
+			checkSVD(t, env, mustRun(t, "array.random", nil, list(shape[0], shape[1]), int64(3), "normal").(*Tensor), 1e-12)
+		}
+	})
+}
+
+// TestLibraryCallsLookWhetherTheyWereCancelled: the computations by the library end at the next
+// look, wherever it is.
+func TestLibraryCallsLookWhetherTheyWereCancelled(t *testing.T) {
+	lib := linalgFor(t)
+	if lib == nil {
+		return
+	}
+	for _, c := range []struct {
+		op    string
+		named named
+		shape []int64
+		least int64
+	}{
+		{"array.svd", nil, []int64{330, 300}, 100},
+		{"array.svd", nil, []int64{2000, 60}, 30},
+		{"array.svd", named{"vectors": false}, []int64{300, 300}, 20},
+		{"array.qr", nil, []int64{300, 300}, 50},
+		{"array.qr", nil, []int64{20000, 50}, 20},
+		{"array.qr", named{"mode": "r"}, []int64{20000, 50}, 20},
+	} {
+		op, err := NewRegistry().Lookup(c.op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := mustRun(t, "array.random", nil, list(c.shape[0], c.shape[1]), int64(1)).(*Tensor)
+		args := Args{Positional: []any{x}, Named: c.named}
+		whole := &asked{Context: WithEnv(t.Context(), Env{Linalg: lib}), until: math.MaxInt64}
+		if _, err := op.Run(whole, args, NewTensor); err != nil {
+			t.Fatal(err)
+		}
+		looks := whole.times.Load()
+		if looks < c.least {
+			t.Errorf("%s%v of %v looked %d times only", c.op, c.named, c.shape, looks)
+		}
+		for until := int64(0); until < looks; until += 1 + looks/17 {
+			ctx := &asked{Context: WithEnv(t.Context(), Env{Linalg: lib}), until: until}
+			if _, err := op.Run(ctx, args, NewTensor); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s%v of %v, cancelled after %d looks: %v", c.op, c.named, c.shape, until, err)
+			}
+		}
+	}
+}
