@@ -189,7 +189,7 @@ func sign[T realNum](x T) T {
 // floatFunctions compute in float64; float32 values are converted.
 var floatFunctions = map[string]func(float64) float64{
 	"exp": math.Exp, "exp2": math.Exp2, "expm1": math.Expm1,
-	"log": math.Log, "log2": log2, "log10": math.Log10, "log1p": math.Log1p,
+	"log": log, "log2": log2, "log10": func(x float64) float64 { return log(x) * (1 / math.Ln10) }, "log1p": math.Log1p,
 	"sin": math.Sin, "cos": math.Cos, "tan": math.Tan,
 	"arcsin": math.Asin, "arccos": math.Acos, "arctan": math.Atan,
 	"sinh": math.Sinh, "cosh": math.Cosh, "tanh": math.Tanh,
@@ -197,6 +197,27 @@ var floatFunctions = map[string]func(float64) float64{
 	"cbrt": math.Cbrt, "round": math.RoundToEven, "trunc": math.Trunc,
 	"floor": math.Floor, "ceil": math.Ceil,
 }
+
+// log is math.Log, which is wrong for subnormal numbers on x86-64.
+func log(x float64) float64 {
+	const normal = 0x1p-1022
+	if x > 0 && x < normal {
+		return math.Log(x*0x1p54) - 54*math.Ln2
+	}
+	return math.Log(x)
+}
+
+// pow is math.Pow, which is wrong for subnormal numbers as log is.
+func pow(x, y float64) float64 {
+	const normal = 0x1p-1022
+	if x != 0 && math.Abs(x) < normal && math.Abs(y) < 16 { // other powers of them are 0 or infinite
+		return math.Pow(x*0x1p54, y) * math.Exp2(-54*y)
+	}
+	return math.Pow(x, y)
+}
+
+// arctan2 is math.Atan2, which returns pi instead of -pi if y/x is too small for a float64.
+func arctan2(y, x float64) float64 { return math.Copysign(math.Atan2(y, x), y) }
 
 // log2 is exact at powers of two, also for subnormal numbers.
 func log2(x float64) float64 {
@@ -219,9 +240,9 @@ func floatKernel[T floating](name string) kernel {
 	case "%":
 		return each2(func(a, b T) T { _, m := divmod(a, b); return m })
 	case "**":
-		return each2(func(a, b T) T { return T(math.Pow(float64(a), float64(b))) })
+		return each2(func(a, b T) T { return T(pow(float64(a), float64(b))) })
 	case "arctan2":
-		return each2(func(a, b T) T { return T(math.Atan2(float64(a), float64(b))) })
+		return each2(func(a, b T) T { return T(arctan2(float64(a), float64(b))) })
 	case "hypot":
 		return each2(func(a, b T) T { return T(math.Hypot(float64(a), float64(b))) })
 	case "reciprocal":

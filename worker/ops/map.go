@@ -19,7 +19,10 @@ func mapOps() []*Op {
 			"cannot be chained. Functions: " + strings.Join(slices.Sorted(maps.Keys(arity)), ", ") + ". Constants: " +
 			strings.Join(slices.Sorted(maps.Keys(constants)), ", ") + ", and numbers; `2j` is imaginary.\n\n" +
 			"The dtype is that which NumPy 2 gives the same expression, with numbers as Python scalars. It is uint8 or float32 " +
-			"if NumPy gives int8 or float16.",
+			"if NumPy gives int8 or float16.\n\n" +
+			"Operators, comparisons, roundings, `abs`, `sqrt`, `hypot` and conversions have the same bits on every worker without a GPU, " +
+			"on x86-64. Other functions of floats, such as `exp`, `sin` and powers, may differ between workers by 4 units in the last " +
+			"place. On one worker, the same number always has the same result, at any place of an array of any size.",
 		Params: []Param{
 			{Name: "expr", Type: StringType, Required: true, Doc: "the expression, such as `where(x0 > 0, sqrt(x0), 0)`; at most 64 KiB, nested 200 levels deep"},
 			{Name: "names", Type: ListType, Doc: "the names of the positional inputs in the expression; null: `x0`, `x1`, ..."},

@@ -92,9 +92,9 @@ func sameElement(t *testing.T, a, b *Tensor, i int64, exact bool) bool {
 		if exact {
 			return same(x, y.(float64))
 		}
-		tolerance := 1e-15
+		tolerance := 1e-13 // the functions of package math are not exact to the bit
 		if a.DType == Float32 {
-			tolerance = 5e-7
+			tolerance = 1e-6
 		}
 		return same(x, y.(float64)) || math.Abs(x-y.(float64)) <= tolerance*math.Abs(x)
 	case complex128:
@@ -227,6 +227,28 @@ func TestEvaluationsAgree(t *testing.T) {
 		}
 		if message := differs(t, outs[0], outs[1], true); message != "" {
 			t.Errorf("%s: %s", source, message)
+		}
+	}
+}
+
+// TestGoKernelsKnowSubnormalNumbers: functions of package math are wrong for some of them.
+func TestGoKernelsKnowSubnormalNumbers(t *testing.T) {
+	for _, c := range []struct {
+		function   string
+		x, y, want float64
+	}{
+		{"log", 1e-310, 0, -713.8013788281542},
+		{"log10", 1e-310, 0, -310},
+		{"**", 1e-310, -0.5, 1e155},
+		{"**", 5e-324, 0.5, 2.2227587494850775e-162},
+		{"arctan2", -1e-300, -1e300, -math.Pi},
+	} {
+		d := []float64{0}
+		if err := kernelFor(c.function, Float64)(1, regs{slicePointer(d), slicePointer([]float64{c.x}), slicePointer([]float64{c.y})}); err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(d[0]-c.want) > 1e-13*math.Abs(c.want) {
+			t.Errorf("%s of %v and %v is %v, want %v", c.function, c.x, c.y, d[0], c.want)
 		}
 	}
 }

@@ -4,6 +4,8 @@
 #define SET avx2
 #define SET_NUMBER SIMD_AVX2
 #define VECTOR_BYTES 32
+#define VECTOR_NAME32 "_ZGVdN8"
+#define VECTOR_NAME64 "_ZGVdN4"
 #define HAS_ROUNDING
 #define HAS_FMA
 #include "set.h"

@@ -4,6 +4,8 @@
 #define SET avx512
 #define SET_NUMBER SIMD_AVX512
 #define VECTOR_BYTES 64
+#define VECTOR_NAME32 "_ZGVeN16"
+#define VECTOR_NAME64 "_ZGVeN8"
 #define HAS_ROUNDING
 #define HAS_FMA
 #include "set.h"

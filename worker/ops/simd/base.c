@@ -5,8 +5,13 @@
 #define SET_NUMBER SIMD_BASE
 #define VECTOR_BYTES 16
 #if defined(__aarch64__)
+#define VECTOR_NAME32 "_ZGVnN4"
+#define VECTOR_NAME64 "_ZGVnN2"
 #define HAS_ROUNDING
 #define HAS_FMA
+#else
+#define VECTOR_NAME32 "_ZGVbN4"
+#define VECTOR_NAME64 "_ZGVbN2"
 #endif
 #include "set.h"
 

@@ -14,6 +14,10 @@ typedef float f32;
 typedef double f64;
 typedef struct { f32 re, im; } c64;
 typedef struct { f64 re, im; } c128;
+// Whole vectors.
+typedef f32 v32 __attribute__((vector_size(VECTOR_BYTES)));
+typedef f64 v64 __attribute__((vector_size(VECTOR_BYTES)));
+typedef i64 vi64 __attribute__((vector_size(VECTOR_BYTES)));
 
 // Kernels of one and two operands: the expression computes from x and y.
 #define UNARY(name, D, A, expression)                                                          \
@@ -150,9 +154,336 @@ CHOICE(choose4, u32)
 CHOICE(choose8, u64)
 CHOICE(choose16, c128)
 
+// Quotients that are rounded down, and remainders with the sign of the divisor. Division by zero
+// gives zero. An int32 is exact as a float64, and rounding never brings a quotient of two of them
+// to the next integer.
+#ifdef HAS_ROUNDING
+static inline i32 quotient_i32(i32 x, i32 y) {
+  f64 q = __builtin_floor((f64)x / (f64)y);
+  return y == 0 ? 0 : q > INT32_MAX ? INT32_MIN : (i32)q;
+}
+BINARY(floor_divide_i32, i32, i32, quotient_i32(x, y))
+BINARY(modulo_i32, i32, i32, y == 0 ? 0 : (i32)((u32)x - (u32)quotient_i32(x, y) * (u32)y))
+
+static inline u8 quotient_u8(u8 x, u8 y) { return y == 0 ? 0 : (u8)(i32)((f32)x / (f32)y); }
+BINARY(floor_divide_u8, u8, u8, quotient_u8(x, y))
+BINARY(modulo_u8, u8, u8, y == 0 ? 0 : (u8)(x - quotient_u8(x, y) * y))
+
+static inline i64 quotient_i64(i64 x, i64 y) {
+  if (y == 0) return 0;
+  if (y == -1) return (i64)(0 - (u64)x);
+  i64 q = x / y;
+  return q - (x % y != 0 && (x < 0) != (y < 0));
+}
+
+// The same holds for the int64 below 2^52. Groups of them are divided as float64; other groups are
+// divided one by one.
+enum { GROUP = 64 };
+#define WIDE_DIVISION(name, fast, slow)                                                        \
+  static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
+    i64 *d = dp;                                                                               \
+    const i64 *a = ap, *b = bp;                                                                \
+    (void)cp;                                                                                  \
+    for (int64_t at = 0; at < n; at += GROUP, d += GROUP, a += GROUP, b += GROUP) {            \
+      const int64_t m = n - at < GROUP ? n - at : GROUP;                                       \
+      const u64 half = (u64)1 << 52;                                                           \
+      u64 large = 0;                                                                           \
+      for (int64_t i = 0; i < m; i++)                                                          \
+        large |= (((u64)a[i] + half) | ((u64)b[i] + half)) >> 53;                              \
+      if (large) {                                                                             \
+        for (int64_t i = 0; i < m; i++) {                                                      \
+          const i64 x = a[i], y = b[i];                                                        \
+          d[i] = (slow);                                                                       \
+        }                                                                                      \
+        continue;                                                                              \
+      }                                                                                        \
+      EACH(i, m) {                                                                             \
+        const f64 x = (f64)a[i], y = (f64)b[i];                                                \
+        const f64 q = y == 0 ? 0 : __builtin_floor(x / y);                                     \
+        d[i] = (i64)(fast);                                                                    \
+      }                                                                                        \
+    }                                                                                          \
+    return 0;                                                                                  \
+  }
+WIDE_DIVISION(floor_divide_i64, q, quotient_i64(x, y))
+WIDE_DIVISION(modulo_i64, y == 0 ? 0 : x - q * y, y == 0 ? 0 : (i64)((u64)x - (u64)quotient_i64(x, y) * (u64)y))
+#endif
+
+// Floats follow Python: see divmod in package ops. The quotient of a fast division is either right
+// or one too far from zero, and its remainder is then exact. Groups with larger quotients, or with
+// infinite numbers, call fmod.
+#ifdef HAS_FMA
+#define FLOAT_DIVISION(T, suffix, limit)                                                       \
+  static inline T rest_##T(T a, T b) {                                                         \
+    const T r = __builtin_fma##suffix(-__builtin_trunc##suffix(a / b), b, a);                  \
+    return r != 0 && (r < 0) != (a < 0) ? r + __builtin_copysign##suffix(b, a) : r;            \
+  }                                                                                            \
+  static inline T floored_##T(T a, T b, T rest) {                                              \
+    T q = (a - rest) / b;                                                                      \
+    q = rest != 0 && (rest < 0) != (b < 0) ? q - 1 : q;                                        \
+    T whole = __builtin_floor##suffix(q);                                                      \
+    whole = q - whole > (T)0.5 ? whole + 1 : whole;                                            \
+    whole = q == 0 ? __builtin_copysign##suffix(0, a / b) : whole;                             \
+    return b == 0 ? a / b : whole;                                                             \
+  }                                                                                            \
+  static inline T signed_##T(T b, T rest) {                                                    \
+    T r = rest == 0 ? __builtin_copysign##suffix(0, b) : (rest < 0) != (b < 0) ? rest + b : rest; \
+    return b == 0 ? rest : r;                                                                  \
+  }                                                                                            \
+  static inline int groups_##T(int64_t n, T *d, const T *a, const T *b, int modulo) {          \
+    for (int64_t at = 0; at < n; at += GROUP, d += GROUP, a += GROUP, b += GROUP) {            \
+      const int64_t m = n - at < GROUP ? n - at : GROUP;                                       \
+      int slow = 0;                                                                            \
+      for (int64_t i = 0; i < m; i++)                                                          \
+        slow |= !(__builtin_fabs##suffix(a[i] / b[i]) < (T)limit) | (__builtin_fabs##suffix(b[i]) == __builtin_inf##suffix()); \
+      T rest[GROUP];                                                                           \
+      if (slow)                                                                                \
+        for (int64_t i = 0; i < m; i++) rest[i] = fmod##suffix(a[i], b[i]);                    \
+      else                                                                                     \
+        EACH(i, m) rest[i] = rest_##T(a[i], b[i]);                                             \
+      if (modulo)                                                                              \
+        EACH(i, m) d[i] = signed_##T(b[i], rest[i]);                                           \
+      else                                                                                     \
+        EACH(i, m) d[i] = floored_##T(a[i], b[i], rest[i]);                                    \
+    }                                                                                          \
+    return 0;                                                                                  \
+  }                                                                                            \
+  static int floor_divide_##T(int64_t n, void *d, const void *a, const void *b, const void *c) { \
+    (void)c;                                                                                   \
+    return groups_##T(n, d, a, b, 0);                                                          \
+  }                                                                                            \
+  static int modulo_##T(int64_t n, void *d, const void *a, const void *b, const void *c) {     \
+    (void)c;                                                                                   \
+    return groups_##T(n, d, a, b, 1);                                                          \
+  }
+FLOAT_DIVISION(f32, f, (1 << 22))
+FLOAT_DIVISION(f64, , ((i64)1 << 51))
+#endif
+
+// Distances from zero, which do not overflow on the way.
+static inline f64 hypotenuse(f64 x, f64 y) {
+  const f64 a = __builtin_fabs(x), b = __builtin_fabs(y), p = a > b ? a : b, q = a > b ? b : a, ratio = q / p;
+  const f64 h = p * __builtin_sqrt(1 + ratio * ratio);
+  const f64 finite = p == 0 ? 0 : h;
+  const f64 undefined = x != x || y != y ? x + y : finite;
+  return a == __builtin_inf() || b == __builtin_inf() ? __builtin_inf() : undefined;
+}
+BINARY(hypot_f32, f32, f32, (f32)hypotenuse(x, y))
+BINARY(hypot_f64, f64, f64, hypotenuse(x, y))
+
+// Complex numbers. Products and quotients of c64 are computed in float64, as Go does.
+#define PARTS2(name, T, C)                                                                     \
+  static int name##_##C(int64_t n, void *d, const void *a, const void *b, const void *c) {     \
+    return name##_##T(2 * n, d, a, b, c);                                                      \
+  }
+static inline c128 product(f64 a, f64 b, f64 c, f64 d) { return (c128){a * c - b * d, a * d + b * c}; }
+static inline c128 quotient(f64 a, f64 b, f64 c, f64 d) {
+  const int wide = __builtin_fabs(c) >= __builtin_fabs(d);
+  const f64 large = wide ? c : d, small = wide ? d : c, u = wide ? a : b, v = wide ? b : a, ratio = small / large;
+  const f64 scale = 1 / (large + small * ratio), w = u * ratio;
+  const f64 re = (u + v * ratio) * scale, im = (wide ? v - w : w - v) * scale, zero = __builtin_fabs(c);
+  const int none = c == 0 && d == 0;
+  return (c128){none ? a / zero : re, none ? b / zero : im};
+}
+#define LESS(x, y) (x.re < y.re || (x.re == y.re && x.im < y.im))
+#define LESS_EQUAL(x, y) (x.re < y.re || (x.re == y.re && x.im <= y.im))
+#define UNDEFINED(x) (x.re != x.re || x.im != x.im)
+#define INFINITE(x) (__builtin_fabs(x.re) == __builtin_inf() || __builtin_fabs(x.im) == __builtin_inf())
+#define COMPLEX_LOOP2(name, C, T, function)                                                    \
+  static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
+    C *d = dp;                                                                                 \
+    const C *a = ap, *b = bp;                                                                  \
+    (void)cp;                                                                                  \
+    EACH(i, n) {                                                                               \
+      const c128 z = function(a[i].re, a[i].im, b[i].re, b[i].im);                             \
+      d[i].re = (T)z.re;                                                                       \
+      d[i].im = (T)z.im;                                                                       \
+    }                                                                                          \
+    return 0;                                                                                  \
+  }
+#define COMPLEX_LOOP1(name, C, T, expression)                                                  \
+  static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
+    C *d = dp;                                                                                 \
+    const C *a = ap;                                                                           \
+    (void)bp, (void)cp;                                                                        \
+    EACH(i, n) {                                                                               \
+      const C x = a[i];                                                                        \
+      const c128 z = (expression);                                                             \
+      d[i].re = (T)z.re;                                                                       \
+      d[i].im = (T)z.im;                                                                       \
+    }                                                                                          \
+    return 0;                                                                                  \
+  }
+#define COMPLEXES(C, T)                                                                        \
+  PARTS2(add, T, C)                                                                            \
+  PARTS2(subtract, T, C)                                                                       \
+  PARTS2(negate, T, C)                                                                         \
+  COMPLEX_LOOP2(divide_##C, C, T, quotient)                                                    \
+  COMPLEX_LOOP1(reciprocal_##C, C, T, quotient(1, 0, x.re, x.im))                              \
+  COMPLEX_LOOP1(conj_##C, C, T, ((c128){x.re, -x.im}))                                         \
+  UNARY(abs_##C, T, C, (T)hypotenuse(x.re, x.im))                                              \
+  UNARY(real_##C, T, C, x.re)                                                                  \
+  UNARY(imag_##C, T, C, x.im)                                                                  \
+  UNARY(isnan_##C, u8, C, UNDEFINED(x))                                                        \
+  UNARY(isinf_##C, u8, C, INFINITE(x))                                                         \
+  UNARY(isfinite_##C, u8, C, (x.re - x.re == 0) & (x.im - x.im == 0))                          \
+  BINARY(equal_##C, u8, C, (x.re == y.re) & (x.im == y.im))                                    \
+  BINARY(unequal_##C, u8, C, (x.re != y.re) | (x.im != y.im))                                  \
+  BINARY(less_##C, u8, C, LESS(x, y))                                                          \
+  BINARY(less_equal_##C, u8, C, LESS_EQUAL(x, y))                                              \
+  BINARY(greater_##C, u8, C, LESS(y, x))                                                       \
+  BINARY(greater_equal_##C, u8, C, LESS_EQUAL(y, x))                                           \
+  BINARY(minimum_##C, C, C, LESS_EQUAL(x, y) || UNDEFINED(x) ? x : y)                          \
+  BINARY(maximum_##C, C, C, LESS_EQUAL(y, x) || UNDEFINED(x) ? x : y)
+COMPLEXES(c64, f32)
+COMPLEXES(c128, f64)
+COMPLEX_LOOP2(multiply_c64, c64, f32, product)
+COMPLEX_LOOP1(square_c64, c64, f32, product(x.re, x.im, x.re, x.im))
+
+// The vectors are written out, because GCC 12 turns the loop into fused instructions, which round
+// once less, whatever the options say.
+#if VECTOR_BYTES == 64
+#define REAL_PARTS(x) __builtin_shufflevector(x, x, 0, 0, 2, 2, 4, 4, 6, 6)
+#define IMAGINARY_PARTS(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7)
+#define SWAPPED_PARTS(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define REAL_SIGNS ((vi64){INT64_MIN, 0, INT64_MIN, 0, INT64_MIN, 0, INT64_MIN, 0})
+#elif VECTOR_BYTES == 32
+#define REAL_PARTS(x) __builtin_shufflevector(x, x, 0, 0, 2, 2)
+#define IMAGINARY_PARTS(x) __builtin_shufflevector(x, x, 1, 1, 3, 3)
+#define SWAPPED_PARTS(x) __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#define REAL_SIGNS ((vi64){INT64_MIN, 0, INT64_MIN, 0})
+#else
+#define REAL_PARTS(x) __builtin_shufflevector(x, x, 0, 0)
+#define IMAGINARY_PARTS(x) __builtin_shufflevector(x, x, 1, 1)
+#define SWAPPED_PARTS(x) __builtin_shufflevector(x, x, 1, 0)
+#define REAL_SIGNS ((vi64){INT64_MIN, 0})
+#endif
+static inline v64 products(v64 x, v64 y) {
+  const v64 p = REAL_PARTS(x) * y, q = IMAGINARY_PARTS(x) * SWAPPED_PARTS(y);
+  return p + (v64)((vi64)q ^ REAL_SIGNS);
+}
+static int multiply_c128(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {
+  c128 *d = dp;
+  const c128 *a = ap, *b = bp;
+  (void)cp;
+  const int64_t lanes = sizeof(v64) / sizeof(c128);
+  int64_t i = 0;
+  v64 x = {0}, y = {0};
+  for (; i + lanes <= n; i += lanes) {
+    memcpy(&x, a + i, sizeof x);
+    memcpy(&y, b + i, sizeof y);
+    x = products(x, y);
+    memcpy(d + i, &x, sizeof x);
+  }
+  memcpy(&x, a + i, (n - i) * sizeof *a);
+  memcpy(&y, b + i, (n - i) * sizeof *b);
+  x = products(x, y);
+  memcpy(d + i, &x, (n - i) * sizeof *d);
+  return 0;
+}
+static int square_c128(int64_t n, void *d, const void *a, const void *b, const void *c) {
+  (void)b;
+  return multiply_c128(n, d, a, a, c);
+}
+
+// Conversions. A float that the integer cannot hold becomes the smallest integer.
+static inline i64 truncated(f64 x) { return x >= -0x1p63 && x < 0x1p63 ? (i64)x : INT64_MIN; }
+static inline i32 truncated32(f64 x) { return x > -0x1p31 - 1 && x < 0x1p31 ? (i32)x : INT32_MIN; }
+
+#define FROM(A)                                                                                \
+  UNARY(A##_to_bool, u8, A, x != 0)                                                            \
+  UNARY(A##_to_f32, f32, A, (f32)x)                                                            \
+  UNARY(A##_to_f64, f64, A, (f64)x)                                                            \
+  UNARY(A##_to_c64, c64, A, ((c64){(f32)x, 0}))                                                \
+  UNARY(A##_to_c128, c128, A, ((c128){(f64)x, 0}))
+#define FROM_INTEGER(A)                                                                        \
+  FROM(A)                                                                                      \
+  UNARY(A##_to_u8, u8, A, (u8)x)                                                               \
+  UNARY(A##_to_i32, i32, A, (i32)x)                                                            \
+  UNARY(A##_to_i64, i64, A, (i64)x)
+#define FROM_FLOAT(A)                                                                          \
+  FROM(A)                                                                                      \
+  UNARY(A##_to_u8, u8, A, (u8)truncated(x))                                                    \
+  UNARY(A##_to_i32, i32, A, truncated32(x))                                                    \
+  UNARY(A##_to_i64, i64, A, truncated(x))
+#define FROM_COMPLEX(A)                                                                        \
+  UNARY(A##_to_bool, u8, A, (x.re != 0) | (x.im != 0))                                         \
+  UNARY(A##_to_u8, u8, A, (u8)truncated(x.re))                                                 \
+  UNARY(A##_to_i32, i32, A, truncated32(x.re))                                                 \
+  UNARY(A##_to_i64, i64, A, truncated(x.re))                                                   \
+  UNARY(A##_to_f32, f32, A, (f32)x.re)                                                         \
+  UNARY(A##_to_f64, f64, A, (f64)x.re)                                                         \
+  UNARY(A##_to_c64, c64, A, ((c64){(f32)x.re, (f32)x.im}))                                     \
+  UNARY(A##_to_c128, c128, A, ((c128){(f64)x.re, (f64)x.im}))
+FROM_INTEGER(u8)
+FROM_INTEGER(i32)
+FROM_INTEGER(i64)
+FROM_FLOAT(f32)
+FROM_FLOAT(f64)
+FROM_COMPLEX(c64)
+FROM_COMPLEX(c128)
+
+// Functions of libmvec: they take and return whole vectors. The last vector of a block is filled up
+// with copies of the last element.
+
+#define MATH1(name, T, V)                                                                      \
+  static void *slot_##name;                                                                    \
+  static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
+    V (*const function)(V) = (V(*)(V))slot_##name;                                             \
+    T *d = dp;                                                                                 \
+    const T *a = ap;                                                                           \
+    (void)bp, (void)cp;                                                                        \
+    const int64_t lanes = sizeof(V) / sizeof(T);                                               \
+    int64_t i = 0;                                                                             \
+    V x = {0};                                                                                 \
+    for (; i + lanes <= n; i += lanes) {                                                       \
+      memcpy(&x, a + i, sizeof x);                                                             \
+      x = function(x);                                                                         \
+      memcpy(d + i, &x, sizeof x);                                                             \
+    }                                                                                          \
+    if (i == n) return 0;                                                                      \
+    for (int64_t k = 0; k < lanes; k++) x[k] = a[i + k < n ? i + k : n - 1];                   \
+    x = function(x);                                                                           \
+    memcpy(d + i, &x, (n - i) * sizeof(T));                                                    \
+    return 0;                                                                                  \
+  }
+#define MATH2(name, T, V)                                                                      \
+  static void *slot_##name;                                                                    \
+  static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
+    V (*const function)(V, V) = (V(*)(V, V))slot_##name;                                       \
+    T *d = dp;                                                                                 \
+    const T *a = ap, *b = bp;                                                                  \
+    (void)cp;                                                                                  \
+    const int64_t lanes = sizeof(V) / sizeof(T);                                               \
+    int64_t i = 0;                                                                             \
+    V x = {0}, y = {0};                                                                        \
+    for (; i + lanes <= n; i += lanes) {                                                       \
+      memcpy(&x, a + i, sizeof x);                                                             \
+      memcpy(&y, b + i, sizeof y);                                                             \
+      x = function(x, y);                                                                      \
+      memcpy(d + i, &x, sizeof x);                                                             \
+    }                                                                                          \
+    if (i == n) return 0;                                                                      \
+    for (int64_t k = 0; k < lanes; k++) {                                                      \
+      const int64_t at = i + k < n ? i + k : n - 1;                                            \
+      x[k] = a[at];                                                                            \
+      y[k] = b[at];                                                                            \
+    }                                                                                          \
+    x = function(x, y);                                                                        \
+    memcpy(d + i, &x, (n - i) * sizeof(T));                                                    \
+    return 0;                                                                                  \
+  }
+#define MATH(operands, function)                                                               \
+  MATH##operands(function##_f32, f32, v32)                                                     \
+  MATH##operands(function##_f64, f64, v64)
+MATH(1, exp) MATH(1, exp2) MATH(1, expm1) MATH(1, log) MATH(1, log2) MATH(1, log10) MATH(1, log1p)
+MATH(1, sin) MATH(1, cos) MATH(1, tan) MATH(1, asin) MATH(1, acos) MATH(1, atan)
+MATH(1, sinh) MATH(1, cosh) MATH(1, tanh) MATH(1, asinh) MATH(1, acosh) MATH(1, atanh)
+MATH(1, cbrt) MATH(2, pow) MATH(2, atan2)
+
 // A row of the table for a function that is the same for all types, or for one type.
-#define ROW(function, type, run) {function, type, 0, run, 0, 0, 0}
-#define CAST_ROW(from, to, run) {"cast", from, to, run, 0, 0, 0}
+#define ROW(function, type, run) {function, type, 0, run, 0, 0}
+#define CAST_ROW(from, to, run) {"cast", from, to, run, 0, 0}
 
 #define NUMBER_ROWS(type, T)                                                                   \
   ROW("+", type, add_##T), ROW("-", type, subtract_##T), ROW("*", type, multiply_##T),         \
@@ -192,6 +523,26 @@ CHOICE(choose16, c128)
 #define ROUNDING_ROWS(type, T)
 #endif
 
+#define MATH_ROWS(name, letters, function)                                           \
+  {name, FLOAT32, 0, function##_f32, VECTOR_NAME32 letters "_" #function "f", &slot_##function##_f32}, \
+  {name, FLOAT64, 0, function##_f64, VECTOR_NAME64 letters "_" #function, &slot_##function##_f64}
+
+#define COMPLEX_ROWS(type, C)                                                                  \
+  NUMBER_ROWS(type, C), ORDER_ROWS(type, C), ROW("minimum", type, minimum_##C),                \
+      ROW("maximum", type, maximum_##C), ROW("abs", type, abs_##C), ROW("/", type, divide_##C), \
+      ROW("reciprocal", type, reciprocal_##C), ROW("conj", type, conj_##C),                    \
+      ROW("real", type, real_##C), ROW("imag", type, imag_##C), ROW("isnan", type, isnan_##C), \
+      ROW("isinf", type, isinf_##C), ROW("isfinite", type, isfinite_##C)
+
+#define DIVISION_ROWS(type, T) ROW("//", type, floor_divide_##T), ROW("%", type, modulo_##T),
+
+// The conversion of a type to itself is a copy.
+#define CAST_ROWS(type, A)                                                                     \
+  CAST_ROW(type, BOOL, A##_to_bool), CAST_ROW(type, UINT8, A##_to_u8), CAST_ROW(type, INT32, A##_to_i32), \
+      CAST_ROW(type, INT64, A##_to_i64), CAST_ROW(type, FLOAT32, A##_to_f32),                  \
+      CAST_ROW(type, FLOAT64, A##_to_f64), CAST_ROW(type, COMPLEX64, A##_to_c64),              \
+      CAST_ROW(type, COMPLEX128, A##_to_c128)
+
 const struct simd_kernel IN_SET(simd_map)[] = {
     INTEGER_ROWS(UINT8, u8, copy1),
     INTEGER_ROWS(INT32, i32, copy4),
@@ -210,5 +561,23 @@ const struct simd_kernel IN_SET(simd_map)[] = {
     ROW("where", FLOAT32, choose4), ROW("where", INT64, choose8), ROW("where", FLOAT64, choose8),
     ROW("where", COMPLEX64, choose8), ROW("where", COMPLEX128, choose16),
     ROW("copy", COMPLEX64, copy8), ROW("copy", COMPLEX128, copy16),
-    {0, 0, 0, 0, 0, 0, 0},
+    COMPLEX_ROWS(COMPLEX64, c64), COMPLEX_ROWS(COMPLEX128, c128),
+    ROW("hypot", FLOAT32, hypot_f32), ROW("hypot", FLOAT64, hypot_f64),
+#ifdef HAS_ROUNDING
+    DIVISION_ROWS(UINT8, u8) DIVISION_ROWS(INT32, i32) DIVISION_ROWS(INT64, i64)
+#endif
+#ifdef HAS_FMA
+    DIVISION_ROWS(FLOAT32, f32) DIVISION_ROWS(FLOAT64, f64)
+#endif
+    CAST_ROWS(BOOL, u8), CAST_ROWS(UINT8, u8), CAST_ROWS(INT32, i32), CAST_ROWS(INT64, i64),
+    CAST_ROWS(FLOAT32, f32), CAST_ROWS(FLOAT64, f64), CAST_ROWS(COMPLEX64, c64), CAST_ROWS(COMPLEX128, c128),
+    MATH_ROWS("exp", "v", exp), MATH_ROWS("exp2", "v", exp2), MATH_ROWS("expm1", "v", expm1),
+    MATH_ROWS("log", "v", log), MATH_ROWS("log2", "v", log2), MATH_ROWS("log10", "v", log10),
+    MATH_ROWS("log1p", "v", log1p), MATH_ROWS("sin", "v", sin), MATH_ROWS("cos", "v", cos),
+    MATH_ROWS("tan", "v", tan), MATH_ROWS("arcsin", "v", asin), MATH_ROWS("arccos", "v", acos),
+    MATH_ROWS("arctan", "v", atan), MATH_ROWS("sinh", "v", sinh), MATH_ROWS("cosh", "v", cosh),
+    MATH_ROWS("tanh", "v", tanh), MATH_ROWS("arcsinh", "v", asinh), MATH_ROWS("arccosh", "v", acosh),
+    MATH_ROWS("arctanh", "v", atanh), MATH_ROWS("cbrt", "v", cbrt), MATH_ROWS("**", "vv", pow),
+    MATH_ROWS("arctan2", "vv", atan2),
+    {0, 0, 0, 0, 0, 0},
 };

@@ -21,12 +21,11 @@ enum { SIMD_BASE, SIMD_AVX2, SIMD_AVX512, SIMD_SETS };
 #define EACH(i, n) _Pragma("GCC ivdep") for (int64_t i = 0; i < (n); i++)
 #endif
 
-// A product is always rounded before it is added to something, as in Go on x86-64. GCC does so by
-// -std=c11.
+// A product is always rounded before it is added to something, as in Go on x86-64.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #else
-#pragma GCC optimize("no-trapping-math", "no-math-errno")
+#pragma GCC optimize("fp-contract=off", "no-trapping-math", "no-math-errno")
 #endif
 
 #endif

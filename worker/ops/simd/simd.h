@@ -20,7 +20,6 @@ struct simd_kernel {
   int work, to; // to is 0 unless the function is "cast"
   simd_function run;
   const char *vector; // the name of the function of libmvec that it calls; NULL: none
-  int operands;       // of that function
   void **slot;        // holds the address of that function
 };
 
