@@ -113,6 +113,24 @@ func (l *algebra[T]) gemm(ta, tb byte, m, n, k, alpha int, a []T, lda int, b []T
 	return err
 }
 
+// gemv stores op(a)*x in y, where op(a) is m by n if trans is N, and otherwise its transpose.
+// Elements of x are incx apart. REQUIRES: there is a library.
+func (l *algebra[T]) gemv(trans byte, m, n int, a []T, lda int, x []T, incx int, beta int, y []T) error {
+	_, err := l.lib.Call(l.letter+"gemv", lapack.Letter(trans), lapack.Int(m), lapack.Int(n), l.factor(1), lapack.Array(a), lapack.Int(lda),
+		lapack.Array(x), lapack.Int(incx), l.factor(beta), lapack.Array(y), lapack.Int(1))
+	keepAlive(a, x, y)
+	return err
+}
+
+// syrk stores op(a)*op(a)' + beta*c in the upper triangle of c, which is n by n; op(a) is n by k.
+// Complex elements are not conjugated. REQUIRES: there is a library.
+func (l *algebra[T]) syrk(trans byte, n, k int, a []T, lda, beta int, c []T, ldc int) error {
+	_, err := l.lib.Call(l.letter+"syrk", lapack.Letter('U'), lapack.Letter(trans), lapack.Int(n), lapack.Int(k),
+		l.factor(1), lapack.Array(a), lapack.Int(lda), l.factor(beta), lapack.Array(c), lapack.Int(ldc))
+	keepAlive(a, c)
+	return err
+}
+
 // trsm overwrites the m by n matrix b with the solution x of op(a)*x = b if the side is L, and of
 // x*op(a) = b if it is R.
 func (l *algebra[T]) trsm(side, uplo, trans, diag byte, m, n int, a []T, lda int, b []T, ldb int) error {

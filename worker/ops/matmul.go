@@ -2,15 +2,10 @@ package ops
 
 import (
 	"context"
-	"unsafe"
+	"encoding/binary"
 
-	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
 )
-
-// gemmTile limits the work of one call of BLAS: 2*256^3 operations take a few milliseconds. The
-// context is checked between the calls.
-const gemmTile = 256
 
 var kernels gonum.Implementation
 
@@ -77,25 +72,51 @@ func multiplyInto(ctx context.Context, out *Tensor, w *Multiplying) error {
 		clear(out.raw())
 		return nil
 	}
-	var matrices [2]*Tensor
+	switch out.DType {
+	case Float32:
+		return multiplyFloats(ctx, float32Algebra(ctx), out, w)
+	case Float64:
+		return multiplyFloats(ctx, float64Algebra(ctx), out, w)
+	case Complex64:
+		return multiplyFloats(ctx, complex64Algebra(ctx), out, w)
+	case Complex128:
+		return multiplyFloats(ctx, complex128Algebra(ctx), out, w)
+	case Int32:
+		return multiplyLoops(ctx, out, w, addMultiples[int32])
+	case Int64:
+		return multiplyLoops(ctx, out, w, addMultiples[int64])
+	case Bool:
+		if err := multiplyLoops(ctx, out, w, addMultiplesOfBool); err != nil {
+			return err
+		}
+		nonzero(out.raw(), out.raw()) // true is 1
+		return nil
+	default:
+		return multiplyLoops(ctx, out, w, addMultiples[uint8])
+	}
+}
+
+// multiplyFloats computes the products by the library, or by gonum.
+func multiplyFloats[T inexact](ctx context.Context, l *algebra[T], out *Tensor, w *Multiplying) error {
+	var operands [2]*Tensor
 	for i, t := range []*Tensor{w.A, w.B} {
-		matrices[i] = t
+		operands[i] = t
 		if t.DType != out.DType || !blasReady(t) {
 			var err error
-			if matrices[i], err = contiguousIn(ctx, t, out.DType); err != nil {
+			if operands[i], err = contiguousIn(ctx, t, out.DType); err != nil {
 				return err
 			}
 		}
 	}
-	x := matrices[0].broadcastTo(append(append([]int64{}, w.Batch...), w.Rows, w.Inner))
-	y := matrices[1].broadcastTo(append(append([]int64{}, w.Batch...), w.Inner, w.Columns))
-	at, size := out.Offset, out.DType.Size()
-	return eachIndex(w.Batch, func(index []int64) error {
-		mx, my := matrixAt(x, index), matrixAt(y, index)
-		mo := &Tensor{DType: out.DType, Shape: []int64{w.Rows, w.Columns}, Strides: []int64{w.Columns * size, size}, Offset: at, Data: out.Data}
-		at += mo.Bytes()
-		return multiplyMatrices(ctx, mo, mx, my)
-	})
+	if l.lib == nil { // gonum skips zeros, which gives wrong results for 0*inf and 0*NaN
+		if finite, err := allFinite(ctx, operands[1]); err != nil {
+			return err
+		} else if !finite {
+			return multiplyLoops(ctx, out, w, addMultiples[T])
+		}
+	}
+	p := newMultiplication(l, w, operands[0], operands[1])
+	return p.run(ctx, elements[T](out))
 }
 
 // contiguousIn copies t to working memory as type dtype. The copy is contiguous even if t is one
@@ -143,45 +164,6 @@ func Leading(rows, columns, by, across, size int64) (transposed bool, distance i
 	return false, 0, false
 }
 
-// multiplyMatrices writes a*b to out; all three have the same type.
-func multiplyMatrices(ctx context.Context, out, a, b *Tensor) error {
-	switch out.DType {
-	case Bool, Uint8:
-		return multiplyLoops(ctx, out, a, b, out.DType == Bool, multiplyRow[uint8])
-	case Int32:
-		return multiplyLoops(ctx, out, a, b, false, multiplyRow[int32])
-	case Int64:
-		return multiplyLoops(ctx, out, a, b, false, multiplyRow[int64])
-	}
-	// BLAS skips zeros of a, which gives wrong results for 0*inf and 0*NaN.
-	finite, err := allFinite(ctx, b)
-	if err != nil {
-		return err
-	}
-	switch out.DType {
-	case Float32:
-		if !finite {
-			return multiplyLoops(ctx, out, a, b, false, multiplyRow[float32])
-		}
-		return gemm(ctx, out, a, b, kernels.Sgemm)
-	case Float64:
-		if !finite {
-			return multiplyLoops(ctx, out, a, b, false, multiplyRow[float64])
-		}
-		return gemm(ctx, out, a, b, kernels.Dgemm)
-	case Complex64:
-		if !finite {
-			return multiplyLoops(ctx, out, a, b, false, multiplyRow[complex64])
-		}
-		return gemm(ctx, out, a, b, kernels.Cgemm)
-	default:
-		if !finite {
-			return multiplyLoops(ctx, out, a, b, false, multiplyRow[complex128])
-		}
-		return gemm(ctx, out, a, b, kernels.Zgemm)
-	}
-}
-
 func allFinite(ctx context.Context, t *Tensor) (bool, error) {
 	r := newReader(t)
 	scratch := newScratch(blockLen)
@@ -204,93 +186,76 @@ func allFinite(ctx context.Context, t *Tensor) (bool, error) {
 	return true, nil
 }
 
-// gemm multiplies tile by tile with BLAS.
-func gemm[T number](ctx context.Context, out, a, b *Tensor,
-	multiply func(ta, tb blas.Transpose, m, n, k int, alpha T, a []T, lda int, b []T, ldb int, beta T, c []T, ldc int),
-) error {
-	size := out.DType.Size()
-	m, n, k := out.Shape[0], out.Shape[1], a.Shape[1]
-	ta, lda, _ := Leading(m, k, a.Strides[0], a.Strides[1], size)
-	tb, ldb, _ := Leading(k, n, b.Strides[0], b.Strides[1], size)
-	// The rows of a tile are as far apart as those of the whole operand. If the operand has a
-	// single row or column, that distance is arbitrary.
-	tile := func(t *Tensor, row, column, rows, columns int64, transposed bool, distance int) []T {
-		if transposed {
-			row, column, rows, columns = column, row, columns, rows
-		}
-		at := unsafe.Add(t.base(), (row*int64(distance)+column)*size)
-		return unsafe.Slice((*T)(at), (rows-1)*int64(distance)+columns)
-	}
-	for i := int64(0); i < m; i += gemmTile {
-		for j := int64(0); j < n; j += gemmTile {
-			for l := int64(0); l < k; l += gemmTile {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				di, dj, dl := min(gemmTile, m-i), min(gemmTile, n-j), min(gemmTile, k-l)
-				var beta T
-				if l > 0 {
-					beta = 1
-				}
-				multiply(transpose(ta), transpose(tb), int(di), int(dj), int(dl), 1,
-					tile(a, i, l, di, dl, ta, lda), lda, tile(b, l, j, dl, dj, tb, ldb), ldb,
-					beta, tile(out, i, j, di, dj, false, int(n)), int(n))
-			}
-		}
-	}
-	return nil
-}
-
-func transpose(yes bool) blas.Transpose {
-	if yes {
-		return blas.Trans
-	}
-	return blas.NoTrans
-}
-
-// multiplyLoops multiplies without BLAS. The function row adds x times a row of b to a row of the
-// output.
-func multiplyLoops[T number](ctx context.Context, out, a, b *Tensor, boolean bool, row func(d []T, x T, b []T)) error {
-	a, err := inType(ctx, a, out.DType)
+// multiplyLoops computes products without BLAS. The function add adds, for each i, x[i] times row i
+// of b to d; rows have the length of d and are n elements apart.
+func multiplyLoops[T number](ctx context.Context, out *Tensor, w *Multiplying, add func(d, x, b []T, n int)) error {
+	a, err := inType(ctx, w.A, out.DType)
 	if err != nil {
 		return err
 	}
-	if b, err = inType(ctx, b, out.DType); err != nil {
+	b, err := inType(ctx, w.B, out.DType)
+	if err != nil {
 		return err
 	}
-	m, n, k := out.Shape[0], out.Shape[1], a.Shape[1]
+	m, n, k := int(w.Rows), int(w.Columns), int(w.Inner)
 	x, y, d := elements[T](a), elements[T](b), elements[T](out)
-	clear(d)
-	const width = 1 << 12
-	for i := range m {
-		for j := int64(0); j < n; j += width {
-			line := d[i*n+j : min(i*n+j+width, (i+1)*n)]
-			step := max(1, checkEvery/int64(len(line)))
-			for l := range k {
-				if l%step == 0 {
+	left, right := newLeading(a, w.Batch), newLeading(b, w.Batch)
+	// A piece has some rows of a product, or some products.
+	const width = 1 << 10 // deep times width elements of b stay in the cache
+	const deep = 1 << 6
+	rows := min(m, max(1, checkEvery*4/(n*k)))
+	pieces := (m + rows - 1) / rows
+	return parallel(ctx, pieces*(len(d)/(m*n)), func(piece int) error {
+		matrix, from := piece/pieces, piece%pieces*rows
+		size := int(out.DType.Size())
+		a, b, c := x[left.offset(matrix)/size:], y[right.offset(matrix)/size:], d[matrix*m*n:]
+		to := min(from+rows, m)
+		clear(c[from*n : to*n])
+		for j := 0; j < n; j += width {
+			for l := 0; l < k; l += deep {
+				for i := from; i < to; i++ {
 					if err := ctx.Err(); err != nil {
 						return err
 					}
-				}
-				from := y[l*n+j:][:len(line)]
-				if !boolean {
-					row(line, x[i*k+l], from)
-				} else if x[i*k+l] != 0 {
-					for at, v := range from {
-						if v != 0 {
-							line[at] = 1
-						}
-					}
+					add(c[i*n+j:i*n+min(j+width, n)], a[i*k+l:i*k+min(l+deep, k)], b[l*n+j:], n)
 				}
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
-func multiplyRow[T number](d []T, x T, b []T) {
-	b = b[:len(d)]
-	for i := range d {
-		d[i] += x * b[i]
+// addMultiples adds four rows at a time, which loads and stores d less often.
+func addMultiples[T number](d, x, b []T, n int) {
+	for ; len(x) >= 4; x, b = x[4:], b[min(4*n, len(b)):] {
+		x0, x1, x2, x3 := x[0], x[1], x[2], x[3]
+		b0, b1, b2, b3 := b[:len(d)], b[n:][:len(d)], b[2*n:][:len(d)], b[3*n:][:len(d)]
+		for i := range d {
+			d[i] = d[i] + x0*b0[i] + x1*b1[i] + x2*b2[i] + x3*b3[i]
+		}
+	}
+	for l, f := range x {
+		row := b[l*n:][:len(d)]
+		for i := range d {
+			d[i] += f * row[i]
+		}
+	}
+}
+
+// addMultiplesOfBool is addMultiples with or and and, for eight elements at a time. Any byte but 0
+// is true.
+func addMultiplesOfBool(d, x, b []uint8, n int) {
+	words := len(d) / 8 * 8
+	for l, f := range x {
+		if f == 0 {
+			continue
+		}
+		row := b[l*n:][:len(d)]
+		for i := 0; i < words; i += 8 {
+			binary.NativeEndian.PutUint64(d[i:], binary.NativeEndian.Uint64(d[i:])|binary.NativeEndian.Uint64(row[i:]))
+		}
+		for i := words; i < len(d); i++ {
+			d[i] |= row[i]
+		}
 	}
 }

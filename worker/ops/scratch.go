@@ -109,9 +109,19 @@ func scratchTensor(ctx context.Context, dtype DType, shape []int64) (*Tensor, er
 
 // scratchFloats returns n numbers in working memory, with arbitrary content.
 func scratchFloats(ctx context.Context, n int) ([]float64, error) {
-	t, err := scratchTensor(ctx, Float64, []int64{int64(n)})
-	if err != nil {
+	return scratchElements[float64](ctx, n)
+}
+
+// scratchElements returns n elements in working memory, with arbitrary content.
+func scratchElements[T number](ctx context.Context, n int) ([]T, error) {
+	var zero T
+	size := int64(unsafe.Sizeof(zero))
+	if int64(n) > math.MaxInt64/16 {
+		return nil, fmt.Errorf("%w: %d elements are more than any memory", ErrNoScratch, n)
+	}
+	data, err := scratchBytes(ctx, int64(n)*size)
+	if err != nil || n == 0 {
 		return nil, err
 	}
-	return elements[float64](t), nil
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), n), nil
 }

@@ -1,0 +1,354 @@
+package ops
+
+import (
+	"context"
+	"slices"
+	"unsafe"
+)
+
+// multiplication is a product of matrices, or several: out = a b, where a is m by k and b is k by
+// n. The output is cut into pieces, which run in parallel. The pieces depend on the shapes alone,
+// so that the result does not depend on the number of processors.
+type multiplication[T inexact] struct {
+	l       *algebra[T]
+	count   int // of products
+	m, n, k int
+	a, b    matrices[T]
+	// square: b is the transpose of a, so that the output is symmetric.
+	square bool
+	// rows, columns and inner are the size of the pieces. Parts of the inner length are added up
+	// afterwards.
+	rows, columns, inner int
+}
+
+// matrices is an operand of a product: matrices of the same shape, row-major or transposed.
+type matrices[T inexact] struct {
+	base       unsafe.Pointer
+	places     leading
+	transposed bool
+	distance   int // of rows; of columns if transposed
+	// rows and columns are those of a matrix.
+	rows, columns int
+}
+
+// leading is the axes before the last two of a tensor, broadcast.
+type leading struct{ shape, strides []int64 }
+
+func newLeading(t *Tensor, batch []int64) leading {
+	n := t.NDim() - 2
+	view := (&Tensor{Shape: t.Shape[:n], Strides: t.Strides[:n]}).broadcastTo(batch)
+	return leading{batch, view.Strides}
+}
+
+// offset returns the place of a matrix, counted in C order, in bytes.
+func (l leading) offset(matrix int) int {
+	left, at := int64(matrix), int64(0)
+	for i := len(l.shape) - 1; i >= 0; i-- {
+		at += left % l.shape[i] * l.strides[i]
+		left /= l.shape[i]
+	}
+	return int(at)
+}
+
+// merge makes one matrix of all, whose rows follow each other. It returns false if they do not lie
+// at one distance.
+func (o *matrices[T]) merge() bool {
+	if o.transposed {
+		return false
+	}
+	var zero T
+	size := int64(unsafe.Sizeof(zero))
+	shape := append(slices.Clone(o.places.shape), int64(o.rows))
+	strides := append(slices.Clone(o.places.strides), int64(o.distance)*size)
+	shape, strides = coalesce(shape, strides, size)
+	if len(shape) > 1 || strides[0]%size != 0 || strides[0] < int64(o.columns)*size {
+		return false
+	}
+	o.places, o.transposed, o.rows, o.distance = leading{}, false, int(shape[0]), int(strides[0]/size)
+	return true
+}
+
+// part returns the elements of a matrix from (row, column) on.
+func (o *matrices[T]) part(matrix, row, column int) []T {
+	rows, columns := o.rows, o.columns
+	if o.transposed {
+		row, column, rows, columns = column, row, columns, rows
+	}
+	var zero T
+	at := unsafe.Add(o.base, o.places.offset(matrix)+(row*o.distance+column)*int(unsafe.Sizeof(zero)))
+	return unsafe.Slice((*T)(at), (rows-row-1)*o.distance+columns-column)
+}
+
+// letter is the option of BLAS for the operand. BLAS takes it as column-major, which is its
+// transpose; and the product of the transposes, in reverse order, is the transpose of the output.
+func (o *matrices[T]) letter() byte {
+	if o.transposed {
+		return 'T'
+	}
+	return 'N'
+}
+
+func newOperand[T inexact](t *Tensor, batch []int64) matrices[T] {
+	n := t.NDim() - 2
+	transposed, distance, _ := Leading(t.Shape[n], t.Shape[n+1], t.Strides[n], t.Strides[n+1], t.DType.Size())
+	return matrices[T]{t.base(), newLeading(t, batch), transposed, distance, int(t.Shape[n]), int(t.Shape[n+1])}
+}
+
+// newMultiplication returns the products of a and b, which BLAS can take.
+func newMultiplication[T inexact](l *algebra[T], w *Multiplying, a, b *Tensor) *multiplication[T] {
+	p := &multiplication[T]{l: l, count: 1, m: int(w.Rows), n: int(w.Columns), k: int(w.Inner), a: newOperand[T](a, w.Batch), b: newOperand[T](b, w.Batch)}
+	for _, d := range w.Batch {
+		p.count *= int(d)
+	}
+	if p.count > 1 && b.Len() == w.Inner*w.Columns && p.a.merge() { // all have the same right operand
+		p.b.places = leading{}
+		p.m, p.count = p.a.rows, 1
+	}
+	p.square = l.lib != nil && p.a.base == p.b.base && p.a.transposed != p.b.transposed && p.a.distance == p.b.distance && p.m == p.n && p.count == 1
+	p.cut()
+	return p
+}
+
+// operations of one product: a complex multiplication counts as four.
+func (p *multiplication[T]) operations() float64 {
+	n := 2 * float64(p.m) * float64(p.n) * float64(p.k)
+	switch any(T(0)).(type) {
+	case complex64, complex128:
+		return 4 * n
+	}
+	return n
+}
+
+const (
+	// smallProduct is the number of operations below which a product is one piece: it takes some 50
+	// microseconds.
+	smallProduct = 2e6
+	// pieceOfProduct is the number of operations of a piece of a larger one, if it has that many.
+	pieceOfProduct = 6e7
+	mostPieces     = 16
+	leastPiece     = 64 // rows or columns
+	// goPiece is the number of rows, columns and inner elements of pieces in Go.
+	goPiece = 256
+	// smallOutput is the number of elements up to which parts of the inner length are added up.
+	smallOutput = 1 << 16
+)
+
+// cut sets the size of pieces.
+func (p *multiplication[T]) cut() {
+	p.rows, p.columns, p.inner = p.m, p.n, p.k
+	if p.l.lib == nil {
+		p.rows, p.columns = min(goPiece, p.m), min(goPiece, p.n)
+		return
+	}
+	work := p.operations()
+	if work < smallProduct || p.count >= mostPieces && work < pieceOfProduct {
+		return
+	}
+	want := int(min(max(2, work/pieceOfProduct), mostPieces))
+	if p.m*p.n <= smallOutput && p.k >= 8*max(p.m, p.n) {
+		p.inner = (p.k + want - 1) / want
+		return
+	}
+	want = max(want, int(work/p.l.piece()))
+	rows, columns := 1, 1
+	if p.square { // the pieces below the diagonal are enough
+		for rows*(rows+1)/2 < want && p.m/(rows+1) >= leastPiece {
+			rows++
+		}
+		p.rows = pieceLength(p.m, rows)
+		p.columns = p.rows
+		return
+	}
+	for rows*columns < want {
+		switch {
+		case p.m/rows >= p.n/columns && p.m/rows >= 2*leastPiece:
+			rows *= 2
+		case p.n/columns >= 2*leastPiece:
+			columns *= 2
+		default:
+			want = 0
+		}
+	}
+	p.rows, p.columns = pieceLength(p.m, rows), pieceLength(p.n, columns)
+}
+
+// pieceLength returns the length of each of some pieces: a multiple of 16, which suits the vectors
+// of processors.
+func pieceLength(n, pieces int) int {
+	if pieces == 1 {
+		return n
+	}
+	return (n + 16*pieces - 1) / (16 * pieces) * 16
+}
+
+func pieces(n, length int) int { return (n + length - 1) / length }
+
+// run computes the products. out is contiguous.
+func (p *multiplication[T]) run(ctx context.Context, out []T) error {
+	size := p.m * p.n
+	if p.rows == p.m && p.columns == p.n && p.inner == p.k {
+		group := int(max(1, smallProduct/4/p.operations()))
+		return parallel(ctx, pieces(p.count, group), func(piece int) error {
+			for i := piece * group; i < min((piece+1)*group, p.count); i++ {
+				if err := p.whole(ctx, i, out[i*size:(i+1)*size]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for i := range p.count {
+		if err := p.inPieces(ctx, i, out[i*size:(i+1)*size]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tinyProduct is the number of multiplications up to which a call of BLAS takes longer than loops.
+const tinyProduct = 128
+
+// whole computes one product in one piece.
+func (p *multiplication[T]) whole(ctx context.Context, matrix int, out []T) error {
+	if p.m*p.n*p.k <= tinyProduct {
+		p.loop(matrix, out)
+		return nil
+	}
+	if err := p.piece(ctx, matrix, 0, 0, 0, out); err != nil || !p.square {
+		return err
+	}
+	mirror(out, p.m, 0, p.m)
+	return nil
+}
+
+// loop computes one product without BLAS.
+func (p *multiplication[T]) loop(matrix int, out []T) {
+	a, b := p.a.part(matrix, 0, 0), p.b.part(matrix, 0, 0)
+	rowA, columnA := p.a.steps()
+	rowB, columnB := p.b.steps()
+	for i := range p.m {
+		for j := range p.n {
+			var sum T
+			for l := range p.k {
+				sum += a[i*rowA+l*columnA] * b[l*rowB+j*columnB]
+			}
+			out[i*p.n+j] = sum
+		}
+	}
+}
+
+// steps returns the distances of rows and of columns.
+func (o *matrices[T]) steps() (row, column int) {
+	if o.transposed {
+		return 1, o.distance
+	}
+	return o.distance, 1
+}
+
+// inPieces computes one product. If the inner length is cut, the parts after the first one are
+// stored in working memory, and added in their order.
+func (p *multiplication[T]) inPieces(ctx context.Context, matrix int, out []T) error {
+	rows, columns, inner := pieces(p.m, p.rows), pieces(p.n, p.columns), pieces(p.k, p.inner)
+	parts := [][]T{out}
+	for range inner - 1 {
+		part, err := scratchElements[T](ctx, len(out))
+		if err != nil {
+			return err
+		}
+		parts = append(parts, part)
+	}
+	if err := parallel(ctx, rows*columns*inner, func(piece int) error {
+		part, at := piece%inner, piece/inner
+		row, column := at/columns*p.rows, at%columns*p.columns
+		if p.square && column > row {
+			return nil
+		}
+		return p.piece(ctx, matrix, row, column, part*p.inner, parts[part][row*p.n+column:])
+	}); err != nil {
+		return err
+	}
+	for _, part := range parts[1:] {
+		for i, x := range part {
+			out[i] += x
+		}
+	}
+	if p.square {
+		return parallel(ctx, rows, func(piece int) error {
+			mirror(out, p.m, piece*p.rows, min((piece+1)*p.rows, p.m))
+			return nil
+		})
+	}
+	return ctx.Err()
+}
+
+// piece computes a piece of the output, from (row, column) on, over a part of the inner length.
+func (p *multiplication[T]) piece(ctx context.Context, matrix, row, column, inner int, out []T) error {
+	m, n, end := min(p.rows, p.m-row), min(p.columns, p.n-column), min(inner+p.inner, p.k)
+	step := p.l.stepOf(m, n)
+	for from := inner; from < end; from += step {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		beta := 1
+		if from == inner {
+			beta = 0
+		}
+		if err := p.step(p.a.part(matrix, row, from), p.b.part(matrix, from, column), m, n, min(step, end-from), row == column, beta, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepOf returns how much of the inner length is multiplied between two checks of the context, for
+// an output of m by n.
+func (l *algebra[T]) stepOf(m, n int) int {
+	if l.lib == nil {
+		return goPiece
+	}
+	return max(goPiece, int(l.piece()/(8*float64(m)*float64(n))))
+}
+
+// step adds beta times out to the product of a, m by k, and b, k by n, and stores the sum in out.
+func (p *multiplication[T]) step(a, b []T, m, n, k int, diagonal bool, beta int, out []T) error {
+	switch ta, tb := p.a.letter(), p.b.letter(); {
+	case p.square && diagonal:
+		return p.l.syrk(otherLetter(ta), m, k, a, p.a.distance, beta, out, p.n)
+	case p.l.lib == nil || p.m > 1 && p.n > 1:
+		return p.l.gemm(tb, ta, n, m, k, 1, b, p.b.distance, a, p.a.distance, beta, out, p.n)
+	case p.n > 1: // the row of a by b
+		_, step := p.a.steps()
+		if p.b.transposed {
+			return p.l.gemv('T', k, n, b, p.b.distance, a, step, beta, out)
+		}
+		return p.l.gemv('N', n, k, b, p.b.distance, a, step, beta, out)
+	default: // a by the column of b
+		step, _ := p.b.steps()
+		if p.a.transposed {
+			return p.l.gemv('N', m, k, a, p.a.distance, b, step, beta, out)
+		}
+		return p.l.gemv('T', k, m, a, p.a.distance, b, step, beta, out)
+	}
+}
+
+func otherLetter(letter byte) byte {
+	if letter == 'N' {
+		return 'T'
+	}
+	return 'N'
+}
+
+// mirror copies elements below the diagonal of an n by n matrix to their places above it, for the
+// rows above it from one row up to another.
+func mirror[T inexact](a []T, n, from, to int) {
+	const tile = 32
+	for i := from; i < to; i += tile {
+		for j := i; j < n; j += tile {
+			for row := i; row < min(i+tile, to); row++ {
+				for column := max(j, row+1); column < min(j+tile, n); column++ {
+					a[row*n+column] = a[column*n+row]
+				}
+			}
+		}
+	}
+}
