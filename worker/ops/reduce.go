@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 // reducer folds values of one type. The accumulator has the same type.
@@ -47,10 +49,12 @@ func pairwise[T number](a []T) T {
 		}
 		return sum
 	}
-	half := len(a) / 2
-	half -= half % 8
+	half := halfOf(len(a))
 	return pairwise(a[:half]) + pairwise(a[half:])
 }
+
+// halfOf returns the length of the first half of a run that is longer than leafLen.
+func halfOf[N int | int64](n N) N { return n/2 - n/2%8 }
 
 func foldRun[T any](f func(a []T) T) func(out, in unsafe.Pointer, n int) {
 	return func(out, in unsafe.Pointer, n int) { *(*T)(out) = f(block[T](in, n)) }
@@ -266,15 +270,37 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 		copyRun(out.base(), out.base(), out.Len(), 0, out.DType.Size())
 		return nil
 	}
-	r := reduction{ended: ctx.Err, reducer: newReducer(op, work), out: out}
+	r, fastFolded := newReduction(simd.Best(), out, x, folded, op, work)
+	if fastFolded {
+		return r.byRuns(ctx)
+	}
+	return r.byLanes(ctx)
+}
+
+// reduction is one call of reduceInto.
+type reduction struct {
+	reducer
+	// fold has the kernels that read elements of x; without them, elements are converted by cast
+	// and widen, and folded by run and join.
+	fold  simd.Fold
+	out   unsafe.Pointer
+	kept  *Tensor // x with only the axes that are not folded, joined where possible
+	rows  *Tensor // the axes that are folded; only type, shape and strides
+	cast  kernel  // nil if the elements are already of the work type
+	widen kernel  // the conversion after cast; nil if there is none
+	// decisive is the result of any or all that no further element changes: 1 or 0. Other functions
+	// have none: -1.
+	decisive int
+}
+
+// newReduction also reports whether the axis whose elements are closest in memory is folded.
+func newReduction(set *simd.Set, out, x *Tensor, folded []bool, op string, work DType) (r *reduction, fastFolded bool) {
+	r = &reduction{reducer: newReducer(op, work), out: out.base(), decisive: -1}
 	r.kept, r.rows = &Tensor{DType: x.DType, Data: x.Data, Offset: x.Offset}, &Tensor{DType: x.DType}
 	smallest, fastFolded := int64(0), true
 	for i, d := range x.Shape {
 		if stride := max(x.Strides[i], -x.Strides[i]); d > 1 && (smallest == 0 || stride <= smallest) {
 			smallest, fastFolded = stride, folded[i]
-		}
-		if d == 1 {
-			continue
 		}
 		part := r.kept
 		if folded[i] {
@@ -282,6 +308,8 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 		}
 		part.Shape, part.Strides = append(part.Shape, d), append(part.Strides, x.Strides[i])
 	}
+	r.kept.Shape, r.kept.Strides = coalesce(r.kept.Shape, r.kept.Strides, x.DType.Size())
+	r.rows.Shape, r.rows.Strides = coalesce(r.rows.Shape, r.rows.Strides, x.DType.Size())
 	// count adds ones, so it converts to Bool first: a conversion to Int64 would keep other values.
 	if op == "count" {
 		r.cast = castKernel(Bool, x.DType)
@@ -289,92 +317,30 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 	} else if work != x.DType {
 		r.cast = castKernel(work, x.DType)
 	}
-	if fastFolded {
-		return r.byRuns()
+	function := op
+	switch op {
+	case "mean":
+		function = "sum"
+	case "any":
+		r.decisive = 1
+	case "all":
+		r.decisive = 0
 	}
-	return r.byLanes()
-}
-
-// reduction is the state of one call of reduceInto.
-type reduction struct {
-	reducer
-	ended func() error // returns an error if the reduction is to stop, otherwise nil
-	out   *Tensor
-	kept  *Tensor // x with only the axes that are not folded
-	rows  *Tensor // the axes that are folded; only type, shape and strides
-	cast  kernel  // nil if the elements are already of the work type
-	widen kernel  // the conversion after cast; nil if there is none
-	spent int64   // elements since the last call of ended
-}
-
-func (r *reduction) check(n int64) error {
-	if r.spent += n; r.spent < checkEvery {
-		return nil
-	}
-	r.spent = 0
-	return r.ended()
+	r.fold = set.Fold(function, simd.Type(x.DType), simd.Type(work))
+	return r, fastFolded
 }
 
 // runLen limits the memory of a gathered run. NumPy's buffer has the same length.
 const runLen = 8192
 
-// byRuns folds the elements of each output separately. It suits reductions along the axis whose
-// elements are closest in memory.
-func (r *reduction) byRuns() error {
-	scratch := newScratch(runLen)
-	size := r.dtype.Size()
-	var partial complex128 // room for one value of any type
-	outAt, index := r.out.base(), int64(0)
-	return eachIndex(r.kept.Shape, func(at []int64) error {
-		rows := *r.rows
-		rows.Data, rows.Offset = r.kept.Data, r.kept.Offset
-		for i, x := range at {
-			rows.Offset += x * r.kept.Strides[i]
-		}
-		source := newReader(&rows)
-		to := unsafe.Add(outAt, index*size)
-		index++
-		n := rows.Len()
-		if source.direct() && r.cast == nil {
-			return r.direct(to, source.at, n)
-		}
-		for done := int64(0); done < n; done += runLen {
-			m := min(runLen, n-done)
-			if err := r.check(m); err != nil {
-				return err
-			}
-			in := r.load(source, scratch, int(m))
-			if done == 0 {
-				r.run(to, in, int(m))
-				continue
-			}
-			r.run(unsafe.Pointer(&partial), in, int(m))
-			if err := r.join(1, regs{to, to, unsafe.Pointer(&partial)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// direct folds a run in place. It splits a long run as pairwise does, so that the checks of the
-// context do not change the sum.
-func (r *reduction) direct(to, in unsafe.Pointer, n int64) error {
-	if n <= checkEvery {
-		r.run(to, in, int(n))
-		return r.check(n)
-	}
-	half := n / 2
-	half -= half % 8
-	if err := r.direct(to, in, half); err != nil {
-		return err
-	}
-	var rest complex128
-	if err := r.direct(unsafe.Pointer(&rest), unsafe.Add(in, half*r.dtype.Size()), n-half); err != nil {
-		return err
-	}
-	return r.join(1, regs{to, to, unsafe.Pointer(&rest)})
-}
+const (
+	// foldLen is the number of elements that a goroutine folds at a time.
+	foldLen = 1 << 17
+	// splitLen is the shortest run that several goroutines fold together.
+	splitLen = 1 << 18
+	// roundParts bounds the parts of a run whose results are kept at the same time.
+	roundParts = 1 << 12
+)
 
 // scratch has room for a block as read, as converted by cast and as converted by widen.
 type scratch [3]unsafe.Pointer
@@ -384,14 +350,13 @@ func newScratch(n int) scratch {
 	return scratch{unsafe.Pointer(&words[0]), unsafe.Pointer(&words[n]), unsafe.Pointer(&words[2*n])}
 }
 
-// load gathers the next n elements in the type of the accumulator.
-func (r *reduction) load(source *reader, s scratch, n int) unsafe.Pointer {
-	source.read(s[0], int64(n))
+// convert returns n elements of x in the type of the accumulator.
+func (r *reduction) convert(in unsafe.Pointer, s scratch, n int) unsafe.Pointer {
 	if r.cast == nil {
-		return s[0]
+		return in
 	}
 	// Conversions return no errors.
-	_ = r.cast(n, regs{s[1], s[0]})
+	_ = r.cast(n, regs{s[1], in})
 	if r.widen == nil {
 		return s[1]
 	}
@@ -399,101 +364,28 @@ func (r *reduction) load(source *reader, s scratch, n int) unsafe.Pointer {
 	return s[2]
 }
 
-// byLanes folds whole rows of outputs into each other. It suits reductions in which neighbours in
-// memory belong to different outputs. Rows are joined in groups of leafLen, and the groups in a
-// balanced tree, so that sums are as exact as pairwise sums.
-func (r *reduction) byLanes() error {
-	shape, strides := r.kept.Shape, r.kept.Strides
-	last := len(shape) - 1
-	width := min(shape[last], blockLen)
-	buffers := newScratch(int(width))
-	size, count := r.dtype.Size(), r.rows.Len()
-	var tree laneTree
-	outAt, index := r.out.base(), int64(0)
-	return eachIndex(shape[:last], func(at []int64) error {
-		offset := r.kept.Offset
-		for i, x := range at {
-			offset += x * strides[i]
-		}
-		line := unsafe.Add(outAt, index*shape[last]*size)
-		index++
-		for lane := int64(0); lane < shape[last]; lane += width {
-			m := min(width, shape[last]-lane)
-			tree.reset(width)
-			rowsAt := *r.rows
-			rowsAt.Data, rowsAt.Offset = r.kept.Data, offset+lane*strides[last]
-			rows := newReader(&rowsAt)
-			for i := range count {
-				if err := r.check(m + 8); err != nil {
-					return err
-				}
-				var in unsafe.Pointer
-				if r.cast == nil && strides[last] == size {
-					in = rows.at
-				} else {
-					in = r.load(newLineReader(rows.at, m, strides[last], r.kept.DType.Size()), buffers, int(m))
-				}
-				if err := tree.add(r, in, int(m), i%leafLen == 0); err != nil {
-					return err
-				}
-				rows.skip(1)
-			}
-			if err := tree.finish(r, unsafe.Add(line, lane*size), int(m)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+// source returns a reader of the folded elements that belong to the element of kept at that
+// address, from an element on.
+func (r *reduction) source(at unsafe.Pointer, start int64) *reader {
+	source := &reader{at: at, size: r.kept.DType.Size()}
+	for i, d := range r.rows.Shape {
+		source.axes = append(source.axes, simd.Axis{Length: d, Stride: r.rows.Strides[i]})
+	}
+	if start > 0 {
+		source.seek(source, start)
+	}
+	return source
 }
 
-// laneTree holds partial results, each of a number of groups that is a power of two. They are
-// joined when two have the same number of groups, like the digits of a binary counter.
-type laneTree struct {
-	levels []unsafe.Pointer
-	ranks  []int
-	used   int
-	width  int64
-}
-
-func (t *laneTree) reset(width int64) { t.used, t.width = 0, width }
-
-// add folds one row into the group at the top, or begins a new group with it.
-func (t *laneTree) add(r *reduction, in unsafe.Pointer, n int, begin bool) error {
-	if !begin {
-		top := t.levels[t.used-1]
-		return r.join(n, regs{top, top, in})
+// addressIn returns the element with the index k of the first axes of kept, in C order, and with
+// index 0 of the others.
+func (r *reduction) addressIn(axes int, k int64) unsafe.Pointer {
+	at := r.kept.base()
+	for i := axes - 1; i >= 0; i-- {
+		at = unsafe.Add(at, k%r.kept.Shape[i]*r.kept.Strides[i])
+		k /= r.kept.Shape[i]
 	}
-	for t.used >= 2 && t.ranks[t.used-1] == t.ranks[t.used-2] {
-		if err := t.merge(r, n); err != nil {
-			return err
-		}
-		t.ranks[t.used-1]++
-	}
-	if t.used == len(t.levels) {
-		t.levels = append(t.levels, slicePointer(make([]complex128, t.width)))
-		t.ranks = append(t.ranks, 0)
-	}
-	t.ranks[t.used] = 0
-	copyRun(t.levels[t.used], in, int64(n), r.dtype.Size(), r.dtype.Size())
-	t.used++
-	return nil
-}
-
-// merge joins the two partial results at the top.
-func (t *laneTree) merge(r *reduction, n int) error {
-	under, top := t.levels[t.used-2], t.levels[t.used-1]
-	t.used--
-	return r.join(n, regs{under, under, top})
-}
-
-func (t *laneTree) finish(r *reduction, out unsafe.Pointer, n int) error {
-	for t.used > 1 {
-		if err := t.merge(r, n); err != nil {
-			return err
-		}
-	}
-	copyRun(out, t.levels[0], int64(n), r.dtype.Size(), r.dtype.Size())
-	return nil
+	return at
 }
 
 // divideBy turns sums into means.

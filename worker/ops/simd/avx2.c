@@ -17,6 +17,7 @@
 
 #include "map.h"
 #include "random.h"
+#include "fold.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -17,3 +17,4 @@
 
 #include "map.h"
 #include "random.h"
+#include "fold.h"

@@ -35,6 +35,7 @@ type Set struct {
 	Name    string
 	number  int
 	kernels map[kernelKey]Kernel
+	folds   map[foldKey]Fold
 }
 
 type kernelKey struct {

@@ -37,7 +37,7 @@ func load() []*Set {
 }
 
 func newSet(number int, mvec *sharedlib.Library) *Set {
-	s := &Set{Name: setNames[number], number: number, kernels: map[kernelKey]Kernel{}}
+	s := &Set{Name: setNames[number], number: number, kernels: map[kernelKey]Kernel{}, folds: foldsOf(number)}
 	rows := C.simd_kernels(C.int(number))
 	for i := int64(0); ; i++ {
 		row := (*C.struct_simd_kernel)(unsafe.Add(unsafe.Pointer(rows), i*int64(unsafe.Sizeof(*rows))))
