@@ -163,6 +163,7 @@ func TestSettingsThatCannotWorkEndWithTheReason(t *testing.T) {
 		"port that is used": {append(worker, "--listen", taken.Addr().String()), []string{"MILLRACE_SCHEDULER_FILE=" + shared.file}, 8, "address already in use"},
 		"shared port":       {append(worker, "--listen", free, "--workers", "2"), []string{"MILLRACE_SCHEDULER_FILE=" + shared.file}, 2, "2 workers cannot share one port"},
 		"wrong executor":    {[]string{"up", "--workers", "1", "--memory-limit", "16MiB", "--exec", "python=cat"}, nil, 2, `executor "python"`},
+		"no library":        {[]string{"up", "--workers", "1", "--memory-limit", "16MiB", "--blas-library", "/nonexistent/libopenblas.so.0"}, nil, 2, "/nonexistent/libopenblas.so.0: no such file"},
 		"wrong amount":      {[]string{"up", "--workers", "1", "--memory-limit", "16MiB", "--resources", "disk=many"}, nil, 2, "--resources disk=many"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -575,6 +575,7 @@ def test_scheduler_info(cluster: LocalCluster, client: Client) -> None:
     assert info["address"] == cluster.address and len(info["workers"]) == 2
     for worker in info["workers"].values():
         assert worker["slots"] >= 1 and worker["memory_limit"] > 1 << 20 and worker["pid"] > 0
+        assert worker["linear_algebra"].startswith("OpenBLAS")  # of the wheel, or NumPy's
     assert cluster.address in repr(client) and "2 workers" in client._repr_html_()
     assert client.dashboard_link.startswith("http://")
     assert cluster.address in repr(cluster) and cluster.address in cluster._repr_html_()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,19 +67,21 @@ func (f Finder) Find() (*Library, error) {
 // with 64 in the name take integers of 64 bits.
 var systems = []string{"libopenblas64_.so.0", "libopenblas64.so.0", "libopenblas.so.0", "libopenblasp.so.0", "liblapack.so.3"}
 
-// candidates returns paths in the order in which they are to be tried. Python is asked only if
-// nothing near this program can be used, because its start takes some 10 ms.
+// candidates returns paths in the order in which they are to be tried. Python is asked only if no
+// wheel near this program or the interpreter can be used, because its start takes some 10 ms.
 func (f Finder) candidates() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if f.Library != "" {
 			yield(f.Library)
 			return
 		}
-		for _, search := range []func() []string{f.nearProgram, f.nearPython, func() []string { return systems }} {
+		tried := map[string]bool{}
+		for _, search := range []func() []string{f.near, f.inPackages, func() []string { return systems }} {
 			for _, path := range search() {
-				if !yield(path) {
+				if !tried[path] && !yield(path) {
 					return
 				}
+				tried[path] = true
 			}
 		}
 	}
@@ -90,29 +93,37 @@ var wheels = []string{
 	filepath.Join("scipy_openblas32", "lib", "libscipy_openblas.so"),
 }
 
-// nearProgram returns the wheels beside this program, and in the Python environment that the
-// program is part of.
-func (f Finder) nearProgram() []string {
+// near returns the wheels beside this program, in the Python environment that the program is part
+// of, and in that of the Python that runs tasks.
+func (f Finder) near() []string {
 	program := f.program
 	if program == "" {
-		var err error
-		if program, err = os.Executable(); err != nil {
-			return nil
-		}
+		// Without the path of the program, that of the interpreter remains.
+		program, _ = os.Executable()
 		if real, err := filepath.EvalSymlinks(program); err == nil {
 			program = real
 		}
 	}
 	dir := filepath.Dir(program)
-	return existing([]string{
+	folders := []string{
 		dir,
-		filepath.Join(dir, "..", "lib", "python3*", "site-packages"),
+		packagesOf(dir),
 		filepath.Join(dir, "..", ".."), // from the bin folder of a wheel: site-packages/millrace/bin
-	}, wheels...)
+	}
+	// The interpreter of a virtual environment is a link that leads out of it, and is not followed.
+	if python, err := exec.LookPath(f.Python); err == nil {
+		folders = append(folders, packagesOf(filepath.Dir(python)))
+	}
+	return existing(folders, wheels...)
 }
 
-// nearPython returns the libraries in the packages of the Python that runs tasks.
-func (f Finder) nearPython() []string {
+// packagesOf returns a pattern for the package folder of the environment with this bin folder.
+func packagesOf(bin string) string {
+	return filepath.Join(bin, "..", "lib", "python3*", "site-packages")
+}
+
+// inPackages returns the libraries in the packages of the Python that runs tasks.
+func (f Finder) inPackages() []string {
 	sites := sharedlib.PackageFolders(f.Python)
 	var libs []string // the lib folders of the environments: MKL's wheel and Conda use them
 	for _, site := range sites {

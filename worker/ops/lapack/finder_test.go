@@ -47,7 +47,7 @@ func TestLibrariesAreTriedInTheOrderOfTheirPlaces(t *testing.T) {
 		return place(t, site, "scipy_openblas64", "lib", "libscipy_openblas64_.so")
 	}
 	want := append([]string{
-		wheel(dir),
+		wheel(filepath.Join(dir, "bin")),
 		wheel(site),
 		place(t, site, "scipy_openblas32", "lib", "libscipy_openblas.so"),
 		place(t, env, "lib", "libmkl_rt.so.2"),
@@ -55,7 +55,7 @@ func TestLibrariesAreTriedInTheOrderOfTheirPlaces(t *testing.T) {
 		place(t, env, "lib", "libopenblas.so.0"),
 	}, systems...)
 	place(t, site, "scipy.libs", "libscipy_openblas-6cdc3b4a.so") // not complete
-	f := Finder{Python: python, program: filepath.Join(dir, "millrace")}
+	f := Finder{Python: python, program: filepath.Join(dir, "bin", "millrace")}
 	if got := slices.Collect(f.candidates()); !slices.Equal(got, want) {
 		t.Errorf("candidates\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

@@ -92,6 +92,7 @@ def described(worker: worker_pb2.Worker) -> dict[str, Any]:
         "received_bytes": worker.received_bytes,
         "sent_bytes": worker.sent_bytes,
         "version": worker.version,
+        "linear_algebra": worker.linear_algebra.library,
     }
     out["drain"] = _drain(worker.drain) if worker.HasField("drain") else None
     out["deaths"] = [MessageToDict(d, preserving_proto_field_name=True) for d in worker.deaths]

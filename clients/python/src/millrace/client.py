@@ -635,7 +635,8 @@ class Client:
 
         Its workers, without those that are lost, are under "workers", by name. The "state" of a
         worker is "active", "disconnected", "draining" or "drained". Its "drain" is None, or a dict
-        that says how far the drain is.
+        that says how far the drain is. Its "linear_algebra" names the library of BLAS and LAPACK,
+        or says "pure Go".
         """
         return _cluster_info.scheduler_info(self.session)
 
