@@ -4,9 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"unsafe"
-
-	"gonum.org/v1/gonum/dsp/fourier"
 )
 
 func fourierOps() []*Op {
@@ -120,10 +117,21 @@ func transformInto(ctx context.Context, out *Tensor, w *Transforming) error {
 	if out.Len() == 0 {
 		return ctx.Err()
 	}
-	x, err := inType(ctx, w.X, Complex128)
-	if err != nil {
-		return err
+	precise := Complex128
+	if out.DType.realPart() == Float32 {
+		precise = Complex64
 	}
+	x, dtype := w.X, precise
+	if w.X.DType.kind() != complexKind {
+		dtype = precise.realPart()
+	}
+	if x.DType != dtype {
+		var err error
+		if x, err = contiguousIn(ctx, x, dtype); err != nil {
+			return err
+		}
+	}
+	t := newTransformer(ctx, precise == Complex128)
 	last := len(w.Axes) - 1
 	for step := range w.Axes {
 		i, kind := step, w.Kind
@@ -131,70 +139,24 @@ func transformInto(ctx context.Context, out *Tensor, w *Transforming) error {
 			i = last - step
 		}
 		if i != last {
-			kind = map[string]string{"rfft": "fft", "irfft": "ifft"}[w.Kind]
-			if kind == "" {
-				kind = w.Kind
+			kind = map[string]string{"fft": "fft", "ifft": "ifft", "rfft": "fft", "irfft": "ifft"}[w.Kind]
+		}
+		y, scale := out, w.Scale
+		if step != last {
+			scale = 1
+			shape := slices.Clone(x.Shape)
+			if shape[w.Axes[i]] = w.Lengths[i]; kind == "rfft" {
+				shape[w.Axes[i]] = w.Lengths[i]/2 + 1
+			}
+			var err error
+			if y, err = scratchTensor(ctx, precise, shape); err != nil {
+				return err
 			}
 		}
-		shape := slices.Clone(x.Shape)
-		if shape[w.Axes[i]] = w.Lengths[i]; kind == "rfft" {
-			shape[w.Axes[i]] = w.Lengths[i]/2 + 1
-		}
-		y, err := scratchTensor(ctx, Complex128, shape)
-		if err != nil {
-			return err
-		}
-		scale := 1.0
-		if step == last {
-			scale = w.Scale
-		}
-		if err := transformAlong(ctx, y, x, w.Axes[i], int(w.Lengths[i]), kind, scale); err != nil {
+		if err := t.along(y, x, w.Axes[i], int(w.Lengths[i]), kind, scale); err != nil {
 			return err
 		}
 		x = y
 	}
-	if out.DType.kind() == floatKind {
-		return castInto(ctx, out, &Tensor{DType: Float64, Shape: x.Shape, Strides: x.Strides, Offset: x.Offset, Data: x.Data})
-	}
-	return castInto(ctx, out, x)
-}
-
-// transformAlong transforms each lane of x along the axis.
-func transformAlong(ctx context.Context, out, x *Tensor, axis, n int, kind string, scale float64) error {
-	from, to := axisLast(x, axis), axisLast(out, axis)
-	last := x.NDim() - 1
-	plan := fourier.NewCmplxFFT(n)
-	line := make([]complex128, n)
-	return eachIndex(from.Shape[:last], func(index []int64) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		clear(line)
-		a, b := matrixAt(from, index), matrixAt(to, index)
-		m := min(int(a.Shape[0]), n)
-		if kind == "irfft" {
-			m = min(m, n/2+1)
-		}
-		for i := range m {
-			line[i] = *(*complex128)(unsafe.Add(a.base(), int64(i)*a.Strides[0]))
-		}
-		if kind == "irfft" {
-			line[0] = complex(real(line[0]), 0)
-			for i := 1; i <= n/2; i++ {
-				if 2*i == n {
-					line[i] = complex(real(line[i]), 0)
-				}
-				line[n-i] = complex(real(line[i]), -imag(line[i]))
-			}
-		}
-		if kind == "ifft" || kind == "irfft" {
-			plan.Sequence(line, line)
-		} else {
-			plan.Coefficients(line, line)
-		}
-		for i := range b.Shape[0] {
-			*(*complex128)(unsafe.Add(b.base(), i*b.Strides[0])) = line[i] * complex(scale, 0)
-		}
-		return nil
-	})
+	return nil
 }

@@ -18,6 +18,7 @@
 #include "map.h"
 #include "random.h"
 #include "fold.h"
+#include "fft.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -18,3 +18,4 @@
 #include "map.h"
 #include "random.h"
 #include "fold.h"
+#include "fft.h"

@@ -1,0 +1,6 @@
+//go:build !cgo || !linux
+
+package simd
+
+// FFT needs an instruction set, of which there is none.
+func (s *Set) FFT(bool) FFT { panic("simd: there are no kernels") }
