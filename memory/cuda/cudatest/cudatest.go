@@ -163,7 +163,7 @@ func (f *Fake) start(devices int, memoryBytes uint64, defines []string) error {
 	if compiler == "" {
 		compiler = "cc"
 	}
-	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-o", f.Library, code, "-lpthread"}
+	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-o", f.Library, code, "-lpthread", "-ldl"}
 	for _, d := range defines {
 		args = append(args, "-D"+d)
 	}

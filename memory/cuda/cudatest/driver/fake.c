@@ -8,6 +8,7 @@
 // makes the error visible: memory that its owner frees while others have it mapped is overwritten,
 // an access to freed memory faults, and the next allocation gets the same addresses.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -580,7 +581,18 @@ typedef struct work {
   uint64_t number;
   int illegal;  // not 0: it uses an illegal address
   struct point *point;  // the arguments of a point of Task Bench, which we free; NULL: none
+  struct emulated *emulated;  // a launch of a kernel that was compiled for the CPU, which we free; NULL: none
 } work;
+
+// A launch of a kernel that was compiled for the CPU. emulate is a function of its library: see
+// worker/device/cuda/testdata/emulator.hpp.
+struct emulated {
+  void (*emulate)(void *kernel, const void *parameters, size_t bytes, const unsigned *grid, const unsigned *block);
+  void *kernel;
+  unsigned grid[3], block[3];
+  size_t bytes;
+  unsigned char parameters[];
+};
 
 // The layout is that of row in transfer/ipc/kernel/gather.cu.
 struct row {
@@ -650,6 +662,10 @@ static void *run(void *arg) {
     if (w->point) {
       make_point(w->point);
       free(w->point);
+    }
+    if (w->emulated) {
+      w->emulated->emulate(w->emulated->kernel, w->emulated->parameters, w->emulated->bytes, w->emulated->grid, w->emulated->block);
+      free(w->emulated);
     }
     if (w->reach) {
       w->reach->reached = w->sequence;
@@ -871,6 +887,7 @@ int cuMemHostUnregister(void *at) {
 
 typedef struct {
   uint64_t magic;
+  void *library;  // of an emulated module: the kernels, compiled for the CPU; otherwise NULL
 } module;
 
 typedef struct function {
@@ -880,12 +897,22 @@ typedef struct function {
   module *of;       // NULL once the module is unloaded: then it cannot be launched
 } function;
 
+// An image that begins with these characters is the path of a library with kernels that were
+// compiled for the CPU.
+#define EMULATED ".version emulated:"
+
 static function *functions;  // never freed, because callers may keep them after their module
 
 int cuModuleLoadData(module **out, const void *image) {
   IN_CONTEXT;
-  if (memcmp(image, "\x7f" "ELF", 4) && !strstr(image, ".version")) return INVALID_IMAGE;
+  void *library = NULL;
+  if (!strncmp(image, EMULATED, strlen(EMULATED))) {
+    library = dlopen((const char *)image + strlen(EMULATED), RTLD_NOW | RTLD_LOCAL);
+    if (!library) fprintf(stderr, "%s\n", dlerror());
+  }
+  if (!library && memcmp(image, "\x7f" "ELF", 4) && !strstr(image, ".version")) return INVALID_IMAGE;
   module *m = calloc(1, sizeof *m);
+  m->library = library;
   m->magic = MAGIC;
   count(&st->modules, 1);
   *out = m;
@@ -895,6 +922,7 @@ int cuModuleLoadData(module **out, const void *image) {
 int cuModuleUnload(module *m) {
   if (!m || m->magic != MAGIC) return INVALID_HANDLE;
   m->magic = 0;
+  if (m->library) dlclose(m->library);
   pthread_mutex_lock(&lock);
   for (function *f = functions; f; f = f->next)
     if (f->of == m) f->of = NULL;
@@ -909,7 +937,7 @@ int cuModuleUnload(module *m) {
 int cuModuleGetFunction(function **out, module *m, const char *name) {
   IN_CONTEXT;
   if (!m || m->magic != MAGIC) return INVALID_HANDLE;
-  if (!strncmp(name, "missing", 7)) return NOT_FOUND;
+  if (!strncmp(name, "missing", 7) || (m->library && !dlsym(m->library, name))) return NOT_FOUND;
   function *f = calloc(1, sizeof *f);
   snprintf(f->name, sizeof f->name, "%s", name);
   f->of = m;
@@ -928,7 +956,8 @@ int cuFuncSetAttribute(function *f, int attribute, int value) {
   return OK;
 }
 
-// A launch is work of the stream, but computes nothing. There are three exceptions: the gather
+// A launch is work of the stream, but computes nothing. There are four exceptions: emulated kernels
+// compute, the gather
 // kernels copy, bench_point computes its point, and a kernel with a name that begins with "illegal"
 // breaks the process's context.
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
@@ -941,6 +970,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     pthread_mutex_unlock(&lock);
     return INVALID_HANDLE;
   }
+  void *library = f->of->library;
   launch *l = &st->launched[st->launches % LAUNCHES];
   memset(l, 0, sizeof *l);
   memcpy(l->name, f->name, sizeof l->name);
@@ -966,6 +996,12 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   if (!strcmp(f->name, "bench_point") && extra && *(size_t *)extra[3] == sizeof *w.point) {
     w.point = malloc(sizeof *w.point);
     memcpy(w.point, extra[1], sizeof *w.point);
+  } else if (library && !w.table) {
+    size_t bytes = *(size_t *)extra[3];
+    w.emulated = malloc(sizeof *w.emulated + bytes);
+    *w.emulated = (struct emulated){.kernel = dlsym(library, f->name), .bytes = bytes, .grid = {gx, gy, gz}, .block = {bx, by, bz}};
+    *(void **)&w.emulated->emulate = dlsym(library, "emulate");
+    memcpy(w.emulated->parameters, extra[1], bytes);
   }
   return submit(s, w);
 }
