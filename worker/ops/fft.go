@@ -23,8 +23,9 @@ func fourierOps() []*Op {
 		Errors: []string{
 			"INVALID_ARGUMENT if `rfft` gets complex numbers, or if a transform has no elements",
 		},
-		Example: Example{[]string{`{"key": "fft", "op": "array.fft", "args": [[10, -2, -2], "irfft"]}`}, "[1, 3, 3, 3]"},
-		plan:    planFFT,
+		Libraries: []string{"cufft", "nvrtc"},
+		Example:   Example{[]string{`{"key": "fft", "op": "array.fft", "args": [[10, -2, -2], "irfft"]}`}, "[1, 3, 3, 3]"},
+		plan:      planFFT,
 	}}
 }
 

@@ -19,10 +19,11 @@ func orderOps() []*Op {
 				{Name: "axis", Type: IntType, Default: int64(-1), Null: true, Doc: "the axis to sort along; a negative one counts from the end. Null: `x` is made flat first"},
 				{Name: "descending", Type: BoolType, Default: false, Doc: "in the opposite order: the largest first, and NaN before it"},
 			},
-			Result:  "a tensor of the dtype of `x`, and of its shape unless `axis` is null",
-			Errors:  []string{"INVALID_ARGUMENT if `x` has no axes and `axis` is not null"},
-			Example: Example{[]string{`{"key": "sort", "op": "array.sort", "args": [[[3, 1, 2], [9, 7, 8]]]}`}, "[[1, 2, 3], [7, 8, 9]]"},
-			plan:    planSort,
+			Result:    "a tensor of the dtype of `x`, and of its shape unless `axis` is null",
+			Errors:    []string{"INVALID_ARGUMENT if `x` has no axes and `axis` is not null"},
+			Libraries: []string{"nvrtc"},
+			Example:   Example{[]string{`{"key": "sort", "op": "array.sort", "args": [[[3, 1, 2], [9, 7, 8]]]}`}, "[[1, 2, 3], [7, 8, 9]]"},
+			plan:      planSort,
 		},
 		{
 			Name: "array.unique",
@@ -36,8 +37,9 @@ func orderOps() []*Op {
 			},
 			Result: "a tensor with one axis: the values, in the order of `array.sort` and of the dtype of `x`. With `inverse` or `counts`, a list: " +
 				"the values; with `inverse`, an int64 tensor of the shape of `x`; with `counts`, an int64 tensor as long as the values",
-			Example: Example{[]string{`{"key": "unique", "op": "array.unique", "args": [[3, 1, 3]], "kwargs": {"inverse": true, "counts": true}}`}, "[[1, 3], [1, 0, 1], [1, 2]]"},
-			plan:    planUnique,
+			Libraries: []string{"nvrtc"},
+			Example:   Example{[]string{`{"key": "unique", "op": "array.unique", "args": [[3, 1, 3]], "kwargs": {"inverse": true, "counts": true}}`}, "[[1, 3], [1, 0, 1], [1, 2]]"},
+			plan:      planUnique,
 		},
 		{
 			Name: "array.take",
@@ -52,8 +54,9 @@ func orderOps() []*Op {
 				"INVALID_ARGUMENT if `indices` are no integers",
 				"OP_FAILED, with the first position, if an index is out of the axis",
 			},
-			Example: Example{[]string{`{"key": "take", "op": "array.take", "args": [[[1, 2], [3, 4], [5, 6]], [2, -3]], "kwargs": {"axis": 0}}`}, "[[5, 6], [1, 2]]"},
-			plan:    planTake,
+			Libraries: []string{"nvrtc"},
+			Example:   Example{[]string{`{"key": "take", "op": "array.take", "args": [[[1, 2], [3, 4], [5, 6]], [2, -3]], "kwargs": {"axis": 0}}`}, "[[5, 6], [1, 2]]"},
+			plan:      planTake,
 		},
 	}
 }

@@ -286,7 +286,7 @@ func TestGPUProblemsAreReported(t *testing.T) {
 
 func TestDoctorLooksAtGPUs(t *testing.T) {
 	text, _ := says(t, nil, "doctor") // this test does not depend on the machine's health
-	for _, want := range []string{"gpu-driver", "2 GPUs", "workers would be started on 2", "gpu GPU-", "gpu-peers", "nvrtc", "cublas", "cusolver", "pinned-memory", "dev-shm"} {
+	for _, want := range []string{"gpu-driver", "2 GPUs", "workers would be started on 2", "gpu GPU-", "gpu-peers", "nvrtc", "cublas", "cusolver", "cufft", "pinned-memory", "dev-shm"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}

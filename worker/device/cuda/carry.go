@@ -45,6 +45,16 @@ func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) erro
 		return r.evaluate(ctx, w, outs[0])
 	case *ops.Reducing:
 		return r.reduce(ctx, w, outs[0])
+	case *ops.Accumulating:
+		return r.accumulate(ctx, w, outs[0])
+	case *ops.Sorting:
+		return r.sort(ctx, w, outs[0])
+	case *ops.Distinct:
+		return r.distinct(ctx, w)
+	case *ops.Taking:
+		return r.take(ctx, w, outs[0])
+	case *ops.Transforming:
+		return r.transform(ctx, w, outs[0])
 	case *ops.Multiplying:
 		return r.multiply(ctx, w, outs[0])
 	case *ops.FactoringQR:

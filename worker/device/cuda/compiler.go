@@ -14,6 +14,8 @@ import (
 type compiler struct {
 	lib     *library
 	version string
+	// instead, if set, compiles in place of NVRTC: tests compile kernels for the CPU.
+	instead func(source string) ([]byte, error)
 }
 
 // compileError says that a source does not compile. Its text is the compiler's output, with line
@@ -54,6 +56,9 @@ var compileFlags = []string{"--std=c++17", "--fmad=false", "--device-as-default-
 // compile returns a CUBIN for an sm_ architecture, PTX for a compute_ architecture. name stands for
 // the source file in messages.
 func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, error) {
+	if c.instead != nil {
+		return c.instead(source)
+	}
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	var program uint64

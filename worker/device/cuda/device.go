@@ -11,9 +11,9 @@
 // computes the operations that have no kernel (bench.checksum, bench.stamp, reductions of empty
 // tensors, tensors of more than eight axes that cannot be joined), on a copy of their inputs.
 //
-// NVRTC, cuBLAS and cuSOLVER are loaded when an operation first needs them. Operations that need
-// none of them (copies, fills, number sequences) run from code that is compiled in advance: see the
-// folder kernels.
+// NVRTC, cuBLAS, cuSOLVER and cuFFT are loaded when an operation first needs them. Operations that
+// need none of them (copies, fills, number sequences) run from code that is compiled in advance:
+// see the folder kernels.
 package cuda
 
 import (
@@ -35,7 +35,8 @@ import (
 // Options are the settings of a device: the locations of the libraries and files that it needs
 // besides the driver, and the size of its scratch memory. The zero Options use the usual places.
 type Options struct {
-	// Libraries are folders or files to search first for NVRTC, cuBLAS and cuSOLVER.
+	// Libraries are folders or files to search first for NVRTC, cuBLAS, cuSOLVER and
+	// cuFFT.
 	Libraries []string
 	// Python is the interpreter whose packages may contain the libraries; "" means the interpreter
 	// that runs tasks, by its usual names.
@@ -74,6 +75,7 @@ type Device struct {
 
 	blas   once[*blas]
 	solver once[*solver]
+	fft    once[*fft]
 
 	// Decisions for calls that came before, to be used again for calls of the same types and
 	// shapes.
@@ -175,6 +177,9 @@ func (d *Device) Close() error {
 	}
 	if d.solver.value != nil {
 		errs = append(errs, d.solver.value.close())
+	}
+	if d.fft.value != nil {
+		errs = append(errs, d.fft.value.close())
 	}
 	if d.blas.value != nil {
 		errs = append(errs, d.blas.value.close())

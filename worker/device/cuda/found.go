@@ -20,9 +20,9 @@ type Found struct {
 // of a Python, in the toolkit's folder, and with the dynamic linker. It needs no GPU.
 func FindLibraries(python string, given ...string) []Found {
 	f := &finder{given: given, python: python}
-	list := []Found{{Name: "nvrtc"}, {Name: "cublas"}, {Name: "cusolver"}}
-	symbols := []string{"nvrtcCompileProgram", "cublasCreate_v2", "cusolverDnCreate"}
-	versions := [][]string{{"13", "12"}, {"13", "12"}, {"12", "11"}}
+	list := []Found{{Name: "nvrtc"}, {Name: "cublas"}, {Name: "cusolver"}, {Name: "cufft"}}
+	symbols := []string{"nvrtcCompileProgram", "cublasCreate_v2", "cusolverDnCreate", "cufftCreate"}
+	versions := [][]string{{"13", "12"}, {"13", "12"}, {"12", "11"}, {"12", "11"}}
 	for i := range list {
 		list[i].For = strings.Join(needing(list[i].Name), ", ")
 		l, err := f.open(list[i].Name, symbols[i], versions[i]...)

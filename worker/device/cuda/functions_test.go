@@ -131,3 +131,47 @@ func TestEveryReductionCompiles(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryKernelOfOrderCompiles compiles the kernels that sort, find distinct elements, take
+// elements, and sum up along an axis, for every type.
+func TestEveryKernelOfOrderCompiles(t *testing.T) {
+	b := onFake(t)
+	var kernels []string
+	add := func(source string, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernels = append(kernels, source)
+	}
+	for _, d := range []ops.DType{ops.Bool, ops.Uint8, ops.Int32, ops.Int64, ops.Float32, ops.Float64, ops.Complex64, ops.Complex128} {
+		for _, length := range []int64{100, shortRoom / d.Size(), 100_000} {
+			v, err := b.planSort(d, 3, min(length, 3*shortLanes), false, false)
+			add(v.source(), err)
+		}
+		v, err := b.planSort(d, 1, 1000, false, true)
+		add(v.source(), err)
+		add(distinctSource(d), nil)
+		for _, work := range []ops.DType{ops.Uint8, ops.Int64, ops.Float32, ops.Complex128} {
+			v, err := b.planScan(d, work, 1, 1000, 1)
+			add(v.source(), err)
+		}
+	}
+	for _, index := range []string{"uint8", "int32", "int64"} {
+		for i, d := range []string{"uint8", "float32", "float64", "complex128"} {
+			x, out := tensor(t, d, 3, 5, 7), tensor(t, d, 3, 6, 7)
+			v, err := b.planTake(x, tensor(t, index, 6), i%3, out)
+			add(v.source(), err)
+		}
+	}
+	sources := make([]strings.Builder, len(builtinArchs))
+	for i, source := range kernels {
+		if i%sample() == 0 {
+			fmt.Fprintf(&sources[i/sample()%len(sources)], "namespace n%d {\n%s}\n#undef COMPLEX_KEYS\n#undef VALUES\n#undef ZERO\n", i, strings.ReplaceAll(source, "extern \"C\" ", ""))
+		}
+	}
+	for i, arch := range builtinArchs {
+		if _, err := nvrtc(t).compile("order.cu", kernelText("prelude.cuh")+sources[i].String(), arch, compileFlags); err != nil {
+			t.Errorf("%s: %.3000s", arch, err)
+		}
+	}
+}

@@ -95,15 +95,18 @@ func (b *bench) agree(t *testing.T, rt *rapid.T, tolerance float64, name string,
 		}
 		return
 	}
-	w, ok := want.(*ops.Tensor)
-	if !ok {
-		if fmt.Sprint(want) != fmt.Sprint(resultOnHost(t, got)) {
-			rt.Fatalf("%s: %v, want %v", name, got, want)
+	gots := listed(resultOnHost(t, got))
+	for i, w := range listed(want) {
+		w, ok := w.(*ops.Tensor)
+		if !ok {
+			if fmt.Sprint(want) != fmt.Sprint(got) {
+				rt.Fatalf("%s: %v, want %v", name, got, want)
+			}
+			return
 		}
-		return
-	}
-	if message := sameTensor(resultOnHost(t, got).(*ops.Tensor), w, tolerance); message != "" {
-		rt.Fatalf("%s %v: %s", name, options, message)
+		if message := sameTensor(gots[i].(*ops.Tensor), w, tolerance); message != "" {
+			rt.Fatalf("%s %v: result %d: %s", name, options, i, message)
+		}
 	}
 }
 
@@ -133,7 +136,7 @@ func TestGPUAgreesWithTheHost(t *testing.T) {
 		for _, i := range rapid.Permutation(order).Draw(rt, "turned") {
 			turned = append(turned, int64(i))
 		}
-		switch rapid.IntRange(0, 9).Draw(rt, "op") {
+		switch rapid.IntRange(0, 13).Draw(rt, "op") {
 		case 0:
 			b.agree(t, rt, 0, "array.transpose", named{"axes": turned}, x)
 		case 1:
@@ -183,8 +186,26 @@ func TestGPUAgreesWithTheHost(t *testing.T) {
 		case 9:
 			dtype := rapid.SampledFrom([]string{"uint8", "int32", "int64", "float32", "float64", "complex64", "complex128"}).Draw(rt, "to")
 			b.agree(t, rt, 0, "array.arange", named{"dtype": dtype}, rapid.Int64Range(0, 3).Draw(rt, "from"), rapid.Int64Range(0, 200).Draw(rt, "stop"))
+		case 10:
+			b.agree(t, rt, 0, "array.sort", named{"axis": maybeAxis(rt, len(shape)), "descending": rapid.Bool().Draw(rt, "descending")}, x)
+		case 11:
+			b.agree(t, rt, 0, "array.unique", named{"inverse": rapid.Bool().Draw(rt, "inverse"), "counts": rapid.Bool().Draw(rt, "counts")}, x)
+		case 12:
+			indices := genStrided(rt, "indices", rapid.SampledFrom([]ops.DType{ops.Uint8, ops.Int32, ops.Int64}).Draw(rt, "index"), rapid.SliceOfN(rapid.Int64Range(0, 9), 0, 2).Draw(rt, "of indices"))
+			b.agree(t, rt, 0, "array.take", named{"axis": maybeAxis(rt, len(shape))}, x, indices)
+		case 13:
+			b.agree(t, rt, 0, "array.cumsum", named{"axis": maybeAxis(rt, len(shape))}, x)
 		}
 	})
+}
+
+// maybeAxis draws an axis or nil.
+func maybeAxis(rt *rapid.T, axes int) any {
+	axis := rapid.IntRange(-1, axes-1).Draw(rt, "along")
+	if axis < 0 {
+		return nil
+	}
+	return int64(axis)
 }
 
 // timed returns the median time of a call, by the CPU's clock.

@@ -29,7 +29,7 @@ func registered(t *testing.T) []*ops.Op {
 	return all
 }
 
-var knownLibraries = []string{"nvrtc", "cublas", "cusolver"}
+var knownLibraries = []string{"nvrtc", "cublas", "cusolver", "cufft"}
 
 // lacks returns what the description of an operation lacks.
 func lacks(op *ops.Op) (missing []string) {

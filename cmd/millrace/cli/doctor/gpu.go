@@ -53,7 +53,7 @@ func (c Config) gpus() []Finding {
 		f := Finding{Check: l.Name, State: OK, Found: l.File}
 		if l.Err != nil {
 			f.State, f.Found = Warn, fmt.Sprintf("lib%s.so was not found: %s will fail on GPUs", l.Name, l.For)
-			f.Remedy = "install CUDA's wheels into the Python that runs tasks (pip install nvidia-cuda-nvrtc nvidia-cublas nvidia-cusolver, or cupy-cuda13x[ctk]), or the toolkit"
+			f.Remedy = "install CUDA's wheels into the Python that runs tasks (pip install nvidia-cuda-nvrtc nvidia-cublas nvidia-cusolver nvidia-cufft, or cupy-cuda13x[ctk]), or the toolkit"
 		}
 		findings = append(findings, f)
 	}
