@@ -1,7 +1,6 @@
 package lapack
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -16,8 +15,15 @@ import (
 // None as Finder.Library means that no library is used.
 const None = "none"
 
-// ErrNoLibrary is matched by the errors of Find if there is no library that can be used.
-var ErrNoLibrary = errors.New("no library of BLAS and LAPACK can be used")
+// MissingError says that no library can be used.
+type MissingError struct {
+	// Cause says why, for each candidate. Remedy says what to do.
+	Cause, Remedy string
+}
+
+func (e *MissingError) Error() string {
+	return "no library of BLAS and LAPACK can be used: " + e.Cause + "; " + e.Remedy
+}
 
 // Finder searches for a library.
 type Finder struct {
@@ -32,14 +38,14 @@ type Finder struct {
 	program string
 }
 
-// Find loads the library. It is nil without an error if Library is None. The error says of each
-// candidate why it cannot be used.
+// Find loads the library. It is nil without an error if Library is None. The error is a
+// *MissingError.
 func (f Finder) Find() (*Library, error) {
 	if f.Library == None {
 		return nil, nil
 	}
 	if !sharedlib.Built {
-		return nil, fmt.Errorf("%w: this program was built without cgo, or not for Linux; build with CGO_ENABLED=1", ErrNoLibrary)
+		return nil, &MissingError{"this program was built without cgo, or not for Linux", "build it with CGO_ENABLED=1"}
 	}
 	var refused, absent []string // absent are names that the dynamic linker does not find
 	for path := range f.candidates() {
@@ -57,10 +63,9 @@ func (f Finder) Find() (*Library, error) {
 		refused = append(refused, "the system has none of "+strings.Join(absent, ", "))
 	}
 	if f.Library != "" {
-		return nil, fmt.Errorf("%w: %s; name another with --blas-library, or \"none\" to compute in pure Go", ErrNoLibrary, refused[0])
+		return nil, &MissingError{refused[0], `name another with --blas-library, or "none" to compute in pure Go`}
 	}
-	return nil, fmt.Errorf("%w: pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name a library with --blas-library; tried: %s",
-		ErrNoLibrary, strings.Join(refused, "; "))
+	return nil, &MissingError{strings.Join(refused, "; "), "pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name a library with --blas-library"}
 }
 
 // systems are the names by which distributions provide a library, best first. Those of OpenBLAS

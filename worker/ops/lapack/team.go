@@ -35,9 +35,7 @@ type threading interface {
 // all calls that do not go through the result.
 func threadingOf(lib *sharedlib.Library) threading {
 	if name := openBLASFunction(lib, "set_num_threads"); name != "" {
-		p := &processWide{set: func(threads int) { _, _ = lib.Call(name, uint64(threads)) }}
-		p.set(1)
-		return p
+		return newProcessWide(func(threads int) { _, _ = lib.Call(name, uint64(threads)) })
 	}
 	if lib.Symbol("MKL_Set_Num_Threads_Local") != 0 {
 		_, _ = lib.Call("MKL_Set_Num_Threads", 1)
@@ -52,10 +50,23 @@ type processWide struct {
 	// mu is read-locked by a call of one thread, and locked by a call of several.
 	mu  sync.RWMutex
 	set func(threads int)
+	// room holds an element for each call that runs.
+	room chan struct{}
+}
+
+// maxCalls bounds the calls that run at the same time. OpenBLAS has buffers for twice as many calls
+// as it may have threads, and a reserve of 512; a call without a buffer ends the process.
+const maxCalls = 128
+
+func newProcessWide(set func(threads int)) *processWide {
+	set(1)
+	return &processWide{set: set, room: make(chan struct{}, maxCalls)}
 }
 
 func (p *processWide) run(threads int, call func()) {
 	if threads == 1 {
+		p.room <- struct{}{}
+		defer func() { <-p.room }()
 		p.mu.RLock()
 		defer p.mu.RUnlock()
 		call()

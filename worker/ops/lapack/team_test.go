@@ -63,8 +63,8 @@ func (c *counting) call() {
 }
 
 func TestTheNumberOfThreadsHoldsForOneCall(t *testing.T) {
-	c := &counting{threads: 1}
-	p := &processWide{set: c.set}
+	c := &counting{threads: 7}
+	p := newProcessWide(c.set)
 	p.run(3, c.call)
 	p.run(1, c.call)
 	if want := []int{3, 1}; !slices.Equal(c.log, want) {
@@ -75,8 +75,8 @@ func TestTheNumberOfThreadsHoldsForOneCall(t *testing.T) {
 // TestOneThreadStaysOneThread: a call of several threads waits for those of one thread, which all
 // run at the same time.
 func TestOneThreadStaysOneThread(t *testing.T) {
-	c := &counting{threads: 1}
-	p := &processWide{set: c.set}
+	c := &counting{threads: 7}
+	p := newProcessWide(c.set)
 	var together, calls sync.WaitGroup
 	together.Add(2)
 	started := make(chan struct{})
@@ -98,5 +98,38 @@ func TestOneThreadStaysOneThread(t *testing.T) {
 	calls.Wait()
 	if want := []int{1, 1, 2}; !slices.Equal(c.log, want) {
 		t.Errorf("the calls ran with %v threads, want %v", c.log, want)
+	}
+}
+
+// TestCallsAtTheSameTimeAreBounded: a library has buffers for a number of calls only.
+func TestCallsAtTheSameTimeAreBounded(t *testing.T) {
+	p := newProcessWide(func(int) {})
+	var mu sync.Mutex
+	running, most := 0, 0
+	full := make(chan struct{})
+	var calls sync.WaitGroup
+	for range 3 * maxCalls {
+		calls.Go(func() {
+			p.run(1, func() {
+				mu.Lock()
+				running++
+				if most = max(most, running); most == maxCalls {
+					select {
+					case <-full:
+					default:
+						close(full)
+					}
+				}
+				mu.Unlock()
+				<-full // until as many as may run do
+				mu.Lock()
+				running--
+				mu.Unlock()
+			})
+		})
+	}
+	calls.Wait()
+	if most != maxCalls {
+		t.Errorf("%d calls ran at the same time, want %d", most, maxCalls)
 	}
 }

@@ -56,3 +56,13 @@ func TestPythonWithoutMillrace(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+func TestWithoutALibraryOfLinearAlgebra(t *testing.T) {
+	if f := find(t, doctor.Config{BLASLibrary: "none"}, "linear-algebra"); f.State != doctor.OK || !strings.Contains(f.Found, "pure Go") {
+		t.Errorf("%+v", f)
+	}
+	// It is there as little as a library that this program cannot load.
+	if f := find(t, doctor.Config{BLASLibrary: "/nowhere/libopenblas.so.0"}, "linear-algebra"); f.State != doctor.Fail || f.Remedy == "" {
+		t.Errorf("%+v", f)
+	}
+}

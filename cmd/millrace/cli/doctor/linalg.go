@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -10,16 +11,17 @@ import (
 // linalg checks the library of BLAS and LAPACK that workers would load.
 func (c Config) linalg() Finding {
 	f := Finding{Check: "linear-algebra", State: OK}
-	const slow = "pure Go, which is many times slower than a library of BLAS and LAPACK"
 	library, err := lapack.Finder{Library: c.BLASLibrary, Python: firstOf(c.Python)}.Find()
+	var missing *lapack.MissingError
 	switch {
-	case err != nil && c.BLASLibrary != "":
-		f.State, f.Found, f.Remedy = Fail, err.Error(), "name a library that exists, or leave out --blas-library"
+	case errors.As(err, &missing) && c.BLASLibrary != "":
+		f.State, f.Found, f.Remedy = Fail, missing.Cause, missing.Remedy
+	case errors.As(err, &missing):
+		f.State, f.Found, f.Remedy = Warn, "pure Go, which is many times slower than a library of BLAS and LAPACK: "+missing.Cause, missing.Remedy
 	case err != nil:
-		f.State, f.Found = Warn, slow+": "+err.Error()
-		f.Remedy = "pip install scipy-openblas64 or NumPy for the Python that runs tasks, or name your site's library with --blas-library"
+		f.State, f.Found = Fail, err.Error()
 	case library == nil:
-		f.State, f.Found, f.Remedy = Warn, slow+" (--blas-library none)", "leave out --blas-library"
+		f.Found = "pure Go, as --blas-library none says"
 	default:
 		f.Found = fmt.Sprintf("%s, up to %d threads for all workers: %s", library, runtime.NumCPU(), library.File)
 	}
