@@ -122,7 +122,7 @@ func TestEveryInstructionSetFoldsToTheBitsOfThePlainCode(t *testing.T) {
 						}
 						got := reduceWith(t, set, 3, x, c.folded, op, work)
 						if !sameResults(work, got, want) {
-							t.Fatalf("%s of %v %s %v along %v, special %v: %s differs", op, d, c.view, c.shape, c.folded, special, name)
+							t.Fatalf("%s of %v %s %v along %v, special %v: %s differs\n%x\n%x", op, d, c.view, c.shape, c.folded, special, name, got[:min(64, len(got))], want[:min(64, len(got))])
 						}
 					}
 				}
