@@ -109,14 +109,15 @@ func newMultiplication[T inexact](l *algebra[T], w *Multiplying, a, b *Tensor) *
 	return p
 }
 
-// operations of one product: a complex multiplication counts as four.
-func (p *multiplication[T]) operations() float64 {
-	n := 2 * float64(p.m) * float64(p.n) * float64(p.k)
+// operations is the number of operations of a product of m by k and k by n. A complex
+// multiplication counts as four.
+func (l *algebra[T]) operations(m, n, k int) float64 {
+	work := 2 * float64(m) * float64(n) * float64(k)
 	switch any(T(0)).(type) {
 	case complex64, complex128:
-		return 4 * n
+		return 4 * work
 	}
-	return n
+	return work
 }
 
 const (
@@ -136,40 +137,51 @@ const (
 // cut sets the size of pieces.
 func (p *multiplication[T]) cut() {
 	p.rows, p.columns, p.inner = p.m, p.n, p.k
-	if p.l.lib == nil {
-		p.rows, p.columns = min(goPiece, p.m), min(goPiece, p.n)
-		return
-	}
-	work := p.operations()
-	if work < smallProduct || p.count >= mostPieces && work < pieceOfProduct {
-		return
-	}
-	want := int(min(max(2, work/pieceOfProduct), mostPieces))
-	if p.m*p.n <= smallOutput && p.k >= 8*max(p.m, p.n) {
-		p.inner = (p.k + want - 1) / want
-		return
-	}
-	want = max(want, int(work/p.l.piece()))
-	rows, columns := 1, 1
-	if p.square { // the pieces below the diagonal are enough
-		for rows*(rows+1)/2 < want && p.m/(rows+1) >= leastPiece {
-			rows++
+	work := p.l.operations(p.m, p.n, p.k)
+	want := p.l.piecesOf(work)
+	switch {
+	case p.l.lib != nil && (want == 1 || p.count >= mostPieces && work < pieceOfProduct):
+	case p.l.lib != nil && p.m*p.n <= smallOutput && p.k >= 8*max(p.m, p.n):
+		p.inner = pieces(p.k, min(want, mostPieces))
+	case p.square: // the pieces below the diagonal are enough
+		count := 1
+		for count*(count+1)/2 < want && p.m/(count+1) >= leastPiece {
+			count++
 		}
-		p.rows = pieceLength(p.m, rows)
+		p.rows = pieceLength(p.m, count)
 		p.columns = p.rows
-		return
+	default:
+		p.rows, p.columns = p.l.grid(p.m, p.n, p.k)
 	}
-	for rows*columns < want {
+}
+
+// piecesOf returns the number of pieces for an amount of work.
+func (l *algebra[T]) piecesOf(work float64) int {
+	if work < smallProduct {
+		return 1
+	}
+	return int(max(2, min(work/pieceOfProduct, mostPieces), work/l.piece()))
+}
+
+// grid returns the size of the pieces into which the output of a product of m by k and k by n is
+// cut.
+func (l *algebra[T]) grid(m, n, k int) (rows, columns int) {
+	if l.lib == nil {
+		return min(goPiece, m), min(goPiece, n)
+	}
+	want := l.piecesOf(l.operations(m, n, k))
+	down, across := 1, 1
+	for down*across < want {
 		switch {
-		case p.m/rows >= p.n/columns && p.m/rows >= 2*leastPiece:
-			rows *= 2
-		case p.n/columns >= 2*leastPiece:
-			columns *= 2
+		case m/down >= n/across && m/down >= 2*leastPiece:
+			down *= 2
+		case n/across >= 2*leastPiece:
+			across *= 2
 		default:
 			want = 0
 		}
 	}
-	p.rows, p.columns = pieceLength(p.m, rows), pieceLength(p.n, columns)
+	return pieceLength(m, down), pieceLength(n, across)
 }
 
 // pieceLength returns the length of each of some pieces: a multiple of 16, which suits the vectors
@@ -187,7 +199,7 @@ func pieces(n, length int) int { return (n + length - 1) / length }
 func (p *multiplication[T]) run(ctx context.Context, out []T) error {
 	size := p.m * p.n
 	if p.rows == p.m && p.columns == p.n && p.inner == p.k {
-		group := int(max(1, smallProduct/4/p.operations()))
+		group := int(max(1, smallProduct/4/p.l.operations(p.m, p.n, p.k)))
 		return parallel(ctx, pieces(p.count, group), func(piece int) error {
 			for i := piece * group; i < min((piece+1)*group, p.count); i++ {
 				if err := p.whole(ctx, i, out[i*size:(i+1)*size]); err != nil {

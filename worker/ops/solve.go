@@ -138,54 +138,107 @@ func systems(w *Solving) []int {
 
 // factorLU overwrites the n by n matrix a with its triangular factors, as getrf does. It returns
 // the number of the first column, counted from 1, whose pivot is 0.
-//
-// Each step factors a block of columns. The exchanges of rows and the update of the other columns
-// follow, in pieces; the first piece also factors the next block.
 func factorLU[T inexact](ctx context.Context, l *algebra[T], n int, a []T, pivots []int) (column int, err error) {
-	block := l.blockOf(n)
-	factor := func(j int) error {
-		info, err := l.getrf(n-j, min(block, n-j), a[j+j*n:], n, pivots[j:])
-		if info > 0 && column == 0 {
-			column = j + info
+	f := factoringLU[T]{l, n, a, pivots}
+	for j := 0; j < n && column == 0 && err == nil; j += mostColumns {
+		width := min(mostColumns, n-j)
+		if column, err = f.columns(ctx, j, width); column > 0 || err != nil {
+			break
 		}
-		for i := range pivots[j:min(j+block, n)] {
-			pivots[j+i] += j
+		if after := n - j - width; after > 0 {
+			err = f.update(ctx, j, width, after)
 		}
-		return err
+		if err != nil {
+			break
+		}
+		err = f.exchange(ctx, a[:j*n], j, width)
 	}
-	if err := factor(0); err != nil {
-		return 0, err
+	return column, err
+}
+
+// factoringLU is the factorisation of an n by n matrix, column-major.
+type factoringLU[T inexact] struct {
+	l      *algebra[T]
+	n      int
+	a      []T
+	pivots []int
+}
+
+// mostColumns is the number of columns that are factored by halves.
+const mostColumns = 2048
+
+// columns factors the columns from j on, of rows from j on. It factors the first half of them,
+// updates the second half, and factors that. So each element is read and written a few times only.
+func (f *factoringLU[T]) columns(ctx context.Context, j, width int) (column int, err error) {
+	leaf := 128
+	if f.l.lib == nil {
+		leaf = 32
 	}
-	for j := 0; j < n && column == 0; j += block {
-		next := min(j+block, n)
-		after := (n - next + block - 1) / block
-		exchange := func(columns []T) {
-			for from := 0; from < len(columns); from += n {
-				for i, p := range pivots[j:next] {
-					columns[from+j+i], columns[from+p] = columns[from+p], columns[from+j+i]
-				}
-			}
-		}
-		if err := parallel(ctx, after+1, func(piece int) error {
-			if piece == after {
-				exchange(a[:j*n])
-				return nil
-			}
-			from := next + piece*block
-			width := min(block, n-from)
-			exchange(a[from*n : (from+width)*n])
-			if err := l.trsm('L', 'L', 'N', 'U', next-j, width, a[j+j*n:], n, a[j+from*n:], n); err != nil {
-				return err
-			}
-			if err := l.gemm('N', 'N', n-next, width, next-j, -1, a[next+j*n:], n, a[j+from*n:], n, 1, a[next+from*n:], n); err != nil || piece > 0 {
-				return err
-			}
-			return factor(next)
-		}); err != nil {
+	if width <= leaf {
+		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
+		column, err = f.l.getrf(f.n-j, width, f.a[j+j*f.n:], f.n, f.pivots[j:])
+		for i := range width {
+			f.pivots[j+i] += j
+		}
+		if column > 0 {
+			column += j
+		}
+		return column, err
 	}
-	return column, ctx.Err()
+	half := max(leaf, width/2/leaf*leaf)
+	if column, err = f.columns(ctx, j, half); column > 0 || err != nil {
+		return column, err
+	}
+	if err := f.update(ctx, j, half, width-half); err != nil {
+		return 0, err
+	}
+	if column, err = f.columns(ctx, j+half, width-half); column > 0 || err != nil {
+		return column, err
+	}
+	return 0, f.exchange(ctx, f.a[j*f.n:(j+half)*f.n], j+half, width-half)
+}
+
+// update takes the factored columns from j on into account in the columns after them.
+func (f *factoringLU[T]) update(ctx context.Context, j, width, after int) error {
+	n, a, next := f.n, f.a, j+width
+	few := int(min(256, max(8, f.l.piece()/(2*float64(width)*float64(width)))))
+	if err := parallel(ctx, pieces(after, few), func(piece int) error {
+		from := next + piece*few
+		count := min(few, next+after-from)
+		exchange(a[from*n:(from+count)*n], n, j, f.pivots[j:next])
+		return f.l.trsm('L', 'L', 'N', 'U', width, count, a[j+j*n:], n, a[j+from*n:], n)
+	}); err != nil {
+		return err
+	}
+	rows, columns := f.l.grid(n-next, after, width)
+	return parallel(ctx, pieces(n-next, rows)*pieces(after, columns), func(piece int) error {
+		row, column := next+piece%pieces(n-next, rows)*rows, next+piece/pieces(n-next, rows)*columns
+		return f.l.gemm('N', 'N', min(rows, n-row), min(columns, next+after-column), width,
+			-1, a[row+j*n:], n, a[j+column*n:], n, 1, a[row+column*n:], n)
+	})
+}
+
+// exchange exchanges rows of columns by the pivots from first on.
+func (f *factoringLU[T]) exchange(ctx context.Context, columns []T, first, count int) error {
+	const few = 64
+	return parallel(ctx, pieces(len(columns), few*f.n), func(piece int) error {
+		exchange(columns[piece*few*f.n:min((piece+1)*few*f.n, len(columns))], f.n, first, f.pivots[first:first+count])
+		return nil
+	})
+}
+
+// exchange exchanges rows first, first+1, ... of columns of n elements with the rows of the pivots,
+// one after the other.
+func exchange[T inexact](columns []T, n, first int, pivots []int) {
+	for ; len(columns) >= n; columns = columns[n:] {
+		column := columns[:n]
+		top := column[first : first+len(pivots)]
+		for i, p := range pivots {
+			top[i], column[p] = column[p], top[i]
+		}
+	}
 }
 
 // solveLU overwrites the n by columns matrix x, row-major, with the solution of the systems whose
