@@ -50,6 +50,9 @@ func (f Finder) Find() (*Library, error) {
 	var refused, absent []string // absent are names that the dynamic linker does not find
 	for path := range f.candidates() {
 		l, err := Load(path)
+		if err == nil && f.Library == "" && l.maker() == "" {
+			err = fmt.Errorf("%s may be the reference library (%s), which is slower than pure Go: name it with --blas-library to use it", path, l.File)
+		}
 		if err == nil {
 			return l, nil
 		}

@@ -30,7 +30,7 @@ func place(t *testing.T, parts ...string) string {
 func compile(t *testing.T, definition string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "libblas.so")
-	if out, err := exec.Command(cmp.Or(os.Getenv("CC"), "cc"), "-shared", "-fPIC", "-D", definition, "-o", file, filepath.Join("testdata", "blas.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(cmp.Or(os.Getenv("CC"), "cc"), "-shared", "-fPIC", "-D", definition, "-o", file, filepath.Join("testdata", "blas.c"), "-lm").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return file
@@ -106,7 +106,7 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsCause(t *testing.T) {
 		"truncated":             {cut, "cut short"},
 		"without LAPACK":        {compile(t, "NO_LAPACK"), "neither dgemm_ nor dgesdd_"},
 		"a wrong product":       {compile(t, "WRONG_PRODUCT"), "DGEMM returned a wrong product"},
-		"wrong factors":         {compile(t, "RIGHT"), "DGESDD returned factors of another matrix"},
+		"wrong factors":         {compile(t, "WRONG_FACTORS"), "DGESDD returned factors of another matrix"},
 		"MKL without parts":     {place(t, t.TempDir(), "libmkl_rt.so.2"), "libmkl_rt.so.2"},
 		"unknown to the linker": {"libnothing-of-this-name.so.1", "libnothing-of-this-name.so.1"},
 	} {
@@ -136,6 +136,21 @@ func TestEachRefusedCandidateIsNamed(t *testing.T) {
 	_, err := Finder{program: filepath.Join(dir, "millrace")}.Find()
 	if !isMissing(err) || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), "pip install") {
 		t.Errorf("%v; want both candidates and a remedy", err)
+	}
+}
+
+// TestAnUnknownLibraryIsUsedOnRequestOnly: the reference library works, and is several times slower
+// than pure Go. Distributions install it as liblapack.so.3.
+func TestAnUnknownLibraryIsUsedOnRequestOnly(t *testing.T) {
+	library := compile(t, "RIGHT")
+	l, err := Finder{Library: library}.Find()
+	if err != nil || l.File != library || l.String() != "LAPACK, LP64" {
+		t.Errorf("%v, %v; want the library that was asked for", l, err)
+	}
+	defer func(all []string) { systems = all }(systems)
+	systems = []string{library}
+	if l, err := (Finder{program: filepath.Join(t.TempDir(), "millrace")}).Find(); l != nil || !isMissing(err) || !strings.Contains(err.Error(), "reference library") {
+		t.Errorf("%v, %v; want a refusal", l, err)
 	}
 }
 

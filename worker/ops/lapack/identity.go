@@ -28,7 +28,10 @@ func (l *Library) measureIntegers() {
 // String describes the library for people: "OpenBLAS 0.3.31.188.0 SkylakeX, ILP64". The word after
 // the version is the kind of processor that its kernels are for.
 func (l *Library) String() string {
-	name := "LAPACK " + l.version
+	name := strings.TrimSpace("LAPACK " + l.version)
+	if maker := l.maker(); maker != "" {
+		name = maker + ", " + name
+	}
 	if config := strings.Fields(l.openBLAS("get_config")); len(config) > 1 {
 		// "OpenBLAS 0.3.31.188.0 USE64BITINT DYNAMIC_ARCH ..."
 		name = strings.Join(append(config[:2:2], strings.Fields(l.openBLAS("get_corename"))...), " ")
@@ -39,6 +42,26 @@ func (l *Library) String() string {
 		return name + ", ILP64"
 	}
 	return name + ", LP64"
+}
+
+// makers are libraries of BLAS by a function that only they have. Their kernels are for the
+// processors of the last decades.
+var makers = []struct{ name, function string }{
+	{"MKL", mklVersion}, {"BLIS", "bli_info_get_version_str"}, {"ATLAS", "ATL_dgemm"}, {"FlexiBLAS", "flexiblas_avail"}, {"Arm Performance Libraries", "armplversion_"},
+}
+
+// maker returns the name of the library of BLAS, or "" if it is not known. It may be the reference
+// library then.
+func (l *Library) maker() string {
+	if openBLASFunction(l.lib, "get_config") != "" {
+		return "OpenBLAS"
+	}
+	for _, m := range makers {
+		if l.lib.Symbol(m.function) != 0 {
+			return m.name
+		}
+	}
+	return ""
 }
 
 // openBLASFunction returns the name of a function of OpenBLAS that is not part of BLAS, or "" if
