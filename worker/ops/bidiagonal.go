@@ -24,7 +24,7 @@ type bidiagonal struct {
 }
 
 // bidiagonalRoutines are the routines of the library that it needs, besides gemm.
-var bidiagonalRoutines = []string{"dlabrd", "dgebd2", "dlarft", "dlarfb"}
+var bidiagonalRoutines = []string{"dgemv", "dlarfg", "dlabrd", "dgebd2", "dlarft", "dlarfb"}
 
 // unblocked is the number of columns that are reduced one by one at the end.
 const unblocked = 64
@@ -54,17 +54,21 @@ func (b *bidiagonal) reduce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	row := make([]float64, b.n)
 	at := 0
 	for b.n-at > unblocked {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// A column needs two products of the rest of the matrix and a vector, at the speed of the
-		// memory.
-		width := min(reflectedTogether, max(1, int(2e8/(float64(b.m-at)*float64(b.n-at)))))
-		if err := b.call("dlabrd", lapack.Int(b.m-at), lapack.Int(b.n-at), lapack.Int(width), b.at(at, at), lapack.Int(b.ld),
-			lapack.Array(b.d[at:]), lapack.Array(b.e[at:]), lapack.Array(b.tauQ[at:]), lapack.Array(b.tauP[at:]),
-			lapack.Array(x), lapack.Int(b.m), lapack.Array(y), lapack.Int(b.n)); err != nil {
+		width, err := reflectedTogether, error(nil)
+		if (b.m-at)*(b.n-at) >= panelElements {
+			err = (&bidiagonalPanel{b, at, b.m - at, b.n - at, x, y, row}).reduce(ctx, width)
+		} else {
+			err = b.call("dlabrd", lapack.Int(b.m-at), lapack.Int(b.n-at), lapack.Int(width), b.at(at, at), lapack.Int(b.ld),
+				lapack.Array(b.d[at:]), lapack.Array(b.e[at:]), lapack.Array(b.tauQ[at:]), lapack.Array(b.tauP[at:]),
+				lapack.Array(x), lapack.Int(b.m), lapack.Array(y), lapack.Int(b.n))
+		}
+		if err != nil {
 			return err
 		}
 		if err := b.update(ctx, at, width, x, y); err != nil {

@@ -7,6 +7,7 @@ import "context"
 type blockQR struct {
 	l       *algebra[float64]
 	m, n, k int // k = min(m, n)
+	width   int // the number of reflections of a block
 	a       []float64
 	ld      int
 	upper   []float64 // r, k by n, column-major
@@ -17,8 +18,13 @@ type blockQR struct {
 const (
 	// reflectedTogether is the number of reflections of a block.
 	reflectedTogether = 32
-	// reflectedColumns is the largest number of columns of a piece of work.
-	reflectedColumns = 96
+	// longColumns is the number of rows from which on a block has fewer, so that it takes a
+	// fraction of a second.
+	longColumns = 1 << 21
+	// reflectedColumns is the largest number of columns of a piece of work, unless a piece would
+	// have fewer than reflectedElements.
+	reflectedColumns  = 96
+	reflectedElements = 1 << 16
 )
 
 // paddedRows returns a distance of columns that does not map them to the same lines of a cache.
@@ -31,7 +37,10 @@ func paddedRows(rows int) int {
 
 func newBlockQR(ctx context.Context, l *algebra[float64], x *Tensor) (*blockQR, error) {
 	m, n := int(x.Shape[0]), int(x.Shape[1])
-	f := &blockQR{l: l, m: m, n: n, k: min(m, n), ld: paddedRows(m)}
+	f := &blockQR{l: l, m: m, n: n, k: min(m, n), width: reflectedTogether, ld: paddedRows(m)}
+	if m > longColumns {
+		f.width = reflectedTogether / 4
+	}
 	var err error
 	if f.a, err = scratchFloats(ctx, n*f.ld); err != nil {
 		return nil, err
@@ -43,13 +52,13 @@ func newBlockQR(ctx context.Context, l *algebra[float64], x *Tensor) (*blockQR, 
 	if err != nil {
 		return nil, err
 	}
-	if f.work, err = newShared(ctx, 2*reflectedTogether*reflectedColumns); err != nil {
+	if f.work, err = newShared(ctx, 2*f.width*max(f.piece(), f.width)); err != nil {
 		return nil, err
 	}
-	for i := 0; i < f.k; i += reflectedTogether {
-		width := min(reflectedTogether, f.k-i)
+	for i := 0; i < f.k; i += f.width {
+		width := min(f.width, f.k-i)
 		f.blocks = append(f.blocks, reflection{
-			rows: m - i, width: width, v: f.a[i*f.ld+i:], ldv: f.ld, t: triangles[i*reflectedTogether:][:width*width],
+			rows: m - i, width: width, v: f.a[i*f.ld+i:], ldv: f.ld, t: triangles[i*f.width:][:width*width],
 		})
 	}
 	return f, moveAll(ctx, columnMajor(f.a, m, n, f.ld), x)
@@ -57,7 +66,8 @@ func newBlockQR(ctx context.Context, l *algebra[float64], x *Tensor) (*blockQR, 
 
 // piece returns how many columns one piece of work takes.
 func (f *blockQR) piece() int {
-	return min(reflectedColumns, pieceOf(4*reflectedTogether*float64(f.m), 8))
+	most := max(reflectedColumns, min(1<<12, reflectedElements/f.m))
+	return min(most, pieceOf(4*float64(f.width)*float64(f.m), 8))
 }
 
 // factor computes r, and the reflections. While other goroutines apply one block, the one that has
@@ -67,12 +77,12 @@ func (f *blockQR) factor(ctx context.Context) error {
 		return err
 	}
 	for b := range f.blocks {
-		p, from := &f.blocks[b], (b+1)*reflectedTogether
+		p, from := &f.blocks[b], (b+1)*f.width
 		from = min(from, f.k)
 		if from == f.n {
 			break
 		}
-		first := min(reflectedTogether, f.n-from)
+		first := min(f.width, f.n-from)
 		pieces := 1 + (f.n-from-first+f.piece()-1)/f.piece()
 		if err := parallel(ctx, pieces, func(i int) error {
 			at, width := from, first
@@ -81,7 +91,7 @@ func (f *blockQR) factor(ctx context.Context) error {
 				width = min(f.piece(), f.n-at)
 			}
 			if err := f.work.use(func(work []float64) error {
-				return p.apply(f.l, 'T', width, f.a[at*f.ld+b*reflectedTogether:], f.ld, work)
+				return p.apply(f.l, 'T', width, f.a[at*f.ld+b*f.width:], f.ld, work)
 			}); err != nil || i > 0 || b+1 == len(f.blocks) {
 				return err
 			}
@@ -97,7 +107,7 @@ func (f *blockQR) factor(ctx context.Context) error {
 }
 
 func (f *blockQR) factorBlock(b int) error {
-	p, at := &f.blocks[b], b*reflectedTogether
+	p, at := &f.blocks[b], b*f.width
 	for j := at; j < at+p.width; j++ {
 		column := f.upper[j*f.k : (j+1)*f.k]
 		clear(column[copy(column[:at], f.a[j*f.ld:]):])
@@ -118,14 +128,14 @@ func (f *blockQR) multiply(ctx context.Context, c []float64, triangular bool) er
 		columns := min(width, f.k-at)
 		blocks := len(f.blocks)
 		if triangular {
-			blocks = (at+columns-1)/reflectedTogether + 1
+			blocks = (at+columns-1)/f.width + 1
 		}
 		return f.work.use(func(work []float64) error {
 			for b := blocks - 1; b >= 0; b-- {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				if err := f.blocks[b].apply(f.l, 'N', columns, c[at*f.ld+b*reflectedTogether:], f.ld, work); err != nil {
+				if err := f.blocks[b].apply(f.l, 'N', columns, c[at*f.ld+b*f.width:], f.ld, work); err != nil {
 					return err
 				}
 			}

@@ -7,7 +7,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/worker/ops/lapack"
 )
+
+func productWith(tb testing.TB, env Env, a, b any) *Tensor {
+	tb.Helper()
+	return mustRunWith(tb, env, "array.matmul", nil, a, b).(*Tensor)
+}
 
 // checkSVD compares the product of the factors with the matrix, the values without vectors with
 // those with vectors, and looks whether the vectors are orthonormal and the values are sorted.
@@ -16,8 +23,8 @@ func checkSVD(t *testing.T, env Env, x *Tensor, tolerance float64) {
 	parts := mustRunWith(t, env, "array.svd", nil, x).([]any)
 	u, s, vt := parts[0], parts[1].(*Tensor), parts[2]
 	k := s.Shape[0]
-	near(t, identity(t, k), productOf(t, transposedOf(t, u), u), tolerance)
-	near(t, identity(t, k), productOf(t, vt, transposedOf(t, vt)), tolerance)
+	near(t, identity(t, k), productWith(t, env, transposedOf(t, u), u), tolerance)
+	near(t, identity(t, k), productWith(t, env, vt, transposedOf(t, vt)), tolerance)
 	values := elements[float64](s)
 	size := values[0]
 	for i := range values {
@@ -30,7 +37,7 @@ func checkSVD(t *testing.T, env Env, x *Tensor, tolerance float64) {
 		size = 1
 	}
 	scaled := func(y any) *Tensor { return mustRun(t, "array.map", named{"a": size}, "x0 / a", y).(*Tensor) }
-	near(t, scaled(x), productOf(t, mustRun(t, "array.map", nil, "x0 * x1", u, scaled(s)), vt), tolerance)
+	near(t, scaled(x), productWith(t, env, mustRun(t, "array.map", nil, "x0 * x1", u, scaled(s)), vt), tolerance)
 	near(t, scaled(s), scaled(mustRunWith(t, env, "array.svd", named{"vectors": false}, x)), tolerance)
 }
 
@@ -86,7 +93,7 @@ func TestSVDOfLargeMatrices(t *testing.T) {
 		if env.Linalg == nil {
 			return // the Go code has no sizes at which it changes its way
 		}
-		for _, shape := range [][2]int64{{640, 500}, {430, 520}, {16000, 120}} {
+		for _, shape := range [][2]int64{{640, 500}, {430, 520}, {16000, 120}, {1100, 1024}} {
 			checkSVD(t, env, mustRun(t, "array.random", nil, list(shape[0], shape[1]), int64(3), "normal").(*Tensor), 1e-12)
 		}
 	})
@@ -130,6 +137,44 @@ func TestLibraryCallsLookWhetherTheyWereCancelled(t *testing.T) {
 			ctx := &asked{Context: WithEnv(t.Context(), Env{Linalg: lib}), until: until}
 			if _, err := op.Run(ctx, args, NewTensor); !errors.Is(err, context.Canceled) {
 				t.Errorf("%s%v of %v, cancelled after %d looks: %v", c.op, c.named, c.shape, until, err)
+			}
+		}
+	}
+}
+
+// TestAPanelInPiecesIsThatOfTheLibrary compares with dlabrd.
+func TestAPanelInPiecesIsThatOfTheLibrary(t *testing.T) {
+	lib := linalgFor(t)
+	if lib == nil {
+		return
+	}
+	const m, n, width, first = 700, 420, 20, 5
+	ctx := WithEnv(t.Context(), Env{Linalg: lib, Cores: func() int { return 3 }})
+	source := elements[float64](mustRun(t, "array.random", nil, list(n, m+8), int64(1), "normal").(*Tensor))
+	var results [2][][]float64
+	for i := range results {
+		b, err := newBidiagonal(ctx, m, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b.a, source)
+		x, y := make([]float64, m*width), make([]float64, n*width)
+		if i == 0 {
+			err = (&bidiagonalPanel{b, first, m - first, n - first, x, y, make([]float64, n)}).reduce(ctx, width)
+		} else {
+			err = b.call("dlabrd", lapack.Int(m-first), lapack.Int(n-first), lapack.Int(width), b.at(first, first), lapack.Int(b.ld),
+				lapack.Array(b.d[first:]), lapack.Array(b.e[first:]), lapack.Array(b.tauQ[first:]), lapack.Array(b.tauP[first:]),
+				lapack.Array(x), lapack.Int(m), lapack.Array(y), lapack.Int(n))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		results[i] = [][]float64{b.a, b.d, b.e, b.tauQ, b.tauP, x[m-first-100 : m-first], y[n-first-100 : n-first]}
+	}
+	for k := range results[0] {
+		for i, got := range results[0][k] {
+			if want := results[1][k][i]; !nearFloats(got, want, 1e-11) {
+				t.Fatalf("result %d: at %d: %v, want %v", k, i, got, want)
 			}
 		}
 	}
