@@ -31,9 +31,25 @@ func emulated(t *testing.T) *bench {
 	if driver, err = gpu.Load(gpu.Config{Library: fake.Library}); err != nil {
 		t.Fatal(err)
 	}
-	b := open(t, 64<<20, Options{Libraries: []string{nvrtcFolder()}, Python: "none"})
+	b := open(t, 64<<20, Options{Libraries: []string{nvrtcFolder(), fftOnTheCPU(t)}, Python: "none"})
 	b.code.compiler.once.Do(func() { b.code.compiler.value = &compiler{version: "CPU", instead: compileForCPU(t)} })
 	return b
+}
+
+// fftOnTheCPU returns a folder with a cuFFT that computes on the CPU.
+func fftOnTheCPU(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	t.Setenv("FAKE_CUFFT_DRIVER", fake.Library)
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	out, err := exec.CommandContext(t.Context(), compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-o", filepath.Join(folder, "libcufft.so.12"), "testdata/cufft.c", "-lm", "-ldl").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", compiler, err, out)
+	}
+	return folder
 }
 
 // compileForCPU compiles kernels to a library that the fake driver loads.
@@ -88,9 +104,20 @@ func (b *bench) checkOnHost(t *testing.T, tolerance float64, name string, option
 	wants, gots := listed(want), listed(resultOnHost(t, got))
 	for i, w := range wants {
 		if message := sameTensor(gots[i].(*ops.Tensor), w.(*ops.Tensor), tolerance); message != "" {
-			t.Errorf("%s %v of %v%v: result %d: %s", name, options, positional[0].(*ops.Tensor).DType, positional[0].(*ops.Tensor).Shape, i, message)
+			t.Errorf("%s %v of %v: result %d: %s", name, options, described(positional), i, message)
 		}
 	}
+}
+
+// described returns the dtypes and shapes of arguments, and the others as they are.
+func described(positional []any) (list []string) {
+	for _, v := range positional {
+		if x, ok := v.(*ops.Tensor); ok {
+			v = fmt.Sprint(x.DType, x.Shape)
+		}
+		list = append(list, fmt.Sprint(v))
+	}
+	return list
 }
 
 // listed returns the results of a call as a list.
@@ -167,4 +194,56 @@ func TestKernelsOnTheCPU(t *testing.T) {
 		wide := drawn(t, d, 40, 6, 16)
 		b.checkOnHost(t, 0, "array.take", named{"axis": int64(0)}, wide, small.(*ops.Tensor))
 	}
+}
+
+// TestTransformsOnTheCPU executes the golden cases of array.fft with the cuFFT of the CPU.
+func TestTransformsOnTheCPU(t *testing.T) {
+	b := emulated(t)
+	step := 1
+	if testing.Short() {
+		step = 31
+	}
+	for _, g := range golden(t) {
+		for i := 0; g.name == "fft.json" && i < len(g.Cases); i += step {
+			b.reset()
+			if message := b.checkGolden(t, g, i); message != "" {
+				t.Errorf("case %d: %s %s %v: %s", i, g.Cases[i].Op, g.Cases[i].Args, g.Cases[i].Named, message)
+			}
+		}
+	}
+}
+
+func TestPlansOfTransformsAreBounded(t *testing.T) {
+	b := emulated(t)
+	for n := range int64(2 * maxFFTPlans) {
+		b.reset()
+		b.must(t, "array.fft", nil, b.onDevice(t, tensor(t, "complex128", 3, n+1)))
+	}
+	for n := range int64(2) {
+		b.must(t, "array.fft", nil, b.onDevice(t, tensor(t, "complex128", 3, n+1)))
+	}
+	f, err := b.getFFT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plans, err := f.lib.call("fake_plans"); err != nil || plans != maxFFTPlans || len(f.plans) != maxFFTPlans || f.plans[0].lengths[0] != 2 {
+		t.Errorf("%d plans, want %d: %v", plans, maxFFTPlans, err)
+	}
+	if err := f.close(); err != nil {
+		t.Error(err)
+	}
+	if plans, err := f.lib.call("fake_plans"); err != nil || plans != 0 {
+		t.Errorf("%d plans are left: %v", plans, err)
+	}
+	f.plans = nil
+}
+
+// TestNumbersBesideStridedTensors checks that a kernel finds numbers that are inputs of an
+// expression, behind the strides of its tensors.
+func TestNumbersBesideStridedTensors(t *testing.T) {
+	b := emulated(t)
+	x := drawn(t, "int64", 5, 70)
+	x.Shape, x.Strides = []int64{70, 5}, []int64{8, 560}
+	b.checkOnHost(t, 0, "array.map", nil, "x0*x1+x2", x, int64(3), int64(4))
+	b.checkOnHost(t, 0, "array.where", nil, drawn(t, "uint8", 70, 5), x, int64(-1))
 }

@@ -295,7 +295,7 @@ func (m *mapper) source() string {
 	if general {
 		line("  i64 shape[%d];", axes)
 		for i := range m.has {
-			if m.layouts[i] != single {
+			if m.has[i] && m.layouts[i] != single {
 				line("  i64 s%d[%d];", i, axes)
 			}
 		}
