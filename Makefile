@@ -35,8 +35,8 @@ RUN_PYRIGHT := .tools/pyright/node_modules/.bin/pyright -p clients/python --pyth
 # The tools that tools/gen runs.
 GENERATORS := $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep) \
   .tools/venv-gen/.stamp
-# The libraries that Go tests load.
-LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp
+# The libraries that Go tests load. OpenBLAS is in .venv.
+LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp .venv/.stamp
 # The machines: packages without goroutines, as internal/purity checks. The race detector can find
 # nothing in them, and makes them ten times slower.
 MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
@@ -174,7 +174,7 @@ machines: bootstrap ## Run the Go tests of the machines at full size, without th
 asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the address sanitizer
 	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' \
 	  ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda \
-	  ./worker/ops ./worker/ops/simd
+	  ./worker/ops ./worker/ops/simd ./worker/ops/lapack ./internal/sharedlib
 
 .PHONY: sim
 sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n
