@@ -3,6 +3,9 @@ package ops
 import (
 	"context"
 	"math"
+	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 func createOps() []*Op {
@@ -110,6 +113,14 @@ func planArange(c *call) (*Planned, error) {
 		first, err := head()
 		if err != nil {
 			return err
+		}
+		if set := simd.Best(); set != nil && dtype.kind() != complexKind {
+			piece := pieceBytes / dtype.Size()
+			return parallel(ctx, int((count+piece-1)/piece), func(i int) error {
+				begin := int64(i) * piece
+				set.Count(simd.Type(dtype), unsafe.Add(out.base(), begin*dtype.Size()), begin, min(piece, count-begin), first.base())
+				return nil
+			})
 		}
 		switch dtype {
 		case Uint8:

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// pieceLen is the number of elements that one processor computes at a time.
-	pieceLen = 32 * blockLen
+	// pieceBytes is the number of bytes of the largest operand, or of the result, that a processor
+	// computes at a time.
+	pieceBytes = 256 << 10
 	// fewElements is the number of elements up to which the Go kernels are faster than a call of C.
 	fewElements = 128
 	// skew is the number of bytes between the blocks of two registers. Blocks at the same distance
@@ -30,10 +31,12 @@ type evaluation struct {
 	readers []*reader
 	// vectors: all instructions run in package simd.
 	vectors bool
-	// block is the number of elements of a block.
-	block int64
-	// workspaces are free ones.
-	workspaces sync.Pool
+	// block is the number of elements of a block, piece that of the pieces.
+	block, piece int64
+	set          *simd.Set
+
+	mu         sync.Mutex // guards workspaces
+	workspaces []*workspace
 }
 
 // workspace is the memory of one goroutine: a block for each register that needs one.
@@ -53,10 +56,7 @@ func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) 
 		return nil
 	}
 	e := newEvaluation(p, out, inputs)
-	if p.steps != nil && (n > fewElements || !p.exact) {
-		e.vectors = true
-	}
-	if n <= pieceLen {
+	if n <= e.piece {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -64,24 +64,24 @@ func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) 
 		if err != nil {
 			return err
 		}
-		return e.piece(w, 0, n)
+		defer w.free()
+		return e.compute(w, 0, n)
 	}
-	return parallel(ctx, int((n+pieceLen-1)/pieceLen), func(i int) error {
-		w, ok := e.workspaces.Get().(*workspace)
-		if !ok {
-			var err error
-			if w, err = e.newWorkspace(pieceLen); err != nil {
-				return err
-			}
+	defer e.freeWorkspaces()
+	return parallel(ctx, int((n+e.piece-1)/e.piece), func(i int) error {
+		w, err := e.workspace()
+		if err != nil {
+			return err
 		}
-		defer e.workspaces.Put(w)
-		begin := int64(i) * pieceLen
-		return e.piece(w, begin, min(n, begin+pieceLen))
+		begin := int64(i) * e.piece
+		err = e.compute(w, begin, min(n, begin+e.piece))
+		e.giveBack(w)
+		return err
 	})
 }
 
 func newEvaluation(p *program, out *Tensor, inputs []*Tensor) *evaluation {
-	e := &evaluation{program: p, inputs: inputs, out: out, readers: make([]*reader, len(inputs))}
+	e := &evaluation{program: p, inputs: inputs, out: out, readers: make([]*reader, len(inputs)), set: simd.Best()}
 	inPlace := true
 	for i, in := range inputs {
 		if in == nil {
@@ -94,11 +94,43 @@ func newEvaluation(p *program, out *Tensor, inputs []*Tensor) *evaluation {
 			inPlace = false
 		}
 	}
+	n := out.Len()
+	e.vectors = p.steps != nil && (n > fewElements || !p.exact)
 	e.block = blockLen
+	largest := int64(1)
+	for _, r := range p.registers {
+		largest = max(largest, r.dtype.Size())
+	}
+	e.piece = pieceBytes / largest
 	if inPlace && len(p.registers) == p.inputs+1 {
-		e.block = pieceLen
+		e.block = e.piece
 	}
 	return e
+}
+
+// workspace returns a free workspace, or another one.
+func (e *evaluation) workspace() (*workspace, error) {
+	e.mu.Lock()
+	if last := len(e.workspaces) - 1; last >= 0 {
+		w := e.workspaces[last]
+		e.workspaces = e.workspaces[:last]
+		e.mu.Unlock()
+		return w, nil
+	}
+	e.mu.Unlock()
+	return e.newWorkspace(e.piece)
+}
+
+func (e *evaluation) giveBack(w *workspace) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.workspaces = append(e.workspaces, w)
+}
+
+func (e *evaluation) freeWorkspaces() {
+	for _, w := range e.workspaces {
+		w.free()
+	}
 }
 
 // newWorkspace returns a workspace for pieces of at most n elements. Constants fill their blocks.
@@ -115,8 +147,7 @@ func (e *evaluation) newWorkspace(n int64) (*workspace, error) {
 		offsets[i] = bytes
 		bytes += (length*r.dtype.Size()+15)/16*16 + skew
 	}
-	// Units of 16 bytes are aligned for every type.
-	w.blocks = make([]complex128, bytes/16)
+	w.blocks = newBlocks(bytes)
 	for i, r := range e.registers {
 		if offsets[i] < 0 {
 			continue
@@ -129,9 +160,10 @@ func (e *evaluation) newWorkspace(n int64) (*workspace, error) {
 			if err := putScalar(one, r.value); err != nil {
 				return nil, err
 			}
-			copyRun(w.ptrs[i], w.ptrs[i], length, 0, size)
+			repeat(w.ptrs[i], length, size)
 		case i < len(e.inputs) && e.readers[i] == nil:
-			copyRun(w.ptrs[i], e.inputs[i].base(), length, 0, size)
+			copyRun(w.ptrs[i], e.inputs[i].base(), 1, size, size)
+			repeat(w.ptrs[i], length, size)
 		}
 	}
 	if e.vectors {
@@ -146,8 +178,33 @@ func (e *evaluation) newWorkspace(n int64) (*workspace, error) {
 	return w, nil
 }
 
-// piece computes the elements from begin to end.
-func (e *evaluation) piece(w *workspace, begin, end int64) error {
+// freeBlocks has memory for the blocks of small workspaces. Its content is arbitrary.
+var freeBlocks = sync.Pool{New: func() any { return new([4 << 10]complex128) }}
+
+// newBlocks returns memory that is aligned for every type, with arbitrary content.
+func newBlocks(bytes int64) []complex128 {
+	if all, ok := freeBlocks.Get().(*[4 << 10]complex128); ok && bytes <= int64(unsafe.Sizeof(*all)) {
+		return all[:]
+	}
+	return make([]complex128, bytes/16)
+}
+
+func (w *workspace) free() {
+	if len(w.blocks) == 4<<10 {
+		freeBlocks.Put((*[4 << 10]complex128)(w.blocks))
+	}
+}
+
+// repeat fills n elements of size bytes with the first of them.
+func repeat(p unsafe.Pointer, n, size int64) {
+	all := block[byte](p, int(n*size))
+	for done := int(size); done < len(all); done *= 2 {
+		copy(all[done:], all[:done])
+	}
+}
+
+// compute computes the elements from begin to end.
+func (e *evaluation) compute(w *workspace, begin, end int64) error {
 	for i, r := range w.readers {
 		if r != nil {
 			r.seek(e.readers[i], begin)
@@ -165,7 +222,7 @@ func (e *evaluation) piece(w *workspace, begin, end int64) error {
 	return err
 }
 
-// vectorPiece is piece with the kernels of package simd.
+// vectorPiece is compute with the kernels of package simd.
 func (e *evaluation) vectorPiece(w *workspace, begin, end int64) error {
 	for i, reg := range e.registers {
 		size := reg.dtype.Size()
@@ -181,13 +238,14 @@ func (e *evaluation) vectorPiece(w *workspace, begin, end int64) error {
 			w.registers[i] = simd.InPlace(w.ptrs[i], 0)
 		}
 	}
-	err := simd.Run(e.steps, w.registers, end-begin, e.block)
+	err := e.set.Run(e.steps, w.registers, end-begin, e.block)
 	runtime.KeepAlive(e)
 	runtime.KeepAlive(w)
 	return err
 }
 
-// plainPiece is piece for programs of which an instruction needs a Go kernel, and for few elements.
+// plainPiece is compute for programs of which an instruction needs a Go kernel, and for few
+// elements.
 func (e *evaluation) plainPiece(w *workspace, begin, end int64) error {
 	n := end - begin
 	var few [8]unsafe.Pointer

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"unsafe"
 
@@ -418,23 +419,62 @@ const checkEvery = 1 << 16
 // type.
 func copyInto(ctx context.Context, dst, src *Tensor) error {
 	n := src.Len()
-	if n == 0 {
-		return ctx.Err()
+	if err := ctx.Err(); n == 0 || err != nil {
+		return err
 	}
+	set := simd.Best()
 	if shape, strides := coalesce(src.Shape, src.Strides, src.DType.Size()); len(shape) > 1 {
 		if axis := slices.Index(strides, src.DType.Size()); axis >= 0 && axis < len(shape)-1 {
+			if set != nil {
+				return transposeInto(ctx, set, dst.base(), src, shape, strides, axis)
+			}
 			return copyTiled(ctx, dst.base(), src, shape, strides, axis)
 		}
 	}
-	r := newReader(src)
-	out := dst.base()
-	for done := int64(0); done < n; done += checkEvery {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		r.read(unsafe.Add(out, done*r.size), min(checkEvery, n-done))
+	first, out := newReader(src), dst.base()
+	if n*first.size <= pieceBytes {
+		first.readBy(set, out, n)
+		return nil
 	}
-	return nil
+	piece := pieceBytes / first.size
+	return parallel(ctx, int((n+piece-1)/piece), func(i int) error {
+		r, begin := first.clone(), int64(i)*piece
+		r.seek(first, begin)
+		r.readBy(set, unsafe.Add(out, begin*r.size), min(piece, n-begin))
+		return nil
+	})
+}
+
+// readBy is read by an instruction set, which may be nil. The reader cannot be used afterwards.
+func (r *reader) readBy(set *simd.Set, dst unsafe.Pointer, n int64) {
+	if set == nil || r.direct() {
+		r.read(dst, n)
+		return
+	}
+	set.Copy(dst, r.at, r.axes, r.size, n)
+}
+
+// transposeInto is copyTiled by an instruction set.
+func transposeInto(ctx context.Context, set *simd.Set, out unsafe.Pointer, src *Tensor, shape, strides []int64, axis int) error {
+	last, size := len(shape)-1, src.DType.Size()
+	steps := ContiguousStrides(src.DType, shape)
+	units := (shape[axis] + simd.Band - 1) / simd.Band
+	var outer []simd.Outer
+	for i := range shape {
+		if i != axis && i != last {
+			outer = append(outer, simd.Outer{Length: shape[i], ToStep: steps[i], FromStep: strides[i]})
+			units *= shape[i]
+		}
+	}
+	t := simd.NewTransposition(out, src.base(), shape[axis], shape[last], steps[axis], strides[last], size, outer)
+	// A piece has some units if they are small.
+	piece := max(1, pieceBytes/(size*shape[last]*min(shape[axis], simd.Band)))
+	return parallel(ctx, int((units+piece-1)/piece), func(i int) error {
+		begin := int64(i) * piece
+		set.Transpose(t, begin, min(units, begin+piece))
+		runtime.KeepAlive(outer)
+		return nil
+	})
 }
 
 // copyTiled copies a tensor that is contiguous along axis instead of along the last axis. It copies

@@ -252,3 +252,110 @@ func TestGoKernelsKnowSubnormalNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestVectorCopiesAreThoseOfGo copies views by each instruction set and by Go.
+func TestVectorCopiesAreThoseOfGo(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, set := range simd.Sets() {
+		for d := Bool; d <= Complex128; d++ {
+			size := d.Size()
+			for _, shape := range [][2]int64{{1, 1}, {3, 100}, {100, 3}, {16, 16}, {37, 53}, {300, 45}, {45, 513}} {
+				rows, columns := shape[0], shape[1]
+				x := operands(r, d, int(3*rows*columns+1))
+				// Transposed matrices, one of three after the other.
+				view := &Tensor{DType: d, Shape: []int64{3, rows, columns}, Strides: []int64{rows * columns * size, size, rows * size}, Data: x.Data}
+				var outs [2]*Tensor
+				for i := range outs {
+					outs[i], _ = NewTensor(d, view.Shape)
+				}
+				axes, strides := view.Shape, view.Strides
+				if err := copyTiled(t.Context(), outs[0].base(), view, axes, strides, 1); err != nil {
+					t.Fatal(err)
+				}
+				if err := transposeInto(t.Context(), set, outs[1].base(), view, axes, strides, 1); err != nil {
+					t.Fatal(err)
+				}
+				if string(outs[0].raw()) != string(outs[1].raw()) {
+					t.Errorf("%s: transposes of %v of shape %v differ", set.Name, d, shape)
+				}
+				for _, step := range []int64{0, 1, 2, -1, 3, -2} {
+					n := rows * columns
+					line := &Tensor{DType: d, Shape: []int64{n}, Strides: []int64{step * size}, Data: x.Data, Offset: max(0, -step*(n-1)*size)}
+					block := &Tensor{DType: d, Shape: []int64{rows, columns}, Strides: []int64{(columns + 1) * size, size}, Data: x.Data}
+					for _, v := range []*Tensor{line, block} {
+						if v.Check() != nil {
+							continue
+						}
+						from := n / 3
+						want, got := operands(r, d, int(n)), operands(r, d, int(n))
+						first := newReader(v)
+						a, b := first.clone(), first.clone()
+						a.seek(first, from)
+						b.seek(first, from)
+						a.read(want.base(), n-from)
+						set.Copy(got.base(), b.at, b.axes, size, n-from)
+						if m := (n - from) * size; string(want.raw()[:m]) != string(got.raw()[:m]) {
+							t.Errorf("%s: copies of %v of shape %v with strides %v differ", set.Name, d, v.Shape, v.Strides)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestCountingIsThatOfGo compares the elements of array.arange with sums in Go.
+func TestCountingIsThatOfGo(t *testing.T) {
+	const n = 40001 // more than a piece
+	for _, set := range simd.Sets() {
+		values := []float32{0.1, 0.3}
+		got := make([]float32, n)
+		set.Count(simd.Float32, slicePointer(got), 7, n, slicePointer(values))
+		for i, x := range got {
+			if want := values[0] + float32(float32(i+7)*(values[1]-values[0])); x != want {
+				t.Fatalf("%s: element %d is %v, want %v", set.Name, i, x, want)
+			}
+		}
+	}
+	x := mustRun(t, "array.arange", nil, int64(-5), int64(3*n), int64(3)).(*Tensor)
+	for i, v := range elements[int64](x) {
+		if v != -5+3*int64(i) {
+			t.Fatalf("element %d is %d", i, v)
+		}
+	}
+}
+
+// TestResultsInPlaceAndBackwardsAreWhole computes many pieces on two processors.
+func TestResultsInPlaceAndBackwardsAreWhole(t *testing.T) {
+	const n = 10*pieceBytes/8 + 77
+	x := mustRun(t, "array.arange", nil, int64(n)).(*Tensor)
+	ctx := WithEnv(context.Background(), Env{Cores: func() int { return 2 }})
+	root, err := parseExpr("x0*3-x0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := compile(root, numbered(1), []compiled{{operand: operand{dtype: Int64}}}, Invalid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mapProgram(p, ctx, x, []*Tensor{x}); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range elements[int64](x) {
+		if v != 2*int64(i) {
+			t.Fatalf("element %d is %d", i, v)
+		}
+	}
+	backwards, err := NewTensor(Int64, []int64{n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := copyInto(ctx, backwards, &Tensor{DType: Int64, Shape: []int64{n}, Strides: []int64{-8}, Offset: 8 * (n - 1), Data: x.Data}); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range elements[int64](backwards) {
+		if v != 2*int64(n-1-i) {
+			t.Fatalf("element %d backwards is %d", i, v)
+		}
+	}
+}

@@ -2,7 +2,6 @@
 
 // AVX2 with fused multiply-add, of processors since 2013.
 #define SET avx2
-#define SET_NUMBER SIMD_AVX2
 #define VECTOR_BYTES 32
 #define VECTOR_NAME32 "_ZGVdN8"
 #define VECTOR_NAME64 "_ZGVdN4"
@@ -16,6 +15,7 @@
 #endif
 
 #include "map.h"
+#include "run.h"
 #include "random.h"
 #include "fold.h"
 #include "fft.h"

@@ -2,7 +2,6 @@
 
 // The parts of AVX-512 that processors for servers have had since 2017.
 #define SET avx512
-#define SET_NUMBER SIMD_AVX512
 #define VECTOR_BYTES 64
 #define VECTOR_NAME32 "_ZGVeN16"
 #define VECTOR_NAME64 "_ZGVeN8"
@@ -16,6 +15,7 @@
 #endif
 
 #include "map.h"
+#include "run.h"
 #include "random.h"
 #include "fold.h"
 #include "fft.h"

@@ -2,7 +2,6 @@
 
 // The instructions that every processor of the architecture has: SSE2 or NEON.
 #define SET base
-#define SET_NUMBER SIMD_BASE
 #define VECTOR_BYTES 16
 #if defined(__aarch64__)
 #define VECTOR_NAME32 "_ZGVnN4"
@@ -16,6 +15,7 @@
 #include "set.h"
 
 #include "map.h"
+#include "run.h"
 #include "random.h"
 #include "fold.h"
 #include "fft.h"

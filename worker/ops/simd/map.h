@@ -5,6 +5,10 @@
 
 #include "simd.h"
 
+// Roots set no errno that anything reads: without this, GCC computes them one by one.
+double sqrt(double) __attribute__((const));
+float sqrtf(float) __attribute__((const));
+
 typedef uint8_t u8;
 typedef int32_t i32;
 typedef int64_t i64;
@@ -89,7 +93,7 @@ typedef i64 vi64 __attribute__((vector_size(VECTOR_BYTES)));
   UNARY(negate_##T, T, T, -x)                                                                  \
   BINARY(divide_##T, T, T, x / y)                                                              \
   UNARY(reciprocal_##T, T, T, 1 / x)                                                           \
-  UNARY(sqrt_##T, T, T, __builtin_sqrt##suffix(x))                                             \
+  UNARY(sqrt_##T, T, T, sqrt##suffix(x))                                             \
   UNARY(abs_##T, T, T, __builtin_fabs##suffix(x))                                              \
   UNARY(sign_##T, T, T, x > 0 ? 1 : x < 0 ? -1 : x)                                            \
   UNARY(isnan_##T, u8, T, x != x)                                                              \
@@ -263,7 +267,7 @@ FLOAT_DIVISION(f64, , ((i64)1 << 51))
 // Distances from zero, which do not overflow on the way.
 static inline f64 hypotenuse(f64 x, f64 y) {
   const f64 a = __builtin_fabs(x), b = __builtin_fabs(y), p = a > b ? a : b, q = a > b ? b : a, ratio = q / p;
-  const f64 h = p * __builtin_sqrt(1 + ratio * ratio);
+  const f64 h = p * sqrt(1 + ratio * ratio);
   const f64 finite = p == 0 ? 0 : h;
   const f64 undefined = x != x || y != y ? x + y : finite;
   return a == __builtin_inf() || b == __builtin_inf() ? __builtin_inf() : undefined;
@@ -543,7 +547,7 @@ MATH(1, cbrt) MATH(2, pow) MATH(2, atan2)
       CAST_ROW(type, FLOAT64, A##_to_f64), CAST_ROW(type, COMPLEX64, A##_to_c64),              \
       CAST_ROW(type, COMPLEX128, A##_to_c128)
 
-const struct simd_kernel IN_SET(simd_map)[] = {
+static const struct simd_kernel IN_SET(simd_map)[] = {
     INTEGER_ROWS(UINT8, u8, copy1),
     INTEGER_ROWS(INT32, i32, copy4),
     INTEGER_ROWS(INT64, i64, copy8),

@@ -126,3 +126,33 @@ func Gathered(block, next unsafe.Pointer, axes []Axis, size int64) Register {
 		size:    size,
 	}
 }
+
+// Band is the number of rows of a unit of a transposition.
+const Band = 256
+
+// Transposition is the copy of a tensor that is contiguous along another axis than the last one. It
+// consists of transposed matrices, one for each index of the outer axes. In each, element j of row
+// i is element i of row j of the source, whose rows are contiguous. It has the layout of struct
+// simd_transposition.
+type Transposition struct {
+	to, from         uint64
+	rows, columns    int64
+	toStep, fromStep int64
+	size             int64
+	outer            uint64
+	count            int64
+}
+
+// Outer is an axis of the matrices of a transposition: the number of matrices, and the bytes
+// between neighbours. It has the layout of struct simd_outer.
+type Outer struct{ Length, ToStep, FromStep int64 }
+
+// NewTransposition returns a transposition of matrices with rows times columns elements of size
+// bytes. The steps are the bytes between the rows of the copy, and those of the source.
+func NewTransposition(to, from unsafe.Pointer, rows, columns, toStep, fromStep, size int64, outer []Outer) *Transposition {
+	return &Transposition{
+		to: uint64(uintptr(to)), from: uint64(uintptr(from)),
+		rows: rows, columns: columns, toStep: toStep, fromStep: fromStep, size: size,
+		outer: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(outer)))), count: int64(len(outer)),
+	}
+}

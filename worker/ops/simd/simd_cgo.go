@@ -7,6 +7,12 @@ package simd
 #cgo LDFLAGS: -lm
 #cgo noescape simd_run
 #cgo nocallback simd_run
+#cgo noescape simd_copy
+#cgo nocallback simd_copy
+#cgo noescape simd_transpose
+#cgo nocallback simd_transpose
+#cgo noescape simd_count
+#cgo nocallback simd_count
 #cgo noescape simd_call
 #cgo nocallback simd_call
 #include "simd.h"
@@ -59,12 +65,31 @@ func newSet(number int, mvec *sharedlib.Library) *Set {
 	}
 }
 
-// Run computes n elements with a program, in blocks of at most block elements. It changes the
-// registers. REQUIRES: the memory to which registers refer is kept alive, and does not lie on a Go
-// stack.
-func Run(steps []Step, registers []Register, n, block int64) error {
-	return failure(C.simd_run((*C.struct_simd_step)(unsafe.Pointer(&steps[0])), C.int64_t(len(steps)),
+// Run computes n elements with a program of the set's kernels, in blocks of at most block elements.
+// It changes the registers. REQUIRES: the memory to which registers refer is kept alive, and does
+// not lie on a Go stack.
+func (s *Set) Run(steps []Step, registers []Register, n, block int64) error {
+	return failure(C.simd_run(C.int(s.number), (*C.struct_simd_step)(unsafe.Pointer(&steps[0])), C.int64_t(len(steps)),
 		(*C.struct_simd_register)(unsafe.Pointer(&registers[0])), C.int64_t(len(registers)), C.int64_t(n), C.int64_t(block)))
+}
+
+// Copy copies n elements of size bytes of a strided tensor to contiguous memory. next is the first
+// of them, and its indexes are in axes, which Copy changes.
+func (s *Set) Copy(to, next unsafe.Pointer, axes []Axis, size, n int64) {
+	C.simd_copy(C.int(s.number), to, C.uint64_t(uintptr(next)), (*C.struct_simd_axis)(unsafe.Pointer(&axes[0])), C.int64_t(len(axes)),
+		C.int64_t(size), C.int64_t(n))
+}
+
+// Transpose copies the units from begin to end.
+// REQUIRES: the memory to which t refers is kept alive, and does not lie on a Go stack.
+func (s *Set) Transpose(t *Transposition, begin, end int64) {
+	C.simd_transpose(C.int(s.number), (*C.struct_simd_transposition)(unsafe.Pointer(t)), C.int64_t(begin), C.int64_t(end))
+}
+
+// Count stores first + (T)(i)*step for the n indexes i from begin on. values are the first two
+// elements; the type is real.
+func (s *Set) Count(t Type, to unsafe.Pointer, begin, n int64, values unsafe.Pointer) {
+	C.simd_count(C.int(s.number), C.int(t), to, C.int64_t(begin), C.int64_t(n), values)
 }
 
 // Call computes n elements of d from the operands a, b and c.
@@ -83,4 +108,8 @@ var (
 	_ [unsafe.Sizeof(Step{})]byte     = [C.sizeof_struct_simd_step]byte{}
 	_ [unsafe.Sizeof(Register{})]byte = [C.sizeof_struct_simd_register]byte{}
 	_ [unsafe.Sizeof(Axis{})]byte     = [C.sizeof_struct_simd_axis]byte{}
+
+	_ [unsafe.Sizeof(Transposition{})]byte = [C.sizeof_struct_simd_transposition]byte{}
+	_ [unsafe.Sizeof(Outer{})]byte         = [C.sizeof_struct_simd_outer]byte{}
+	_ [Band]byte                           = [C.SIMD_BAND]byte{}
 )
