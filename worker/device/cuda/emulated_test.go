@@ -5,6 +5,7 @@ package cuda
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -246,4 +248,17 @@ func TestNumbersBesideStridedTensors(t *testing.T) {
 	x.Shape, x.Strides = []int64{70, 5}, []int64{8, 560}
 	b.checkOnHost(t, 0, "array.map", nil, "x0*x1+x2", x, int64(3), int64(4))
 	b.checkOnHost(t, 0, "array.where", nil, drawn(t, "uint8", 70, 5), x, int64(-1))
+}
+
+func TestTheFirstIndexOutsideIsNamed(t *testing.T) {
+	b := emulated(t)
+	for _, x := range []*ops.Tensor{tensor(t, "float32", 3, 100, 4), tensor(t, "float32", 0, 100, 4)} {
+		indices := drawn(t, "int64", 20, 50)
+		_, want := hostOp(t.Context(), "array.take", ops.Args{Positional: []any{x, indices, int64(1)}})
+		_, err := b.call(t.Context(), "array.take", ops.Args{Positional: []any{b.onDevice(t, x), b.onDevice(t, indices), int64(1)}})
+		var failed *device.Error
+		if !errors.As(err, &failed) || failed.Reason != "OP_FAILED" || err.Error() != want.Error() {
+			t.Errorf("%v, on the host %v", err, want)
+		}
+	}
 }
