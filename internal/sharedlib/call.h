@@ -24,5 +24,9 @@ uint64_t msl_call(uint64_t function, const uint64_t *arguments);
 // address of a copy, and its new value is stored in arguments[i]. Other arguments are passed as
 // they are.
 void msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars);
+// Calls a Fortran subroutine several times. After each call, arguments[i] grows by steps[i] unless
+// it is a scalar. The scalars are not reset. Calls end early when one has set argument info to
+// another value than 0; with -1 there is no such argument. Returns the number of calls before that.
+int64_t msl_repeat_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars, const int64_t *steps, int64_t count, int info);
 
 #endif

@@ -126,6 +126,17 @@ func (f *Fortran) Call(subroutine uint64) {
 	callFortran(subroutine, &f.values, f.scalars)
 }
 
+// Repeat calls the subroutine count times, as Call. After each call, Address arguments grow by
+// steps, in bytes; Value arguments have no step. Calls end early when one has assigned another
+// value than 0 to argument info; with -1 there is no such argument. It returns the number of calls
+// before that.
+func (f *Fortran) Repeat(subroutine uint64, count int, steps *[MaxArguments]int64, info int) int {
+	for range f.hidden {
+		f.Address(1)
+	}
+	return repeatFortran(subroutine, &f.values, f.scalars, steps, count, info)
+}
+
 // AddressOf returns the address of a value, which pinner keeps in place.
 func AddressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
 	pinner.Pin(p)

@@ -58,4 +58,9 @@ func callFortran(function uint64, arguments *[MaxArguments]uint64, scalars uint3
 	C.msl_call_fortran(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0])), C.uint32_t(scalars))
 }
 
+func repeatFortran(function uint64, arguments *[MaxArguments]uint64, scalars uint32, steps *[MaxArguments]int64, count, info int) int {
+	return int(C.msl_repeat_fortran(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0])), C.uint32_t(scalars),
+		(*C.int64_t)(unsafe.Pointer(&steps[0])), C.int64_t(count), C.int(info)))
+}
+
 var _ [MaxArguments]byte = [C.MSL_ARGUMENTS]byte{}

@@ -25,6 +25,35 @@ type algebra[T inexact] struct {
 	of       func(float64) T
 	// size is |x|, or a norm of a complex x, by which pivots are compared.
 	size func(T) float64
+	// times is how often routines of the library are called, with arrays that move on by steps
+	// elements after each call, in the order of their arguments. 0: once.
+	times int
+	steps [3]int
+}
+
+// repeated returns an algebra that carries each routine of BLAS out several times. A call must take
+// a moment only. REQUIRES: there is a library.
+func (l *algebra[T]) repeated(times int, steps ...int) *algebra[T] {
+	r := *l
+	r.times = times
+	copy(r.steps[:], steps)
+	return &r
+}
+
+// array returns an array argument: the one with that number.
+func (l *algebra[T]) array(number int, a []T) lapack.Arg {
+	var zero T
+	return lapack.Array(a).Every(l.steps[number] * int(unsafe.Sizeof(zero)))
+}
+
+// call calls a routine of BLAS.
+func (l *algebra[T]) call(routine string, arguments ...lapack.Arg) (err error) {
+	if l.times > 0 {
+		_, _, err = l.lib.Each(l.times, l.letter+routine, arguments...)
+	} else {
+		_, err = l.lib.Call(l.letter+routine, arguments...)
+	}
+	return err
 }
 
 // inexact are the types of linear algebra.
@@ -107,8 +136,8 @@ func (l *algebra[T]) gemm(ta, tb byte, m, n, k, alpha int, a []T, lda int, b []T
 		l.multiply(blas.Transpose(tb), blas.Transpose(ta), n, m, k, l.of(float64(alpha)), b, ldb, a, lda, l.of(float64(beta)), c, ldc)
 		return nil
 	}
-	_, err := l.lib.Call(l.letter+"gemm", lapack.Letter(ta), lapack.Letter(tb), lapack.Int(m), lapack.Int(n), lapack.Int(k),
-		l.factor(alpha), lapack.Array(a), lapack.Int(lda), lapack.Array(b), lapack.Int(ldb), l.factor(beta), lapack.Array(c), lapack.Int(ldc))
+	err := l.call("gemm", lapack.Letter(ta), lapack.Letter(tb), lapack.Int(m), lapack.Int(n), lapack.Int(k),
+		l.factor(alpha), l.array(0, a), lapack.Int(lda), l.array(1, b), lapack.Int(ldb), l.factor(beta), l.array(2, c), lapack.Int(ldc))
 	keepAlive(a, b, c)
 	return err
 }
@@ -116,8 +145,8 @@ func (l *algebra[T]) gemm(ta, tb byte, m, n, k, alpha int, a []T, lda int, b []T
 // gemv stores op(a)*x in y, where op(a) is m by n if trans is N, and otherwise its transpose.
 // Elements of x are incx apart. REQUIRES: there is a library.
 func (l *algebra[T]) gemv(trans byte, m, n int, a []T, lda int, x []T, incx int, beta int, y []T) error {
-	_, err := l.lib.Call(l.letter+"gemv", lapack.Letter(trans), lapack.Int(m), lapack.Int(n), l.factor(1), lapack.Array(a), lapack.Int(lda),
-		lapack.Array(x), lapack.Int(incx), l.factor(beta), lapack.Array(y), lapack.Int(1))
+	err := l.call("gemv", lapack.Letter(trans), lapack.Int(m), lapack.Int(n), l.factor(1), l.array(0, a), lapack.Int(lda),
+		l.array(1, x), lapack.Int(incx), l.factor(beta), l.array(2, y), lapack.Int(1))
 	keepAlive(a, x, y)
 	return err
 }
@@ -138,8 +167,8 @@ func (l *algebra[T]) trsm(side, uplo, trans, diag byte, m, n int, a []T, lda int
 		l.substitute(side == 'L', uplo == 'L', trans, diag == 'U', m, n, a, lda, b, ldb)
 		return nil
 	}
-	_, err := l.lib.Call(l.letter+"trsm", lapack.Letter(side), lapack.Letter(uplo), lapack.Letter(trans), lapack.Letter(diag),
-		lapack.Int(m), lapack.Int(n), l.factor(1), lapack.Array(a), lapack.Int(lda), lapack.Array(b), lapack.Int(ldb))
+	err := l.call("trsm", lapack.Letter(side), lapack.Letter(uplo), lapack.Letter(trans), lapack.Letter(diag),
+		lapack.Int(m), lapack.Int(n), l.factor(1), l.array(0, a), lapack.Int(lda), l.array(1, b), lapack.Int(ldb))
 	keepAlive(a, b)
 	return err
 }

@@ -29,6 +29,9 @@ type matrices[T inexact] struct {
 	distance   int // of rows; of columns if transposed
 	// rows and columns are those of a matrix.
 	rows, columns int
+	// uniform: each matrix lies step elements after the one before it.
+	uniform bool
+	step    int
 }
 
 // leading is the axes before the last two of a tensor, broadcast.
@@ -75,7 +78,12 @@ func (o *matrices[T]) part(matrix, row, column int) []T {
 		row, column, rows, columns = column, row, columns, rows
 	}
 	var zero T
-	at := unsafe.Add(o.base, o.places.offset(matrix)+(row*o.distance+column)*int(unsafe.Sizeof(zero)))
+	at := unsafe.Add(o.base, (row*o.distance+column)*int(unsafe.Sizeof(zero)))
+	if o.uniform {
+		at = unsafe.Add(at, matrix*o.step*int(unsafe.Sizeof(zero)))
+	} else {
+		at = unsafe.Add(at, o.places.offset(matrix))
+	}
 	return unsafe.Slice((*T)(at), (rows-row-1)*o.distance+columns-column)
 }
 
@@ -91,7 +99,7 @@ func (o *matrices[T]) letter() byte {
 func newOperand[T inexact](t *Tensor, batch []int64) matrices[T] {
 	n := t.NDim() - 2
 	transposed, distance, _ := Leading(t.Shape[n], t.Shape[n+1], t.Strides[n], t.Strides[n+1], t.DType.Size())
-	return matrices[T]{t.base(), newLeading(t, batch), transposed, distance, int(t.Shape[n]), int(t.Shape[n+1])}
+	return matrices[T]{t.base(), newLeading(t, batch), transposed, distance, int(t.Shape[n]), int(t.Shape[n+1]), false, 0}
 }
 
 // newMultiplication returns the products of a and b, which BLAS can take.
@@ -106,7 +114,17 @@ func newMultiplication[T inexact](l *algebra[T], w *Multiplying, a, b *Tensor) *
 	}
 	p.square = l.lib != nil && p.a.base == p.b.base && p.a.transposed != p.b.transposed && p.a.distance == p.b.distance && p.m == p.n && p.count == 1
 	p.cut()
+	p.a.findStep()
+	p.b.findStep()
 	return p
+}
+
+// findStep sets uniform and step.
+func (o *matrices[T]) findStep() {
+	var zero T
+	size := int64(unsafe.Sizeof(zero))
+	shape, strides := coalesce(o.places.shape, o.places.strides, size)
+	o.uniform, o.step = len(shape) == 1 && strides[0]%size == 0, int(strides[0]/size)
 }
 
 // operations is the number of operations of a product of m by k and k by n. A complex
@@ -201,6 +219,9 @@ func (p *multiplication[T]) run(ctx context.Context, out []T) error {
 	if p.rows == p.m && p.columns == p.n && p.inner == p.k {
 		group := int(max(1, smallProduct/4/p.l.operations(p.m, p.n, p.k)))
 		return parallel(ctx, pieces(p.count, group), func(piece int) error {
+			if p.repeats() {
+				return p.several(piece*group, out[piece*group*size:min((piece+1)*group, p.count)*size])
+			}
 			for i := piece * group; i < min((piece+1)*group, p.count); i++ {
 				if err := p.whole(ctx, i, out[i*size:(i+1)*size]); err != nil {
 					return err
@@ -219,6 +240,21 @@ func (p *multiplication[T]) run(ctx context.Context, out []T) error {
 
 // tinyProduct is the number of multiplications up to which a call of BLAS takes longer than loops.
 const tinyProduct = 128
+
+// repeats reports whether products are computed by repeated calls.
+func (p *multiplication[T]) repeats() bool {
+	return p.count > 1 && p.a.uniform && p.b.uniform && p.l.lib != nil && p.m*p.n*p.k > tinyProduct && p.k <= p.l.stepOf(p.m, p.n)
+}
+
+// several computes products from the first one on, as many as there is room for.
+func (p *multiplication[T]) several(first int, out []T) error {
+	times := len(out) / (p.m * p.n)
+	l := p.l.repeated(times, p.b.step, p.a.step, p.m*p.n)
+	if p.n == 1 {
+		l.steps[0], l.steps[1] = p.a.step, p.b.step
+	}
+	return p.step(l, p.a.part(first, 0, 0), p.b.part(first, 0, 0), p.m, p.n, p.k, false, 0, out)
+}
 
 // whole computes one product in one piece.
 func (p *multiplication[T]) whole(ctx context.Context, matrix int, out []T) error {
@@ -305,7 +341,7 @@ func (p *multiplication[T]) piece(ctx context.Context, matrix, row, column, inne
 		if from == inner {
 			beta = 0
 		}
-		if err := p.step(p.a.part(matrix, row, from), p.b.part(matrix, from, column), m, n, min(step, end-from), row == column, beta, out); err != nil {
+		if err := p.step(p.l, p.a.part(matrix, row, from), p.b.part(matrix, from, column), m, n, min(step, end-from), row == column, beta, out); err != nil {
 			return err
 		}
 	}
@@ -322,24 +358,24 @@ func (l *algebra[T]) stepOf(m, n int) int {
 }
 
 // step adds beta times out to the product of a, m by k, and b, k by n, and stores the sum in out.
-func (p *multiplication[T]) step(a, b []T, m, n, k int, diagonal bool, beta int, out []T) error {
+func (p *multiplication[T]) step(l *algebra[T], a, b []T, m, n, k int, diagonal bool, beta int, out []T) error {
 	switch ta, tb := p.a.letter(), p.b.letter(); {
 	case p.square && diagonal:
-		return p.l.syrk(otherLetter(ta), m, k, a, p.a.distance, beta, out, p.n)
-	case p.l.lib == nil || p.m > 1 && p.n > 1:
-		return p.l.gemm(tb, ta, n, m, k, 1, b, p.b.distance, a, p.a.distance, beta, out, p.n)
+		return l.syrk(otherLetter(ta), m, k, a, p.a.distance, beta, out, p.n)
+	case l.lib == nil || p.m > 1 && p.n > 1:
+		return l.gemm(tb, ta, n, m, k, 1, b, p.b.distance, a, p.a.distance, beta, out, p.n)
 	case p.n > 1: // the row of a by b
 		_, step := p.a.steps()
 		if p.b.transposed {
-			return p.l.gemv('T', k, n, b, p.b.distance, a, step, beta, out)
+			return l.gemv('T', k, n, b, p.b.distance, a, step, beta, out)
 		}
-		return p.l.gemv('N', n, k, b, p.b.distance, a, step, beta, out)
+		return l.gemv('N', n, k, b, p.b.distance, a, step, beta, out)
 	default: // a by the column of b
 		step, _ := p.b.steps()
 		if p.a.transposed {
-			return p.l.gemv('N', m, k, a, p.a.distance, b, step, beta, out)
+			return l.gemv('N', m, k, a, p.a.distance, b, step, beta, out)
 		}
-		return p.l.gemv('T', k, m, a, p.a.distance, b, step, beta, out)
+		return l.gemv('T', k, m, a, p.a.distance, b, step, beta, out)
 	}
 }
 

@@ -61,6 +61,9 @@ func products(tb testing.TB, dtype string) map[string][2]*Tensor {
 		"many":                 {batch, turned(batch)},
 		"many by one":          {batch, normal(tb, dtype, 64, 5)},
 		"many large":           {normal(tb, dtype, 2, 200, 210), normal(tb, dtype, 1, 210, 190)},
+		"many dots":            {normal(tb, dtype, 90, 1, 200), normal(tb, dtype, 90, 200, 1)},
+		"many by vectors":      {normal(tb, dtype, 5, 6, 30, 20), normal(tb, dtype, 6, 20, 1)},
+		"many vectors":         {turned(normal(tb, dtype, 40, 30, 1)), normal(tb, dtype, 40, 30, 20)},
 		"many tiny":            {normal(tb, dtype, 500, 3, 4), normal(tb, dtype, 500, 4, 2)},
 		"tall by thin":         {tall, normal(tb, dtype, 60, 3)},
 		"columns of one piece": {normal(tb, dtype, 1000, 200), normal(tb, dtype, 200, 65)},
@@ -108,7 +111,12 @@ func checkProduct(t *testing.T, got, a, b *Tensor, at int64, tolerance float64) 
 		if x.NDim() == 2 {
 			return []int64{row, column}
 		}
-		return []int64{min(at/(m*n), x.Shape[0]-1), row, column}
+		index, number := []int64{}, at/(m*n)
+		for i := x.NDim() - 3; i >= 0; i-- {
+			index = append([]int64{min(number%got.Shape[got.NDim()-x.NDim()+i], x.Shape[i]-1)}, index...)
+			number /= got.Shape[got.NDim()-x.NDim()+i]
+		}
+		return append(index, row, column)
 	}
 	var sum complex128
 	size := 0.0
@@ -163,7 +171,7 @@ func TestLinearAlgebraLooksWhetherItWasCancelled(t *testing.T) {
 		args []any
 	}{
 		{"array.matmul", []any{normal(t, "float64", 600, 600), normal(t, "float64", 600, 600)}},
-		{"array.matmul", []any{normal(t, "float64", 400, 8, 8), normal(t, "float64", 400, 8, 8)}},
+		{"array.matmul", []any{normal(t, "float64", 4000, 8, 8), normal(t, "float64", 4000, 8, 8)}},
 		{"array.matmul", []any{whole, whole}},
 		{"array.cholesky", []any{definite(t, "float64", 600, 600)}},
 		{"array.solve", []any{normal(t, "float64", 600, 600), normal(t, "float64", 600, 600)}},

@@ -87,6 +87,7 @@ func (l *Library) Has(routines ...string) bool {
 type Arg struct {
 	kind  argKind
 	value uint64
+	step  int64 // of an array: how many bytes it moves on after each call of Each
 }
 
 type argKind uint8
@@ -96,43 +97,82 @@ const (
 	letterArg
 	addressArg
 	integerArg
+	infoArg
 )
 
 // Letter is an option, such as 'N' or 'T'.
-func Letter(c byte) Arg { return Arg{letterArg, uint64(c)} }
+func Letter(c byte) Arg { return Arg{kind: letterArg, value: uint64(c)} }
 
 // Int is an integer.
-func Int(n int) Arg { return Arg{integerArg, uint64(n)} }
+func Int(n int) Arg { return Arg{kind: integerArg, value: uint64(n)} }
 
 // Float64 and Float32 are numbers.
-func Float64(x float64) Arg { return Arg{scalarArg, math.Float64bits(x)} }
+func Float64(x float64) Arg { return Arg{kind: scalarArg, value: math.Float64bits(x)} }
 
 // Float32 is a number of 32 bits.
-func Float32(x float32) Arg { return Arg{scalarArg, uint64(math.Float32bits(x))} }
+func Float32(x float32) Arg { return Arg{kind: scalarArg, value: uint64(math.Float32bits(x))} }
 
 // Array is an array, from the first element of s on. The caller keeps s alive until the call has
 // returned (runtime.KeepAlive). An empty s is a null pointer.
 func Array[T any](s []T) Arg {
-	return Arg{addressArg, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s))))}
+	return Arg{kind: addressArg, value: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s))))}
+}
+
+// Every returns the argument, an array, for Each: the array moves on by that many bytes after each
+// call.
+func (a Arg) Every(bytes int) Arg {
+	a.step = int64(bytes)
+	return a
 }
 
 // Info is the last argument of LAPACK's routines, which they set to 0 if they succeed.
-func Info() Arg { return Arg{integerArg, 0} }
+func Info() Arg { return Arg{kind: infoArg} }
 
 // Call calls a routine in the caller's thread, by its name in small letters, such as "dgeqrf"; Team
-// has calls of several threads. It returns the value that the routine has left in the last
-// argument, which is its info if that argument is Info. The error means that the library does not
-// have the routine, or that the routine refuses an argument.
+// has calls of several threads. It returns the info that the routine has left if the last argument
+// is Info, otherwise 0. The error means that the library does not have the routine, or that the
+// routine refuses an argument.
 func (l *Library) Call(routine string, arguments ...Arg) (info int, err error) {
 	return l.call(1, routine, arguments)
 }
 
 func (l *Library) call(threads int, routine string, arguments []Arg) (info int, err error) {
-	address := l.lib.Symbol(l.symbol(routine))
-	if address == 0 {
-		return 0, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
+	address, list, err := l.prepare(routine, arguments)
+	if err != nil {
+		return 0, err
 	}
-	var list sharedlib.Fortran
+	l.threading.run(threads, func() { list.Call(address) })
+	return l.infoOf(routine, arguments, list)
+}
+
+// Each calls a routine count times in the caller's thread, much faster than as many calls of Call.
+// It returns the number of calls before the first one whose info is not 0, and that info. For
+// routines without Info that number is count.
+func (l *Library) Each(count int, routine string, arguments ...Arg) (done, info int, err error) {
+	address, list, err := l.prepare(routine, arguments)
+	if err != nil {
+		return 0, 0, err
+	}
+	var steps [sharedlib.MaxArguments]int64
+	for i, a := range arguments {
+		steps[i] = a.step
+	}
+	last := -1
+	if n := len(arguments) - 1; arguments[n].kind == infoArg {
+		last = n
+	}
+	l.threading.run(1, func() { done = list.Repeat(address, count, &steps, last) })
+	info, err = l.infoOf(routine, arguments, list)
+	return done, info, err
+}
+
+// prepare returns the address of a routine, and its list of arguments.
+func (l *Library) prepare(routine string, arguments []Arg) (address uint64, list *sharedlib.Fortran, err error) {
+	address = l.lib.Symbol(l.symbol(routine))
+	if address == 0 {
+		return 0, nil, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
+	}
+	list = &sharedlib.Fortran{}
 	for i, a := range arguments {
 		switch a.kind {
 		case letterArg:
@@ -141,7 +181,7 @@ func (l *Library) call(threads int, routine string, arguments []Arg) (info int, 
 			list.Address(a.value)
 		case integerArg:
 			if !l.wide && int64(a.value) != int64(int32(a.value)) {
-				return 0, fmt.Errorf("argument %d of %s is %d, and the integers of %s have 32 bits: use a library with ILP64, such as scipy-openblas64",
+				return 0, nil, fmt.Errorf("argument %d of %s is %d, and the integers of %s have 32 bits: use a library with ILP64, such as scipy-openblas64",
 					i+1, strings.ToUpper(routine), int64(a.value), l.File)
 			}
 			list.Value(a.value)
@@ -149,9 +189,13 @@ func (l *Library) call(threads int, routine string, arguments []Arg) (info int, 
 			list.Value(a.value)
 		}
 	}
-	l.threading.run(threads, func() { list.Call(address) })
+	return address, list, nil
+}
+
+// infoOf returns the info that a call has left, with an error if the routine refuses an argument.
+func (l *Library) infoOf(routine string, arguments []Arg, list *sharedlib.Fortran) (info int, err error) {
 	last := len(arguments) - 1
-	if arguments[last].kind != integerArg {
+	if arguments[last].kind != infoArg {
 		return 0, nil
 	}
 	if info = list.Int(last); info < 0 {

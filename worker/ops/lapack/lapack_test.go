@@ -48,3 +48,20 @@ func TestRoutinesTakeNumbersArraysAndLetters(t *testing.T) {
 		t.Error("NaN")
 	}
 }
+
+func TestEachMovesItsArraysOnUntilAnInfo(t *testing.T) {
+	l := numpys(t)
+	a, b, c := []float64{1, 2, 3, 4}, []float64{5}, make([]float64, 4)
+	if done, _, err := l.Each(4, "dgemm", Letter('N'), Letter('N'), Int(1), Int(1), Int(1), Float64(1), Array(a).Every(8), Int(1),
+		Array(b), Int(1), Float64(0), Array(c).Every(8), Int(1)); done != 4 || err != nil {
+		t.Fatal(done, err)
+	}
+	if want := [4]float64{5, 10, 15, 20}; [4]float64(c) != want {
+		t.Errorf("the products are %v, want %v", c, want)
+	}
+	x := []float64{4, 9, -1, 16}
+	done, info, err := l.Each(4, "dpotrf", Letter('U'), Int(1), Array(x).Every(8), Int(1), Info())
+	if want := [4]float64{2, 3, -1, 16}; done != 2 || info != 1 || err != nil || [4]float64(x) != want {
+		t.Errorf("%v after %d calls, info %d, %v; want %v after 2, info 1", x, done, info, err, want)
+	}
+}
