@@ -1,10 +1,13 @@
 package ops
 
 import (
-	"cmp"
 	"context"
+	"math/bits"
+	"runtime"
 	"slices"
 	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 func planSort(c *call) (*Planned, error) {
@@ -21,24 +24,27 @@ func planSort(c *call) (*Planned, error) {
 	return single(x.DType, shape, w, func(ctx context.Context, out *Tensor) error { return sortInto(ctx, out, w) }), nil
 }
 
-// sortInto sorts lanes of out in place. If the axis is not the last one, the lanes are gathered in
-// working memory.
+// sortInto sorts lanes of out. If the axis is not the last one, the lanes are gathered in working
+// memory.
 func sortInto(ctx context.Context, out *Tensor, w *Sorting) error {
 	if out.Len() == 0 {
 		return ctx.Err()
 	}
 	last := w.X.NDim() - 1
 	if w.Axis < 0 || w.Axis == last {
+		if w.X.Contiguous() {
+			return sortLanes(ctx, out, w.X, w.Descending)
+		}
 		if err := copyInto(ctx, out, w.X); err != nil {
 			return err
 		}
-		return sortLanes(ctx, out, w.Descending)
+		return sortLanes(ctx, out, out, w.Descending)
 	}
 	lanes, err := contiguousIn(ctx, axisLast(w.X, w.Axis), w.X.DType)
 	if err != nil {
 		return err
 	}
-	if err := sortLanes(ctx, lanes, w.Descending); err != nil {
+	if err := sortLanes(ctx, lanes, lanes, w.Descending); err != nil {
 		return err
 	}
 	return copyInto(ctx, out, axisFromLast(lanes, w.Axis))
@@ -60,61 +66,258 @@ func axisFromLast(t *Tensor, axis int) *Tensor {
 	return &view
 }
 
-// sortLanes sorts the elements along the last axis of t, which is contiguous.
-func sortLanes(ctx context.Context, t *Tensor, descending bool) error {
-	length := t.Len()
-	if t.NDim() > 0 {
-		length = t.Shape[t.NDim()-1]
+// sortPiece is the number of elements that a piece of a sort has, about. It takes less than a
+// millisecond.
+const sortPiece = 1 << 15
+
+// sortLanes sorts the elements along the last axis of from into to. Both are contiguous, and have
+// the same number of elements; they may be the same.
+func sortLanes(ctx context.Context, to, from *Tensor, descending bool) error {
+	length := int(to.Shape[to.NDim()-1])
+	switch to.DType {
+	case Int32, Float32:
+		return sortReal[int32](ctx, to, from, length, descending)
+	case Int64, Float64:
+		return sortReal[int64](ctx, to, from, length, descending)
+	case Bool, Uint8:
+		return sortBytes(ctx, elements[uint8](to), elements[uint8](from), length, descending)
+	case Complex64:
+		return sortComplex(ctx, elements[complex64](to), elements[complex64](from), length, descending)
+	default:
+		return sortComplex(ctx, elements[complex128](to), elements[complex128](from), length, descending)
 	}
-	for i := range t.Len() / length {
-		if err := ctx.Err(); err != nil {
+}
+
+// sortReal sorts lanes by their keys: several lanes in each piece, or if a lane is long, in several
+// pieces.
+func sortReal[K keyType](ctx context.Context, to, from *Tensor, length int, descending bool) error {
+	keys, size := elements[K](to), to.DType.Size()
+	flip := int64(0)
+	if descending {
+		flip = -1
+	}
+	pool := &scratchPool{ctx: ctx}
+	if length > 2*sortPiece {
+		room, err := pool.take(int64(length) * size)
+		if err != nil {
 			return err
 		}
-		sortLane(t.DType, unsafe.Add(t.base(), i*length*t.DType.Size()), int(length), descending)
+		if err := inPieces(ctx, len(keys), func(i, n int) {
+			keysOf(to.DType, n, slicePointer(keys[i:]), unsafe.Add(from.base(), int64(i)*size), false, flip)
+		}); err != nil {
+			return err
+		}
+		for i := 0; i < len(keys); i += length {
+			if err := sortKeys(ctx, keys[i:i+length], block[K](slicePointer(room), length)); err != nil {
+				return err
+			}
+		}
+		return inPieces(ctx, len(keys), func(i, n int) {
+			valuesOf(to.DType, n, slicePointer(keys[i:]), slicePointer(keys[i:]), flip)
+		})
+	}
+	each := max(1, sortPiece/length) * length
+	return parallel(ctx, (len(keys)+each-1)/each, func(piece int) error {
+		room, err := pool.take(int64(length) * size)
+		if err != nil {
+			return err
+		}
+		defer pool.put(room)
+		lanes := keys[piece*each : min((piece+1)*each, len(keys))]
+		keysOf(to.DType, len(lanes), slicePointer(lanes), unsafe.Add(from.base(), int64(piece*each)*size), false, flip)
+		for i := 0; i < len(lanes); i += length {
+			sortFew(lanes[i:i+length], block[K](slicePointer(room), length))
+		}
+		valuesOf(to.DType, len(lanes), slicePointer(lanes), slicePointer(lanes), flip)
+		return nil
+	})
+}
+
+// inPieces calls f for parts of n elements, each from i on and with a number of them.
+func inPieces(ctx context.Context, n int, f func(i, n int)) error {
+	return parallel(ctx, (n+sortPiece-1)/sortPiece, func(piece int) error {
+		f(piece*sortPiece, min(sortPiece, n-piece*sortPiece))
+		return nil
+	})
+}
+
+func isWide[K keyType]() bool { return unsafe.Sizeof(K(0)) == 8 }
+
+func segmentOf[K keyType](keys, other []K) simd.Segment {
+	return simd.Segment{
+		From: uint64(uintptr(slicePointer(keys))), Other: uint64(uintptr(slicePointer(other))), N: int64(len(keys)),
+		Depth: int32(2 * bits.Len(uint(len(keys)))),
+	}
+}
+
+// sortFew sorts keys at once; other is working memory of the same length.
+func sortFew[K keyType](keys, other []K) {
+	if set := simd.Best(); set.Sorts() {
+		s := segmentOf(keys, other)
+		set.Sort(isWide[K](), &s)
+		runtime.KeepAlive(keys)
+		runtime.KeepAlive(other)
+		return
+	}
+	if len(keys) < 256 {
+		slices.Sort(keys)
+		return
+	}
+	// The context of the call is checked between pieces.
+	_ = radixSort(context.Background(), keys, other, func(k K) K { return k })
+}
+
+// sortKeys sorts keys; other is working memory of the same length. It splits them by pivots until
+// there are enough pieces, whose number depends on that of the keys alone.
+func sortKeys[K keyType](ctx context.Context, keys, other []K) error {
+	set, wide := simd.Best(), isWide[K]()
+	if !set.Sorts() {
+		return radixSort(ctx, keys, other, func(k K) K { return k })
+	}
+	limit := int64(min(max(2*sortPiece, len(keys)/16), 1<<22))
+	segments := []simd.Segment{segmentOf(keys, other)}
+	long := func(s *simd.Segment) bool { return s.N > limit && s.Depth > 0 }
+	for slices.ContainsFunc(segments, func(s simd.Segment) bool { return long(&s) }) {
+		more := make([]simd.Segment, len(segments))
+		if err := parallel(ctx, len(segments), func(i int) error {
+			if long(&segments[i]) {
+				set.Split(wide, &segments[i], &more[i])
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		segments = slices.DeleteFunc(append(segments, more...), func(s simd.Segment) bool { return s.N == 0 })
+	}
+	err := parallel(ctx, len(segments), func(i int) error {
+		set.Sort(wide, &segments[i])
+		return nil
+	})
+	runtime.KeepAlive(keys)
+	runtime.KeepAlive(other)
+	return err
+}
+
+// digitBits is the number of bits that a pass of a radix sort looks at.
+const digitBits = 11
+
+// radixSort sorts elements by their keys, from the lowest digit to the highest; equal keys stay in
+// order. other is working memory of the same length.
+func radixSort[K keyType, T any](ctx context.Context, a, other []T, key func(T) K) error {
+	bits := 8 * int(unsafe.Sizeof(K(0)))
+	from, to := a, other
+	for shift := 0; shift < bits; shift += digitBits {
+		// The sign inverts the order of the highest digit.
+		flip := uint64(0)
+		if shift+digitBits >= bits {
+			flip = 1 << (bits - 1 - shift)
+		}
+		mask := uint64(1)<<min(digitBits, bits-shift) - 1
+		digit := func(x T) uint64 { return uint64(key(x))>>shift&mask ^ flip }
+		var starts [1<<digitBits + 1]int
+		for i := 0; i < len(from); i += checkEvery {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			for _, x := range from[i:min(i+checkEvery, len(from))] {
+				starts[digit(x)+1]++
+			}
+		}
+		if len(from) == 0 || starts[digit(from[0])+1] == len(from) {
+			continue // all have the same digit
+		}
+		for d := range mask {
+			starts[d+1] += starts[d]
+		}
+		for i := 0; i < len(from); i += checkEvery {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			for _, x := range from[i:min(i+checkEvery, len(from))] {
+				d := digit(x)
+				to[starts[d]] = x
+				starts[d]++
+			}
+		}
+		from, to = to, from
+	}
+	if len(a) > 0 && &from[0] != &a[0] {
+		copy(a, from)
 	}
 	return nil
 }
 
-func sortLane(dtype DType, p unsafe.Pointer, n int, descending bool) {
-	switch dtype {
-	case Bool, Uint8:
-		slices.Sort(block[uint8](p, n))
-	case Int32:
-		slices.Sort(block[int32](p, n))
-	case Int64:
-		slices.Sort(block[int64](p, n))
-	case Float32:
-		sortFloats(block[float32](p, n), keyOfFloat32, float32OfKey)
-	case Float64:
-		sortFloats(block[float64](p, n), keyOfFloat64, float64OfKey)
-	case Complex64:
-		sortComplex(block[complex64](p, n))
-	default:
-		sortComplex(block[complex128](p, n))
-	}
-	if descending {
-		reverse(dtype, p, n)
-	}
-}
-
-func sortFloats[T floating, K cmp.Ordered](a []T, key func(T) K, value func(K) T) {
-	keys := block[K](slicePointer(a), len(a))
-	for i, x := range a {
-		keys[i] = key(x)
-	}
-	slices.Sort(keys)
-	for i, k := range keys {
-		a[i] = value(k)
-	}
-}
-
-func sortComplex[T complex_](a []T) {
-	slices.SortFunc(a, func(x, y T) int {
-		return compareComplex(complex128(x), complex128(y))
+// sortBytes counts how often each byte occurs.
+func sortBytes(ctx context.Context, to, from []uint8, length int, descending bool) error {
+	each := max(1, sortPiece/length) * length
+	return parallel(ctx, (len(to)+each-1)/each, func(piece int) error {
+		for lane := piece * each; lane < min((piece+1)*each, len(to)); lane += length {
+			counts, err := countBytes(ctx, from[lane:lane+length])
+			if err != nil {
+				return err
+			}
+			rest := to[lane : lane+length]
+			for i := range counts {
+				b := i
+				if descending {
+					b = len(counts) - 1 - i
+				}
+				run := rest[:counts[b]]
+				for i := range run {
+					run[i] = uint8(b)
+				}
+				rest = rest[counts[b]:]
+			}
+		}
+		return nil
 	})
-	for i, x := range a {
-		a[i] = T(keyOfComplex(complex128(x)).value())
+}
+
+// countBytes returns how often each byte occurs. Neighbours are counted apart, since equal ones
+// would wait for each other.
+func countBytes(ctx context.Context, a []uint8) (total [256]int, err error) {
+	var counts [4][256]int
+	for i := 0; i < len(a); i += checkEvery {
+		if err := ctx.Err(); err != nil {
+			return total, err
+		}
+		part := a[i:min(i+checkEvery, len(a))]
+		for ; len(part) >= 4; part = part[4:] {
+			counts[0][part[0]]++
+			counts[1][part[1]]++
+			counts[2][part[2]]++
+			counts[3][part[3]]++
+		}
+		for _, b := range part {
+			counts[0][b]++
+		}
 	}
+	for i := range total {
+		total[i] = counts[0][i] + counts[1][i] + counts[2][i] + counts[3][i]
+	}
+	return total, nil
+}
+
+func sortComplex[T complex_](ctx context.Context, to, from []T, length int, descending bool) error {
+	copy(to, from)
+	room, err := scratchBytes(ctx, int64(length)*int64(unsafe.Sizeof(from[0])))
+	if err != nil {
+		return err
+	}
+	compare := func(x, y T) int { return compareComplex(complex128(x), complex128(y)) }
+	for i := 0; i < len(to); i += length {
+		lane := to[i : i+length]
+		if err := mergeSort(ctx, lane, block[T](slicePointer(room), length), compare); err != nil {
+			return err
+		}
+		for i, x := range lane {
+			lane[i] = T(keyOfComplex(complex128(x)).value())
+		}
+		if descending {
+			slices.Reverse(lane)
+		}
+	}
+	return nil
 }
 
 // compareComplex compares by the parts that are NaN, then by values, then by the signs of zeros.
@@ -129,15 +332,42 @@ func compareComplex(x, y complex128) int {
 	return keyOfComplex(x).compare(keyOfComplex(y))
 }
 
-func reverse(dtype DType, p unsafe.Pointer, n int) {
-	switch dtype.Size() {
-	case 1:
-		slices.Reverse(block[uint8](p, n))
-	case 4:
-		slices.Reverse(block[uint32](p, n))
-	case 8:
-		slices.Reverse(block[uint64](p, n))
-	default:
-		slices.Reverse(block[complex128](p, n))
+// mergeSort sorts blocks, and then merges neighbours until there is one block. other is working
+// memory of the same length. The order of equal elements is arbitrary.
+func mergeSort[T any](ctx context.Context, a, other []T, compare func(a, b T) int) error {
+	const least = sortPiece / 4
+	if err := parallel(ctx, (len(a)+least-1)/least, func(i int) error {
+		slices.SortFunc(a[i*least:min((i+1)*least, len(a))], compare)
+		return nil
+	}); err != nil {
+		return err
 	}
+	from, to := a, other
+	for width := least; width < len(a); width *= 2 {
+		if err := parallel(ctx, (len(a)+2*width-1)/(2*width), func(i int) error {
+			low, middle, high := 2*i*width, min((2*i+1)*width, len(a)), min((2*i+2)*width, len(a))
+			return merge(ctx, to[low:high], from[low:middle], from[middle:high], compare)
+		}); err != nil {
+			return err
+		}
+		from, to = to, from
+	}
+	if len(a) > 0 && &from[0] != &a[0] {
+		copy(a, from)
+	}
+	return nil
+}
+
+func merge[T any](ctx context.Context, to, a, b []T, compare func(a, b T) int) error {
+	for i := range to {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if len(b) == 0 || len(a) > 0 && compare(a[0], b[0]) <= 0 {
+			to[i], a = a[0], a[1:]
+		} else {
+			to[i], b = b[0], b[1:]
+		}
+	}
+	return nil
 }

@@ -30,20 +30,60 @@ func planTake(c *call) (*Planned, error) {
 	return single(x.DType, shape, w, func(ctx context.Context, out *Tensor) error { return takeInto(ctx, out, w) }), nil
 }
 
-// takeInto checks all indices, and then copies the elements.
+// takeInto copies rows: x is outer times length rows of inner elements, and of each of outer it
+// takes a row for each index. Each piece checks the indices that it uses.
 func takeInto(ctx context.Context, out *Tensor, w *Taking) error {
 	t, err := inType(ctx, w.Indices, Int64)
 	if err != nil {
 		return err
 	}
 	indices := elements[int64](t)
-	// The elements of x are outer times length rows of inner elements.
 	outer, length, inner := int64(1), w.X.Len(), int64(1)
 	if w.Axis >= 0 {
 		outer, _ = countElements(w.X.Shape[:w.Axis])
 		length = w.X.Shape[w.Axis]
 		inner, _ = countElements(w.X.Shape[w.Axis+1:])
 	}
+	if out.Len() == 0 {
+		return checkIndices(ctx, indices, length, w)
+	}
+	if length == 0 {
+		return w.Outside(0, indices[0])
+	}
+	x, err := inType(ctx, w.X, w.X.DType)
+	if err != nil {
+		return err
+	}
+	row, many := inner*x.DType.Size(), int64(len(indices))
+	each := max(1, takePiece/row)
+	outside := make([]int64, (outer*many+each-1)/each) // of each piece, the first position
+	if err := parallel(ctx, len(outside), func(piece int) error {
+		outside[piece] = many
+		end := min(int64(piece+1)*each, outer*many)
+		for at := int64(piece) * each; at < end; {
+			i, j := at/many, at%many
+			run := min(many-j, end-at)
+			good := takeRows(unsafe.Add(out.base(), at*row), unsafe.Add(x.base(), i*length*row), indices[j:j+run], length, row)
+			if good < run {
+				outside[piece] = j + good
+				return nil
+			}
+			at += run
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if position := slices.Min(outside); position < many {
+		return w.Outside(position, indices[position])
+	}
+	return nil
+}
+
+// takePiece is the number of bytes that a piece copies, about.
+const takePiece = 1 << 18
+
+func checkIndices(ctx context.Context, indices []int64, length int64, w *Taking) error {
 	for i, index := range indices {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
@@ -52,26 +92,44 @@ func takeInto(ctx context.Context, out *Tensor, w *Taking) error {
 			return w.Outside(int64(i), index)
 		}
 	}
-	if out.Len() == 0 {
-		return nil
-	}
-	x, err := inType(ctx, w.X, w.X.DType)
-	if err != nil {
-		return err
-	}
-	row := inner * x.DType.Size()
-	to := out.base()
-	for i := range outer {
-		from := unsafe.Add(x.base(), i*length*row)
-		for j, index := range indices {
-			if j%checkEvery == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if index < 0 {
-				index += length
-			}
-			copy(block[byte](unsafe.Add(to, (i*int64(len(indices))+int64(j))*row), int(row)), block[byte](unsafe.Add(from, index*row), int(row)))
-		}
-	}
 	return nil
+}
+
+// takeRows copies rows of a number of bytes, until an index is out of length. It returns the number
+// of rows that it copied.
+func takeRows(to, from unsafe.Pointer, indices []int64, length, row int64) int64 {
+	switch row {
+	case 1:
+		return takeElements[uint8](to, from, indices, length)
+	case 4:
+		return takeElements[uint32](to, from, indices, length)
+	case 8:
+		return takeElements[uint64](to, from, indices, length)
+	case 16:
+		return takeElements[complex128](to, from, indices, length)
+	}
+	for i, index := range indices {
+		if index < 0 {
+			index += length
+		}
+		if uint64(index) >= uint64(length) {
+			return int64(i)
+		}
+		copy(block[byte](unsafe.Add(to, int64(i)*row), int(row)), block[byte](unsafe.Add(from, index*row), int(row)))
+	}
+	return int64(len(indices))
+}
+
+func takeElements[T any](to, from unsafe.Pointer, indices []int64, length int64) int64 {
+	out, x := block[T](to, len(indices)), block[T](from, int(length))
+	for i, index := range indices {
+		if index < 0 {
+			index += length
+		}
+		if uint64(index) >= uint64(len(x)) {
+			return int64(i)
+		}
+		out[i] = x[index]
+	}
+	return int64(len(indices))
 }

@@ -1,10 +1,11 @@
 package ops
 
 import (
-	"cmp"
 	"context"
 	"math"
-	"slices"
+	"unsafe"
+
+	"github.com/millrace/millrace/worker/ops/simd"
 )
 
 func planUnique(c *call) (*Planned, error) {
@@ -20,36 +21,89 @@ func planUnique(c *call) (*Planned, error) {
 
 // distinct returns the values, and the inverse and the counts if they are wanted.
 func distinct(ctx context.Context, w *Distinct, alloc Allocator) ([]*Tensor, error) {
+	d := distinction{ctx: ctx, w: w, alloc: alloc}
 	x, err := inType(ctx, w.X, w.X.DType)
 	if err != nil {
 		return nil, err
 	}
 	switch x.DType {
 	case Bool, Uint8:
-		return distinctOf(ctx, w, alloc, elements[uint8](x), func(x uint8) uint64 { return uint64(x) }, cmp.Compare, func(k uint64) uint8 { return uint8(k) })
-	case Int32:
-		return distinctOf(ctx, w, alloc, elements[int32](x), keyOfInt32, cmp.Compare, func(k uint32) int32 { return int32(k ^ 1<<31) })
-	case Int64:
-		return distinctOf(ctx, w, alloc, elements[int64](x), keyOfInt64, cmp.Compare, func(k uint64) int64 { return int64(k ^ 1<<63) })
-	case Float32:
-		return distinctOf(ctx, w, alloc, elements[float32](x), func(x float32) uint32 { return keyOfFloat32(x + 0) }, cmp.Compare, float32OfKey)
-	case Float64:
-		return distinctOf(ctx, w, alloc, elements[float64](x), func(x float64) uint64 { return keyOfFloat64(x + 0) }, cmp.Compare, float64OfKey)
+		return d.bytes(elements[uint8](x))
+	case Int32, Float32:
+		return distinctReal[int32](&d, x)
+	case Int64, Float64:
+		return distinctReal[int64](&d, x)
 	case Complex64:
-		return distinctOf(ctx, w, alloc, elements[complex64](x), func(x complex64) pairKey { return distinctKey(complex128(x)) }, pairKey.compare,
-			func(k pairKey) complex64 { return complex64(k.value()) })
+		return distinctComplex(&d, elements[complex64](x))
 	default:
-		return distinctOf(ctx, w, alloc, elements[complex128](x), distinctKey, pairKey.compare, pairKey.value)
+		return distinctComplex(&d, elements[complex128](x))
 	}
 }
 
-// distinctKey returns equal keys for numbers that array.unique treats as equal. Adding 0 turns -0.0
-// into 0.0.
-func distinctKey(x complex128) pairKey {
-	if real(x) != real(x) || imag(x) != imag(x) {
-		return pairKey{math.MaxUint64, math.MaxUint64}
+// distinction is a call of array.unique.
+type distinction struct {
+	ctx   context.Context //nolint:containedctx // it lives as long as the call
+	w     *Distinct
+	alloc Allocator
+	// inverse and counts are nil unless they are wanted.
+	inverse, counts []int64
+}
+
+// outputs allocates the outputs for a number of values. The counts are zero.
+func (d *distinction) outputs(values int) ([]*Tensor, error) {
+	many := []int64{int64(values)}
+	t, err := allocate(d.alloc, d.w.X.DType, many)
+	if err != nil {
+		return nil, err
 	}
-	return pairKey{keyOfFloat64(real(x) + 0), keyOfFloat64(imag(x) + 0)}
+	outs := []*Tensor{t}
+	more := func(wanted bool, shape []int64) []int64 {
+		if !wanted || err != nil {
+			return nil
+		}
+		if t, err = allocate(d.alloc, Int64, shape); err != nil {
+			return nil
+		}
+		outs = append(outs, t)
+		return elements[int64](t)
+	}
+	d.inverse = more(d.w.Inverse, d.w.X.Shape)
+	d.counts = more(d.w.Counts, many)
+	clear(d.counts)
+	return outs, err
+}
+
+func (d *distinction) bytes(xs []uint8) ([]*Tensor, error) {
+	counts, err := countBytes(d.ctx, xs)
+	if err != nil {
+		return nil, err
+	}
+	var ranks [256]int64
+	var values []uint8
+	for b, n := range counts {
+		if n > 0 {
+			ranks[b] = int64(len(values))
+			values = append(values, uint8(b))
+		}
+	}
+	outs, err := d.outputs(len(values))
+	if err != nil {
+		return nil, err
+	}
+	copy(elements[uint8](outs[0]), values)
+	for i, b := range values {
+		if d.w.Counts {
+			d.counts[i] = int64(counts[b])
+		}
+	}
+	if !d.w.Inverse {
+		return outs, nil
+	}
+	return outs, inPieces(d.ctx, len(xs), func(i, n int) {
+		for k, b := range xs[i : i+n] {
+			d.inverse[i+k] = ranks[b]
+		}
+	})
 }
 
 // placed is a key with the index of its element.
@@ -58,51 +112,186 @@ type placed[K any] struct {
 	index int64
 }
 
-func distinctOf[T any, K comparable](ctx context.Context, w *Distinct, alloc Allocator, xs []T, key func(T) K, compare func(a, b K) int, value func(K) T) ([]*Tensor, error) {
-	order := make([]placed[K], len(xs))
-	for i, x := range xs {
-		order[i] = placed[K]{key(x), int64(i)}
+// scratchOf returns n elements of working memory, with arbitrary content.
+func scratchOf[T any](ctx context.Context, n int) ([]T, error) {
+	var one T
+	b, err := scratchBytes(ctx, int64(n)*int64(unsafe.Sizeof(one)))
+	return block[T](slicePointer(b), n), err
+}
+
+func distinctReal[K keyType](d *distinction, x *Tensor) ([]*Tensor, error) {
+	n, size := int(x.Len()), x.DType.Size()
+	keys, err := scratchOf[K](d.ctx, n)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(order, func(a, b placed[K]) int { return compare(a.key, b.key) })
-	many := int64(0)
+	if err := inPieces(d.ctx, n, func(i, n int) {
+		keysOf(x.DType, n, slicePointer(keys[i:]), unsafe.Add(slicePointer(x.Data), x.Offset+int64(i)*size), true, 0)
+	}); err != nil {
+		return nil, err
+	}
+	if d.w.Inverse {
+		order, err := placedKeys(d.ctx, keys)
+		if err != nil {
+			return nil, err
+		}
+		return ranked(d, order, func(values, keys []K) { valuesOf(x.DType, len(keys), slicePointer(values), slicePointer(keys), 0) })
+	}
+	other, err := scratchOf[K](d.ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := sortKeys(d.ctx, keys, other); err != nil {
+		return nil, err
+	}
+	return distinctSorted(d, x.DType, keys)
+}
+
+// placedKeys returns the keys in order, with the indices of their elements.
+func placedKeys[K keyType](ctx context.Context, keys []K) ([]placed[K], error) {
+	order, err := scratchOf[placed[K]](ctx, len(keys))
+	if err != nil {
+		return nil, err
+	}
+	other, err := scratchOf[placed[K]](ctx, len(keys))
+	if err != nil {
+		return nil, err
+	}
+	if err := inPieces(ctx, len(keys), func(from, n int) {
+		for i := from; i < from+n; i++ {
+			order[i] = placed[K]{keys[i], int64(i)}
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return order, radixSort(ctx, order, other, func(p placed[K]) K { return p.key })
+}
+
+// distinctSorted returns the distinct ones of sorted keys as values, and the counts if they are
+// wanted. The pieces first count their values; so each knows the place of its own.
+func distinctSorted[K keyType](d *distinction, dtype DType, keys []K) ([]*Tensor, error) {
+	starts := make([]int, (len(keys)+sortPiece-1)/sortPiece+1)
+	// part returns the keys of a piece, without those that are equal to the last key before it.
+	part := func(i int) []K {
+		from, to := i, min(i+sortPiece, len(keys))
+		for from > 0 && from < to && keys[from] == keys[from-1] {
+			from++
+		}
+		return keys[from:to]
+	}
+	if err := inPieces(d.ctx, len(keys), func(i, _ int) {
+		starts[i/sortPiece+1] = compact(nil, part(i))
+	}); err != nil {
+		return nil, err
+	}
+	for i := range starts[1:] {
+		starts[i+1] += starts[i]
+	}
+	many := starts[len(starts)-1]
+	outs, err := d.outputs(many)
+	if err != nil {
+		return nil, err
+	}
+	values := elements[K](outs[0])
+	if err := inPieces(d.ctx, len(keys), func(i, _ int) {
+		to := values[starts[i/sortPiece]:starts[i/sortPiece+1]]
+		compact(to, part(i))
+		valuesOf(dtype, len(to), slicePointer(to), slicePointer(to), 0)
+	}); err != nil || !d.w.Counts {
+		return outs, err
+	}
+	at := -1
+	for i, k := range keys {
+		if i%checkEvery == 0 && d.ctx.Err() != nil {
+			return nil, d.ctx.Err()
+		}
+		if i == 0 || k != keys[i-1] {
+			at++
+		}
+		d.counts[at]++
+	}
+	return outs, nil
+}
+
+// compact copies the keys that differ from the one before them to to, unless that is nil, and
+// returns their number.
+func compact[K keyType](to, keys []K) (many int) {
+	if set := simd.Best(); set.Sorts() {
+		return set.Distinct(isWide[K](), len(keys), slicePointer(to), slicePointer(keys))
+	}
+	for i, k := range keys {
+		if i == 0 || k != keys[i-1] {
+			if to != nil {
+				to[many] = k
+			}
+			many++
+		}
+	}
+	return many
+}
+
+// ranked returns the outputs for keys in order, with the indices of their elements. store converts
+// keys to values, which have the same size.
+func ranked[K comparable, T any](d *distinction, order []placed[K], store func(values []T, keys []K)) ([]*Tensor, error) {
+	many := 0
 	for i := range order {
+		if i%checkEvery == 0 && d.ctx.Err() != nil {
+			return nil, d.ctx.Err()
+		}
 		if i == 0 || order[i].key != order[i-1].key {
 			many++
 		}
 	}
-	values, err := allocate(alloc, w.X.DType, []int64{many})
+	outs, err := d.outputs(many)
 	if err != nil {
 		return nil, err
 	}
-	outs := []*Tensor{values}
-	var inverse, counts []int64
-	if w.Inverse {
-		t, err := allocate(alloc, Int64, w.X.Shape)
-		if err != nil {
-			return nil, err
+	values, at := elements[T](outs[0]), -1
+	for i := range order {
+		if i%checkEvery == 0 && d.ctx.Err() != nil {
+			return nil, d.ctx.Err()
 		}
-		outs, inverse = append(outs, t), elements[int64](t)
-	}
-	if w.Counts {
-		t, err := allocate(alloc, Int64, []int64{many})
-		if err != nil {
-			return nil, err
-		}
-		outs, counts = append(outs, t), elements[int64](t)
-		clear(counts)
-	}
-	at := -1
-	for i, o := range order {
-		if i == 0 || o.key != order[i-1].key {
+		if i == 0 || order[i].key != order[i-1].key {
 			at++
-			elements[T](values)[at] = value(o.key)
+			store(values[at:at+1], []K{order[i].key})
 		}
-		if w.Inverse {
-			inverse[o.index] = int64(at)
+		if d.inverse != nil {
+			d.inverse[order[i].index] = int64(at)
 		}
-		if w.Counts {
-			counts[at]++
+		if d.counts != nil {
+			d.counts[at]++
 		}
 	}
 	return outs, nil
+}
+
+func distinctComplex[T complex_](d *distinction, xs []T) ([]*Tensor, error) {
+	order, err := scratchOf[placed[pairKey]](d.ctx, len(xs))
+	if err != nil {
+		return nil, err
+	}
+	other, err := scratchOf[placed[pairKey]](d.ctx, len(xs))
+	if err != nil {
+		return nil, err
+	}
+	if err := inPieces(d.ctx, len(xs), func(from, n int) {
+		for i := from; i < from+n; i++ {
+			order[i] = placed[pairKey]{distinctKey(complex128(xs[i])), int64(i)}
+		}
+	}); err != nil {
+		return nil, err
+	}
+	if err := mergeSort(d.ctx, order, other, func(a, b placed[pairKey]) int { return a.key.compare(b.key) }); err != nil {
+		return nil, err
+	}
+	return ranked(d, order, func(values []T, keys []pairKey) { values[0] = T(keys[0].value()) })
+}
+
+// distinctKey returns equal keys for numbers that array.unique treats as equal. Adding 0 turns -0.0
+// into 0.0.
+func distinctKey(x complex128) pairKey {
+	if real(x) != real(x) || imag(x) != imag(x) {
+		return pairKey{math.MaxInt64, math.MaxInt64}
+	}
+	return keyOfComplex(x + 0)
 }

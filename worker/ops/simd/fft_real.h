@@ -219,26 +219,26 @@ static void FFT_NAME(fft_multiply)(void *to, const void *a, const void *b, int64
         body                                                                                       \
       }                                                                                            \
   }
-#define UNFOLD(TYPE)                                                                               \
+#define UNFOLDED(TYPE)                                                                               \
   const TYPE ar = a[0], ai = a[lanes], br = k ? b[0] : ar, bi = k ? b[lanes] : ai;                  \
   const TYPE er = (ar + br) * (REAL)0.5, ei = (ai - bi) * (REAL)0.5;                               \
   const TYPE or = (ai + bi) * (REAL)0.5, oi = (br - ar) * (REAL)0.5;                               \
   const TYPE tr = or * c - oi * s, ti = or * s + oi * c;                                           \
   b[0] = er - tr, b[lanes] = ti - ei;                                                              \
   a[0] = er + tr, a[lanes] = ei + ti;
-#define FOLD(TYPE)                                                                                 \
+#define FOLDED(TYPE)                                                                                 \
   const TYPE ar = a[0], ai = a[lanes], br = b[0], bi = b[lanes];                                   \
   const TYPE er = ar + br, ei = ai - bi, dr = ar - br, di = ai + bi;                               \
   const TYPE or = dr * c + di * s, oi = di * c - dr * s;                                           \
   b[0] = er + oi, b[lanes] = or - ei;                                                              \
   a[0] = er - oi, a[lanes] = ei + or;
-FOLDING(unfold_one, REAL, UNFOLD(REAL))
-FOLDING(unfold_all, V, UNFOLD(V))
-FOLDING(fold_one, REAL, FOLD(REAL))
-FOLDING(fold_all, V, FOLD(V))
+FOLDING(unfold_one, REAL, UNFOLDED(REAL))
+FOLDING(unfold_all, V, UNFOLDED(V))
+FOLDING(fold_one, REAL, FOLDED(REAL))
+FOLDING(fold_all, V, FOLDED(V))
 #undef FOLDING
-#undef UNFOLD
-#undef FOLD
+#undef UNFOLDED
+#undef FOLDED
 
 static void FFT_NAME(fft_unfold)(void *x, const void *roots, int64_t h, int single) {
   if (single) FFT_NAME(unfold_one)(x, roots, h, 1);
