@@ -74,9 +74,8 @@ func moveTiles[D, S floating](to, from *Tensor) {
 			for k := i; k < min(i+tile, rows); k++ {
 				d := unsafe.Add(to.base(), k*to.Strides[0]+j*to.Strides[1])
 				s := unsafe.Add(from.base(), k*from.Strides[0]+j*from.Strides[1])
-				for range width {
-					*(*D)(d) = D(*(*S)(s))
-					d, s = unsafe.Add(d, to.Strides[1]), unsafe.Add(s, from.Strides[1])
+				for l := range width {
+					*(*D)(unsafe.Add(d, l*to.Strides[1])) = D(*(*S)(unsafe.Add(s, l*from.Strides[1])))
 				}
 			}
 		}
@@ -119,10 +118,9 @@ func largestOf[T floating](x *Tensor) float64 {
 	var most T
 	for i := range x.Shape[0] {
 		at := unsafe.Add(x.base(), i*x.Strides[0])
-		for range x.Shape[1] {
-			v := *(*T)(at)
+		for j := range x.Shape[1] {
+			v := *(*T)(unsafe.Add(at, j*x.Strides[1]))
 			most = max(most, v, -v)
-			at = unsafe.Add(at, x.Strides[1])
 		}
 	}
 	return float64(most)
