@@ -251,6 +251,45 @@ func (l *algebra[T]) potrf(n int, a []T, lda int) (info int, err error) {
 	return 0, nil
 }
 
+// potrfEach is potrf for several matrices of n rows, which follow each other, and clears the other
+// triangles. It returns the number of the first matrix whose info is more than 0.
+// REQUIRES: there is a library.
+func (l *algebra[T]) potrfEach(n int, a []T) (matrix, info int, err error) {
+	var zero T
+	done, info, err := l.lib.Each(len(a)/(n*n), l.letter+"potrf",
+		lapack.Letter('U'), lapack.Int(n), lapack.Array(a).Every(n*n*int(unsafe.Sizeof(zero))), lapack.Int(n), lapack.Info())
+	keepAlive(a)
+	if err != nil {
+		return 0, 0, err
+	}
+	for m := range done {
+		one := a[m*n*n : (m+1)*n*n]
+		for j := range n { // not every library looks for NaN
+			if !(l.real(one[j+j*n]) > 0) {
+				return m, j + 1, nil
+			}
+		}
+		clearAbove(n, one)
+	}
+	return done, info, nil
+}
+
+// getrfEach is getrf for several matrices of n rows, which follow each other. It returns the number
+// of the first matrix whose info is more than 0.
+// REQUIRES: there is a library.
+func (l *algebra[T]) getrfEach(n int, a []T, pivots []int) (matrix, info int, err error) {
+	var zero T
+	clear(pivots)
+	matrix, info, err = l.lib.Each(len(a)/(n*n), l.letter+"getrf", lapack.Int(n), lapack.Int(n),
+		lapack.Array(a).Every(n*n*int(unsafe.Sizeof(zero))), lapack.Int(n), lapack.Array(pivots).Every(n*int(unsafe.Sizeof(n))), lapack.Info())
+	keepAlive(a)
+	runtime.KeepAlive(pivots)
+	for m := range matrix {
+		unpack(pivots[m*n : (m+1)*n])
+	}
+	return matrix, info, err
+}
+
 // getrf factors the m by n matrix a, m >= n, into a unit lower and an upper triangular matrix, with
 // its rows exchanged: row i with row pivots[i], one after the other, counted from 0. An info of
 // more than 0 is the number of the first column whose pivot is 0.

@@ -12,6 +12,6 @@
 //
 // Operations are stateless and safe for concurrent use, provided that the arguments are not written
 // to at the same time. Inner loops check their context after about every millisecond of work, so
-// that a cancelled task really stops. NB: array.qr and array.svd check it between their calls into
-// LAPACK, which take about a second at most; smaller chunks can be cancelled sooner.
+// that a cancelled task really stops. NB: operations of linear algebra check it between their calls
+// of a library, which take 0.3 seconds at most; smaller chunks can be cancelled sooner.
 package ops

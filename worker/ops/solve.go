@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"slices"
 )
 
 func solveOps() []*Op {
@@ -9,7 +10,7 @@ func solveOps() []*Op {
 		Name: "array.solve",
 		Doc:  "Solves systems of linear equations: the x with `a` x = `b`, as NumPy's `linalg.solve`.",
 		Details: "If `b` has one axis, it is one right-hand side; otherwise its columns are right-hand sides. Axes before those of the " +
-			"matrices broadcast.",
+			"matrices broadcast. The computation is in the dtype of the result.",
 		Params: []Param{
 			{Name: "a", Type: TensorType, Required: true, Doc: "a square matrix, or several: the last two axes have the same length"},
 			{Name: "b", Type: TensorType, Required: true, Doc: "a vector, a matrix, or several matrices, with as many rows as `a`"},
@@ -104,6 +105,22 @@ func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *T
 		return err
 	}
 	p := elements[int](pivots)
+	if l.lib != nil && n <= tinyMatrix && matrices > 1 && matrices*n*columns == len(x) {
+		return eachGroup(ctx, matrices, n, func(from, to int) error {
+			a, p, x := a[from*n*n:to*n*n], p[from*n:to*n], x[from*n*columns:to*n*columns]
+			matrix, column, err := l.getrfEach(n, a, p)
+			if err == nil && column > 0 {
+				err = Singular(w.A, int64(from+matrix), int64(column-1))
+			}
+			if err != nil {
+				return err
+			}
+			for i := range to - from {
+				exchangeRows(columns, p[i*n:(i+1)*n], x[i*n*columns:(i+1)*n*columns])
+			}
+			return l.repeated(to-from, n*n, n*columns).substituteLU(n, columns, a, x, columns)
+		})
+	}
 	if err := eachMatrix(ctx, matrices, n, func(ctx context.Context, i int) error {
 		column, err := factorLU(ctx, l, n, a[i*n*n:(i+1)*n*n], p[i*n:(i+1)*n])
 		if err == nil && column > 0 {
@@ -113,27 +130,12 @@ func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *T
 	}); err != nil {
 		return err
 	}
-	which := systems(w)
-	return eachMatrix(ctx, len(which), n, func(ctx context.Context, i int) error {
-		m := which[i]
+	leading := append(slices.Clone(w.A.Shape[:last-1]), 1, 1)
+	numbers := newLeading(&Tensor{Shape: leading, Strides: ContiguousStrides(Bool, leading)}, w.Batch)
+	return eachMatrix(ctx, len(x)/(n*columns), n, func(ctx context.Context, i int) error {
+		m := numbers.offset(i)
 		return solveLU(ctx, l, n, columns, a[m*n*n:(m+1)*n*n], p[m*n:(m+1)*n], x[i*n*columns:(i+1)*n*columns])
 	})
-}
-
-// systems returns, for each matrix of the output in C order, the number of its matrix in w.A.
-func systems(w *Solving) []int {
-	leading := w.A.Shape[:w.A.NDim()-2]
-	numbers := (&Tensor{Shape: leading, Strides: ContiguousStrides(Bool, leading)}).broadcastTo(w.Batch)
-	var which []int
-	_ = eachIndex(w.Batch, func(index []int64) error {
-		at := int64(0)
-		for i, x := range index {
-			at += x * numbers.Strides[i]
-		}
-		which = append(which, int(at))
-		return nil
-	})
-	return which
 }
 
 // factorLU overwrites the n by n matrix a with its triangular factors, as getrf does. It returns
@@ -244,6 +246,17 @@ func exchange[T inexact](columns []T, n, first int, pivots []int) {
 // solveLU overwrites the n by columns matrix x, row-major, with the solution of the systems whose
 // factors a and pivots are.
 func solveLU[T inexact](ctx context.Context, l *algebra[T], n, columns int, a []T, pivots []int, x []T) error {
+	exchangeRows(columns, pivots, x)
+	width := max(1, int(min(l.piece()/(2*float64(n)*float64(n)), 256)))
+	return parallel(ctx, pieces(columns, width), func(piece int) error {
+		from := piece * width
+		return l.substituteLU(n, min(width, columns-from), a, x[from:], columns)
+	})
+}
+
+// exchangeRows exchanges rows 0, 1, ... of a matrix with the rows of the pivots, one after the
+// other. The matrix is row-major.
+func exchangeRows[T inexact](columns int, pivots []int, x []T) {
 	for i, p := range pivots {
 		if p != i {
 			for k := range columns {
@@ -251,14 +264,13 @@ func solveLU[T inexact](ctx context.Context, l *algebra[T], n, columns int, a []
 			}
 		}
 	}
-	// As column-major matrices these are rows, and factors are transposed.
-	width := max(1, int(min(l.piece()/(2*float64(n)*float64(n)), 256)))
-	return parallel(ctx, (columns+width-1)/width, func(piece int) error {
-		from := piece * width
-		rows := min(width, columns-from)
-		if err := l.trsm('R', 'L', 'T', 'U', rows, n, a, n, x[from:], columns); err != nil {
-			return err
-		}
-		return l.trsm('R', 'U', 'T', 'N', rows, n, a, n, x[from:], columns)
-	})
+}
+
+// substituteLU solves for some columns of x, whose rows are distance apart. As column-major
+// matrices they are rows, and the factors are transposed.
+func (l *algebra[T]) substituteLU(n, columns int, a, x []T, distance int) error {
+	if err := l.trsm('R', 'L', 'T', 'U', columns, n, a, n, x, distance); err != nil {
+		return err
+	}
+	return l.trsm('R', 'U', 'T', 'N', columns, n, a, n, x, distance)
 }
