@@ -51,7 +51,7 @@ func Load(path string) (*Library, error) {
 			return nil, err
 		}
 	}
-	lib, err := sharedlib.Open(path)
+	lib, err := sharedlib.OpenWithNeighbours(path)
 	if err != nil {
 		return nil, err
 	}
