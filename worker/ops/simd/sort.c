@@ -1,8 +1,8 @@
 //go:build cgo && linux && amd64
 
 // Quicksort of signed integers with vectors. A pass over a segment compares a vector of elements
-// with the pivot, moves the small ones and the large ones together with a compress instruction, and
-// appends them to two places. Small segments are sorted in registers by bitonic networks (Batcher,
+// with the pivot, brings the small ones and the large ones together by a permutation, and stores
+// the vector in two places. Small segments are sorted in registers by bitonic networks (Batcher,
 // "Sorting networks and their applications", 1968). The idea of the passes is that of Bramas, "A
 // novel hybrid quicksort algorithm vectorized using AVX-512" (2017).
 #if defined(__clang__)
@@ -22,8 +22,18 @@
 // PIVOT_SAMPLES is the number of elements of which the pivot is the median.
 #define PIVOT_SAMPLES 64
 // FEW_SAMPLES is that number for segments of less than FEW_BELOW elements.
-#define FEW_SAMPLES 16
+#define FEW_SAMPLES 8
 #define FEW_BELOW 2048
+
+// orders[mask] has the lanes that the mask lacks, and then the lanes of the mask, one in each byte.
+static uint64_t orders[256];
+
+static __attribute__((constructor)) void fill_orders(void) {
+  for (int mask = 0; mask < 256; mask++)
+    for (int large = 0, at = 0; large < 2; large++)
+      for (uint64_t lane = 0; lane < 8; lane++)
+        if ((mask >> lane & 1) == large) orders[mask] |= lane << 8 * at++;
+}
 
 #define T int64_t
 #define LANES 8

@@ -7,7 +7,7 @@
 // Compares v with a permutation of v. The lanes of the mask get the larger number, the others the
 // smaller one.
 ALWAYS __m512i NAME(exchange)(__m512i v, __m512i with, MASK larger) {
-  return NAME2(_mm512_mask_mov_epi, BITS)(OP(min)(v, with), larger, OP(max)(v, with));
+  return NAME2(_mm512_mask_max_epi, BITS)(OP(min)(v, with), larger, v, with);
 }
 
 // Exchanges between lanes whose indices differ in one bit, from the bit of distance down.
@@ -90,32 +90,47 @@ static __attribute__((noinline)) void NAME(small)(T *to, const T *from, int64_t 
   else if (n <= 2 * LANES) NAME(network)(to, from, n, 2);
   else if (n <= 4 * LANES) NAME(network)(to, from, n, 4);
   else if (n <= 8 * LANES) NAME(network)(to, from, n, 8);
-  else NAME(network)(to, from, n, 16);
+  else NAME(network)(to, from, n, NETWORK_VECTORS);
 }
 
-// Moves the elements of from that are at most the pivot to low, and the others to high, in order.
-// low or high may be from itself. Both have room for n elements, and may be overwritten behind the
-// elements that they get. Returns the number of elements in low.
-static int64_t NAME(split)(const T *from, int64_t n, T pivot, T *low, T *high) {
+// Moves the elements of a that are at most the pivot to the beginning of a, and the others to the
+// end of b. Both have n elements. Returns the number of small ones.
+static int64_t NAME(split)(T *a, T *b, int64_t n, T pivot) {
   const __m512i p = NAME2(_mm512_set1_epi, BITS)(pivot);
-  T *const start = low;
+  T *low = a, *high = b + n;
   int64_t i = 0;
-  // Whole vectors are stored, so the last elements are moved one by one.
-  for (; i + 2 * LANES <= n; i += LANES) {
-    __m512i v = _mm512_loadu_si512(from + i);
+  // Whole vectors are stored: what lies behind the small elements and before the large ones is
+  // overwritten by the next vectors.
+#pragma GCC unroll 2
+  for (; i + LANES <= n; i += LANES) {
+    __m512i v = _mm512_loadu_si512(a + i);
     MASK large = NAME2(NAME2(_mm512_cmpgt_epi, BITS), _mask)(v, p);
     int more = __builtin_popcount(large);
-    _mm512_storeu_si512(low, NAME2(_mm512_maskz_compress_epi, BITS)((MASK)~large, v));
-    _mm512_storeu_si512(high, NAME2(_mm512_maskz_compress_epi, BITS)(large, v));
+#if BITS == 64
+    __m512i order = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)&orders[large]));
+    v = _mm512_permutexvar_epi64(order, v);
+    _mm512_storeu_si512(low, v);
+    _mm512_storeu_si512(high - LANES, v);
+#else
+    // Half a vector at a time.
+    int half = __builtin_popcount(large & 0xff);
+    __m256i u = _mm512_castsi512_si256(v), w = _mm512_extracti64x4_epi64(v, 1);
+    u = _mm256_permutevar8x32_epi32(u, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)&orders[large & 0xff])));
+    w = _mm256_permutevar8x32_epi32(w, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)&orders[large >> 8])));
+    _mm256_storeu_si256((__m256i *)low, u);
+    _mm256_storeu_si256((__m256i *)(high - 8), u);
+    _mm256_storeu_si256((__m256i *)(low + 8 - half), w);
+    _mm256_storeu_si256((__m256i *)(high - half - 8), w);
+#endif
     low += LANES - more;
-    high += more;
+    high -= more;
   }
   for (; i < n; i++) {
-    T x = from[i];
-    if (x > pivot) *high++ = x;
+    T x = a[i];
+    if (x > pivot) *--high = x;
     else *low++ = x;
   }
-  return low - start;
+  return low - a;
 }
 
 // Returns the median of some elements, one of each of as many equal parts of the segment. Its place
@@ -152,22 +167,26 @@ static void NAME(heapsort)(T *a, int64_t n) {
 }
 
 // Parts the segment by a pivot: *s becomes the part with the small elements and *more that with the
-// large ones, which may be empty.
+// large ones, which is empty if they are in their place already.
 static void NAME(pass)(struct simd_segment *s, struct simd_segment *more) {
   T *from = (T *)(uintptr_t)s->from, *other = (T *)(uintptr_t)s->other;
   const int64_t n = s->n;
-  // The small elements go to the place of the result.
-  T *place = s->across ? other : from, *rest = s->across ? from : other;
   T pivot = NAME(pivot)(from, n, &s->seed);
-  int64_t less = NAME(split)(from, n, pivot, place, rest), last = n - less;
-  if (last == 0) {
+  int64_t less = NAME(split)(from, other, n, pivot);
+  s->depth--;
+  s->n = less;
+  *more = *s;
+  more->from = (uint64_t)(uintptr_t)(other + less);
+  more->other = (uint64_t)(uintptr_t)(from + less);
+  more->n = n - less;
+  more->across = !s->across;
+  if (less == n) {
     // The pivot is the largest element. Those equal to it come last and need no more passes.
-    less = pivot == NAME2(NAME2(INT, BITS), _MIN) ? 0 : NAME(split)(place, n, pivot - 1, place, rest);
+    less = pivot == NAME2(NAME2(INT, BITS), _MIN) ? 0 : NAME(split)(from, other, n, pivot - 1);
+    s->n = less;
+    T *place = s->across ? other : from;
     for (int64_t i = less; i < n; i++) place[i] = pivot;
   }
-  s->depth--;
-  *more = (struct simd_segment){(uint64_t)(uintptr_t)rest, (uint64_t)(uintptr_t)(place + less), last, s->seed, 1, s->depth};
-  *s = (struct simd_segment){(uint64_t)(uintptr_t)place, (uint64_t)(uintptr_t)(rest + last), less, s->seed, 0, s->depth};
 }
 
 static void NAME(quicksort)(struct simd_segment s) {
