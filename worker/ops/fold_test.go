@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/worker/ops/simd"
 )
 
-// reduceWith reduces with the kernels of a set on a number of processors; without a set, by the
-// plain Go code.
-func reduceWith(t *testing.T, set *simd.Set, cores int, x *Tensor, folded []bool, op string, work DType) []byte {
+// foldedBy reduces with the kernels of a set on a number of processors; without a set, by the plain
+// Go code.
+func foldedBy(t *testing.T, set *simd.Set, cores int, x *Tensor, folded []bool, op string, work DType) []byte {
 	t.Helper()
 	var shape []int64
 	for i, d := range x.Shape {
@@ -23,13 +23,7 @@ func reduceWith(t *testing.T, set *simd.Set, cores int, x *Tensor, folded []bool
 		t.Fatal(err)
 	}
 	ctx := WithEnv(t.Context(), Env{Cores: func() int { return cores }})
-	r, fastFolded := newReduction(set, out, x, folded, op, work)
-	if fastFolded {
-		err = r.byRuns(ctx)
-	} else {
-		err = r.byLanes(ctx)
-	}
-	if err != nil {
+	if err := reduceWith(ctx, set, out, x, folded, op, work); err != nil {
 		t.Fatal(err)
 	}
 	return out.raw()
@@ -50,6 +44,7 @@ var foldCases = []struct {
 	{[]int64{3, 9001}, []bool{false, true}, "every second"},
 	{[]int64{9001, 3}, []bool{true, false}, ""},
 	{[]int64{131, 1100}, []bool{true, false}, ""},
+	{[]int64{131, 40_000}, []bool{true, false}, ""},
 	{[]int64{131, 1100}, []bool{true, false}, "transposed"},
 	{[]int64{1100, 131}, []bool{true, false}, "every second"},
 	{[]int64{2, 300, 500}, []bool{false, true, false}, ""},
@@ -114,13 +109,13 @@ func TestEveryInstructionSetFoldsToTheBitsOfThePlainCode(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					want := reduceWith(t, nil, 1, x, c.folded, op, work)
+					want := foldedBy(t, nil, 1, x, c.folded, op, work)
 					for _, set := range append(simd.Sets(), nil) {
 						name := "plain code on 3 processors"
 						if set != nil {
 							name = set.Name
 						}
-						got := reduceWith(t, set, 3, x, c.folded, op, work)
+						got := foldedBy(t, set, 3, x, c.folded, op, work)
 						if !sameResults(work, got, want) {
 							t.Fatalf("%s of %v %s %v along %v, special %v: %s differs\n%x\n%x", op, d, c.view, c.shape, c.folded, special, name, got[:min(64, len(got))], want[:min(64, len(got))])
 						}

@@ -9,7 +9,7 @@ import (
 // which neighbours in memory belong to different outputs. Rows are joined in groups of leafLen, and
 // the groups in a balanced tree, so that sums are as exact as pairwise sums.
 //
-// A unit of work is a block of rows, at most blockLen lanes wide. The groups of a block make a
+// A unit of work is a block of rows, at most lineBytes wide. The groups of a block make a
 // whole branch of the tree, so the result does not depend on the size of the blocks.
 type lanes struct {
 	*reduction
@@ -24,6 +24,10 @@ type lanes struct {
 	partials unsafe.Pointer
 }
 
+// lineBytes bounds the bytes of a row of a unit, and those of its accumulators. Both fit into the
+// second-level cache, and longer rows are read faster.
+const lineBytes = 32 << 10
+
 // maxBlocks bounds the number of blocks that share a lane, and so the memory of their results.
 const maxBlocks = 1 << 10
 
@@ -31,7 +35,7 @@ func (r *reduction) byLanes(ctx context.Context) error {
 	last := len(r.kept.Shape) - 1
 	l := &lanes{reduction: r, last: last, all: r.kept.Shape[last], count: r.rows.Len(), height: leafLen, partials: r.out}
 	l.outer = r.kept.Len() / l.all
-	l.width = min(l.all, blockLen)
+	l.width = min(l.all, lineBytes/max(r.dtype.Size(), r.kept.DType.Size()))
 	for l.height < l.count && (l.height*l.width < foldLen || l.height*maxBlocks < l.count) {
 		l.height *= 2
 	}
@@ -45,7 +49,7 @@ func (r *reduction) byLanes(ctx context.Context) error {
 	units := l.outer * l.blocks() * l.chunks()
 	each := max(foldLen/(min(l.count, l.height)*l.width), 1)
 	err := parallel(ctx, int((units+each-1)/each), func(piece int) error {
-		tree, s := &laneTree{}, newScratch(int(l.width))
+		tree, s := &laneTree{}, l.buffers()
 		first := int64(piece) * each
 		for unit := first; unit < min(first+each, units); unit++ {
 			if err := l.unit(ctx, unit, tree, s); err != nil {
@@ -65,6 +69,18 @@ func (l *lanes) blocks() int64 { return (l.count + l.height - 1) / l.height }
 
 // chunks returns the number of units that lie side by side.
 func (l *lanes) chunks() int64 { return (l.all + l.width - 1) / l.width }
+
+// inPlace reports whether the kernels read the rows where they lie.
+func (l *lanes) inPlace() bool {
+	return l.fold.Exists() && l.kept.Strides[l.last] == l.kept.DType.Size()
+}
+
+func (l *lanes) buffers() scratch {
+	if l.inPlace() {
+		return scratch{}
+	}
+	return newScratch(int(l.width))
+}
 
 // unit folds the rows of a block. Units that lie side by side follow each other.
 func (l *lanes) unit(ctx context.Context, unit int64, tree *laneTree, s scratch) error {
@@ -103,7 +119,7 @@ func (l *lanes) unit(ctx context.Context, unit int64, tree *laneTree, s scratch)
 func (l *lanes) add(top, in unsafe.Pointer, n, rows int64, begin bool, s scratch) error {
 	step := l.reduction.rows.Strides[len(l.reduction.rows.Strides)-1]
 	stride, size := l.kept.Strides[l.last], l.kept.DType.Size()
-	if l.fold.Exists() && stride == size {
+	if l.inPlace() {
 		l.fold.Lanes(top, in, n, step, rows, begin)
 		return nil
 	}

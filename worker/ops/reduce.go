@@ -270,7 +270,60 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 		copyRun(out.base(), out.base(), out.Len(), 0, out.DType.Size())
 		return nil
 	}
-	r, fastFolded := newReduction(simd.Best(), out, x, folded, op, work)
+	return reduceWith(ctx, simd.Best(), out, x, folded, op, work)
+}
+
+// reduceWith reduces with the kernels of an instruction set; nil: in Go.
+// REQUIRES: x has elements.
+func reduceWith(ctx context.Context, set *simd.Set, out, x *Tensor, folded []bool, op string, work DType) error {
+	if x.DType == Bool && (op == "min" || op == "max") {
+		op = map[string]string{"min": "all", "max": "any"}[op]
+	}
+	if axis := tailOf(x, folded, work); axis > 0 {
+		partial, err := scratchTensor(ctx, work, x.Shape[:axis])
+		if err != nil {
+			return err
+		}
+		tail := make([]bool, x.NDim())
+		for i := range tail {
+			tail[i] = i >= axis
+		}
+		if err := reduceOnce(ctx, set, partial, x, tail, op, work); err != nil {
+			return err
+		}
+		if op == "count" {
+			op = "sum"
+		}
+		x, folded = partial, folded[:axis]
+	}
+	return reduceOnce(ctx, set, out, x, folded, op, work)
+}
+
+// tailOf returns an axis if those from it on are to be folded before the others: they are folded
+// and contiguous, but cannot be joined with folded axes before them. 0: all axes are folded at
+// once. The results of the tail need at most a quarter of the bytes of x.
+func tailOf(x *Tensor, folded []bool, work DType) int {
+	axis, n := x.NDim(), int64(1)
+	for axis > 0 && (x.Shape[axis-1] == 1 || folded[axis-1] && x.Strides[axis-1] == n*x.DType.Size()) {
+		axis--
+		n *= x.Shape[axis]
+	}
+	more := false
+	for i, d := range x.Shape[:axis] {
+		if d > 1 && x.Strides[i] == 0 {
+			return 0 // x has fewer bytes than elements
+		}
+		more = more || folded[i] && d > 1
+	}
+	if !more || n < 4 || n*x.DType.Size() < 4*work.Size() {
+		return 0
+	}
+	return axis
+}
+
+// reduceOnce folds all axes at once.
+func reduceOnce(ctx context.Context, set *simd.Set, out, x *Tensor, folded []bool, op string, work DType) error {
+	r, fastFolded := newReduction(set, out, x, folded, op, work)
 	if fastFolded {
 		return r.byRuns(ctx)
 	}

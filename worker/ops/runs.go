@@ -9,37 +9,27 @@ import (
 // runs is a reduction that folds the elements of each output separately. It suits reductions along
 // the axis whose elements are closest in memory.
 //
-// If the folded axes cannot be joined into one, but the elements along the last one lie side by
-// side, then these segments are folded first, and a run has one element for each of them.
-//
 // A run is folded in parts, whose results are joined. In a tree the parts are halves of halves, as
 // in pairwise; otherwise they have partLen elements and are joined from left to right. So the
 // result depends neither on the number of goroutines nor on the kernels.
 type runs struct {
 	*reduction
 	length  int64 // the number of elements of a run
-	segment int64 // the number of elements of x in an element of a run
 	direct  bool  // the elements of a run lie side by side in x
 	tree    bool
 	partLen int64 // the largest number of elements of a part
 }
 
 func (r *reduction) byRuns(ctx context.Context) error {
-	f := &runs{reduction: r, length: r.rows.Len(), segment: 1, direct: r.source(r.kept.base(), 0).direct(), partLen: runLen}
-	last := len(r.rows.Shape) - 1
+	f := &runs{reduction: r, length: r.rows.Len(), direct: r.source(r.kept.base(), 0).direct(), partLen: runLen}
 	switch {
-	case last > 0 && r.rows.Strides[last] == r.rows.DType.Size() && r.rows.Shape[last] <= runLen:
-		f.segment = r.rows.Shape[last]
-		f.length /= f.segment
-		f.partLen = min(runLen, checkEvery/f.segment)
-		r.rows.Shape, r.rows.Strides = r.rows.Shape[:last], r.rows.Strides[:last]
 	case f.direct && r.cast == nil:
 		f.tree, f.partLen = true, checkEvery
 	case f.direct && r.fold.Exists() && r.dtype.kind() <= intKind: // any parts give the same result
 		f.partLen = checkEvery
 	}
 	outputs := r.kept.Len()
-	if f.length*f.segment >= splitLen {
+	if f.length >= splitLen {
 		for k := range outputs {
 			if err := f.split(ctx, k); err != nil {
 				return err
@@ -47,7 +37,7 @@ func (r *reduction) byRuns(ctx context.Context) error {
 		}
 		return nil
 	}
-	each := max(foldLen/(f.length*f.segment), 1)
+	each := max(foldLen/f.length, 1)
 	return parallel(ctx, int((outputs+each-1)/each), func(piece int) error {
 		first := int64(piece) * each
 		return f.fill(ctx, first, min(first+each, outputs))
@@ -145,7 +135,7 @@ func (f *runs) round(ctx context.Context, k, start int64, lengths []int64, value
 		starts[i] = start
 		start += n
 	}
-	each := int(max(foldLen/(f.partLen*f.segment), 1))
+	each := int(max(foldLen/f.partLen, 1))
 	return parallel(ctx, (len(lengths)+each-1)/each, func(piece int) error {
 		first := piece * each
 		last := min(first+each, len(lengths))
@@ -179,20 +169,15 @@ func (f *runs) buffers() scratch {
 	if f.direct && (f.cast == nil || f.fold.Exists()) {
 		return scratch{}
 	}
-	return newScratch(int(max(min(f.length, f.partLen), f.segment)))
+	return newScratch(int(min(f.length, runLen)))
 }
 
 // part folds the next n elements of a run, at most partLen.
 func (f *runs) part(to unsafe.Pointer, source *reader, s scratch, n int64) {
 	in := source.at
-	switch {
-	case f.segment > 1:
-		f.segments(source, s, n)
-		f.run(to, s[0], int(n))
-		return
-	case f.direct:
+	if f.direct {
 		source.skip(n)
-	default:
+	} else {
 		source.read(s[0], n)
 		in = s[0]
 	}
@@ -201,26 +186,6 @@ func (f *runs) part(to unsafe.Pointer, source *reader, s scratch, n int64) {
 		return
 	}
 	f.run(to, f.convert(in, s, int(n)), int(n))
-}
-
-// segments folds the next n segments into accumulators at s[0].
-func (f *runs) segments(source *reader, s scratch, n int64) {
-	inner := &source.axes[len(source.axes)-1]
-	for to := s[0]; n > 0; {
-		count := min(n, inner.Length-inner.Index)
-		if f.fold.Exists() {
-			f.fold.Runs(source.at, to, count, inner.Stride, f.segment)
-		} else {
-			for i := range count {
-				in := unsafe.Add(source.at, i*inner.Stride)
-				f.run(unsafe.Add(to, i*f.dtype.Size()), f.convert(in, s, int(f.segment)), int(f.segment))
-			}
-		}
-		source.skip(count)
-		if n -= count; n > 0 {
-			to = unsafe.Add(to, count*f.dtype.Size())
-		}
-	}
 }
 
 // combine calls part for the parts of n elements, in their order, and joins the results.

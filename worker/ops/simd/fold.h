@@ -300,6 +300,7 @@ static inline u32 nan_f64(float64x2_t x, float64x2_t y) {
 // The least float, or the first NaN. Of zeros of both signs it is the first one: the vectors do not
 // know which that is, so it is looked for afterwards.
 #define EXTREME_FLOATS(name, S, before, reaches, VECTOR, type)                                          \
+  static inline S name##_next(const S s, const S x) { return (s reaches x) | (s != s) ? s : x; }   \
   static inline S name##_run(const S *a, int64_t n) {                                              \
     enum { lanes = VECTOR_BYTES / sizeof(S), vectors = 4 };                                        \
     S m = a[0];                                                                                    \
@@ -331,21 +332,55 @@ static inline u32 nan_f64(float64x2_t x, float64x2_t y) {
     return a[i];                                                                                   \
   }                                                                                                \
   RUNS(name, S, S)                                                                                 \
-  LANES_OF(name, S, S, x, (s reaches x) | (s != s) ? s : x)
+  /* Folds four rows. Vectors without a NaN need no other test. */                                 \
+  static void name##_four(S *s, const char *from, int64_t n, int64_t stride) {                     \
+    enum { lanes = VECTOR_BYTES / sizeof(S) };                                                     \
+    const S *rows[4] = {(const S *)from, (const S *)(from + stride), (const S *)(from + 2 * stride), \
+                        (const S *)(from + 3 * stride)};                                           \
+    int64_t i = 0;                                                                                 \
+    for (; i + lanes <= n; i += lanes) {                                                           \
+      vector_##S m, x[4];                                                                          \
+      memcpy(&m, s + i, sizeof m);                                                                 \
+      for (int r = 0; r < 4; r++) memcpy(&x[r], rows[r] + i, sizeof m);                            \
+      if (VECTOR_NAN(type, x[0], x[1]) | VECTOR_NAN(type, x[2], x[3]) | VECTOR_NAN(type, m, m)) {  \
+        for (int64_t k = i; k < i + lanes; k++)                                                    \
+          for (int r = 0; r < 4; r++) s[k] = name##_next(s[k], rows[r][k]);                        \
+        continue;                                                                                  \
+      }                                                                                            \
+      for (int r = 0; r < 4; r++) m = VECTOR(type, x[r], m);                                       \
+      memcpy(s + i, &m, sizeof m);                                                                 \
+    }                                                                                              \
+    for (; i < n; i++)                                                                             \
+      for (int r = 0; r < 4; r++) s[i] = name##_next(s[i], rows[r][i]);                            \
+  }                                                                                                \
+  static void name##_lanes(void *accumulators, const void *in, int64_t n, int64_t stride,          \
+                           int64_t rows, int begin) {                                              \
+    const char *from = in;                                                                         \
+    S *s = accumulators;                                                                           \
+    if (begin) {                                                                                   \
+      memcpy(s, from, n * sizeof(S));                                                              \
+      from += stride;                                                                              \
+      rows--;                                                                                      \
+    }                                                                                              \
+    for (; rows >= 4; rows -= 4, from += 4 * stride) name##_four(s, from, n, stride);              \
+    for (; rows > 0; rows--, from += stride)                                                       \
+      EACH(i, n) s[i] = name##_next(s[i], ((const S *)from)[i]);                                   \
+  }
 EXTREME_FLOATS(min_f32, f32, <, <=, VECTOR_MIN, ps)
 EXTREME_FLOATS(min_f64, f64, <, <=, VECTOR_MIN, pd)
 EXTREME_FLOATS(max_f32, f32, >, >=, VECTOR_MAX, ps)
 EXTREME_FLOATS(max_f64, f64, >, >=, VECTOR_MAX, pd)
 
-// Tests of elements. They look at CHUNK elements at a time, and stop when the result is known.
+// Tests of elements; U is an unsigned type of the same width. They look at CHUNK elements at a
+// time, and stop when the result is known.
 #define CHUNK 512
-#define TRUTHS(type, S, nonzero)                                                                   \
+#define TRUTHS(type, S, U, nonzero)                                                                   \
   static inline int type##_is(const S x) { return nonzero; }                                       \
   static inline u8 any_##type##_run(const S *a, int64_t n) {                                       \
     for (int64_t i = 0; i < n; i += CHUNK) {                                                       \
       const int64_t m = n - i < CHUNK ? n - i : CHUNK;                                             \
       const S *part = a + i;                                                                       \
-      u32 found = 0;                                                                               \
+      U found = 0;                                                                                 \
       EACH(k, m) found |= type##_is(part[k]) ? 1 : 0;                                              \
       if (found) return 1;                                                                         \
     }                                                                                              \
@@ -355,7 +390,7 @@ EXTREME_FLOATS(max_f64, f64, >, >=, VECTOR_MAX, pd)
     for (int64_t i = 0; i < n; i += CHUNK) {                                                       \
       const int64_t m = n - i < CHUNK ? n - i : CHUNK;                                             \
       const S *part = a + i;                                                                       \
-      u32 found = 0;                                                                               \
+      U found = 0;                                                                                 \
       EACH(k, m) found |= type##_is(part[k]) ? 0 : 1;                                              \
       if (found) return 0;                                                                         \
     }                                                                                              \
@@ -365,13 +400,13 @@ EXTREME_FLOATS(max_f64, f64, >, >=, VECTOR_MAX, pd)
   RUNS(all_##type, S, u8)                                                                          \
   LANES_OF(any_##type, S, u8, type##_is(x) ? 1 : 0, s | (type##_is(x) ? 1 : 0))                    \
   LANES_OF(all_##type, S, u8, type##_is(x) ? 1 : 0, s & (type##_is(x) ? 1 : 0))
-TRUTHS(u8, u8, x != 0)
-TRUTHS(i32, i32, x != 0)
-TRUTHS(i64, i64, x != 0)
-TRUTHS(f32, f32, x != 0)
-TRUTHS(f64, f64, x != 0)
-TRUTHS(c64, c64, (x.re != 0) | (x.im != 0))
-TRUTHS(c128, c128, (x.re != 0) | (x.im != 0))
+TRUTHS(u8, u8, u8, x != 0)
+TRUTHS(i32, i32, u32, x != 0)
+TRUTHS(i64, i64, u64, x != 0)
+TRUTHS(f32, f32, u32, x != 0)
+TRUTHS(f64, f64, u64, x != 0)
+TRUTHS(c64, c64, u64, (x.re != 0) | (x.im != 0))
+TRUTHS(c128, c128, u64, (x.re != 0) | (x.im != 0))
 
 #define COUNT(type, S, U)                                                                          \
   static inline u64 count_##type##_run(const S *a, int64_t n) {                                    \
@@ -395,14 +430,14 @@ COUNT(c64, c64, u64)
 COUNT(c128, c128, u64)
 
 // The sums of complex numbers take pointers to real ones.
-#define FOLD(function, from, to, name) {function, from, to, name##_runs, name##_lanes}
-#define TRUTH_FOLDS(from, type) FOLD("any", from, BOOL, any_##type), FOLD("all", from, BOOL, all_##type), FOLD("count", from, INT64, count_##type)
+#define FOLD_ROW(function, from, to, name) {function, from, to, name##_runs, name##_lanes}
+#define TRUTH_FOLDS(from, type) FOLD_ROW("any", from, BOOL, any_##type), FOLD_ROW("all", from, BOOL, all_##type), FOLD_ROW("count", from, INT64, count_##type)
 #define INTEGER_FOLDS(from, type)                                                                  \
-  FOLD("sum", from, INT64, sum_##type), FOLD("sum", from, FLOAT64, sum_##type##_f64), FOLD("prod", from, INT64, prod_##type), \
-      FOLD("min", from, from, min_##type), FOLD("max", from, from, max_##type), TRUTH_FOLDS(from, type)
+  FOLD_ROW("sum", from, INT64, sum_##type), FOLD_ROW("sum", from, FLOAT64, sum_##type##_f64), FOLD_ROW("prod", from, INT64, prod_##type), \
+      FOLD_ROW("min", from, from, min_##type), FOLD_ROW("max", from, from, max_##type), TRUTH_FOLDS(from, type)
 #define FLOAT_FOLDS(from, type)                                                                    \
-  FOLD("sum", from, from, sum_##type), FOLD("prod", from, from, prod_##type), FOLD("min", from, from, min_##type), \
-      FOLD("max", from, from, max_##type), TRUTH_FOLDS(from, type)
+  FOLD_ROW("sum", from, from, sum_##type), FOLD_ROW("prod", from, from, prod_##type), FOLD_ROW("min", from, from, min_##type), \
+      FOLD_ROW("max", from, from, max_##type), TRUTH_FOLDS(from, type)
 
 const struct simd_fold IN_SET(simd_folds)[] = {
     INTEGER_FOLDS(BOOL, u8),
@@ -411,7 +446,7 @@ const struct simd_fold IN_SET(simd_folds)[] = {
     INTEGER_FOLDS(INT64, i64),
     FLOAT_FOLDS(FLOAT32, f32),
     FLOAT_FOLDS(FLOAT64, f64),
-    FOLD("sum", FLOAT32, FLOAT64, sum_f32_f64),
+    FOLD_ROW("sum", FLOAT32, FLOAT64, sum_f32_f64),
     FLOAT_FOLDS(COMPLEX64, c64),
     FLOAT_FOLDS(COMPLEX128, c128),
     {0},
