@@ -9,7 +9,11 @@
 #define HAS_FMA
 #include "set.h"
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi,bmi2"), min_vector_width(512))), apply_to = function)
+#if __clang_major__ >= 18 && __clang_major__ < 22 // these have a feature for vectors of 512 bits
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,evex512,fma,bmi,bmi2"))), apply_to = function)
+#else
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi,bmi2"))), apply_to = function)
+#endif
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi,bmi2,prefer-vector-width=512")
 #endif

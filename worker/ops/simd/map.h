@@ -446,9 +446,10 @@ FROM_COMPLEX(c128)
       memcpy(d + i, &x, sizeof x);                                                             \
     }                                                                                          \
     if (i == n) return 0;                                                                      \
-    for (int64_t k = 0; k < lanes; k++) x[k] = a[i + k < n ? i + k : n - 1];                   \
-    x = function(x);                                                                           \
-    memcpy(d + i, &x, (n - i) * sizeof(T));                                                    \
+    T last[sizeof(V) / sizeof(T)];                                                             \
+    for (int64_t k = 0; k < lanes; k++) last[k] = a[i + k < n ? i + k : n - 1];                \
+    name(lanes, last, last, 0, 0);                                                             \
+    memcpy(d + i, last, (n - i) * sizeof(T));                                                  \
     return 0;                                                                                  \
   }
 #define MATH2(name, T, V)                                                                      \
@@ -468,13 +469,13 @@ FROM_COMPLEX(c128)
       memcpy(d + i, &x, sizeof x);                                                             \
     }                                                                                          \
     if (i == n) return 0;                                                                      \
+    T last[2][sizeof(V) / sizeof(T)];                                                          \
     for (int64_t k = 0; k < lanes; k++) {                                                      \
-      const int64_t at = i + k < n ? i + k : n - 1;                                            \
-      x[k] = a[at];                                                                            \
-      y[k] = b[at];                                                                            \
+      last[0][k] = a[i + k < n ? i + k : n - 1];                                               \
+      last[1][k] = b[i + k < n ? i + k : n - 1];                                               \
     }                                                                                          \
-    x = function(x, y);                                                                        \
-    memcpy(d + i, &x, (n - i) * sizeof(T));                                                    \
+    name(lanes, last[0], last[0], last[1], 0);                                                 \
+    memcpy(d + i, last[0], (n - i) * sizeof(T));                                               \
     return 0;                                                                                  \
   }
 #define MATH(operands, function)                                                               \

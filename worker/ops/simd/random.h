@@ -158,7 +158,7 @@ static void IN_SET(draw_uniform_float32)(const struct simd_random *r, int64_t n,
 
 // Returns the upper half of the product of each word and the number of values.
 static inline VU IN_SET(scale_word)(VU word, uint64_t values) {
-  const VU low = (VU){0} + (values & LOW_HALF), high = (VU){0} + (values >> 32);
+  const VU low = (VU){0} + (uint64_t)(values & LOW_HALF), high = (VU){0} + (values >> 32);
   VU upper = word >> 32;
   VU middle = IN_SET(multiply)(upper, low) + (IN_SET(multiply)(word, low) >> 32);
   if (values <= LOW_HALF) return middle >> 32;

@@ -24,6 +24,7 @@ enum { SIMD_BASE, SIMD_AVX2, SIMD_AVX512, SIMD_SETS };
 // A product is always rounded before it is added to something, as in Go on x86-64.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
+#pragma clang diagnostic ignored "-Wpass-failed" // it tells which loops have no vectors
 #else
 #pragma GCC optimize("fp-contract=off", "no-trapping-math", "no-math-errno")
 #endif

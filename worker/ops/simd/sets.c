@@ -1,5 +1,9 @@
 //go:build cgo && linux
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "simd.h"
 
 extern const struct simd_set simd_set_base;
@@ -10,15 +14,18 @@ static const struct simd_set *const sets[SIMD_SETS] = {&simd_set_base, &simd_set
 static const struct simd_set *const sets[SIMD_SETS] = {&simd_set_base};
 #endif
 
+// The processor is asked directly: __builtin_cpu_supports needs a library that some compilers lack.
 int simd_has(int set) {
   if (set == SIMD_BASE) return 1;
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-  if (set == SIMD_AVX2) return avx2;
-  if (set == SIMD_AVX512)
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
+  const unsigned needed = bit_OSXSAVE | bit_AVX | bit_FMA, avx2 = bit_AVX2 | bit_BMI | bit_BMI2;
+  const unsigned avx512 = avx2 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+  unsigned a, b, c, d, kept, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & needed) != needed || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+  // The registers that the operating system saves: those of AVX, and those of AVX-512.
+  __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+  if (set == SIMD_AVX2) return (b & avx2) == avx2 && (kept & 0x6) == 0x6;
+  if (set == SIMD_AVX512) return (b & avx512) == avx512 && (kept & 0xe6) == 0xe6;
 #endif
   return 0;
 }
