@@ -2,6 +2,9 @@ package ops
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
@@ -10,7 +13,8 @@ import (
 // call may use processors; see Env.Cores. That number is read again after each piece, so a piece
 // should take between 0.1 ms and some 10 ms. It returns the first error, after all goroutines have
 // ended; pieces that have not begun by then are left out. The result of an operation must not
-// depend on the number of goroutines: the pieces depend on the arguments alone.
+// depend on the number of goroutines: the pieces depend on the arguments alone. A panic of a piece
+// becomes one of the caller's goroutine, which fails only the task.
 func parallel(ctx context.Context, n int, f func(piece int) error) error {
 	env := envOf(ctx)
 	helpers := min(env.cores(), n) - 1
@@ -25,7 +29,7 @@ func parallel(ctx context.Context, n int, f func(piece int) error) error {
 			}
 			err := ctx.Err()
 			if err == nil {
-				err = f(piece)
+				err = guarded(f, piece)
 			}
 			if err != nil {
 				once.Do(func() { failure = err })
@@ -39,5 +43,26 @@ func parallel(ctx context.Context, n int, f func(piece int) error) error {
 	}
 	work(0)
 	wait.Wait()
+	if p := (*pieceError)(nil); errors.As(failure, &p) {
+		panic(p.Error())
+	}
 	return failure
+}
+
+// pieceError is a panic of a piece.
+type pieceError struct {
+	cause any
+	stack []byte
+}
+
+func (p *pieceError) Error() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
+
+// guarded calls f and returns its panic as a *pieceError.
+func guarded(f func(piece int) error, piece int) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = &pieceError{cause, debug.Stack()}
+		}
+	}()
+	return f(piece)
 }

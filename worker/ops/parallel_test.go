@@ -3,6 +3,8 @@ package ops
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -75,5 +77,29 @@ func TestHelpersLeaveWhenOthersNeedTheProcessors(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAPanicOfAPieceIsOneOfTheCaller(t *testing.T) {
+	ctx := WithEnv(t.Context(), Env{Cores: func() int { return 3 }})
+	for bad := range 3 {
+		func() {
+			defer func() {
+				if cause := fmt.Sprint(recover()); !strings.Contains(cause, "piece is wrong") || !strings.Contains(cause, "parallel_test.go") {
+					t.Errorf("piece %d: recovered %q, want its panic and its place", bad, cause)
+				}
+			}()
+			var begun sync.WaitGroup
+			begun.Add(3) // each of the pieces has a goroutine of its own
+			err := parallel(ctx, 3, func(piece int) error {
+				begun.Done()
+				begun.Wait()
+				if piece == bad {
+					panic("piece is wrong")
+				}
+				return nil
+			})
+			t.Errorf("piece %d: returned %v, want a panic", bad, err)
+		}()
 	}
 }
