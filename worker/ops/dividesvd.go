@@ -39,7 +39,7 @@ type bidiagonalPart struct{ start, rows, extra, left int }
 func (p bidiagonalPart) columns() int { return p.rows + p.extra }
 
 // divideRoutines are the routines of the library that it needs, besides gemm.
-var divideRoutines = []string{"dlasd0", "dlasd2", "dlasd4", "dlamrg"}
+var divideRoutines = []string{"dlasd0", "dlasd2", "dlasd4"}
 
 const (
 	// leafSVD is the largest number of rows that the library computes as a whole.
@@ -52,7 +52,7 @@ const (
 
 // solve computes the values and vectors.
 func (s *divideSVD) solve(ctx context.Context) error {
-	s.wide = wideIntegers(s.lib)
+	s.wide = s.lib.WideIntegers()
 	s.order = make([]int, s.n)
 	clear(s.u)
 	clear(s.vt)
@@ -207,12 +207,4 @@ func (s *divideSVD) sorted(ctx context.Context, u []float64, ldu int, v []float6
 		}
 		return nil
 	})
-}
-
-// wideIntegers reports whether the library's integers have 64 bits: it stores two of them.
-func wideIntegers(lib *lapack.Library) bool {
-	values, merged := []float64{1, 2}, make([]int, 2)
-	_, _ = lib.Call("dlamrg", lapack.Int(1), lapack.Int(1), lapack.Array(values), lapack.Int(1), lapack.Int(1), lapack.Array(merged))
-	runtime.KeepAlive(values)
-	return merged[1] != 0
 }

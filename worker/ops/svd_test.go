@@ -179,3 +179,13 @@ func TestAPanelInPiecesIsThatOfTheLibrary(t *testing.T) {
 		}
 	}
 }
+
+// TestLibrariesHaveTheRoutinesOfFactorisations: without one of these, a factorisation is computed
+// in Go.
+func TestLibrariesHaveTheRoutinesOfFactorisations(t *testing.T) {
+	for _, l := range linalgAll(t) {
+		if !hasSVD(l.library) {
+			t.Errorf("%s lacks a routine of %v, %v and %v", l.library.File, reflectionRoutines, bidiagonalRoutines, divideRoutines)
+		}
+	}
+}

@@ -73,15 +73,28 @@ func Load(path string) (*Library, error) {
 
 func (l *Library) symbol(routine string) string { return l.before + routine + l.after }
 
+// address returns the address of a routine, or 0. MKL has some of the auxiliary routines for
+// integers of 64 bits, such as dlasd4, only without the last underscore.
+func (l *Library) address(routine string) uint64 {
+	name := l.symbol(routine)
+	if address := l.lib.Symbol(name); address != 0 || !strings.HasSuffix(name, "_64_") {
+		return address
+	}
+	return l.lib.Symbol(strings.TrimSuffix(name, "_"))
+}
+
 // Has reports whether the library has all these routines. Some libraries lack the auxiliary ones.
 func (l *Library) Has(routines ...string) bool {
 	for _, routine := range routines {
-		if l.lib.Symbol(l.symbol(routine)) == 0 {
+		if l.address(routine) == 0 {
 			return false
 		}
 	}
 	return true
 }
+
+// WideIntegers reports whether the library's integers have 64 bits, and not 32.
+func (l *Library) WideIntegers() bool { return l.wide }
 
 // Arg is an argument of a routine.
 type Arg struct {
@@ -168,7 +181,7 @@ func (l *Library) Each(count int, routine string, arguments ...Arg) (done, info 
 
 // prepare returns the address of a routine, and its list of arguments.
 func (l *Library) prepare(routine string, arguments []Arg) (address uint64, list *sharedlib.Fortran, err error) {
-	address = l.lib.Symbol(l.symbol(routine))
+	address = l.address(routine)
 	if address == 0 {
 		return 0, nil, fmt.Errorf("%s has no %s", l.File, l.symbol(routine))
 	}
