@@ -625,7 +625,7 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ polar, vectors bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+	for _, c := range []struct{ polar, vectors bool }{{true, true}, {false, true}, {false, false}} {
 		v, err := f.newRoutine(&pinner, c.polar, c.vectors, n, n)
 		if err != nil {
 			t.Fatal(err)

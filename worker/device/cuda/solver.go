@@ -39,9 +39,9 @@ const (
 
 // Constants of the cuSOLVER interface.
 const (
-	solverUpper                  = 1
-	solverNoVector, solverVector = 0, 1
-	solverEconomy                = 1
+	solverUpper   = 1
+	solverVector  = 1
+	solverEconomy = 1
 )
 
 // solver is cuSOLVER on the compute stream.

@@ -38,7 +38,7 @@ func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 	if !(largest <= math.MaxFloat64) {
 		return ops.Failure(f.op, "the singular values would not converge: there is NaN or infinity in x")
 	}
-	if largest > 0 { // zeros have no polar decomposition
+	if largest > 0 && u != nil { // zeros have no polar decomposition
 		if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
 			return err
 		}
@@ -77,8 +77,11 @@ func (f *factoring) largest(ctx context.Context) (float64, error) {
 // at least as many rows as columns. gesvd uses QR iterations. gesvdp uses the polar decomposition:
 // it is several times faster, but perturbs a nearly singular matrix, and reports by how much. Both
 // destroy the matrix. left receives as many columns as the matrix has. right receives the right
-// factor, a columns by columns matrix: column-major from gesvdp, row-major from gesvd. Without
-// vectors there are only the values, and left and right are 0.
+// factor, a columns by columns matrix: column-major from gesvdp, row-major from gesvd.
+//
+// Without vectors there are only the values, and left and right are 0. Only gesvd can do that:
+// gesvdp of cuSOLVER 12.0 answers CUSOLVER_STATUS_INTERNAL_ERROR, and its kernels then access
+// memory that is not theirs.
 type routine struct {
 	f             *factoring
 	polar         bool
@@ -92,6 +95,7 @@ type routine struct {
 	error         []byte
 }
 
+// newRoutine plans a routine. REQUIRES: vectors, if polar.
 func (f *factoring) newRoutine(pinner *runtime.Pinner, polar, vectors bool, rows, columns int64) (*routine, error) {
 	v := &routine{f: f, polar: polar, vectors: vectors, rows: rows, columns: columns}
 	v.infoAt, v.info = f.pinned(8)
@@ -117,12 +121,9 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar, vectors bool, rows
 }
 
 func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
-	rows, columns, vectors := uint64(v.rows), uint64(v.columns), uint64(solverNoVector)
-	if v.vectors {
-		vectors = solverVector
-	}
+	rows, columns := uint64(v.rows), uint64(v.columns)
 	return []uint64{
-		v.f.solver.handle, v.f.solver.params, vectors, solverEconomy, rows, columns,
+		v.f.solver.handle, v.f.solver.params, solverVector, solverEconomy, rows, columns,
 		blasR64F, a, rows, blasR64F, values, blasR64F, left, rows, blasR64F, right, columns, blasR64F,
 	}
 }
@@ -230,7 +231,7 @@ func (f *factoring) tallValues(ctx context.Context, sigma *ops.Tensor) (bool, er
 	n := f.n
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
-	v, err := f.newRoutine(&pinner, true, false, n, n)
+	v, err := f.newRoutine(&pinner, false, false, n, n)
 	if err != nil {
 		return false, err
 	}
