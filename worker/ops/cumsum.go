@@ -150,6 +150,10 @@ func (a *accumulation) run(ctx context.Context, piece int) error {
 
 // lane sums along a lane whose sums lie side by side.
 func (a *accumulation) lane(ctx context.Context, out, in, buffer unsafe.Pointer) error {
+	if !a.flat && a.length <= blockLen && a.step == a.x.DType.Size() {
+		a.block(out, in, a.length, true)
+		return nil
+	}
 	source := newLineReader(in, a.length, a.step, a.x.DType.Size())
 	if a.flat {
 		source = newReader(a.x)
@@ -169,13 +173,18 @@ func (a *accumulation) lane(ctx context.Context, out, in, buffer unsafe.Pointer)
 			source.read(buffer, n)
 			from = buffer
 		}
-		if a.cast != nil {
-			_ = a.cast(int(n), regs{to, from}) // conversions return no errors
-			from = to
-		}
-		a.fold(to, from, int(n), done == 0)
+		a.block(to, from, n, done == 0)
 	}
 	return nil
+}
+
+// block sums a block of a lane, of n elements that lie side by side.
+func (a *accumulation) block(to, from unsafe.Pointer, n int64, begin bool) {
+	if a.cast != nil {
+		_ = a.cast(int(n), regs{to, from}) // conversions return no errors
+		from = to
+	}
+	a.fold(to, from, int(n), begin)
 }
 
 // row sums along n lanes at once: each row of sums is the row before it plus a row of x.
