@@ -75,13 +75,14 @@ func (c *call) axisOrAll(x *Tensor) (int, error) {
 // The key of a real number is a signed integer: the keys are in the order of the numbers. All NaNs
 // have the largest key. A key determines the number's bits, except those of NaN.
 
-// keyType is the type of the keys of numbers of 32 or 64 bits.
-type keyType interface{ int32 | int64 }
-
+// nan32 and nan64 are the bits of each NaN in a result, on every device.
 const (
 	nan32 = 0x7fc00000
-	nan64 = 0x7ff8000000000000
+	nan64 = 0x7ff8000000000001
 )
+
+// keyType is the type of the keys of numbers of 32 or 64 bits.
+type keyType interface{ int32 | int64 }
 
 func keyOfFloat32(x float32) int32 {
 	if x != x {

@@ -114,7 +114,7 @@ void simd_sort_keys(int type, int64_t n, void *keys, const void *from, int equal
 
 void simd_sort_values(int type, int64_t n, void *to, const void *keys, int descending) {
   switch (type) {
-  case FLOAT64: float_keys64_back(n, to, keys, 0x7ff8000000000000, -(int64_t)descending); break;
+  case FLOAT64: float_keys64_back(n, to, keys, 0x7ff8000000000001, -(int64_t)descending); break;
   case FLOAT32: float_keys32_back(n, to, keys, 0x7fc00000, -descending); break;
   case INT64: plain64(n, to, keys, -(int64_t)descending); break;
   case INT32: plain32(n, to, keys, -descending);
