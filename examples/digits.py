@@ -103,7 +103,7 @@ def native_graph(client: Client, chunks: list[Future], rows: int) -> dict[str, F
         total(client, [client.op("array.reduce", c, op="sum", axes=[0]) for c in chunks]),
     )
     centred = [client.op("array.map", "x0 - x1", c, mean) for c in chunks]
-    grams = [client.op("array.matmul", client.op("array.transpose", c), c) for c in centred]
+    grams = [client.op("array.einsum", "ki,kj->ij", c, c) for c in centred]
     triangles = [client.op("array.qr", c, mode="r") for c in centred]
     last = client.op("array.qr", client.op("array.concat", *triangles, axis=0), mode="r")
     svd = client.op("array.svd", last)
@@ -123,7 +123,7 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
     for i in range(chunks):
         x = client.op("array.random", [each, columns], seed=2026, distribution="normal", offset=i * each * columns)
         sums.append(client.op("array.reduce", x, op="sum", axes=[0]))
-        grams.append(client.op("array.matmul", client.op("array.transpose", x), x))
+        grams.append(client.op("array.einsum", "ki,kj->ij", x, x))
         triangles.append(client.op("array.qr", x, mode="r"))
         del x  # no future holds the chunk: it is freed once its last reader has run
     last = client.op("array.qr", client.op("array.concat", *triangles, axis=0), mode="r")
