@@ -225,6 +225,45 @@ func TestMovesKeepEveryElement(t *testing.T) {
 	})
 }
 
+// TestPiecesOfJoinedTensorsBeginAnywhere joins tensors of many pieces, whose bounds lie inside of
+// rows, on two processors.
+func TestPiecesOfJoinedTensorsBeginAnywhere(t *testing.T) {
+	const rows, most = 301, 997
+	x, err := NewTensor(Float64, []int64{rows, most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range elements[float64](x) {
+		elements[float64](x)[i] = float64(i)
+	}
+	ctx := WithEnv(t.Context(), Env{Cores: func() int { return 2 }})
+	widths := []int64{most, 0, 3, 700}
+	parts, total := make([]*Tensor, len(widths)), int64(0)
+	for i, width := range widths {
+		part := *x
+		part.Shape = []int64{rows, width}
+		parts[i], total = &part, total+width
+	}
+	out, err := NewTensor(Float64, []int64{rows, total})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := concatInto(ctx, out, parts, 1); err != nil {
+		t.Fatal(err)
+	}
+	at := 0
+	for i := range rows {
+		for _, width := range widths {
+			for j := range width {
+				if got, want := elements[float64](out)[at], float64(int64(i)*most+j); got != want {
+					t.Fatalf("element %d is %v, want %v", at, got, want)
+				}
+				at++
+			}
+		}
+	}
+}
+
 func TestRandomChunksJoinIntoTheWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.Int64Range(1, 50).Draw(rt, "n")

@@ -288,41 +288,61 @@ func planConcat(c *call) (*Planned, error) {
 }
 
 // concatInto copies one row of each tensor after the other. A row is the elements of axis and the
-// axes after it, which are contiguous in the output.
+// axes after it, which are contiguous in the output. The pieces are those of the output.
 func concatInto(ctx context.Context, out *Tensor, xs []*Tensor, axis int) error {
 	if out.Len() == 0 {
 		return nil
 	}
-	sources := make([]*Tensor, len(xs))
-	readers := make([]*reader, len(xs))
-	runs := make([]int64, len(xs))
-	for i, x := range xs {
+	readers := make([]*reader, 0, len(xs))
+	ends := make([]int64, 0, len(xs)) // the end of each reader's part of a row of the output
+	row := int64(0)
+	for _, x := range xs {
 		if x.Len() == 0 {
 			continue
 		}
-		var err error
-		if sources[i] = x; x.DType != out.DType {
-			if sources[i], err = inType(ctx, x, out.DType); err != nil {
+		if x.DType != out.DType {
+			var err error
+			if x, err = inType(ctx, x, out.DType); err != nil {
 				return err
 			}
 		}
-		readers[i] = newReader(sources[i])
-		runs[i], _ = countElements(x.Shape[axis:])
+		length, _ := countElements(x.Shape[axis:])
+		row += length
+		readers, ends = append(readers, newReader(x)), append(ends, row)
 	}
-	size, at, left := out.DType.Size(), out.base(), out.Len()
-	for left > 0 {
-		for i, r := range readers {
-			for n := runs[i]; n > 0; n -= checkEvery {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				m := min(n, checkEvery)
-				r.read(at, m)
-				if left -= m; left > 0 {
-					at = unsafe.Add(at, m*size)
-				}
-			}
+	size, n := out.DType.Size(), out.Len()
+	piece := pieceBytes / size
+	return parallel(ctx, int((n+piece-1)/piece), func(i int) error {
+		begin := int64(i) * piece
+		joinRows(unsafe.Add(out.base(), begin*size), readers, ends, begin, min(piece, n-begin))
+		return nil
+	})
+}
+
+// joinRows copies n elements of the joined tensor, from begin on, to contiguous memory. The readers
+// are at the first elements, and ends are those of their parts of a row.
+func joinRows(to unsafe.Pointer, firsts []*reader, ends []int64, begin, n int64) {
+	row := ends[len(ends)-1]
+	index, at := begin/row, begin%row
+	part, _ := slices.BinarySearch(ends, at+1)
+	readers := make([]*reader, len(firsts))
+	for {
+		start := int64(0)
+		if part > 0 {
+			start = ends[part-1]
+		}
+		if readers[part] == nil {
+			readers[part] = firsts[part].clone()
+			readers[part].seek(firsts[part], index*(ends[part]-start)+at-start)
+		}
+		m := min(n, ends[part]-at)
+		readers[part].read(to, m)
+		if n -= m; n == 0 {
+			return
+		}
+		to = unsafe.Add(to, m*firsts[part].size)
+		if at, part = at+m, part+1; part == len(ends) {
+			index, at, part = index+1, 0, 0
 		}
 	}
-	return nil
 }
