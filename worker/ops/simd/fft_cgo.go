@@ -29,13 +29,6 @@ type fft struct{ table *C.struct_simd_fft }
 // FFT returns the steps in double precision if wide is set, and in single precision otherwise.
 func (s *Set) FFT(wide bool) FFT { return fft{C.simd_fft(C.int(s.number), flag(wide))} }
 
-func flag(b bool) C.int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
 func lines(g *Lines) *C.struct_simd_lines { return (*C.struct_simd_lines)(unsafe.Pointer(g)) }
 
 var _ [unsafe.Sizeof(Lines{})]byte = [C.sizeof_struct_simd_lines]byte{}

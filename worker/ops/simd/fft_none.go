@@ -3,4 +3,4 @@
 package simd
 
 // FFT needs an instruction set, of which there is none.
-func (s *Set) FFT(bool) FFT { panic("simd: there are no kernels") }
+func (s *Set) FFT(bool) FFT { panic(nothing) }

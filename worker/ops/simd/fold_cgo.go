@@ -35,9 +35,5 @@ func (f Fold) Runs(in, out unsafe.Pointer, count, stride, n int64) {
 // Lanes folds rows of n elements, which begin stride bytes after each other, into n accumulators.
 // If begin is set, the first row replaces the accumulators.
 func (f Fold) Lanes(accumulators, in unsafe.Pointer, n, stride, rows int64, begin bool) {
-	first := C.int(0)
-	if begin {
-		first = 1
-	}
-	C.simd_fold_lanes(C.uint64_t(f.lanes), accumulators, in, C.int64_t(n), C.int64_t(stride), C.int64_t(rows), first)
+	C.simd_fold_lanes(C.uint64_t(f.lanes), accumulators, in, C.int64_t(n), C.int64_t(stride), C.int64_t(rows), flag(begin))
 }

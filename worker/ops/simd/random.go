@@ -1,6 +1,6 @@
 package simd
 
-// Draw is a kernel of array.random: the type of the elements and their distribution.
+// Draw is a kernel of array.random: it stands for a type of elements and a distribution.
 type Draw int
 
 // The draws, in the order of the C enumeration. DrawWords stores the words of the stream.
@@ -15,7 +15,8 @@ const (
 	DrawNormalFloat32
 )
 
-// Random is a range of the stream of words of a key, with the parameters of the distributions.
+// Random is a range of the stream of words of a key, with the parameters of the distributions. It
+// has the layout of struct simd_random.
 type Random struct {
 	Key uint64
 	// Block is the first Philox block. A block has two words.

@@ -5,4 +5,4 @@ package simd
 import "unsafe"
 
 // Draw needs an instruction set, of which there is none.
-func (s *Set) Draw(Draw, *Random, int, unsafe.Pointer) { panic("simd: there are no kernels") }
+func (s *Set) Draw(Draw, *Random, int, unsafe.Pointer) { panic(nothing) }

@@ -97,6 +97,14 @@ func (k Kernel) Call(n int, d, a, b, c unsafe.Pointer) error {
 	return failure(C.simd_call(C.uint64_t(k.address), C.int64_t(n), d, a, b, c))
 }
 
+// flag returns a condition in C.
+func flag(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func failure(code C.int) error {
 	if code != 0 {
 		return ErrNegativePower
