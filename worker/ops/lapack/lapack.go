@@ -119,7 +119,7 @@ func Letter(c byte) Arg { return Arg{kind: letterArg, value: uint64(c)} }
 // Int is an integer.
 func Int(n int) Arg { return Arg{kind: integerArg, value: uint64(n)} }
 
-// Float64 and Float32 are numbers.
+// Float64 is a number of 64 bits.
 func Float64(x float64) Arg { return Arg{kind: scalarArg, value: math.Float64bits(x)} }
 
 // Float32 is a number of 32 bits.

@@ -3,7 +3,6 @@
 package lapack
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,9 +42,6 @@ func TestRoutinesTakeNumbersArraysAndLetters(t *testing.T) {
 	x = []float64{1, 2, 2, 1}
 	if info, err := l.Call("dpotrf", Letter('L'), Int(2), Array(x), Int(2), Info()); info != 2 || err != nil {
 		t.Errorf("of a matrix that is not positive definite: info %d, %v; want 2", info, err)
-	}
-	if math.IsNaN(c[0]) {
-		t.Error("NaN")
 	}
 }
 
