@@ -97,10 +97,8 @@ func (b *bidiagonal) call(routine string, arguments ...lapack.Arg) error {
 func (b *bidiagonal) update(ctx context.Context, at, width int, x, y []float64) error {
 	from := at + width
 	rows, columns := b.m-from, b.n-from
-	each := b.piece()
-	return parallel(ctx, (columns+each-1)/each, func(piece int) error {
-		first := piece * each
-		count := min(each, columns-first)
+	return eachPiece(ctx, columns, b.piece(), func(first, end int) error {
+		count := end - first
 		c := b.a[(from+first)*b.ld+from:]
 		if err := b.l.gemm('N', 'T', rows, count, width, -1, b.a[at*b.ld+from:], b.ld, y[width+first:], b.n, 1, c, b.ld); err != nil {
 			return err
@@ -117,16 +115,16 @@ func (b *bidiagonal) piece() int {
 // multiply overwrites u with q*u and v with p*v. u is m by n and v is n by n; they are
 // column-major, with their own distances from column to column.
 func (b *bidiagonal) multiply(ctx context.Context, u []float64, ldu int, v []float64, ldv int) error {
-	blocks := (b.n + reflectedTogether - 1) / reflectedTogether
+	blocks := pieces(b.n, reflectedTogether)
 	if err := parallel(ctx, 2*blocks, func(piece int) error { return b.triangle(piece%blocks, piece < blocks) }); err != nil {
 		return err
 	}
 	each := b.piece()
-	pieces := (b.n + each - 1) / each
-	return parallel(ctx, 2*pieces, func(piece int) error {
-		c, ldc, left := u, ldu, piece < pieces
+	perSide := pieces(b.n, each)
+	return parallel(ctx, 2*perSide, func(piece int) error {
+		c, ldc, left := u, ldu, piece < perSide
 		if !left {
-			c, ldc, piece = v, ldv, piece-pieces
+			c, ldc, piece = v, ldv, piece-perSide
 		}
 		first := piece * each
 		return b.work.use(func(work []float64) error {

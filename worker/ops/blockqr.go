@@ -83,8 +83,8 @@ func (f *blockQR) factor(ctx context.Context) error {
 			break
 		}
 		first := min(f.width, f.n-from)
-		pieces := 1 + (f.n-from-first+f.piece()-1)/f.piece()
-		if err := parallel(ctx, pieces, func(i int) error {
+		count := 1 + pieces(f.n-from-first, f.piece())
+		if err := parallel(ctx, count, func(i int) error {
 			at, width := from, first
 			if i > 0 {
 				at = from + first + (i-1)*f.piece()
@@ -122,13 +122,11 @@ func (f *blockQR) triangle() *Tensor { return columnMajor(f.upper, f.k, f.n, f.k
 // multiply overwrites c, which is m by k and column-major as a, with the product of the orthogonal
 // factor and c. If c is triangular, column j has no elements below row j.
 func (f *blockQR) multiply(ctx context.Context, c []float64, triangular bool) error {
-	width := f.piece()
-	return parallel(ctx, (f.k+width-1)/width, func(piece int) error {
-		at := piece * width
-		columns := min(width, f.k-at)
+	return eachPiece(ctx, f.k, f.piece(), func(at, end int) error {
+		columns := end - at
 		blocks := len(f.blocks)
 		if triangular {
-			blocks = (at+columns-1)/f.width + 1
+			blocks = pieces(end, f.width)
 		}
 		return f.work.use(func(work []float64) error {
 			for b := blocks - 1; b >= 0; b-- {

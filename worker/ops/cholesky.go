@@ -111,51 +111,6 @@ func choleskyEach[T inexact](ctx context.Context, l *algebra[T], x *Tensor) erro
 	})
 }
 
-// smallMatrix is the number of rows up to which several matrices are computed at the same time,
-// each by one processor, rather than one by several.
-const smallMatrix = 256
-
-// tinyMatrix is the number of rows up to which a library is called for groups of matrices.
-const tinyMatrix = 32
-
-// eachGroup calls f for groups of matrices of n rows, on several processors. A group takes some 0.1
-// milliseconds.
-func eachGroup(ctx context.Context, matrices, n int, f func(from, to int) error) error {
-	group := max(1, 1<<17/(n*n*n))
-	return parallel(ctx, pieces(matrices, group), func(piece int) error {
-		return f(piece*group, min((piece+1)*group, matrices))
-	})
-}
-
-// eachMatrix calls f for a number of matrices of n rows.
-func eachMatrix(ctx context.Context, matrices, n int, f func(ctx context.Context, i int) error) error {
-	if n > smallMatrix {
-		for i := range matrices {
-			if err := f(ctx, i); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	alone := onOneProcessor(ctx)
-	group := max(1, smallMatrix/(n*n)) // a piece has some work
-	return parallel(ctx, (matrices+group-1)/group, func(piece int) error {
-		for i := piece * group; i < min((piece+1)*group, matrices); i++ {
-			if err := f(alone, i); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// onOneProcessor returns the context for a piece of work: it uses no further processors.
-func onOneProcessor(ctx context.Context) context.Context {
-	env := envOf(ctx)
-	env.Cores = nil
-	return WithEnv(ctx, env)
-}
-
 // blockOf is the number of columns that are factored together, of a matrix of n rows.
 func (l *algebra[T]) blockOf(n int) int {
 	if l.lib == nil {

@@ -102,7 +102,7 @@ func planItem(c *call) (*Planned, error) {
 		if index, err = wrapIndex(c, index, x.Shape[0], 0); err != nil {
 			return nil, err
 		}
-		return copyOf(matrixAt(x, []int64{index})), nil
+		return copyOf(subtensor(x, 1, index)), nil
 	}
 	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.value("x")))
 }

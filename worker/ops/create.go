@@ -116,9 +116,8 @@ func planArange(c *call) (*Planned, error) {
 		}
 		if set := simd.Best(); set != nil && dtype.kind() != complexKind {
 			piece := pieceBytes / dtype.Size()
-			return parallel(ctx, int((count+piece-1)/piece), func(i int) error {
-				begin := int64(i) * piece
-				set.Count(simd.Type(dtype), unsafe.Add(out.base(), begin*dtype.Size()), begin, min(piece, count-begin), first.base())
+			return eachPiece(ctx, count, piece, func(begin, end int64) error {
+				set.Count(simd.Type(dtype), unsafe.Add(out.base(), begin*dtype.Size()), begin, end-begin, first.base())
 				return nil
 			})
 		}

@@ -29,12 +29,13 @@ func planCumsum(c *call) (*Planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	axis, shape := -1, []int64{x.Len()}
-	if c.has("axis") {
-		if axis, err = c.axis("axis", c.int("axis"), x.NDim()); err != nil {
-			return nil, err
-		}
-		shape = x.Shape
+	axis, err := c.axisOrAll(x)
+	if err != nil {
+		return nil, err
+	}
+	shape := x.Shape
+	if axis < 0 {
+		shape = []int64{x.Len()}
 	}
 	w := &Accumulating{X: x, Axis: axis, Accumulator: dtype}
 	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
@@ -95,7 +96,7 @@ func newAccumulation(out, x *Tensor, axis int) *accumulation {
 		a.addOuter(d, strides[i], steps[i])
 	}
 	a.width, a.stride = inner[last], strides[last]
-	a.chunks = (a.width + lineWidth - 1) / lineWidth
+	a.chunks = pieces(a.width, lineWidth)
 	return a
 }
 
@@ -117,7 +118,7 @@ func (a *accumulation) lines() (all, perPiece int64) {
 
 func (a *accumulation) pieces() int {
 	all, perPiece := a.lines()
-	return int((all + perPiece - 1) / perPiece)
+	return int(pieces(all, perPiece))
 }
 
 // run computes the lines of a piece.
@@ -129,12 +130,8 @@ func (a *accumulation) run(ctx context.Context, piece int) error {
 		in, out := a.x.base(), a.out
 		lane := line % a.chunks * lineWidth
 		in, out = unsafe.Add(in, lane*a.stride), unsafe.Add(out, lane*a.dtype.Size())
-		rest := line / a.chunks
-		for i := len(a.outer) - 1; i >= 0; i-- {
-			at := rest % a.outer[i]
-			rest /= a.outer[i]
-			in, out = unsafe.Add(in, at*a.outerStrides[i]), unsafe.Add(out, at*a.outerSteps[i])
-		}
+		in = unsafe.Add(in, leading{a.outer, a.outerStrides}.offset(line/a.chunks))
+		out = unsafe.Add(out, leading{a.outer, a.outerSteps}.offset(line/a.chunks))
 		var err error
 		if a.width == 1 {
 			err = a.lane(ctx, out, in, buffer)

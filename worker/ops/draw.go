@@ -16,9 +16,8 @@ const drawLen = 1 << 15
 // the instruction set, nor on the number of goroutines.
 func draw(ctx context.Context, to unsafe.Pointer, d simd.Draw, r simd.Random, first uint64, n int64) error {
 	size := drawnSize(d)
-	return parallel(ctx, int((n+drawLen-1)/drawLen), func(piece int) error {
-		from := int64(piece) * drawLen
-		drawPiece(simd.Best(), unsafe.Add(to, from*size), d, r, first+uint64(from), int(min(drawLen, n-from)))
+	return eachPiece(ctx, n, drawLen, func(from, end int64) error {
+		drawPiece(simd.Best(), unsafe.Add(to, from*size), d, r, first+uint64(from), int(end-from))
 		return nil
 	})
 }

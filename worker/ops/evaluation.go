@@ -68,13 +68,12 @@ func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) 
 		return e.compute(w, 0, n)
 	}
 	defer e.freeWorkspaces()
-	return parallel(ctx, int((n+e.piece-1)/e.piece), func(i int) error {
+	return eachPiece(ctx, n, e.piece, func(begin, end int64) error {
 		w, err := e.workspace()
 		if err != nil {
 			return err
 		}
-		begin := int64(i) * e.piece
-		err = e.compute(w, begin, min(n, begin+e.piece))
+		err = e.compute(w, begin, end)
 		e.giveBack(w)
 		return err
 	})

@@ -48,10 +48,9 @@ func (r *reduction) byLanes(ctx context.Context) error {
 	}
 	units := l.outer * l.blocks() * l.chunks()
 	each := max(foldLen/(min(l.count, l.height)*l.width), 1)
-	err := parallel(ctx, int((units+each-1)/each), func(piece int) error {
+	err := eachPiece(ctx, units, each, func(first, end int64) error {
 		tree, s := &laneTree{}, l.buffers()
-		first := int64(piece) * each
-		for unit := first; unit < min(first+each, units); unit++ {
+		for unit := first; unit < end; unit++ {
 			if err := l.unit(ctx, unit, tree, s); err != nil {
 				return err
 			}
@@ -65,10 +64,10 @@ func (r *reduction) byLanes(ctx context.Context) error {
 }
 
 // blocks returns the number of blocks of rows.
-func (l *lanes) blocks() int64 { return (l.count + l.height - 1) / l.height }
+func (l *lanes) blocks() int64 { return pieces(l.count, l.height) }
 
 // chunks returns the number of units that lie side by side.
-func (l *lanes) chunks() int64 { return (l.all + l.width - 1) / l.width }
+func (l *lanes) chunks() int64 { return pieces(l.all, l.width) }
 
 // inPlace reports whether the kernels read the rows where they lie.
 func (l *lanes) inPlace() bool {

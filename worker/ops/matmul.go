@@ -129,16 +129,6 @@ func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) 
 	return out, castInto(ctx, out, t)
 }
 
-// matrixAt returns the matrix of the last axes at an index of the axes before them.
-func matrixAt(t *Tensor, index []int64) *Tensor {
-	n := len(index)
-	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data, Far: t.Far}
-	for i, x := range index {
-		view.Offset += x * t.Strides[i]
-	}
-	return view
-}
-
 // blasReady reports whether BLAS can take the matrix of the last two axes: along one axis the
 // elements are contiguous, and along the other the distance is at least the length of the first.
 func blasReady(t *Tensor) bool {
@@ -204,11 +194,11 @@ func multiplyLoops[T number](ctx context.Context, out *Tensor, w *Multiplying, a
 	const width = 1 << 10 // deep times width elements of b stay in the cache
 	const deep = 1 << 6
 	rows := min(m, max(1, checkEvery*4/(n*k)))
-	pieces := (m + rows - 1) / rows
-	return parallel(ctx, pieces*(len(d)/(m*n)), func(piece int) error {
-		matrix, from := piece/pieces, piece%pieces*rows
-		size := int(out.DType.Size())
-		a, b, c := x[left.offset(matrix)/size:], y[right.offset(matrix)/size:], d[matrix*m*n:]
+	bands := pieces(m, rows)
+	return parallel(ctx, bands*(len(d)/(m*n)), func(piece int) error {
+		matrix, from := piece/bands, piece%bands*rows
+		size := out.DType.Size()
+		a, b, c := x[left.offset(int64(matrix))/size:], y[right.offset(int64(matrix))/size:], d[matrix*m*n:]
 		to := min(from+rows, m)
 		clear(c[from*n : to*n])
 		for j := 0; j < n; j += width {

@@ -55,9 +55,8 @@ func moveAll(ctx context.Context, to, from *Tensor) error {
 		to, from, rows, columns = transposeOf(to), transposeOf(from), columns, rows
 	}
 	height := max(16, 1<<15/columns/16*16)
-	return parallel(ctx, (rows+height-1)/height, func(piece int) error {
-		at := piece * height
-		moveMatrix(partOf(to, at, 0, min(height, rows-at), columns), partOf(from, at, 0, min(height, rows-at), columns))
+	return eachPiece(ctx, rows, height, func(first, end int) error {
+		moveMatrix(partOf(to, first, 0, end-first, columns), partOf(from, first, 0, end-first, columns))
 		return nil
 	})
 }
@@ -98,7 +97,7 @@ func largest(ctx context.Context, x *Tensor) (float64, error) {
 	}
 	rows, columns := int(x.Shape[0]), int(x.Shape[1])
 	height := max(1, 1<<15/columns)
-	found := make([]float64, (rows+height-1)/height)
+	found := make([]float64, pieces(rows, height))
 	if err := parallel(ctx, len(found), func(piece int) error {
 		at := piece * height
 		part := partOf(x, at, 0, min(height, rows-at), columns)
@@ -124,4 +123,40 @@ func largestOf[T floating](x *Tensor) float64 {
 		}
 	}
 	return float64(most)
+}
+
+// smallMatrix is the number of rows up to which several matrices are computed at the same time,
+// each by one processor, rather than one by several.
+const smallMatrix = 256
+
+// tinyMatrix is the number of rows up to which a library is called for groups of matrices.
+const tinyMatrix = 32
+
+// eachGroup calls f for groups of matrices of n rows, on several processors. A group takes some 0.1
+// milliseconds.
+func eachGroup(ctx context.Context, matrices, n int, f func(from, to int) error) error {
+	group := max(1, 1<<17/(n*n*n))
+	return eachPiece(ctx, matrices, group, f)
+}
+
+// eachMatrix calls f for a number of matrices of n rows.
+func eachMatrix(ctx context.Context, matrices, n int, f func(ctx context.Context, i int) error) error {
+	if n > smallMatrix {
+		for i := range matrices {
+			if err := f(ctx, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	alone := onOneProcessor(ctx)
+	group := max(1, smallMatrix/(n*n)) // a piece has some work
+	return eachPiece(ctx, matrices, group, func(from, to int) error {
+		for i := from; i < to; i++ {
+			if err := f(alone, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

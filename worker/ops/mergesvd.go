@@ -161,11 +161,6 @@ func norm2(x []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-// eachPiece calls f for ranges of at most size of the numbers 0 to n-1.
-func eachPiece(ctx context.Context, n, size int, f func(from, to int) error) error {
-	return parallel(ctx, (n+size-1)/size, func(piece int) error { return f(piece*size, min((piece+1)*size, n)) })
-}
-
 // findRoots computes the values. Column j of u and vt receives the differences, and the sums, of
 // the poles and root j.
 func (g *mergeSVD) findRoots(ctx context.Context, rho float64) error {

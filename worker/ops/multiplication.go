@@ -34,25 +34,6 @@ type matrices[T inexact] struct {
 	step    int
 }
 
-// leading is the axes before the last two of a tensor, broadcast.
-type leading struct{ shape, strides []int64 }
-
-func newLeading(t *Tensor, batch []int64) leading {
-	n := t.NDim() - 2
-	view := (&Tensor{Shape: t.Shape[:n], Strides: t.Strides[:n]}).broadcastTo(batch)
-	return leading{batch, view.Strides}
-}
-
-// offset returns the place of a matrix, counted in C order, in bytes.
-func (l leading) offset(matrix int) int {
-	left, at := int64(matrix), int64(0)
-	for i := len(l.shape) - 1; i >= 0; i-- {
-		at += left % l.shape[i] * l.strides[i]
-		left /= l.shape[i]
-	}
-	return int(at)
-}
-
 // merge makes one matrix of all, whose rows follow each other. It returns false if they do not lie
 // at one distance.
 func (o *matrices[T]) merge() bool {
@@ -82,7 +63,7 @@ func (o *matrices[T]) part(matrix, row, column int) []T {
 	if o.uniform {
 		at = unsafe.Add(at, matrix*o.step*int(unsafe.Sizeof(zero)))
 	} else {
-		at = unsafe.Add(at, o.places.offset(matrix))
+		at = unsafe.Add(at, o.places.offset(int64(matrix)))
 	}
 	return unsafe.Slice((*T)(at), (rows-row-1)*o.distance+columns-column)
 }
@@ -210,8 +191,6 @@ func pieceLength(n, pieces int) int {
 	}
 	return (n + 16*pieces - 1) / (16 * pieces) * 16
 }
-
-func pieces(n, length int) int { return (n + length - 1) / length }
 
 // run computes the products. out is contiguous.
 func (p *multiplication[T]) run(ctx context.Context, out []T) error {

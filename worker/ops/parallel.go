@@ -49,6 +49,26 @@ func parallel(ctx context.Context, n int, f func(piece int) error) error {
 	return failure
 }
 
+// pieces returns the number of pieces of a length into which n elements are cut. The last one may
+// be shorter.
+func pieces[N int | int64](n, length N) N { return (n + length - 1) / length }
+
+// eachPiece calls f for parts of the numbers 0 to n-1, in parallel: each part has size numbers, the
+// last one perhaps fewer.
+func eachPiece[N int | int64](ctx context.Context, n, size N, f func(from, to N) error) error {
+	return parallel(ctx, int(pieces(n, size)), func(piece int) error {
+		from := N(piece) * size
+		return f(from, min(from+size, n))
+	})
+}
+
+// onOneProcessor returns the context for a piece of work: it uses no further processors.
+func onOneProcessor(ctx context.Context) context.Context {
+	env := envOf(ctx)
+	env.Cores = nil
+	return WithEnv(ctx, env)
+}
+
 // pieceError is a panic of a piece.
 type pieceError struct {
 	cause any

@@ -433,12 +433,7 @@ func (r *reduction) source(at unsafe.Pointer, start int64) *reader {
 // addressIn returns the element with the index k of the first axes of kept, in C order, and with
 // index 0 of the others.
 func (r *reduction) addressIn(axes int, k int64) unsafe.Pointer {
-	at := r.kept.base()
-	for i := axes - 1; i >= 0; i-- {
-		at = unsafe.Add(at, k%r.kept.Shape[i]*r.kept.Strides[i])
-		k /= r.kept.Shape[i]
-	}
-	return at
+	return unsafe.Add(r.kept.base(), leading{r.kept.Shape[:axes], r.kept.Strides[:axes]}.offset(k))
 }
 
 // divideBy turns sums into means.

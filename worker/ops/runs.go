@@ -38,10 +38,7 @@ func (r *reduction) byRuns(ctx context.Context) error {
 		return nil
 	}
 	each := max(foldLen/f.length, 1)
-	return parallel(ctx, int((outputs+each-1)/each), func(piece int) error {
-		first := int64(piece) * each
-		return f.fill(ctx, first, min(first+each, outputs))
-	})
+	return eachPiece(ctx, outputs, each, func(first, last int64) error { return f.fill(ctx, first, last) })
 }
 
 // address returns the first element of the run of output k.
@@ -136,9 +133,7 @@ func (f *runs) round(ctx context.Context, k, start int64, lengths []int64, value
 		start += n
 	}
 	each := int(max(foldLen/f.partLen, 1))
-	return parallel(ctx, (len(lengths)+each-1)/each, func(piece int) error {
-		first := piece * each
-		last := min(first+each, len(lengths))
+	return eachPiece(ctx, len(lengths), each, func(first, last int) error {
 		if settled.Load() {
 			for i := first; i < last; i++ {
 				f.settle(unsafe.Pointer(&values[i]))

@@ -113,10 +113,10 @@ func scratchFloats(ctx context.Context, n int) ([]float64, error) {
 }
 
 // scratchElements returns n elements in working memory, with arbitrary content.
-func scratchElements[T number](ctx context.Context, n int) ([]T, error) {
+func scratchElements[T any](ctx context.Context, n int) ([]T, error) {
 	var zero T
 	size := int64(unsafe.Sizeof(zero))
-	if int64(n) > math.MaxInt64/16 {
+	if int64(n) > math.MaxInt64/size {
 		return nil, fmt.Errorf("%w: %d elements are more than any memory", ErrNoScratch, n)
 	}
 	data, err := scratchBytes(ctx, int64(n)*size)

@@ -100,26 +100,12 @@ func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *T
 	}
 	a, x := elements[T](factors), elements[T](out)
 	matrices := len(a) / (n * n)
-	pivots, err := scratchTensor(ctx, Int64, []int64{int64(matrices), w.Rows})
+	p, err := scratchElements[int](ctx, matrices*n)
 	if err != nil {
 		return err
 	}
-	p := elements[int](pivots)
 	if l.lib != nil && n <= tinyMatrix && matrices > 1 && matrices*n*columns == len(x) {
-		return eachGroup(ctx, matrices, n, func(from, to int) error {
-			a, p, x := a[from*n*n:to*n*n], p[from*n:to*n], x[from*n*columns:to*n*columns]
-			matrix, column, err := l.getrfEach(n, a, p)
-			if err == nil && column > 0 {
-				err = Singular(w.A, int64(from+matrix), int64(column-1))
-			}
-			if err != nil {
-				return err
-			}
-			for i := range to - from {
-				exchangeRows(columns, p[i*n:(i+1)*n], x[i*n*columns:(i+1)*n*columns])
-			}
-			return l.repeated(to-from, n*n, n*columns).substituteLU(n, columns, a, x, columns)
-		})
+		return solveGroups(ctx, l, w, a, p, x)
 	}
 	if err := eachMatrix(ctx, matrices, n, func(ctx context.Context, i int) error {
 		column, err := factorLU(ctx, l, n, a[i*n*n:(i+1)*n*n], p[i*n:(i+1)*n])
@@ -133,8 +119,28 @@ func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *T
 	leading := append(slices.Clone(w.A.Shape[:last-1]), 1, 1)
 	numbers := newLeading(&Tensor{Shape: leading, Strides: ContiguousStrides(Bool, leading)}, w.Batch)
 	return eachMatrix(ctx, len(x)/(n*columns), n, func(ctx context.Context, i int) error {
-		m := numbers.offset(i)
+		m := int(numbers.offset(int64(i)))
 		return solveLU(ctx, l, n, columns, a[m*n*n:(m+1)*n*n], p[m*n:(m+1)*n], x[i*n*columns:(i+1)*n*columns])
+	})
+}
+
+// solveGroups solves the systems of matrices of few rows, each with right-hand sides of its own, by
+// repeated calls of the library. It factors the matrices a in place, and overwrites x.
+func solveGroups[T inexact](ctx context.Context, l *algebra[T], w *Solving, a []T, p []int, x []T) error {
+	n, columns := int(w.Rows), int(w.Columns)
+	return eachGroup(ctx, len(a)/(n*n), n, func(from, to int) error {
+		a, p, x := a[from*n*n:to*n*n], p[from*n:to*n], x[from*n*columns:to*n*columns]
+		matrix, column, err := l.getrfEach(n, a, p)
+		if err == nil && column > 0 {
+			err = Singular(w.A, int64(from+matrix), int64(column-1))
+		}
+		if err != nil {
+			return err
+		}
+		for i := range to - from {
+			exchangeRows(columns, p[i*n:(i+1)*n], x[i*n*columns:(i+1)*n*columns])
+		}
+		return l.repeated(to-from, n*n, n*columns).substituteLU(n, columns, a, x, columns)
 	})
 }
 

@@ -117,14 +117,14 @@ func sortReal[K keyType](ctx context.Context, to, from *Tensor, length int, desc
 		})
 	}
 	each := max(1, sortPiece/length) * length
-	return parallel(ctx, (len(keys)+each-1)/each, func(piece int) error {
+	return eachPiece(ctx, len(keys), each, func(first, end int) error {
 		room, err := pool.take(int64(length) * size)
 		if err != nil {
 			return err
 		}
 		defer pool.put(room)
-		lanes := keys[piece*each : min((piece+1)*each, len(keys))]
-		keysOf(to.DType, len(lanes), slicePointer(lanes), unsafe.Add(from.base(), int64(piece*each)*size), false, flip)
+		lanes := keys[first:end]
+		keysOf(to.DType, len(lanes), slicePointer(lanes), unsafe.Add(from.base(), int64(first)*size), false, flip)
 		for i := 0; i < len(lanes); i += length {
 			sortFew(lanes[i:i+length], block[K](slicePointer(room), length))
 		}
@@ -135,8 +135,8 @@ func sortReal[K keyType](ctx context.Context, to, from *Tensor, length int, desc
 
 // inPieces calls f for parts of n elements, each from i on and with a number of them.
 func inPieces(ctx context.Context, n int, f func(i, n int)) error {
-	return parallel(ctx, (n+sortPiece-1)/sortPiece, func(piece int) error {
-		f(piece*sortPiece, min(sortPiece, n-piece*sortPiece))
+	return eachPiece(ctx, n, sortPiece, func(from, to int) error {
+		f(from, to-from)
 		return nil
 	})
 }
@@ -250,8 +250,8 @@ func radixSort[K keyType, T any](ctx context.Context, a, other []T, key func(T) 
 // sortBytes counts how often each byte occurs.
 func sortBytes(ctx context.Context, to, from []uint8, length int, descending bool) error {
 	each := max(1, sortPiece/length) * length
-	return parallel(ctx, (len(to)+each-1)/each, func(piece int) error {
-		for lane := piece * each; lane < min((piece+1)*each, len(to)); lane += length {
+	return eachPiece(ctx, len(to), each, func(first, end int) error {
+		for lane := first; lane < end; lane += length {
 			counts, err := countBytes(ctx, from[lane:lane+length])
 			if err != nil {
 				return err
@@ -336,15 +336,15 @@ func compareComplex(x, y complex128) int {
 // memory of the same length. The order of equal elements is arbitrary.
 func mergeSort[T any](ctx context.Context, a, other []T, compare func(a, b T) int) error {
 	const least = sortPiece / 4
-	if err := parallel(ctx, (len(a)+least-1)/least, func(i int) error {
-		slices.SortFunc(a[i*least:min((i+1)*least, len(a))], compare)
+	if err := eachPiece(ctx, len(a), least, func(first, end int) error {
+		slices.SortFunc(a[first:end], compare)
 		return nil
 	}); err != nil {
 		return err
 	}
 	from, to := a, other
 	for width := least; width < len(a); width *= 2 {
-		if err := parallel(ctx, (len(a)+2*width-1)/(2*width), func(i int) error {
+		if err := parallel(ctx, pieces(len(a), 2*width), func(i int) error {
 			low, middle, high := 2*i*width, min((2*i+1)*width, len(a)), min((2*i+2)*width, len(a))
 			return merge(ctx, to[low:high], from[low:middle], from[middle:high], compare)
 		}); err != nil {

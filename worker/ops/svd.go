@@ -83,10 +83,14 @@ func rescaled(ctx context.Context, x *Tensor, most float64) (*Tensor, float64, e
 	if err != nil {
 		return nil, 0, err
 	}
-	for i, v := range elements[float64](x) {
-		elements[float64](x)[i] = math.Ldexp(v, exponent)
-	}
-	return x, math.Ldexp(1, exponent), nil
+	values := elements[float64](x)
+	err = eachPiece(ctx, len(values), checkEvery, func(from, to int) error {
+		for i := from; i < to; i++ {
+			values[i] = math.Ldexp(values[i], exponent)
+		}
+		return nil
+	})
+	return x, math.Ldexp(1, exponent), err
 }
 
 // svdInGo computes the singular values of x, and stores the vectors in u and vt unless these are

@@ -68,7 +68,7 @@ func newTallQR(ctx context.Context, l *algebra[float64], x *Tensor, keep bool) (
 		f.levels[0][i].rows = f.bounds[i+1] - f.bounds[i]
 	}
 	for below := leaves; below > 1; below = len(f.levels[len(f.levels)-1]) {
-		nodes := make([]treeNode, (below+children-1)/children)
+		nodes := make([]treeNode, pieces(below, children))
 		for i := range nodes {
 			nodes[i].first = below * i / len(nodes)
 			nodes[i].rows = (below*(i+1)/len(nodes) - nodes[i].first) * n

@@ -437,10 +437,10 @@ func copyInto(ctx context.Context, dst, src *Tensor) error {
 		return nil
 	}
 	piece := pieceBytes / first.size
-	return parallel(ctx, int((n+piece-1)/piece), func(i int) error {
-		r, begin := first.clone(), int64(i)*piece
+	return eachPiece(ctx, n, piece, func(begin, end int64) error {
+		r := first.clone()
 		r.seek(first, begin)
-		r.readBy(set, unsafe.Add(out, begin*r.size), min(piece, n-begin))
+		r.readBy(set, unsafe.Add(out, begin*r.size), end-begin)
 		return nil
 	})
 }
@@ -458,7 +458,7 @@ func (r *reader) readBy(set *simd.Set, dst unsafe.Pointer, n int64) {
 func transposeInto(ctx context.Context, set *simd.Set, out unsafe.Pointer, src *Tensor, shape, strides []int64, axis int) error {
 	last, size := len(shape)-1, src.DType.Size()
 	steps := ContiguousStrides(src.DType, shape)
-	units := (shape[axis] + simd.Band - 1) / simd.Band
+	units := pieces(shape[axis], simd.Band)
 	var outer []simd.Outer
 	for i := range shape {
 		if i != axis && i != last {
@@ -469,9 +469,8 @@ func transposeInto(ctx context.Context, set *simd.Set, out unsafe.Pointer, src *
 	t := simd.NewTransposition(out, src.base(), shape[axis], shape[last], steps[axis], strides[last], size, outer)
 	// A piece has some units if they are small.
 	piece := max(1, pieceBytes/(size*shape[last]*min(shape[axis], simd.Band)))
-	return parallel(ctx, int((units+piece-1)/piece), func(i int) error {
-		begin := int64(i) * piece
-		set.Transpose(t, begin, min(units, begin+piece))
+	return eachPiece(ctx, units, piece, func(begin, end int64) error {
+		set.Transpose(t, begin, end)
 		runtime.KeepAlive(outer)
 		return nil
 	})

@@ -108,13 +108,6 @@ func (t *transformer) lineOf(x *Tensor) line {
 	return l
 }
 
-func swapped01(swap bool) int64 {
-	if swap {
-		return 1
-	}
-	return 0
-}
-
 // maxBufferBytes limits the two buffers of the lanes of a transform, so that they stay in a cache.
 const maxBufferBytes = 1 << 20
 
@@ -168,7 +161,7 @@ func (t *transformer) alongLanes(to, from *Tensor, n int, radices []int32, kind 
 	}
 	group := from.NDim() - 2
 	width := int64(t.fft.Lanes())
-	groups := (from.Shape[group] + width - 1) / width
+	groups := pieces(from.Shape[group], width)
 	outer, err := countElements(from.Shape[:group])
 	if err != nil {
 		return err
@@ -177,7 +170,7 @@ func (t *transformer) alongLanes(to, from *Tensor, n int, radices []int32, kind 
 	each := max(1, (1<<14)/(int64(n)*width))
 	total := outer * groups
 	buffer := int64(length+1) * width * t.size()
-	return t.each(int((total+each-1)/each), func(piece int) error {
+	return t.each(int(pieces(total, each)), func(piece int) error {
 		room, err := t.pool.take(2 * buffer)
 		if err != nil {
 			return err
@@ -206,19 +199,16 @@ type lanesAt struct {
 
 // indexed returns the lanes at an index of the axes before group, counted in C order.
 func indexed(t *Tensor, index int64, group int) lanesAt {
-	l := lanesAt{at: t.base(), lane: t.Strides[group], count: t.Shape[group+1], step: t.Strides[group+1]}
+	at := unsafe.Add(t.base(), leading{t.Shape[:group], t.Strides[:group]}.offset(index))
+	l := lanesAt{at: at, lane: t.Strides[group], count: t.Shape[group+1], step: t.Strides[group+1]}
 	if t.DType.kind() == complexKind {
 		l.part = t.DType.Size() / 2
-	}
-	for i := group - 1; i >= 0; i-- {
-		l.at = unsafe.Add(l.at, index%t.Shape[i]*t.Strides[i])
-		index /= t.Shape[i]
 	}
 	return l
 }
 
 func (l *lanesAt) lines(count int64, swap bool) *simd.Lines {
-	return &simd.Lines{Count: count, Step: l.step, Lane: l.lane, Part: l.part, Lanes: l.lanes, Swap: swapped01(swap)}
+	return &simd.Lines{Count: count, Step: l.step, Lane: l.lane, Part: l.part, Lanes: l.lanes, Swap: int64(truth(swap))}
 }
 
 // laneGroup transforms lanes of n numbers in the buffers x and y. With roots, the plan is that of
@@ -344,23 +334,12 @@ func (t *transformer) alongLines(to, from *Tensor, n int, kind string, scale flo
 	}
 	work := func(i int) error {
 		l := lineRun{t: one, plan: plan, roots: roots, n: n}
-		return l.run(kind, t.lineOf(laneOf(to, int64(i))), t.lineOf(laneOf(from, int64(i))), scale)
+		return l.run(kind, t.lineOf(subtensor(to, last, int64(i))), t.lineOf(subtensor(from, last, int64(i))), scale)
 	}
 	if count > 1 {
 		return t.each(int(count), work)
 	}
 	return work(0)
-}
-
-// laneOf returns one lane along the last axis.
-func laneOf(t *Tensor, i int64) *Tensor {
-	last := t.NDim() - 1
-	index := make([]int64, last)
-	for axis := last - 1; axis >= 0; axis-- {
-		index[axis] = i % t.Shape[axis]
-		i /= t.Shape[axis]
-	}
-	return matrixAt(t, index)
 }
 
 // lineRun transforms one line of n numbers. With roots the plan is that of n/2 numbers.
@@ -504,7 +483,7 @@ func (t *transformer) lineInOneLane(p *linePlan, to, from line, inverse bool, sc
 	}
 	defer t.pool.put(room)
 	in, out := from.lines(), to.lines()
-	in.Swap, out.Swap, out.Count = swapped01(inverse), swapped01(inverse), int64(p.n)
+	in.Swap, out.Swap, out.Count = int64(truth(inverse)), int64(truth(inverse)), int64(p.n)
 	t.fft.Gather(slicePointer(room), from.at, &in, p.n)
 	t.fft.Scatter(to.at, p.one.run(t.fft, slicePointer(room), unsafe.Pointer(&room[buffer])), &out, scale)
 	return nil
@@ -530,7 +509,7 @@ func (t *transformer) lineAsMatrix(p *linePlan, to, from line, inverse bool, sca
 	// groups calls f for groups of lanes, with working memory for two buffers and a table.
 	groups := func(lanes, length int, f func(from int, x, y unsafe.Pointer, table []byte)) error {
 		each := groupsEach(length, width) * width
-		return t.each((lanes+each-1)/each, func(piece int) error {
+		return t.each(pieces(lanes, each), func(piece int) error {
 			room, err := t.pool.take(2*buffer + int64(first)*size)
 			if err != nil {
 				return err
@@ -545,7 +524,7 @@ func (t *transformer) lineAsMatrix(p *linePlan, to, from line, inverse bool, sca
 	matrix := slicePointer(middle)
 	if err := groups(second, first, func(column int, x, y unsafe.Pointer, table []byte) {
 		lanes := int64(min(width, second-column))
-		in := simd.Lines{Count: int64(first), Step: int64(second) * from.step, Lane: from.step, Part: from.part, Lanes: lanes, Swap: swapped01(inverse)}
+		in := simd.Lines{Count: int64(first), Step: int64(second) * from.step, Lane: from.step, Part: from.part, Lanes: lanes, Swap: int64(truth(inverse))}
 		t.fft.Gather(x, unsafe.Add(from.at, int64(column)*from.step), &in, first)
 		x = p.columns.run(t.fft, x, y)
 		p.coarse(table, column)
@@ -559,7 +538,7 @@ func (t *transformer) lineAsMatrix(p *linePlan, to, from line, inverse bool, sca
 		lanes := int64(min(width, first-row))
 		in := simd.Lines{Count: int64(second), Step: size, Lane: int64(second) * size, Part: size / 2, Lanes: lanes}
 		t.fft.Gather(x, unsafe.Add(matrix, int64(row)*int64(second)*size), &in, second)
-		out := simd.Lines{Count: int64(second), Step: int64(first) * to.step, Lane: to.step, Part: to.part, Lanes: lanes, Swap: swapped01(inverse)}
+		out := simd.Lines{Count: int64(second), Step: int64(first) * to.step, Lane: to.step, Part: to.part, Lanes: lanes, Swap: int64(truth(inverse))}
 		t.fft.Scatter(unsafe.Add(to.at, int64(row)*to.step), p.rows.run(t.fft, x, y), &out, scale)
 	})
 }

@@ -112,16 +112,9 @@ type placed[K any] struct {
 	index int64
 }
 
-// scratchOf returns n elements of working memory, with arbitrary content.
-func scratchOf[T any](ctx context.Context, n int) ([]T, error) {
-	var one T
-	b, err := scratchBytes(ctx, int64(n)*int64(unsafe.Sizeof(one)))
-	return block[T](slicePointer(b), n), err
-}
-
 func distinctReal[K keyType](d *distinction, x *Tensor) ([]*Tensor, error) {
 	n, size := int(x.Len()), x.DType.Size()
-	keys, err := scratchOf[K](d.ctx, n)
+	keys, err := scratchElements[K](d.ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +130,7 @@ func distinctReal[K keyType](d *distinction, x *Tensor) ([]*Tensor, error) {
 		}
 		return ranked(d, order, func(values, keys []K) { valuesOf(x.DType, len(keys), slicePointer(values), slicePointer(keys), 0) })
 	}
-	other, err := scratchOf[K](d.ctx, n)
+	other, err := scratchElements[K](d.ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -149,11 +142,11 @@ func distinctReal[K keyType](d *distinction, x *Tensor) ([]*Tensor, error) {
 
 // placedKeys returns the keys in order, with the indices of their elements.
 func placedKeys[K keyType](ctx context.Context, keys []K) ([]placed[K], error) {
-	order, err := scratchOf[placed[K]](ctx, len(keys))
+	order, err := scratchElements[placed[K]](ctx, len(keys))
 	if err != nil {
 		return nil, err
 	}
-	other, err := scratchOf[placed[K]](ctx, len(keys))
+	other, err := scratchElements[placed[K]](ctx, len(keys))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +163,7 @@ func placedKeys[K keyType](ctx context.Context, keys []K) ([]placed[K], error) {
 // distinctSorted returns the distinct ones of sorted keys as values, and the counts if they are
 // wanted. The pieces first count their values; so each knows the place of its own.
 func distinctSorted[K keyType](d *distinction, dtype DType, keys []K) ([]*Tensor, error) {
-	starts := make([]int, (len(keys)+sortPiece-1)/sortPiece+1)
+	starts := make([]int, pieces(len(keys), sortPiece)+1)
 	// part returns the keys of a piece, without those that are equal to the last key before it.
 	part := func(i int) []K {
 		from, to := i, min(i+sortPiece, len(keys))
@@ -266,11 +259,11 @@ func ranked[K comparable, T any](d *distinction, order []placed[K], store func(v
 }
 
 func distinctComplex[T complex_](d *distinction, xs []T) ([]*Tensor, error) {
-	order, err := scratchOf[placed[pairKey]](d.ctx, len(xs))
+	order, err := scratchElements[placed[pairKey]](d.ctx, len(xs))
 	if err != nil {
 		return nil, err
 	}
-	other, err := scratchOf[placed[pairKey]](d.ctx, len(xs))
+	other, err := scratchElements[placed[pairKey]](d.ctx, len(xs))
 	if err != nil {
 		return nil, err
 	}
