@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -33,6 +34,8 @@ const (
 var (
 	fake   *cudatest.Fake // nil on a real GPU
 	driver *gpu.Driver
+	// compiledIn is the folder of the compiled kernels that the tests share.
+	compiledIn string
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +43,16 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	var err error
+	if compiledIn, err = os.MkdirTemp("", "millrace-kernels-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
+	if err := os.RemoveAll(compiledIn); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -95,7 +107,7 @@ func open(tb testing.TB, slabBytes uint64, o Options) *bench {
 		tb.Fatal(err)
 	}
 	if o.CacheDir == "" {
-		o.CacheDir = tb.TempDir()
+		o.CacheDir = filepath.Join(compiledIn, "cache")
 	}
 	if fake != nil {
 		o.ScratchBytes = 8 << 20
