@@ -235,7 +235,12 @@ func (p *linePlan) planConvolution(ctx context.Context, f simd.FFT) error {
 	if err != nil {
 		return err
 	}
-	clear(response)
+	t := transformer{ctx: ctx, fft: f, wide: p.wide, pool: &scratchPool{ctx: ctx}, each: parallelOf(ctx)}
+	// The loop below sets the n numbers at the front and the n-1 at the end.
+	gap := response[n*size : (m-n+1)*size]
+	if err := t.stretches(m-2*n+1, func(i, j int) { clear(gap[i*size : j*size]) }); err != nil {
+		return err
+	}
 	square, period := uint64(0), 2*uint64(n)
 	for k := range n {
 		if k%checkEvery == 0 && ctx.Err() != nil {
@@ -250,20 +255,20 @@ func (p *linePlan) planConvolution(ctx context.Context, f simd.FFT) error {
 		}
 		square = (square + 2*uint64(k) + 1) % period
 	}
-	t := transformer{ctx: ctx, fft: f, wide: p.wide, pool: &scratchPool{ctx: ctx}, each: parallelOf(ctx)}
 	if err := t.line(p.convolution, t.contiguous(p.spectrum, m), t.contiguous(response, m), false, 1); err != nil {
 		return err
 	}
-	for k := range m {
-		if p.wide {
-			z := (*complex128)(unsafe.Pointer(&p.spectrum[16*k]))
-			*z = complex(real(*z), -imag(*z))
-		} else {
-			z := (*complex64)(unsafe.Pointer(&p.spectrum[8*k]))
-			*z = complex(real(*z), -imag(*z))
+	return t.stretches(m, func(i, j int) {
+		for k := i; k < j; k++ {
+			if p.wide {
+				z := (*complex128)(unsafe.Pointer(&p.spectrum[16*k]))
+				*z = complex(real(*z), -imag(*z))
+			} else {
+				z := (*complex64)(unsafe.Pointer(&p.spectrum[8*k]))
+				*z = complex(real(*z), -imag(*z))
+			}
 		}
-	}
-	return nil
+	})
 }
 
 // foldRoots returns exp(-pi*i*k/h) for k to h/2.

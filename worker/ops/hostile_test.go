@@ -234,6 +234,38 @@ func (a *asked) Err() error {
 	return nil
 }
 
+// TestTransformsOfPrimeLengthsLookWhetherTheyWereCancelled counts: each stretch of checkEvery
+// numbers, in each of the passes over the line and its convolution, is a look.
+func TestTransformsOfPrimeLengthsLookWhetherTheyWereCancelled(t *testing.T) {
+	const n = 2_097_143
+	x := mustRun(t, "array.random", nil, list(n), int64(1)).(*Tensor)
+	op, err := NewRegistry().Lookup("array.fft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := &asked{Context: t.Context(), until: math.MaxInt64}
+	tr := newTransformer(ctx, true)
+	p, err := newLinePlan(ctx, tr.fft, smoothFrom(2*n-1), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx.times.Store(0)
+	one := make([]byte, 16*p.n)
+	if err := tr.line(p, tr.contiguous(one, p.n), tr.contiguous(one, p.n), false, 1); err != nil {
+		t.Fatal(err)
+	}
+	transform := ctx.times.Load()
+	ctx.times.Store(0)
+	if _, err := op.Run(ctx, Args{Positional: []any{x}}, NewTensor); err != nil {
+		t.Fatal(err)
+	}
+	// Three passes over the line: the chirp, before and after the convolution; two over the
+	// convolution: the spectrum, when it is made and when it is used.
+	if least := 3*transform + (3*n+2*int64(p.n))/checkEvery; ctx.times.Load() < least {
+		t.Errorf("looked %d times, expected %d, of which %d are those of each of three transforms", ctx.times.Load(), least, transform)
+	}
+}
+
 func TestFactorisationsLookWhetherTheyWereCancelled(t *testing.T) {
 	for _, c := range []struct {
 		op    string

@@ -435,6 +435,15 @@ func halveNumber(b []byte, wide bool) {
 	}
 }
 
+// between returns the numbers from to to-1 of a line, of which it may have fewer.
+func (l line) between(from, to int) line {
+	to = min(to, l.count)
+	if l.count = max(to-from, 0); l.count > 0 {
+		l.at = unsafe.Add(l.at, int64(from)*l.step)
+	}
+	return l
+}
+
 // copyLine copies the numbers of a line. Numbers that from lacks are zero.
 func (t *transformer) copyLine(to, from line, swap bool) {
 	if t.wide {
@@ -552,33 +561,61 @@ func (t *transformer) lineByConvolution(p *linePlan, to, from line, inverse bool
 	defer t.pool.put(room)
 	a, b := t.contiguous(room, m), t.contiguous(room[int64(m)*t.size():], m)
 	a.count = p.n
-	t.copyLine(a, from, inverse)
-	t.fft.Multiply(a.at, a.at, slicePointer(p.chirp), p.n, false)
+	err = t.stretches(p.n, func(i, j int) {
+		t.copyLine(a.between(i, j), from.between(i, j), inverse)
+		t.multiply(a, p.chirp, i, j, false)
+	})
+	if err != nil {
+		return err
+	}
 	if err := t.line(p.convolution, b, a, false, 1); err != nil {
 		return err
 	}
 	a.count = m
-	t.fft.Multiply(b.at, b.at, slicePointer(p.spectrum), m, true)
+	if err := t.stretches(m, func(i, j int) { t.multiply(b, p.spectrum, i, j, true) }); err != nil {
+		return err
+	}
 	if err := t.line(p.convolution, a, b, false, 1); err != nil {
 		return err
 	}
-	t.fft.Multiply(a.at, a.at, slicePointer(p.chirp), p.n, true)
-	if scale != 1 {
-		t.scaleLine(a, p.n, scale)
-	}
 	to.count = p.n
-	t.copyLine(to, a, inverse)
-	return nil
+	return t.stretches(p.n, func(i, j int) {
+		t.multiply(a, p.chirp, i, j, true)
+		if scale != 1 {
+			t.scaleLine(a.between(i, j), scale)
+		}
+		t.copyLine(to.between(i, j), a.between(i, j), inverse)
+	})
 }
 
-func (t *transformer) scaleLine(l line, n int, scale float64) {
+// stretches calls f for the numbers 0 to n-1 of a line, in stretches of checkEvery. Between them it
+// looks whether the call was cancelled. A pass over a long line spends most of its time on pages
+// of working memory that it touches first.
+func (t *transformer) stretches(n int, f func(from, to int)) error {
+	return t.each((n+checkEvery-1)/checkEvery, func(piece int) error {
+		f(piece*checkEvery, min((piece+1)*checkEvery, n))
+		return nil
+	})
+}
+
+// multiply multiplies numbers of a contiguous line by those of a table.
+func (t *transformer) multiply(l line, table []byte, from, to int, conjugate bool) {
+	offset := int64(from) * t.size()
+	at := unsafe.Add(l.at, offset)
+	t.fft.Multiply(at, at, unsafe.Pointer(&table[offset]), to-from, conjugate)
+}
+
+// scaleLine multiplies a contiguous line by a factor.
+func (t *transformer) scaleLine(l line, factor float64) {
 	if t.wide {
-		for i, x := range block[float64](l.at, 2*n) {
-			block[float64](l.at, 2*n)[i] = x * scale
-		}
+		scaleNumbers(block[float64](l.at, 2*l.count), factor)
 	} else {
-		for i, x := range block[float32](l.at, 2*n) {
-			block[float32](l.at, 2*n)[i] = x * float32(scale)
-		}
+		scaleNumbers(block[float32](l.at, 2*l.count), float32(factor))
+	}
+}
+
+func scaleNumbers[R floating](numbers []R, factor R) {
+	for i := range numbers {
+		numbers[i] *= factor
 	}
 }
