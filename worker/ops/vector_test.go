@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
 	"math/cmplx"
 	"math/rand/v2"
 	"slices"
@@ -227,6 +228,88 @@ func TestEvaluationsAgree(t *testing.T) {
 		}
 		if message := differs(t, outs[0], outs[1], true); message != "" {
 			t.Errorf("%s: %s", source, message)
+		}
+	}
+}
+
+// TestPowersAreExactToOneUnit compares vector powers of doubles with exact ones: x^(m/2^k) is the
+// root, taken k times, of a product. The exponents near the limit are the hardest ones.
+func TestPowersAreExactToOneUnit(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	const n, roots = 2003, 12
+	var x, y, got [n]float64
+	for i := range n {
+		switch i % 3 {
+		case 0:
+			x[i] = 1 + (r.Float64()-0.5)*0.1
+		case 1:
+			x[i] = 0.5 + r.Float64()
+		default:
+			x[i] = math.Ldexp(0.5+r.Float64(), r.IntN(2000)-1000)
+		}
+		limit := min(1020/math.Abs(math.Log2(x[i])), 1<<16)
+		y[i] = math.Round((2*r.Float64()-1)*limit*(1<<roots)) / (1 << roots)
+	}
+	for _, set := range simd.Sets() {
+		vector := set.Kernel("**", simd.Float64, 0)
+		if !vector.Exists() {
+			continue
+		}
+		if err := vector.Call(n, slicePointer(got[:]), slicePointer(x[:]), slicePointer(y[:]), nil); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			want := exactPower(x[i], y[i], roots)
+			rounded, _ := want.Float64()
+			unit := math.Nextafter(math.Abs(rounded), math.Inf(1)) - math.Abs(rounded)
+			wrong, _ := new(big.Float).Sub(want, big.NewFloat(got[i])).Float64()
+			if math.Abs(wrong) > 1.5*unit {
+				t.Errorf("%s: %v ** %v is %v, wrong by %v units", set.Name, x[i], y[i], got[i], wrong/unit)
+			}
+		}
+	}
+}
+
+// exactPower returns x^y to about 200 bits. REQUIRES: x is positive, y is a multiple of 2^-roots.
+func exactPower(x, y float64, roots int) *big.Float {
+	base := new(big.Float).SetPrec(256).SetFloat64(x)
+	for range roots {
+		base.Sqrt(base)
+	}
+	result := new(big.Float).SetPrec(256).SetInt64(1)
+	for k := uint64(math.Ldexp(math.Abs(y), roots)); k > 0; k >>= 1 {
+		if k&1 != 0 {
+			result.Mul(result, base)
+		}
+		base.Mul(base, base)
+	}
+	if y < 0 {
+		result.Quo(new(big.Float).SetPrec(256).SetInt64(1), result)
+	}
+	return result
+}
+
+// TestPowersDoNotDependOnTheirNeighbours: a vector with a special case is computed differently.
+func TestPowersDoNotDependOnTheirNeighbours(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	const n = 800
+	x, y := elements[float64](operands(r, Float64, n)), elements[float64](operands(r, Float64, n))
+	for _, set := range simd.Sets() {
+		vector := set.Kernel("**", simd.Float64, 0)
+		if !vector.Exists() {
+			continue
+		}
+		var together, alone [n]float64
+		if err := vector.Call(n, slicePointer(together[:]), slicePointer(x), slicePointer(y), nil); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			if err := vector.Call(1, slicePointer(alone[i:]), slicePointer(x[i:]), slicePointer(y[i:]), nil); err != nil {
+				t.Fatal(err)
+			}
+			if a, b := together[i], alone[i]; math.Float64bits(a) != math.Float64bits(b) && (a == a || b == b) {
+				t.Errorf("%s: %v ** %v is %v beside others and %v alone", set.Name, x[i], y[i], a, b)
+			}
 		}
 	}
 }

@@ -77,6 +77,9 @@ type Device struct {
 	solver once[*solver]
 	fft    once[*fft]
 
+	// together is factoredTogether. Tests measure both ways.
+	together func(rows, count int64) bool
+
 	// Decisions for calls that came before, to be used again for calls of the same types and
 	// shapes.
 	mappers  remembered[*mapper]
@@ -121,7 +124,7 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 	}
 	a := dev.Info().Attributes
 	d := &Device{
-		gpu: dev, slab: slab, ops: ops.NewRegistry(ops.CUDAKernel()), logf: o.Logf, stream: dev.Stream(gpu.Compute),
+		gpu: dev, slab: slab, ops: ops.NewRegistry(ops.CUDAKernel()), logf: o.Logf, stream: dev.Stream(gpu.Compute), together: factoredTogether,
 		finder: finder{given: o.Libraries, python: o.Python}, linalg: o.Linalg, spins: min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8,
 		arch: fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
 	}

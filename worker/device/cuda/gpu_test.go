@@ -468,7 +468,7 @@ func TestGPUFactorsOfNearlySingularMatrices(t *testing.T) {
 // those of the golden cases, and that failures name the matrix.
 func TestGPUSystemsAndDefiniteMatrices(t *testing.T) {
 	onGPU(t)
-	b := open(t, 8<<30, Options{})
+	b := open(t, 16<<30, Options{})
 	diagonal := func(n int64) any {
 		return b.must(t, "array.map", named{"dtype": "float32"}, "(x0 == x1)*x2", b.must(t, "array.arange", nil, n),
 			b.must(t, "array.reshape", nil, b.must(t, "array.arange", nil, n), ints(n, 1)), float64(2*n))
@@ -532,14 +532,26 @@ func TestGPUSystemsAndDefiniteMatrices(t *testing.T) {
 	definite := b.must(t, "array.map", nil, "x0+x1", x, b.transposed(t, x))
 	tell(t, "cholesky 8192 float64", float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
 	tell(t, "solve 8192 float64, 100 columns", float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{x, b.random(t, "float64", 8192, 100)}}))/1e6, "ms")
-	// The border between one call for all matrices and one for each is smallMatrix.
-	for _, c := range [][2]int64{{2000, 64}, {200, smallMatrix}, {200, smallMatrix + 1}, {20, smallMatrix}, {20, smallMatrix + 1}} {
+	b.ratesOfStacks(t, diagonal)
+}
+
+// ratesOfStacks reports the times of both ways to factor several matrices: one call for all and one
+// for each. factoredTogether follows from these.
+func (b *bench) ratesOfStacks(t *testing.T, diagonal func(n int64) any) {
+	t.Helper()
+	defer func() { b.together = factoredTogether }()
+	for _, c := range [][2]int64{{2000, 64}, {4, 256}, {20, 256}, {200, 256}, {4, 512}, {20, 512}, {200, 512}, {4, 1024}, {20, 1024}, {200, 1024}} {
 		count, n := c[0], c[1]
+		b.reset()
 		many := b.must(t, "array.map", nil, "x0+x1", b.random(t, "float64", count, n, n), diagonal(n))
-		name := fmt.Sprintf("%d of %d x %d float64", count, n, n)
-		tell(t, "solve "+name, float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{many, b.random(t, "float64", n, 1)}}))/1e6, "ms")
-		definite := b.must(t, "array.matmul", nil, many, turned(many))
-		tell(t, "cholesky "+name, float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
+		side := b.random(t, "float64", n, 1)
+		definite := b.must(t, "array.map", nil, "x0+x1", many, b.must(t, "array.transpose", named{"axes": ints(0, 2, 1)}, many))
+		for _, together := range []bool{true, false} {
+			b.together = func(int64, int64) bool { return together }
+			name := fmt.Sprintf("%d of %d x %d float64, together: %v", count, n, n, together)
+			tell(t, "solve "+name, float64(b.timed(t, 3, "array.solve", ops.Args{Positional: []any{many, side}}))/1e6, "ms")
+			tell(t, "cholesky "+name, float64(b.timed(t, 3, "array.cholesky", ops.Args{Positional: []any{definite}}))/1e6, "ms")
+		}
 	}
 }
 

@@ -101,7 +101,7 @@ func TestFactorisationsCallTheirRoutines(t *testing.T) {
 		{"array.qr", onlyR, square, "Dgeqrf"},
 		{"array.qr", onlyR, wide, "Dgeqrf"},
 		{"array.svd", nil, tall, gram + " Dtrsm " + gram + " Dtrsm GemmEx Xgesvdp GemmEx"},
-		{"array.svd", onlyValues, tall, gram + " Dtrsm " + gram + " GemmEx Dgesvd"},
+		{"array.svd", onlyValues, tall, gram + " Dtrsm " + gram + " GemmEx Xgesvdp"},
 		// The fake driver finds no element that is not zero.
 		{"array.svd", nil, square, "Dgesvd"},
 		{"array.svd", onlyValues, wide, "Dgesvd"},
@@ -146,6 +146,7 @@ func TestStacksOfMatricesCallTheirRoutines(t *testing.T) {
 		{"array.cholesky", []any{x("int32", 3, 3)}, "Xpotrf"},
 		{"array.cholesky", []any{x("float32", 2, 2, 60, 60)}, "SpotrfBatched"},
 		{"array.cholesky", []any{x("complex128", 2, 260, 260)}, "Xpotrf Xpotrf"},
+		{"array.cholesky", []any{x("float32", 8, 260, 260)}, "SpotrfBatched"},
 		{"array.cholesky", []any{tensor(t, "complex64", 2, 3, 3)}, "CpotrfBatched"},
 		{"array.solve", []any{one, x("float64", 300)}, "Xgetrf Xgetrs"},
 		{"array.solve", []any{one, x("complex64", 300, 20)}, "Xgetrf Xgetrs"},
@@ -153,10 +154,25 @@ func TestStacksOfMatricesCallTheirRoutines(t *testing.T) {
 		{"array.solve", []any{x("float32", 5, 30, 30), x("float32", 30, 2)}, "SgetrfBatched SgetrsBatched"},
 		{"array.solve", []any{x("complex128", 3, 1, 30, 30), tensor(t, "bool", 5, 30, 2)}, "ZgetrfBatched ZgetrsBatched"},
 		{"array.solve", []any{x("float64", 2, 260, 260), x("float64", 260)}, "Xgetrf Xgetrs Xgetrf Xgetrs"},
+		{"array.solve", []any{x("float64", 8, 260, 260), x("float64", 260)}, "DgetrfBatched DgetrsBatched"},
 		{"array.solve", []any{x("float64", 0, 0), x("float64", 0, 2)}, ""},
 	} {
 		if got := s.routinesOf(t, c.op, nil, c.inputs...); strings.Join(got, " ") != c.want {
 			t.Errorf("%s of %v calls %v, want %s", c.op, c.inputs, got, c.want)
+		}
+	}
+}
+
+func TestManyOrSmallMatricesAreFactoredTogether(t *testing.T) {
+	for _, c := range []struct {
+		rows, count int64
+		want        bool
+	}{
+		{5, 1, false}, {5, 2, true}, {smallMatrix, 2, true}, {smallMatrix + 1, manyMatrices - 1, false}, {smallMatrix + 1, manyMatrices, true},
+		{middleMatrix, manyMatrices, true}, {middleMatrix + 1, 1000, false}, {middleMatrix, 1, false},
+	} {
+		if got := factoredTogether(c.rows, c.count); got != c.want {
+			t.Errorf("%d matrices of %d rows: %v", c.count, c.rows, got)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 //go:build cgo && linux && amd64
 
 // The parts of AVX-512 that processors for servers have had since 2017.
+#include <immintrin.h>
+
 #define SET avx512
 #define VECTOR_BYTES 64
 #define VECTOR_NAME32 "_ZGVeN16"

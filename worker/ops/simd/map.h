@@ -452,7 +452,9 @@ FROM_COMPLEX(c128)
     memcpy(d + i, last, (n - i) * sizeof(T));                                                  \
     return 0;                                                                                  \
   }
-#define MATH2(name, T, V)                                                                      \
+// apply(function, x, y) computes a vector; the function of libmvec may be a part of it.
+#define CALLED(function, x, y) function(x, y)
+#define MATH2(name, T, V, apply)                                                               \
   static void *slot_##name;                                                                    \
   static int name(int64_t n, void *dp, const void *ap, const void *bp, const void *cp) {       \
     V (*const function)(V, V) = (V(*)(V, V))slot_##name;                                       \
@@ -465,7 +467,7 @@ FROM_COMPLEX(c128)
     for (; i + lanes <= n; i += lanes) {                                                       \
       memcpy(&x, a + i, sizeof x);                                                             \
       memcpy(&y, b + i, sizeof y);                                                             \
-      x = function(x, y);                                                                      \
+      x = apply(function, x, y);                                                               \
       memcpy(d + i, &x, sizeof x);                                                             \
     }                                                                                          \
     if (i == n) return 0;                                                                      \
@@ -478,13 +480,20 @@ FROM_COMPLEX(c128)
     memcpy(d + i, last[0], (n - i) * sizeof(T));                                               \
     return 0;                                                                                  \
   }
-#define MATH(operands, function)                                                               \
-  MATH##operands(function##_f32, f32, v32)                                                     \
-  MATH##operands(function##_f64, f64, v64)
-MATH(1, exp) MATH(1, exp2) MATH(1, expm1) MATH(1, log) MATH(1, log2) MATH(1, log10) MATH(1, log1p)
-MATH(1, sin) MATH(1, cos) MATH(1, tan) MATH(1, asin) MATH(1, acos) MATH(1, atan)
-MATH(1, sinh) MATH(1, cosh) MATH(1, tanh) MATH(1, asinh) MATH(1, acosh) MATH(1, atanh)
-MATH(1, cbrt) MATH(2, pow) MATH(2, atan2)
+#define MATH(function)                                                                         \
+  MATH1(function##_f32, f32, v32)                                                              \
+  MATH1(function##_f64, f64, v64)
+MATH(exp) MATH(exp2) MATH(expm1) MATH(log) MATH(log2) MATH(log10) MATH(log1p)
+MATH(sin) MATH(cos) MATH(tan) MATH(asin) MATH(acos) MATH(atan)
+MATH(sinh) MATH(cosh) MATH(tanh) MATH(asinh) MATH(acosh) MATH(atanh)
+MATH(cbrt)
+MATH2(atan2_f32, f32, v32, CALLED) MATH2(atan2_f64, f64, v64, CALLED) MATH2(pow_f32, f32, v32, CALLED)
+#if VECTOR_BYTES == 64
+#include "powers.h"
+MATH2(pow_f64, f64, v64, powers)
+#else
+MATH2(pow_f64, f64, v64, CALLED)
+#endif
 
 // A row of the table for a function that is the same for all types, or for one type.
 #define ROW(function, type, run) {function, type, 0, run, 0, 0}
