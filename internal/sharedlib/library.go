@@ -137,6 +137,23 @@ func (f *Fortran) Repeat(subroutine uint64, count int, steps *[MaxArguments]int6
 	return repeatFortran(subroutine, &f.values, f.scalars, steps, count, info)
 }
 
+// Address returns the address of memory for a call that gets it as a number. The memory stays in
+// its place: the compiler never lays it on a stack, which moves when it grows. The caller keeps the
+// memory alive until the call has returned (runtime.KeepAlive).
+func Address(p unsafe.Pointer) uint64 {
+	if never {
+		escaped = p
+	}
+	return uint64(uintptr(p))
+}
+
+// never is always false, but the compiler does not know that: it has to assume that the memory of
+// Address is still needed after the function that allocates it.
+var (
+	never   bool
+	escaped unsafe.Pointer //nolint:unused // the assignment is what counts
+)
+
 // AddressOf returns the address of a value, which pinner keeps in place.
 func AddressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
 	pinner.Pin(p)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"unsafe"
 
@@ -100,7 +101,8 @@ func (l *Library) WideIntegers() bool { return l.wide }
 type Arg struct {
 	kind  argKind
 	value uint64
-	step  int64 // of an array: how many bytes it moves on after each call of Each
+	array unsafe.Pointer // keeps the array of the address alive
+	step  int64          // of an array: how many bytes it moves on after each call of Each
 }
 
 type argKind uint8
@@ -125,10 +127,11 @@ func Float64(x float64) Arg { return Arg{kind: scalarArg, value: math.Float64bit
 // Float32 is a number of 32 bits.
 func Float32(x float32) Arg { return Arg{kind: scalarArg, value: uint64(math.Float32bits(x))} }
 
-// Array is an array, from the first element of s on. The caller keeps s alive until the call has
-// returned (runtime.KeepAlive). An empty s is a null pointer.
+// Array is an array, from the first element of s on. The call keeps s alive until it returns. An
+// empty s is a null pointer.
 func Array[T any](s []T) Arg {
-	return Arg{kind: addressArg, value: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s))))}
+	p := unsafe.Pointer(unsafe.SliceData(s))
+	return Arg{kind: addressArg, value: sharedlib.Address(p), array: p}
 }
 
 // Every returns the argument, an array, for Each: the array moves on by that many bytes after each
@@ -155,6 +158,7 @@ func (l *Library) call(threads int, routine string, arguments []Arg) (info int, 
 		return 0, err
 	}
 	l.threading.run(threads, func() { list.Call(address) })
+	runtime.KeepAlive(arguments)
 	return l.infoOf(routine, arguments, list)
 }
 
@@ -175,6 +179,7 @@ func (l *Library) Each(count int, routine string, arguments ...Arg) (done, info 
 		last = n
 	}
 	l.threading.run(1, func() { done = list.Repeat(address, count, &steps, last) })
+	runtime.KeepAlive(arguments)
 	info, err = l.infoOf(routine, arguments, list)
 	return done, info, err
 }

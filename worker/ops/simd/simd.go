@@ -11,6 +11,8 @@ import (
 	"errors"
 	"sync"
 	"unsafe"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 // Type is the type of elements. The numbers are those of ops.DType.
@@ -112,16 +114,16 @@ type Axis struct{ Length, Stride, Index int64 }
 // InPlace returns a register whose elements lie at address, and whose blocks begin step bytes after
 // each other. A step of 0 is that of constants and temporaries: all blocks lie at the same place.
 func InPlace(address unsafe.Pointer, step int64) Register {
-	return Register{address: uint64(uintptr(address)), step: step}
+	return Register{address: sharedlib.Address(address), step: step}
 }
 
 // Gathered returns a register to which each block is copied from a strided tensor with elements of
 // size bytes. next is the address of the next element; its indexes are in axes, which Run changes.
 func Gathered(block, next unsafe.Pointer, axes []Axis, size int64) Register {
 	return Register{
-		address: uint64(uintptr(block)),
-		source:  uint64(uintptr(next)),
-		axes:    uint64(uintptr(unsafe.Pointer(unsafe.SliceData(axes)))),
+		address: sharedlib.Address(block),
+		source:  sharedlib.Address(next),
+		axes:    sharedlib.Address(unsafe.Pointer(unsafe.SliceData(axes))),
 		count:   int64(len(axes)),
 		size:    size,
 	}
@@ -151,8 +153,8 @@ type Outer struct{ Length, ToStep, FromStep int64 }
 // bytes. The steps are the bytes between the rows of the copy, and those of the source.
 func NewTransposition(to, from unsafe.Pointer, rows, columns, toStep, fromStep, size int64, outer []Outer) *Transposition {
 	return &Transposition{
-		to: uint64(uintptr(to)), from: uint64(uintptr(from)),
+		to: sharedlib.Address(to), from: sharedlib.Address(from),
 		rows: rows, columns: columns, toStep: toStep, fromStep: fromStep, size: size,
-		outer: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(outer)))), count: int64(len(outer)),
+		outer: sharedlib.Address(unsafe.Pointer(unsafe.SliceData(outer))), count: int64(len(outer)),
 	}
 }
