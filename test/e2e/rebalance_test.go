@@ -63,10 +63,16 @@ func TestRebalanceEvensOutInSpiteOfKills(t *testing.T) {
 	c.worker(t, append([]string{"--name", "third"}, limit...)...)
 
 	// evenOut rebalances, and kills a worker when the first moves begin. Then it waits until all
-	// workers are back, and rebalances until they are even.
-	evenOut := func(victim string, names ...string) {
+	// workers are back, and rebalances until they are even. A victim that only receives is stopped
+	// before: an object that had moved to it would be lost with it, if a client has scattered it.
+	evenOut := func(victim string, receives bool, names ...string) {
 		t.Helper()
 		pid := int(active(t, client, names...)[victim].GetPid())
+		if receives {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+		}
 		var reading sync.WaitGroup
 		reading.Go(func() {
 			for f, first := range results {
@@ -102,9 +108,9 @@ func TestRebalanceEvensOutInSpiteOfKills(t *testing.T) {
 			holds(t, f, first, size)
 		}
 	}
-	evenOut("second-0", "host-0", "second-0", "third-0")
+	evenOut("second-0", true, "host-0", "second-0", "third-0")
 	c.worker(t, append([]string{"--name", "fourth"}, limit...)...)
-	evenOut("host-0", "host-0", "second-0", "third-0", "fourth-0")
+	evenOut("host-0", false, "host-0", "second-0", "third-0", "fourth-0")
 }
 
 // TestRebalanceOnTheCommandLine: the plan, the moves, and the refusals.
