@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/millrace/millrace/worker/ops/simd"
 )
@@ -231,4 +232,29 @@ func TestLongCallsLookWhetherTheyWereCancelled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestKeysOfASegmentDoNotMoveWithTheStack: a segment has their addresses as numbers.
+func TestKeysOfASegmentDoNotMoveWithTheStack(t *testing.T) {
+	moved := make(chan bool)
+	go func() {
+		var keys, other [4]int32
+		s := segmentOf(keys[:], other[:])
+		keys[0] = grow(1000)
+		moved <- s.From != uint64(uintptr(unsafe.Pointer(&keys))) || s.Other != uint64(uintptr(unsafe.Pointer(&other)))
+	}()
+	if <-moved {
+		t.Error("the keys have moved")
+	}
+}
+
+// grow makes the stack grow by more than depth KiB.
+//
+//go:noinline
+func grow(depth int) int32 {
+	var frame [256]int32
+	if depth > 0 {
+		frame[depth%256] = grow(depth - 1)
+	}
+	return frame[0] + frame[depth%256]
 }

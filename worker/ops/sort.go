@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"math/bits"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -144,10 +143,7 @@ func inPieces(ctx context.Context, n int, f func(i, n int)) error {
 func isWide[K keyType]() bool { return unsafe.Sizeof(K(0)) == 8 }
 
 func segmentOf[K keyType](keys, other []K) simd.Segment {
-	return simd.Segment{
-		From: uint64(uintptr(slicePointer(keys))), Other: uint64(uintptr(slicePointer(other))), N: int64(len(keys)),
-		Depth: int32(2 * bits.Len(uint(len(keys)))),
-	}
+	return simd.NewSegment(slicePointer(keys), slicePointer(other), len(keys))
 }
 
 // sortFew sorts keys at once; other is working memory of the same length.
