@@ -35,13 +35,7 @@ func planMatmul(c *call) (*Planned, error) {
 			return nil, c.bad(name, "expected a tensor with at least one axis, got a scalar: use array.map to multiply by it")
 		}
 	}
-	left, right := *a, *b
-	if a.NDim() == 1 {
-		left.Shape, left.Strides = []int64{1, a.Shape[0]}, []int64{0, a.Strides[0]}
-	}
-	if b.NDim() == 1 {
-		right.Shape, right.Strides = []int64{b.Shape[0], 1}, []int64{b.Strides[0], 0}
-	}
+	left, right := asRow(a), asColumn(b)
 	la, lb := left.NDim()-2, right.NDim()-2
 	m, k, n := left.Shape[la], left.Shape[la+1], right.Shape[lb+1]
 	if right.Shape[lb] != k {
@@ -59,7 +53,7 @@ func planMatmul(c *call) (*Planned, error) {
 		shape = append(shape, n)
 	}
 	dtype := Promote(a.DType, b.DType)
-	w := &Multiplying{A: &left, B: &right, Batch: batch, Rows: m, Inner: k, Columns: n, TF32: c.bool("tf32")}
+	w := &Multiplying{A: left, B: right, Batch: batch, Rows: m, Inner: k, Columns: n, TF32: c.bool("tf32")}
 	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error { return multiplyInto(ctx, out, w) }), nil
 }
 

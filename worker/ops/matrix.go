@@ -33,6 +33,24 @@ func transposeOf(t *Tensor) *Tensor {
 	return &part
 }
 
+// asColumn returns a vector as a matrix of one column, and any other tensor as it is.
+func asColumn(t *Tensor) *Tensor {
+	if t.NDim() != 1 {
+		return t
+	}
+	column := *t
+	column.Shape, column.Strides = []int64{t.Shape[0], 1}, []int64{t.Strides[0], 0}
+	return &column
+}
+
+// asRow returns a vector as a matrix of one row, and any other tensor as it is.
+func asRow(t *Tensor) *Tensor {
+	if t.NDim() != 1 {
+		return t
+	}
+	return transposeOf(asColumn(t))
+}
+
 // moveMatrix copies a matrix to another of the same shape; both are float32 or float64, with any
 // strides. It copies square tiles, so that each cache line is read and written about once.
 func moveMatrix(to, from *Tensor) {

@@ -35,11 +35,7 @@ func planSolve(c *call) (*Planned, error) {
 	if b.NDim() == 0 {
 		return nil, c.bad("b", "expected a vector or matrices, got a scalar")
 	}
-	vector := b.NDim() == 1
-	right := *b
-	if vector {
-		right.Shape, right.Strides = []int64{b.Shape[0], 1}, []int64{b.Strides[0], 0}
-	}
+	right := asColumn(b)
 	na, nb := a.NDim()-2, right.NDim()-2
 	n, columns := a.Shape[na], right.Shape[nb+1]
 	if right.Shape[nb] != n {
@@ -50,11 +46,11 @@ func planSolve(c *call) (*Planned, error) {
 		return nil, c.bad("b", "shape %v does not match a %v: leading dimensions do not broadcast", b.Shape, a.Shape)
 	}
 	shape := append(append([]int64{}, batch...), n)
-	if !vector {
+	if b.NDim() > 1 {
 		shape = append(shape, columns)
 	}
 	dtype := Promote(solvable(a.DType), solvable(b.DType))
-	w := &Solving{A: a, B: &right, Batch: batch, Rows: n, Columns: columns}
+	w := &Solving{A: a, B: right, Batch: batch, Rows: n, Columns: columns}
 	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
 		switch dtype {
 		case Float32:
