@@ -83,20 +83,29 @@ func complexAlgebra[T complex_](ctx context.Context, letter string,
 	}
 }
 
-func float32Algebra(ctx context.Context) *algebra[float32] {
-	return realAlgebra(ctx, "s", kernels.Sgemm)
-}
-
 func float64Algebra(ctx context.Context) *algebra[float64] {
 	return realAlgebra(ctx, "d", kernels.Dgemm)
 }
 
-func complex64Algebra(ctx context.Context) *algebra[complex64] {
-	return complexAlgebra(ctx, "c", kernels.Cgemm)
+// linear are the operations on matrices of any of the types of linear algebra.
+type linear interface {
+	multiplyFloats(ctx context.Context, out *Tensor, w *Multiplying) error
+	choleskyEach(ctx context.Context, x *Tensor) error
+	solveEach(ctx context.Context, w *Solving, out *Tensor) error
 }
 
-func complex128Algebra(ctx context.Context) *algebra[complex128] {
-	return complexAlgebra(ctx, "z", kernels.Zgemm)
+// algebraOf returns the algebra of a type: float32, float64, complex64 or complex128.
+func algebraOf(ctx context.Context, dtype DType) linear {
+	switch dtype {
+	case Float32:
+		return realAlgebra(ctx, "s", kernels.Sgemm)
+	case Float64:
+		return float64Algebra(ctx)
+	case Complex64:
+		return complexAlgebra(ctx, "c", kernels.Cgemm)
+	default:
+		return complexAlgebra(ctx, "z", kernels.Zgemm)
+	}
 }
 
 // piece is the number of operations between two checks of the context: they take at most some 0.1

@@ -32,16 +32,7 @@ func planCholesky(c *call) (*Planned, error) {
 		if err := castInto(ctx, out, x); err != nil {
 			return err
 		}
-		switch out.DType {
-		case Float32:
-			return choleskyEach(ctx, float32Algebra(ctx), out)
-		case Float64:
-			return choleskyEach(ctx, float64Algebra(ctx), out)
-		case Complex64:
-			return choleskyEach(ctx, complex64Algebra(ctx), out)
-		default:
-			return choleskyEach(ctx, complex128Algebra(ctx), out)
-		}
+		return algebraOf(ctx, out.DType).choleskyEach(ctx, out)
 	}), nil
 }
 
@@ -84,7 +75,7 @@ func matrixName(name string, shape []int64, number int64) string {
 }
 
 // choleskyEach factors each matrix of x in place.
-func choleskyEach[T inexact](ctx context.Context, l *algebra[T], x *Tensor) error {
+func (l *algebra[T]) choleskyEach(ctx context.Context, x *Tensor) error {
 	a, n := elements[T](x), int(x.Shape[x.NDim()-1])
 	if len(a) == 0 {
 		return ctx.Err()

@@ -67,14 +67,8 @@ func multiplyInto(ctx context.Context, out *Tensor, w *Multiplying) error {
 		return nil
 	}
 	switch out.DType {
-	case Float32:
-		return multiplyFloats(ctx, float32Algebra(ctx), out, w)
-	case Float64:
-		return multiplyFloats(ctx, float64Algebra(ctx), out, w)
-	case Complex64:
-		return multiplyFloats(ctx, complex64Algebra(ctx), out, w)
-	case Complex128:
-		return multiplyFloats(ctx, complex128Algebra(ctx), out, w)
+	case Float32, Float64, Complex64, Complex128:
+		return algebraOf(ctx, out.DType).multiplyFloats(ctx, out, w)
 	case Int32:
 		return multiplyLoops(ctx, out, w, addMultiples[int32])
 	case Int64:
@@ -91,7 +85,7 @@ func multiplyInto(ctx context.Context, out *Tensor, w *Multiplying) error {
 }
 
 // multiplyFloats computes the products by the library, or by gonum.
-func multiplyFloats[T inexact](ctx context.Context, l *algebra[T], out *Tensor, w *Multiplying) error {
+func (l *algebra[T]) multiplyFloats(ctx context.Context, out *Tensor, w *Multiplying) error {
 	var operands [2]*Tensor
 	for i, t := range []*Tensor{w.A, w.B} {
 		operands[i] = t

@@ -52,16 +52,7 @@ func planSolve(c *call) (*Planned, error) {
 	dtype := Promote(solvable(a.DType), solvable(b.DType))
 	w := &Solving{A: a, B: right, Batch: batch, Rows: n, Columns: columns}
 	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
-		switch dtype {
-		case Float32:
-			return solveEach(ctx, float32Algebra(ctx), w, out)
-		case Float64:
-			return solveEach(ctx, float64Algebra(ctx), w, out)
-		case Complex64:
-			return solveEach(ctx, complex64Algebra(ctx), w, out)
-		default:
-			return solveEach(ctx, complex128Algebra(ctx), w, out)
-		}
+		return algebraOf(ctx, dtype).solveEach(ctx, w, out)
 	}), nil
 }
 
@@ -74,7 +65,7 @@ func Singular(a *Tensor, matrix, column int64) error {
 
 // solveEach solves the systems with each matrix of w.A. It factors a matrix once for all right-hand
 // sides that it broadcasts to.
-func solveEach[T inexact](ctx context.Context, l *algebra[T], w *Solving, out *Tensor) error {
+func (l *algebra[T]) solveEach(ctx context.Context, w *Solving, out *Tensor) error {
 	n, columns := int(w.Rows), int(w.Columns)
 	if out.Len() == 0 {
 		return ctx.Err()
