@@ -84,7 +84,7 @@ func complexAlgebra[T complex_](ctx context.Context, letter string,
 }
 
 func float64Algebra(ctx context.Context) *algebra[float64] {
-	return realAlgebra(ctx, "d", kernels.Dgemm)
+	return realAlgebra(ctx, "d", blasInGo.Dgemm)
 }
 
 // linear are the operations on matrices of any of the types of linear algebra.
@@ -98,13 +98,13 @@ type linear interface {
 func algebraOf(ctx context.Context, dtype DType) linear {
 	switch dtype {
 	case Float32:
-		return realAlgebra(ctx, "s", kernels.Sgemm)
+		return realAlgebra(ctx, "s", blasInGo.Sgemm)
 	case Float64:
 		return float64Algebra(ctx)
 	case Complex64:
-		return complexAlgebra(ctx, "c", kernels.Cgemm)
+		return complexAlgebra(ctx, "c", blasInGo.Cgemm)
 	default:
-		return complexAlgebra(ctx, "z", kernels.Zgemm)
+		return complexAlgebra(ctx, "z", blasInGo.Zgemm)
 	}
 }
 

@@ -3,11 +3,7 @@ package ops
 import (
 	"context"
 	"encoding/binary"
-
-	"gonum.org/v1/gonum/blas/gonum"
 )
-
-var kernels gonum.Implementation
 
 func matmulOps() []*Op {
 	return []*Op{{

@@ -6,16 +6,20 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/blas"
+	blasgonum "gonum.org/v1/gonum/blas/gonum"
 	"gonum.org/v1/gonum/lapack"
 	lapackgonum "gonum.org/v1/gonum/lapack/gonum"
 )
 
-// factor has the building blocks of LAPACK in Go, for workers without a library. The drivers in
-// this file call them in pieces of at most about a second and check the context in between, so that
-// a cancelled or timed-out task ends soon: Dgeqrf, Dorgqr and Dgesvd themselves cannot be
-// interrupted. The algorithms are those of LAPACK's dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are
-// row-major.
-var factor lapackgonum.Implementation
+// blasInGo and lapackInGo are the routines of BLAS and LAPACK by gonum, for workers without a
+// library. The factorisations in this file call them in pieces of at most about a second and check
+// the context in between, so that a cancelled or timed-out task ends soon: Dgeqrf, Dorgqr and
+// Dgesvd themselves cannot be interrupted. The algorithms are those of LAPACK's dgeqrf, dorgqr,
+// dgebrd and dbdsqr. Matrices are row-major.
+var (
+	blasInGo   blasgonum.Implementation
+	lapackInGo lapackgonum.Implementation
+)
 
 const (
 	// panelColumns is the number of reflectors that are applied together.
@@ -47,16 +51,16 @@ func reflectors(ctx context.Context, m, n int, a, tau []float64) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			a[j*n+j], tau[j] = factor.Dlarfg(m-j, a[j*n+j], a[min(j+1, m-1)*n+j:], n)
+			a[j*n+j], tau[j] = lapackInGo.Dlarfg(m-j, a[j*n+j], a[min(j+1, m-1)*n+j:], n)
 			if right := i + width - j - 1; right > 0 {
 				diagonal := a[j*n+j]
 				a[j*n+j] = 1
-				factor.Dlarf(blas.Left, m-j, right, a[j*n+j:], n, tau[j], a[j*n+j+1:], n, work)
+				lapackInGo.Dlarf(blas.Left, m-j, right, a[j*n+j:], n, tau[j], a[j*n+j+1:], n, work)
 				a[j*n+j] = diagonal
 			}
 		}
 		if i+width < n {
-			factor.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, a[i*n+i:], n, tau[i:], triangle[:], panelColumns)
+			lapackInGo.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, a[i*n+i:], n, tau[i:], triangle[:], panelColumns)
 			if err := applyBlock(ctx, blas.Trans, m-i, n-i-width, width, a[i*n+i:], n, triangle[:], a[i*n+i+width:], n, work); err != nil {
 				return err
 			}
@@ -74,7 +78,7 @@ func applyBlock(ctx context.Context, transpose blas.Transpose, m, n, width int, 
 			return err
 		}
 		columns := min(piece, n-from)
-		factor.Dlarfb(blas.Left, transpose, lapack.Forward, lapack.ColumnWise, m, columns, width, v, ldv, triangle, panelColumns, c[from:], ldc, work, panelColumns)
+		lapackInGo.Dlarfb(blas.Left, transpose, lapack.Forward, lapack.ColumnWise, m, columns, width, v, ldv, triangle, panelColumns, c[from:], ldc, work, panelColumns)
 	}
 	return nil
 }
@@ -90,7 +94,7 @@ func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float
 	for i := (k - 1) / panelColumns * panelColumns; i >= 0; i -= panelColumns {
 		width := min(panelColumns, k-i)
 		if i+width < k {
-			factor.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, q[i*ldq+i:], ldq, tau[i:], triangle[:], panelColumns)
+			lapackInGo.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, q[i*ldq+i:], ldq, tau[i:], triangle[:], panelColumns)
 			if err := applyBlock(ctx, blas.NoTrans, m-i, k-i-width, width, q[i*ldq+i:], ldq, triangle[:], q[i*ldq+i+width:], ldq, work); err != nil {
 				return err
 			}
@@ -101,7 +105,7 @@ func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float
 			}
 			if right := i + width - j - 1; right > 0 {
 				q[j*ldq+j] = 1
-				factor.Dlarf(blas.Left, m-j, right, q[j*ldq+j:], ldq, tau[j], q[j*ldq+j+1:], ldq, work)
+				lapackInGo.Dlarf(blas.Left, m-j, right, q[j*ldq+j:], ldq, tau[j], q[j*ldq+j+1:], ldq, work)
 			}
 			for row := j + 1; row < m; row++ {
 				q[row*ldq+j] *= -tau[j]
@@ -183,7 +187,7 @@ func timesSquare(ctx context.Context, a, square []float64, m, n int) ([]float64,
 			return nil, err
 		}
 		rows := min(piece, m-from)
-		kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, n, n, 1, a[from*n:], n, square, n, 0, product[from*n:], n)
+		blasInGo.Dgemm(blas.NoTrans, blas.NoTrans, rows, n, n, 1, a[from*n:], n, square, n, 0, product[from*n:], n)
 	}
 	return product, nil
 }
@@ -196,7 +200,7 @@ func bidiagonalSVD(ctx context.Context, a []float64, m, n int, vectors bool) (u,
 		return nil, nil, nil, err
 	}
 	if !vectors {
-		if !factor.Dbdsqr(blas.Upper, n, 0, 0, 0, s, e[:n-1], nil, 1, nil, 1, nil, 1, make([]float64, 4*n)) {
+		if !lapackInGo.Dbdsqr(blas.Upper, n, 0, 0, 0, s, e[:n-1], nil, 1, nil, 1, nil, 1, make([]float64, 4*n)) {
 			return nil, nil, nil, errNoConvergence
 		}
 		return nil, s, nil, ctx.Err()
@@ -250,7 +254,7 @@ func reduceToBidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []flo
 		}
 		width := min(panelColumns, pieceOf(8*float64(m-i)*float64(n-i), 1))
 		below, right := m-i-width, n-i-width
-		factor.Dlabrd(m-i, n-i, width, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], x, panelColumns, y, panelColumns)
+		lapackInGo.Dlabrd(m-i, n-i, width, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], x, panelColumns, y, panelColumns)
 		piece := pieceOf(4*float64(right)*float64(width), 1)
 		for from := 0; from < below; from += piece {
 			if err := ctx.Err(); err != nil {
@@ -258,12 +262,12 @@ func reduceToBidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []flo
 			}
 			rows := min(piece, below-from)
 			at := i + width + from
-			kernels.Dgemm(blas.NoTrans, blas.Trans, rows, right, width, -1, a[at*n+i:], n, y[width*panelColumns:], panelColumns, 1, a[at*n+i+width:], n)
-			kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, right, width, -1, x[(width+from)*panelColumns:], panelColumns, a[i*n+i+width:], n, 1, a[at*n+i+width:], n)
+			blasInGo.Dgemm(blas.NoTrans, blas.Trans, rows, right, width, -1, a[at*n+i:], n, y[width*panelColumns:], panelColumns, 1, a[at*n+i+width:], n)
+			blasInGo.Dgemm(blas.NoTrans, blas.NoTrans, rows, right, width, -1, x[(width+from)*panelColumns:], panelColumns, a[i*n+i+width:], n, 1, a[at*n+i+width:], n)
 		}
 		i += width
 	}
-	factor.Dgebd2(m-i, n-i, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], make([]float64, max(m, n)))
+	lapackInGo.Dgebd2(m-i, n-i, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], make([]float64, max(m, n)))
 	return ctx.Err()
 }
 
@@ -281,7 +285,7 @@ func diagonalise(ctx context.Context, m, n int, d, e, u, vt []float64) error {
 		}
 		copy(ds, d)
 		copy(es, e)
-		if !factor.Dbdsqr(blas.Upper, n, columns, rows, 0, ds, es[:n-1], part, max(ldp, 1), below, n, nil, 1, work) {
+		if !lapackInGo.Dbdsqr(blas.Upper, n, columns, rows, 0, ds, es[:n-1], part, max(ldp, 1), below, n, nil, 1, work) {
 			return errNoConvergence
 		}
 		return nil
