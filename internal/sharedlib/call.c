@@ -33,16 +33,7 @@ uint64_t msl_call(uint64_t function, const uint64_t *a) {
                                              a[26], a[27], a[28], a[29], a[30], a[31]);
 }
 
-void msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars) {
-  uint64_t values[MSL_ARGUMENTS], addresses[MSL_ARGUMENTS];
-  memcpy(values, arguments, sizeof values);
-  for (int i = 0; i < MSL_ARGUMENTS; i++) addresses[i] = scalars >> i & 1 ? (uint64_t)(uintptr_t)&values[i] : values[i];
-  msl_call(function, addresses);
-  for (int i = 0; i < MSL_ARGUMENTS; i++)
-    if (scalars >> i & 1) arguments[i] = values[i];
-}
-
-int64_t msl_repeat_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars, const int64_t *steps, int64_t count, int info) {
+int64_t msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars, const int64_t *steps, int64_t count, int info) {
   uint64_t values[MSL_ARGUMENTS], addresses[MSL_ARGUMENTS];
   memcpy(values, arguments, sizeof values);
   for (int i = 0; i < MSL_ARGUMENTS; i++) addresses[i] = scalars >> i & 1 ? (uint64_t)(uintptr_t)&values[i] : values[i];
@@ -52,6 +43,7 @@ int64_t msl_repeat_fortran(uint64_t function, uint64_t *arguments, uint32_t scal
     if (info >= 0 && (int32_t)values[info] != 0) break;
     for (int i = 0; i < MSL_ARGUMENTS; i++) addresses[i] += steps[i];
   }
-  if (info >= 0) arguments[info] = values[info];
+  for (int i = 0; i < MSL_ARGUMENTS; i++)
+    if (scalars >> i & 1) arguments[i] = values[i];
   return done;
 }

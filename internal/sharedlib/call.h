@@ -19,14 +19,12 @@ void msl_text(uint64_t address, char *text, int room);
 // or a pointer. arguments always has MSL_ARGUMENTS elements. Surplus arguments do no harm in the
 // calling conventions of Linux on x86-64 and arm64: each takes a register or 8 bytes of stack.
 uint64_t msl_call(uint64_t function, const uint64_t *arguments);
-// Calls a Fortran subroutine, which takes the addresses of all its arguments. Bit i of scalars is
-// set if arguments[i] is a value of at most 8 bytes in the lowest bytes: the subroutine gets the
-// address of a copy, and its new value is stored in arguments[i]. Other arguments are passed as
-// they are.
-void msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars);
-// Calls a Fortran subroutine several times. After each call, arguments[i] grows by steps[i] unless
-// it is a scalar. The scalars are not reset. Calls end early when one has set argument info to
-// another value than 0; with -1 there is no such argument. Returns the number of calls before that.
-int64_t msl_repeat_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars, const int64_t *steps, int64_t count, int info);
+// Calls a Fortran subroutine, which takes the addresses of all its arguments, count times. Bit i of
+// scalars is set if arguments[i] is a value of at most 8 bytes in the lowest bytes: the subroutine
+// gets the address of a copy, which the next call gets, too, and its last value is stored in
+// arguments[i]. Other arguments are passed as they are. After each call they grow by steps[i],
+// which is 0 for a scalar. Calls end early when one has set argument info to another value than 0;
+// with -1 there is no such argument. Returns the number of calls before that.
+int64_t msl_call_fortran(uint64_t function, uint64_t *arguments, uint32_t scalars, const int64_t *steps, int64_t count, int info);
 
 #endif

@@ -120,21 +120,18 @@ func (f *Fortran) Bits(i int) uint64 { return f.values[i] }
 
 // Call calls the subroutine at an address that Symbol returned.
 func (f *Fortran) Call(subroutine uint64) {
-	for range f.hidden {
-		f.Address(1)
-	}
-	callFortran(subroutine, &f.values, f.scalars)
+	f.Repeat(subroutine, 1, &[MaxArguments]int64{}, -1)
 }
 
 // Repeat calls the subroutine count times, as Call. After each call, Address arguments grow by
-// steps, in bytes; Value arguments have no step. Calls end early when one has assigned another
-// value than 0 to argument info; with -1 there is no such argument. It returns the number of calls
-// before that.
+// steps, in bytes; the steps of Value arguments are 0. Calls end early when one has assigned
+// another value than 0 to argument info; with -1 there is no such argument. It returns the number
+// of calls before that.
 func (f *Fortran) Repeat(subroutine uint64, count int, steps *[MaxArguments]int64, info int) int {
 	for range f.hidden {
 		f.Address(1)
 	}
-	return repeatFortran(subroutine, &f.values, f.scalars, steps, count, info)
+	return callFortran(subroutine, &f.values, f.scalars, steps, count, info)
 }
 
 // Address returns the address of memory for a call that gets it as a number. The memory stays in

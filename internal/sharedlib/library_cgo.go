@@ -54,12 +54,8 @@ func call(function uint64, arguments *[MaxArguments]uint64) uint64 {
 	return uint64(C.msl_call(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0]))))
 }
 
-func callFortran(function uint64, arguments *[MaxArguments]uint64, scalars uint32) {
-	C.msl_call_fortran(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0])), C.uint32_t(scalars))
-}
-
-func repeatFortran(function uint64, arguments *[MaxArguments]uint64, scalars uint32, steps *[MaxArguments]int64, count, info int) int {
-	return int(C.msl_repeat_fortran(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0])), C.uint32_t(scalars),
+func callFortran(function uint64, arguments *[MaxArguments]uint64, scalars uint32, steps *[MaxArguments]int64, count, info int) int {
+	return int(C.msl_call_fortran(C.uint64_t(function), (*C.uint64_t)(unsafe.Pointer(&arguments[0])), C.uint32_t(scalars),
 		(*C.int64_t)(unsafe.Pointer(&steps[0])), C.int64_t(count), C.int(info)))
 }
 

@@ -19,8 +19,6 @@ func textAt(uint64) string { return "" }
 
 func call(uint64, *[MaxArguments]uint64) uint64 { return 0 }
 
-func callFortran(uint64, *[MaxArguments]uint64, uint32) {}
-
-func repeatFortran(uint64, *[MaxArguments]uint64, uint32, *[MaxArguments]int64, int, int) int {
+func callFortran(uint64, *[MaxArguments]uint64, uint32, *[MaxArguments]int64, int, int) int {
 	return 0
 }
