@@ -310,11 +310,9 @@ func concatInto(ctx context.Context, out *Tensor, xs []*Tensor, axis int) error 
 		row += length
 		readers, ends = append(readers, newReader(x)), append(ends, row)
 	}
-	size, n := out.DType.Size(), out.Len()
-	piece := pieceBytes / size
-	return parallel(ctx, int((n+piece-1)/piece), func(i int) error {
-		begin := int64(i) * piece
-		joinRows(unsafe.Add(out.base(), begin*size), readers, ends, begin, min(piece, n-begin))
+	size := out.DType.Size()
+	return eachPiece(ctx, out.Len(), pieceBytes/size, func(begin, end int64) error {
+		joinRows(unsafe.Add(out.base(), begin*size), readers, ends, begin, end-begin)
 		return nil
 	})
 }
