@@ -468,6 +468,14 @@ func (c *call) axis(name string, axis int64, ndim int) (int, error) {
 	return int(axis), nil
 }
 
+// axisOrAll returns the value of the parameter axis: -1 if it is null, for all elements in C order.
+func (c *call) axisOrAll(x *Tensor) (int, error) {
+	if !c.has("axis") {
+		return -1, nil
+	}
+	return c.axis("axis", c.int("axis"), x.NDim())
+}
+
 // The time of a comparison is proportional to the product of both lengths: there are no suggestions
 // for long names and long lists.
 const (

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-func fourierOps() []*Op {
+func fftOps() []*Op {
 	return []*Op{{
 		Name: "array.fft",
 		Doc:  "Computes discrete Fourier transforms along one axis or several.",

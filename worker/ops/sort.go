@@ -9,6 +9,26 @@ import (
 	"github.com/millrace/millrace/worker/ops/simd"
 )
 
+func sortOps() []*Op {
+	return []*Op{{
+		Name: "array.sort",
+		Doc:  "Sorts the elements along an axis.",
+		Details: "The order of floats is that of their values, -0.0 is before 0.0, and NaN is last; each NaN of the result has the " +
+			"same bits. Complex numbers are ordered by their real parts, then by their imaginary parts, then by the signs of zeros. " +
+			"Those with NaN are last: those with NaN in the imaginary part only, then in the real part only, then in both.",
+		Params: []Param{
+			{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+			{Name: "axis", Type: IntType, Default: int64(-1), Null: true, Doc: "the axis to sort along; a negative one counts from the end. Null: `x` is made flat first"},
+			{Name: "descending", Type: BoolType, Default: false, Doc: "in the opposite order: the largest first, and NaN before it"},
+		},
+		Result:    "a tensor of the dtype of `x`, and of its shape unless `axis` is null",
+		Errors:    []string{"INVALID_ARGUMENT if `x` has no axes and `axis` is not null"},
+		Libraries: []string{"nvrtc"},
+		Example:   Example{[]string{`{"key": "sort", "op": "array.sort", "args": [[[3, 1, 2], [9, 7, 8]]]}`}, "[[1, 2, 3], [7, 8, 9]]"},
+		plan:      planSort,
+	}}
+}
+
 func planSort(c *call) (*Planned, error) {
 	x := c.tensor("x")
 	axis, err := c.axisOrAll(x)

@@ -7,6 +7,26 @@ import (
 	"unsafe"
 )
 
+func takeOps() []*Op {
+	return []*Op{{
+		Name: "array.take",
+		Doc:  "Selects elements along an axis by their indices.",
+		Params: []Param{
+			{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+			{Name: "indices", Type: TensorType, Required: true, Doc: "integers, of any shape; a negative one counts from the end"},
+			{Name: "axis", Type: IntType, Doc: "the axis to select along; a negative one counts from the end. Null: `x` is made flat first"},
+		},
+		Result: "a tensor of the dtype of `x`; its shape is that of `x`, with the axes of `indices` in place of the axis",
+		Errors: []string{
+			"INVALID_ARGUMENT if `indices` are no integers",
+			"OP_FAILED, with the first position, if an index is out of the axis",
+		},
+		Libraries: []string{"nvrtc"},
+		Example:   Example{[]string{`{"key": "take", "op": "array.take", "args": [[[1, 2], [3, 4], [5, 6]], [2, -3]], "kwargs": {"axis": 0}}`}, "[[5, 6], [1, 2]]"},
+		plan:      planTake,
+	}}
+}
+
 func planTake(c *call) (*Planned, error) {
 	x, indices := c.tensor("x"), c.tensor("indices")
 	if indices.DType.kind() != intKind {

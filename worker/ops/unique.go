@@ -8,6 +8,25 @@ import (
 	"github.com/millrace/millrace/worker/ops/simd"
 )
 
+func uniqueOps() []*Op {
+	return []*Op{{
+		Name: "array.unique",
+		Doc:  "Finds the distinct values of a tensor.",
+		Details: "0.0 and -0.0 are equal: the result has 0.0. All NaNs are equal, and complex numbers with NaN in either part, too: the " +
+			"result has one of them.",
+		Params: []Param{
+			{Name: "x", Type: TensorType, Required: true, Doc: "of any dtype and shape"},
+			{Name: "inverse", Type: BoolType, Default: false, Doc: "return the index of the value of each element, too"},
+			{Name: "counts", Type: BoolType, Default: false, Doc: "return how often each value occurs, too"},
+		},
+		Result: "a tensor with one axis: the values, in the order of `array.sort` and of the dtype of `x`. With `inverse` or `counts`, a list: " +
+			"the values; with `inverse`, an int64 tensor of the shape of `x`; with `counts`, an int64 tensor as long as the values",
+		Libraries: []string{"nvrtc"},
+		Example:   Example{[]string{`{"key": "unique", "op": "array.unique", "args": [[3, 1, 3]], "kwargs": {"inverse": true, "counts": true}}`}, "[[1, 3], [1, 0, 1], [1, 2]]"},
+		plan:      planUnique,
+	}}
+}
+
 func planUnique(c *call) (*Planned, error) {
 	w := &Distinct{X: c.tensor("x"), Inverse: c.bool("inverse"), Counts: c.bool("counts")}
 	p := &Planned{Late: true, Work: w, Result: onlyOf, runLate: func(ctx context.Context, alloc Allocator) ([]*Tensor, error) {
