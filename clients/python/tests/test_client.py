@@ -162,6 +162,16 @@ def test_native_ops(client: Client) -> None:
     assert client.submit(np.sum, b).result() == 15.0
 
 
+def test_arrays_as_arguments_of_native_operations(client: Client) -> None:
+    """An array without axes is a tensor; an array that cannot be an argument is described."""
+    assert client.op("array.map", "x + y", x=np.array(2.0), y=np.arange(3)).result().tolist() == [2, 3, 4]
+    with pytest.raises(
+        errors.SerialisationError,
+        match=r"argument 0 of .*numpy.ndarray of datetime64\[D\] and 8 bytes is no typed value",
+    ):
+        client.op("array.map", np.array(["2026-01-01"], "datetime64[D]"))
+
+
 # ---- data ----------------------------------------------------------------------------------------
 
 

@@ -101,12 +101,18 @@ class Call:
                 _serialize.fill_argument(value, obj, self.reference)
             except _serialize.NotPlain:
                 raise errors.SerialisationError(
-                    f"argument {place} of {what}: a {type(obj).__module__}.{type(obj).__qualname__} is no typed value. "
-                    "Plain values, small arrays and futures are; scatter large arrays"
+                    f"argument {place} of {what}: {_described(obj)} is no typed value. Plain values, futures, and arrays of at most "
+                    f"{_serialize.INLINE_BYTES} bytes are; scatter larger arrays, and convert other dtypes"
                 ) from None
         data = arguments.SerializeToString()
         _check_size(len(data) + self._input_bytes, what)
         return data
+
+
+def _described(obj: Any) -> str:
+    name = f"a {type(obj).__module__}.{type(obj).__qualname__}"
+    dtype, size = getattr(obj, "dtype", None), getattr(obj, "nbytes", None)
+    return name if dtype is None or size is None else f"{name} of {dtype} and {size} bytes"
 
 
 def _check_size(size: int, what: str) -> None:

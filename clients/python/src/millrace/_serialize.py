@@ -168,7 +168,7 @@ def _fill(
         value.bytes_value = obj
     elif kind is complex:
         value.complex_value.real, value.complex_value.imaginary = obj.real, obj.imag
-    elif _is_array(obj, kind):
+    elif _is_array(obj, kind, without_axes=small):
         _fill_tensor(value, obj, frames, small)
     elif kind is list or (small and kind is tuple):
         if depth == DEPTH_LIMIT or (not small and frames.leaves + len(obj) > PLAIN_LIMIT):
@@ -247,10 +247,11 @@ def _on_host(view: DeviceView, device: Device | None) -> Any:
     return device.fetch(view, _NUMPY[_NAMES[view.dtype]])
 
 
-def _is_array(obj: Any, kind: type) -> bool:
-    """Returns whether the object is a NumPy array with axes, or a NumPy scalar."""
+def _is_array(obj: Any, kind: type, without_axes: bool) -> bool:
+    """Returns whether the object is a NumPy array or a NumPy scalar. A result that is an array
+    without axes does not count, because it would be read back as a scalar; an argument does."""
     np = sys.modules.get("numpy")  # without NumPy there can be no array
-    return np is not None and ((kind is np.ndarray and obj.ndim > 0) or isinstance(obj, np.generic))
+    return np is not None and ((kind is np.ndarray and (without_axes or obj.ndim > 0)) or isinstance(obj, np.generic))
 
 
 def _fill_tensor(value: value_pb2.Value, obj: Any, frames: _Frames, small: bool) -> None:
