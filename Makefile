@@ -136,12 +136,13 @@ api-image: gen ## Write proto/api.binpb, with which lint-proto compares
 ##@ Testing
 
 # Files that cgo writes name the tree in which they were written. With -trimpath the build cache
-# shares them among trees, and golangci-lint then looks for files of a tree that is gone. A macro
-# that stands for the tree keeps their entries apart.
+# shares them among trees, and golangci-lint and go vet then look for files of a tree that is gone.
+# A macro that stands for the tree keeps their entries apart.
+OWN_FILES := CGO_CFLAGS="-O2 -g -DTREE=$(shell pwd | cksum | cut -d' ' -f1)"
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
-	CGO_CFLAGS="-O2 -g -DTREE=$(shell pwd | cksum | cut -d' ' -f1)" \
-	  $(TOOLS)/golangci-lint run --allow-serial-runners ./...
+	$(OWN_FILES) $(TOOLS)/golangci-lint run --allow-serial-runners ./...
 	.venv/bin/ruff check -q clients/python examples tools bench
 	.venv/bin/ruff format -q --check clients/python examples tools bench
 
@@ -151,7 +152,7 @@ lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the API
 
 .PHONY: vet
 vet: bootstrap
-	go vet -tags invariants ./...
+	$(OWN_FILES) go vet -tags invariants ./...
 
 .PHONY: unit
 unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detector: PKG=./...

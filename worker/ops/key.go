@@ -14,8 +14,9 @@ const (
 	nan64 = 0x7ff8000000000001
 )
 
-// keyType is the type of the keys of real numbers of 32 or 64 bits. The keys are in the order of the
-// numbers. All NaNs have the largest key. A key determines the number's bits, except those of NaN.
+// keyType is the type of the keys of real numbers of 32 or 64 bits. The keys are in the order of
+// the numbers. All NaNs have the largest key. A key determines the number's bits, except those of
+// NaN.
 type keyType interface{ int32 | int64 }
 
 func keyOfFloat32(x float32) int32 {
