@@ -81,6 +81,7 @@ func (shim) describe(ordinal int) (Info, result) {
 			ComputeMajor: int(d.major), ComputeMinor: int(d.minor),
 			Multiprocessors: int(d.multiprocessors), SharedBytes: uint64(d.shared_bytes),
 			ReadOnlyRegistration: d.read_only_registration != 0, Shareable: d.ipc != 0, Pageable: d.pageable != 0,
+			DirectRDMA: d.direct_rdma != 0, DMABuf: d.dma_buf != 0,
 		},
 	}
 	for i := range info.UUID {

@@ -38,6 +38,9 @@ type Attributes struct {
 	// Pageable: the device reads the host's pageable memory itself (GH200, HMM). A copy from such
 	// memory may still read its source after the call has returned.
 	Pageable bool
+	// DirectRDMA: the driver can let other PCI devices, such as network cards, access the device's
+	// memory. DMABuf: it can do so by dma-buf, without the kernel module nvidia_peermem.
+	DirectRDMA, DMABuf bool
 }
 
 // Info describes a device that this process can see.

@@ -33,6 +33,8 @@ enum {
   DEVICE_SHARED_BYTES_OPTIN = 97,
   DEVICE_PAGEABLE_ACCESS = 88,
   DEVICE_READ_ONLY_REGISTRATION = 113,
+  DEVICE_DIRECT_RDMA = 116,
+  DEVICE_DMA_BUF = 124,
   DEVICE_IPC = 125,
   FUNCTION_DYNAMIC_SHARED_BYTES = 8,
 };
@@ -188,6 +190,9 @@ int mrc_describe(int ordinal, mrc_device *out) {
       {DEVICE_PAGEABLE_ACCESS, &out->pageable},
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) TRY(cu.cuDeviceGetAttribute(list[i].to, list[i].attribute, d));
+  // Drivers before CUDA 11.7 refuse these two.
+  if (cu.cuDeviceGetAttribute(&out->direct_rdma, DEVICE_DIRECT_RDMA, d)) out->direct_rdma = 0;
+  if (cu.cuDeviceGetAttribute(&out->dma_buf, DEVICE_DMA_BUF, d)) out->dma_buf = 0;
   return 0;
 }
 

@@ -40,6 +40,7 @@ typedef struct {
   int32_t shared_bytes;
   int32_t read_only_registration;
   int32_t ipc, pageable;
+  int32_t direct_rdma, dma_buf;  // 0 also if the driver does not know the attribute
   int32_t pad;
 } mrc_device;
 
