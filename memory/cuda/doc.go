@@ -12,7 +12,8 @@
 //	device, err := driver.Open(ordinal)          // the primary context; before UCX
 //	slab, err := device.NewSlab(cuda.SlabConfig{Identity: identity})
 //	tier, err := device.NewTier(hostSlab, cuda.TierConfig{})  // the tier below
-//	... slab.Close(); tier.Close(); device.Close()
+//	ring, err := slab.NewRing(8)                 // for network adapters that cannot read the slab
+//	... ring.Close(); slab.Close(); tier.Close(); device.Close()
 //
 // A peer on the same host receives the result of slab.Export over the control plane and calls
 // Device.OpenPeer. OpenPeer reads the header page through the mapping and refuses a slab with

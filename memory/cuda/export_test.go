@@ -24,3 +24,13 @@ func (c SlabConfig) WithThrowaways(n int) SlabConfig {
 	c.throwaways = n
 	return c
 }
+
+// Waiting returns the number of calls of Take that wait for a slot.
+func (r *Ring) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting)
+}
+
+// Streams returns the handles of the ring's streams.
+func (r *Ring) Streams() []uint64 { return []uint64{r.out.handle, r.in.handle} }

@@ -60,16 +60,8 @@ func (s *Slab) Staging() Staging {
 	return Staging{len(s.stage.all), s.stage.pageable.Load(), s.stage.err}
 }
 
-// buffer is a memory.Buffer.
-type buffer struct {
-	slab *Slab
-	data []byte
-	// event is recorded behind the copies that were begun. It is nil for a buffer that is not
-	// pinned.
-	event *Event
-	begun bool
-	err   error
-}
+// buffer is a memory.Buffer of a slab.
+type buffer struct{ bounce }
 
 var _ memory.Buffer = (*buffer)(nil)
 
@@ -99,7 +91,7 @@ func (s *Slab) Buffer() (memory.Buffer, error) {
 		}
 	}
 	s.stage.pageable.Add(1)
-	return &buffer{slab: s, data: make([]byte, memory.StageBytes)}, nil
+	return &buffer{bounce{slab: s, data: make([]byte, memory.StageBytes)}}, nil
 }
 
 // moreStage pins more buffers, unless some are free by now or there are enough. It says whether
@@ -149,7 +141,8 @@ func (s *Slab) makeStage() (err error) {
 		if err != nil {
 			return err
 		}
-		made = append(made, &buffer{slab: s, data: arena[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes], event: event})
+		data := arena[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes]
+		made = append(made, &buffer{bounce{slab: s, data: data, out: s.device.Stream(Out), in: s.device.Stream(In), event: event}})
 	}
 	s.stage.arenas = append(s.stage.arenas, arena)
 	s.stage.all = append(s.stage.all, made...)
@@ -182,51 +175,6 @@ func releaseStage(d *Device, made []*buffer, arena []byte, pinned bool) error {
 		errs = append(errs, d.unpin(arena))
 	}
 	return errors.Join(append(errs, unix.Munmap(arena))...)
-}
-
-// Bytes is part of memory.Buffer.
-func (b *buffer) Bytes() []byte { return b.data }
-
-// Load is part of memory.Buffer.
-func (b *buffer) Load(pieces ...memory.Piece) {
-	b.begin(pieces, b.slab.device.Stream(Out), b.slab.ReadInto, func(host, device, n uint64) Copy { return ToHost(host, device, n) })
-}
-
-// Store is part of memory.Buffer.
-func (b *buffer) Store(pieces ...memory.Piece) {
-	b.begin(pieces, b.slab.device.Stream(In), b.slab.WriteFrom, func(host, device, n uint64) Copy { return ToDevice(device, host, n) })
-}
-
-func (b *buffer) begin(pieces []memory.Piece, stream *Stream, now func(uint64, []byte) error, copies func(host, device, n uint64) Copy) {
-	if b.event == nil {
-		for _, p := range pieces {
-			if b.err == nil {
-				b.err = now(p.Offset, b.data[p.At:p.At+p.Bytes])
-			}
-		}
-		return
-	}
-	list := make([]Copy, len(pieces))
-	for i, p := range pieces {
-		list[i] = copies(address(b.data[p.At:p.At+p.Bytes]), b.slab.Pointer(p.Offset, p.Bytes), p.Bytes)
-	}
-	if b.err = stream.Copy(list, b.event); b.err != nil {
-		// Some copies may be in progress.
-		b.err = errors.Join(b.err, stream.Sync())
-		return
-	}
-	b.begun = true
-}
-
-// Wait is part of memory.Buffer.
-func (b *buffer) Wait() error {
-	if b.begun {
-		b.begun = false
-		b.err = b.event.Sync()
-	}
-	err := b.err
-	b.err = nil
-	return err
 }
 
 // Free is part of memory.Buffer. On a lost device no copy is in progress any more.

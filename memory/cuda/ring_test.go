@@ -1,0 +1,289 @@
+//go:build cgo && linux
+
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+)
+
+func newRing(t *testing.T, s *cuda.Slab, slots int) *cuda.Ring {
+	t.Helper()
+	r, err := s.NewRing(slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closing(t, r) })
+	return r
+}
+
+func takeSlot(t *testing.T, r *cuda.Ring) *cuda.RingSlot {
+	t.Helper()
+	x, err := r.Take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// awaitWaiting returns when n calls of Take wait for a slot.
+func awaitWaiting(r *cuda.Ring, n int) {
+	for r.Waiting() != n {
+		runtime.Gosched()
+	}
+}
+
+// TestGPUARingIsProvedByItsHeader: a peer sees the ring as plain memory, with the identity of the
+// slab on the first page, and the slots where their offsets say.
+func TestGPUARingIsProvedByItsHeader(t *testing.T) {
+	s := newSlab(t, open(t, 0), 32<<20)
+	r := newRing(t, s, 3)
+	all := r.Memory()
+	header, err := memory.ParseHeader(all)
+	if err != nil || header.Identity != s.Identity() || header.SizeBytes != uint64(len(all)) {
+		t.Fatalf("the header of %d bytes: %+v, %v", len(all), header, err)
+	}
+	seen := map[uint64]bool{}
+	for range 3 {
+		x := takeSlot(t, r)
+		defer x.Free()
+		at := x.Offset()
+		if at < memory.HeaderBytes || at%uint64(os.Getpagesize()) != 0 || at+memory.StageBytes > uint64(len(all)) || seen[at] {
+			t.Errorf("a slot at %d of %d bytes", at, len(all))
+		}
+		seen[at] = true
+		if b := x.Bytes(); len(b) != memory.StageBytes || &b[0] != &all[at] {
+			t.Errorf("the slot at %d has %d bytes elsewhere", at, len(b))
+		}
+	}
+}
+
+// TestGPURingSlotsCarryPieces: pieces of all sizes and alignments come to a slot and back.
+func TestGPURingSlotsCarryPieces(t *testing.T) {
+	s := newSlab(t, open(t, 0), 32<<20)
+	r := newRing(t, s, 2)
+	content := random(3, memory.StageBytes)
+	if err := s.WriteFrom(memory.HeaderBytes, content); err != nil {
+		t.Fatal(err)
+	}
+	x, y := takeSlot(t, r), takeSlot(t, r)
+	defer x.Free()
+	defer y.Free()
+	for _, count := range []uint64{1, 3, 64, 500} {
+		// The pieces lie in the slot in the opposite order, with a gap of a byte between them.
+		var pieces []memory.Piece
+		size := (memory.StageBytes - 2*count) / count
+		for i := range count {
+			pieces = append(pieces, memory.Piece{
+				At: (count - 1 - i) * (size + 1), Frame: memory.Frame{Offset: memory.HeaderBytes + i*size, Bytes: size},
+			})
+		}
+		x.Load(pieces...)
+		if err := x.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range pieces {
+			from := p.Offset - memory.HeaderBytes
+			if !bytes.Equal(x.Bytes()[p.At:p.At+p.Bytes], content[from:from+p.Bytes]) {
+				t.Fatalf("piece %d of %d: other bytes are in the slot", i, count)
+			}
+		}
+		copy(y.Bytes(), x.Bytes())
+		for i := range pieces {
+			pieces[i].Offset += 16 << 20
+		}
+		y.Store(pieces...)
+		back := make([]byte, count*size)
+		if err := errors.Join(y.Wait(), s.ReadInto(memory.HeaderBytes+16<<20, back)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(back, content[:count*size]) {
+			t.Errorf("%d pieces: other bytes came back", count)
+		}
+	}
+}
+
+// TestRingSlotsGoToTheFirstThatWaits: also when one that waits before it gives up.
+func TestRingSlotsGoToTheFirstThatWaits(t *testing.T) {
+	r := newRing(t, newSlab(t, open(t, 0), 4<<20), 1)
+	x := takeSlot(t, r)
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	order := make(chan int, 3)
+	var group sync.WaitGroup
+	for i := range 3 {
+		group.Go(func() {
+			with := t.Context()
+			if i == 1 {
+				with = ctx
+			}
+			x, err := r.Take(with)
+			if i == 1 {
+				if !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "enough") {
+					t.Errorf("the one that gives up: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- i
+			x.Free()
+		})
+		awaitWaiting(r, i+1)
+	}
+	giveUp(errors.New("enough"))
+	awaitWaiting(r, 2)
+	x.Free()
+	group.Wait()
+	if first, second := <-order, <-order; first != 0 || second != 2 {
+		t.Errorf("number %d before number %d", first, second)
+	}
+	if _, err := r.Take(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	takeSlot(t, r).Free()
+}
+
+// TestARingServesManyAtOnce: no slot is lent twice, and a slot that comes as its caller gives up is
+// not lost.
+func TestARingServesManyAtOnce(t *testing.T) {
+	s := newSlab(t, open(t, 0), 8<<20)
+	r := newRing(t, s, 3)
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for round := range 50 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if (i+round)%4 == 0 {
+					go cancel()
+				}
+				x, err := r.Take(ctx)
+				if err == nil {
+					copy(x.Bytes(), []byte{byte(i), byte(round)})
+					piece := memory.Piece{Frame: memory.Frame{Offset: memory.HeaderBytes + uint64(i)*64, Bytes: 2}}
+					x.Store(piece)
+					err = x.Wait()
+					clear(x.Bytes()[:2])
+					x.Load(piece)
+					if err = errors.Join(err, x.Wait()); err == nil && !bytes.Equal(x.Bytes()[:2], []byte{byte(i), byte(round)}) {
+						t.Errorf("number %d, round %d: %v came back", i, round, x.Bytes()[:2])
+					}
+					x.Free()
+				}
+				cancel()
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for range 3 {
+		x := takeSlot(t, r)
+		defer x.Free()
+	}
+}
+
+// TestCopiesOfARingDoNotWaitForOthers: loads, stores and the copies of the device's own streams run
+// at the same time, because each has a stream of its own.
+func TestCopiesOfARingDoNotWaitForOthers(t *testing.T) {
+	d := open(t, 0)
+	handles := append(d.Streams(), newRing(t, newSlab(t, d, 8<<20), 1).Streams()...)
+	slices.Sort(handles)
+	if n := len(slices.Compact(slices.Clone(handles))); n != len(handles) {
+		t.Errorf("only %d of %d streams are different", n, len(handles))
+	}
+}
+
+func TestARingIsClosedWhenNothingIsLent(t *testing.T) {
+	s := newSlab(t, open(t, 0), 4<<20)
+	r, err := s.NewRing(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := takeSlot(t, r)
+	if err := r.Close(); err == nil || !strings.Contains(err.Error(), "1 of its 2 slots are lent") {
+		t.Errorf("closed with a slot lent: %v", err)
+	}
+	x.Free()
+	closing(t, r)
+	closing(t, r)
+	if _, err := r.Take(t.Context()); !errors.Is(err, cuda.ErrClosed) {
+		t.Errorf("a slot of a closed ring: %v", err)
+	}
+}
+
+func TestEveryStepOfARingCanFailWithoutALeak(t *testing.T) {
+	s := newSlab(t, open(t, 0), 4<<20)
+	count := func() [3]int64 {
+		return [3]int64{fake.Streams.Load(), fake.Events.Load(), fake.Registrations.Load()}
+	}
+	before := count()
+	if _, err := s.NewRing(0); err == nil {
+		t.Error("a ring without slots")
+	}
+	for call, skip := range map[string]int{"cuMemHostRegister_v2": 0, "cuStreamCreateWithPriority": 1, "cuEventCreate": 1} {
+		fake.Fail(call, cudatest.Unknown, skip, 1)
+		if _, err := s.NewRing(2); err == nil || !strings.Contains(err.Error(), "a ring of 2 slots") {
+			t.Errorf("%s failed and the ring did not: %v", call, err)
+		}
+		if after := count(); after != before {
+			t.Errorf("%s: %v streams, events and registrations are left, %v before", call, after, before)
+		}
+	}
+	fake.Heal()
+	r := newRing(t, s, 1)
+	x := takeSlot(t, r)
+	defer x.Free()
+	piece := memory.Piece{Frame: memory.Frame{Offset: memory.HeaderBytes, Bytes: 10}}
+	for _, call := range []string{"cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventSynchronize"} {
+		fake.Fail(call, cudatest.Unknown, 0, 1)
+		x.Load(piece)
+		if err := x.Wait(); err == nil {
+			t.Errorf("%s failed and the load did not", call)
+		}
+		x.Load(piece)
+		if err := x.Wait(); err != nil {
+			t.Errorf("after %s: %v", call, err)
+		}
+	}
+}
+
+// TestALostDeviceEndsTheWaitsForSlots: and the ring can still be closed.
+func TestALostDeviceEndsTheWaitsForSlots(t *testing.T) {
+	d := open(t, 0)
+	r := newRing(t, newSlab(t, d, 4<<20), 1)
+	x := takeSlot(t, r)
+	waited := make(chan error)
+	go func() {
+		_, err := r.Take(t.Context())
+		waited <- err
+	}()
+	awaitWaiting(r, 1)
+	fake.StickyCode.Store(cudatest.IllegalAddress)
+	fake.StickyPID.Store(uint64(os.Getpid()))
+	x.Load(memory.Piece{Frame: memory.Frame{Offset: memory.HeaderBytes, Bytes: 10}})
+	if err := x.Wait(); !errors.Is(err, cuda.ErrUnhealthy) {
+		t.Errorf("a load: %v", err)
+	}
+	fake.Heal() // whichever result the driver now returns, the device stays lost
+	if err := <-waited; !errors.Is(err, cuda.ErrUnhealthy) {
+		t.Errorf("the wait for a slot: %v", err)
+	}
+	x.Free()
+	if _, err := r.Take(t.Context()); !errors.Is(err, cuda.ErrUnhealthy) {
+		t.Errorf("a slot afterwards: %v", err)
+	}
+}
