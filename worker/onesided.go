@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -32,6 +33,11 @@ type oneSided struct {
 	forced bool
 	// chosen: the operator has chosen the transports.
 	chosen bool
+	// far: our slab is on a GPU.
+	far bool
+	// reach returns the devices and addresses of this host. It must be fast: it is called for each
+	// fetch.
+	reach func() hostReach
 	// workers reports whether a token is the one that workers use, and not that of tasks. Nil:
 	// the cluster has no tokens.
 	workers func(token string) bool
@@ -99,6 +105,9 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 	case request.GetCheckToken() != 0:
 		return &workerv1.ConnectResponse{Ended: true}, nil
 	}
+	if err := o.welcome(ctx, request.GetReader()); err != nil {
+		return nil, status.Error(codes.Unimplemented, err.Error())
+	}
 	if err := o.config.Acceptable(request.GetReader()); err != nil {
 		return nil, err
 	}
@@ -109,10 +118,11 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 	return c.Accept(ctx, request)
 }
 
-// eligible returns nil if a peer should be read by this path, the reason otherwise.
+// eligible returns nil if a peer should be read by this path, the reason otherwise. It opens UCX
+// only for a peer that UCX may reach.
 func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
-	if !o.forced && !o.chosen && !reach().reaches(peer.Address) {
-		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrUnreachable)
+	if err := o.promising(peer.Address); err != nil {
+		return err
 	}
 	_, path, err := o.open()
 	if err != nil {
@@ -132,11 +142,64 @@ func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
 	return nil
 }
 
+// promising returns nil if a one-sided connection to a peer can work without emulation, the reason
+// otherwise. A connection of any other kind gains nothing and is a risk: UCX 1.19 has crashed its
+// process when the peer died in the middle of a TCP wire-up.
+func (o *oneSided) promising(address string) error {
+	if o.forced {
+		return nil
+	}
+	reach := o.reach()
+	if reach.here(address) {
+		if o.far {
+			return errSameHost
+		}
+		return nil
+	}
+	if !reach.rdma && !o.chosen {
+		return errNoRDMA
+	}
+	return nil
+}
+
+// welcome is promising for a reader that asks to connect. Its host is that of the control
+// connection. A reader on a GPU of this host is not refused, because it is one with --protocol ucx:
+// any other one does not ask.
+func (o *oneSided) welcome(ctx context.Context, reader *workerv1.Endpoint) error {
+	from, ok := peer.FromContext(ctx)
+	if !ok || o.forced {
+		return nil
+	}
+	reach := o.reach()
+	if reach.here(from.Addr.String()) {
+		if o.far && reader.GetDevice() == nil {
+			return errSameHost
+		}
+		return nil
+	}
+	if !reach.rdma && !o.chosen {
+		return fmt.Errorf("%s: %w", reach.name, errNoRDMA)
+	}
+	return nil
+}
+
+// The reasons for which a pair of workers is not connected, unless --protocol ucx demands it.
+var (
+	errNoRDMA = fmt.Errorf("%w: between hosts it needs an RDMA device at both ends, and there is none in %s: "+
+		"without it ucx would send messages over TCP, which is not faster than grpc; see millrace doctor", transfer.ErrUnreachable, rdmaDevices)
+	errSameHost = fmt.Errorf("%w: one of the two slabs is on a GPU, and both workers are on one host: there ipc, pinned and grpc read it; "+
+		"--protocol ucx does it all the same", transfer.ErrUnreachable)
+)
+
+// rdmaDevices is the directory in which Linux lists the RDMA devices of the host.
+const rdmaDevices = "/sys/class/infiniband"
+
 // hostReach describes the connections that this host can offer for one-sided reads.
 type hostReach struct {
-	// rdma: there are RDMA devices. own are the host's addresses.
+	// rdma: there are RDMA devices. own are the host's addresses, name is its name.
 	rdma bool
 	own  []net.Addr
+	name string
 }
 
 // chosen reports whether the operator has chosen UCX's transports. If not, TCP is allowed only with
@@ -166,7 +229,7 @@ func (c Config) netDevices() string {
 	if device == "" {
 		return ""
 	}
-	return strings.Join(append([]string{device}, activePorts("/sys/class/infiniband")...), ",")
+	return strings.Join(append([]string{device}, activePorts(rdmaDevices)...), ",")
 }
 
 // deviceOf returns the network interface that has an address, empty if there is none.
@@ -205,34 +268,34 @@ func activePorts(rdma string) (out []string) {
 	return out
 }
 
-// reach returns the devices and addresses of this host. It is called for each fetch,
-// so the system is queried only once.
-var reach = sync.OnceValue(func() hostReach { return lookAtHost("/sys/class/infiniband") })
+// hostReached asks the system only once.
+var hostReached = sync.OnceValue(func() hostReach { return lookAtHost(rdmaDevices) })
 
 func lookAtHost(rdma string) (l hostReach) {
 	devices, err := os.ReadDir(rdma)
 	l.rdma = err == nil && len(devices) > 0
 	if l.own, err = net.InterfaceAddrs(); err != nil {
-		l.own = nil // then no peer counts as being on this host, and gRPC streams are used
+		l.own = nil // then no address counts as one of this host, and gRPC streams are used
+	}
+	if l.name, err = os.Hostname(); err != nil {
+		l.name = "" // as above
 	}
 	return l
 }
 
-// reaches reports whether one-sided reads from an address can work without emulation: the address
-// is on this host, or there are RDMA devices. In all other cases a connection gains nothing and is
-// a risk: UCX 1.19 has crashed its process when the peer died in the middle of a TCP wire-up.
-func (l hostReach) reaches(address string) bool {
-	if l.rdma {
-		return true
-	}
+// here reports whether a host:port is an address of this host.
+func (l hostReach) here(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
+	if err != nil || host == "" {
 		return false
 	}
-	peer := net.ParseIP(host)
-	return peer != nil && slices.ContainsFunc(l.own, func(a net.Addr) bool {
+	if host == l.name {
+		return true // a worker that listens on all addresses tells its peers this name
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && slices.ContainsFunc(l.own, func(a net.Addr) bool {
 		n, ok := a.(*net.IPNet)
-		return ok && n.IP.Equal(peer)
+		return ok && n.IP.Equal(ip)
 	})
 }
 

@@ -3,36 +3,136 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
+// reachOf is a host with the address 192.0.2.9, with RDMA devices or without.
+func reachOf(rdma bool) func() hostReach {
+	return func() hostReach {
+		return hostReach{rdma: rdma, name: "node7", own: []net.Addr{
+			&net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}, &net.IPNet{IP: net.IPv4(192, 0, 2, 9), Mask: net.CIDRMask(24, 32)},
+		}}
+	}
+}
+
 func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
+	const here, named, other = "127.0.0.1:7", "node7:7", "192.0.2.1:7"
+	for name, tc := range map[string]struct {
+		rdma bool
+		o    *oneSided
+		// want has the reason for each address that is refused.
+		want map[string]error
+	}{
+		"host memory":                  {false, &oneSided{}, map[string]error{other: errNoRDMA}},
+		"host memory and RDMA":         {true, &oneSided{}, nil},
+		"host memory, chosen":          {false, &oneSided{chosen: true}, nil},
+		"a GPU":                        {false, &oneSided{far: true}, map[string]error{here: errSameHost, named: errSameHost, other: errNoRDMA}},
+		"a GPU and RDMA":               {true, &oneSided{far: true}, map[string]error{here: errSameHost, named: errSameHost}},
+		"a GPU, chosen transports":     {false, &oneSided{far: true, chosen: true}, map[string]error{here: errSameHost, named: errSameHost}},
+		"a GPU, by order of the user":  {false, &oneSided{far: true, forced: true}, nil},
+		"host memory, user's order":    {false, &oneSided{forced: true}, nil},
+		"host memory, RDMA and chosen": {true, &oneSided{chosen: true}, nil},
+	} {
+		tc.o.reach = reachOf(tc.rdma)
+		for _, address := range []string{here, named, other} {
+			if err := tc.o.promising(address); !errors.Is(err, tc.want[address]) {
+				t.Errorf("%s: %s: %v, want %v", name, address, err, tc.want[address])
+			}
+		}
+	}
+}
+
+func TestHostsAreLookedAt(t *testing.T) {
 	none, some := filepath.Join(t.TempDir(), "infiniband"), t.TempDir()
 	if err := os.Mkdir(filepath.Join(some, "mlx5_0"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct {
-		address, rdma string
-		want          bool
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lookAtHost(none).rdma || !lookAtHost(some).rdma {
+		t.Error("RDMA devices are not found by their directory")
+	}
+	for address, want := range map[string]bool{"127.0.0.1:7": true, name + ":7": true, "192.0.2.1:7": false, "nonsense": false, ":7": false, "elsewhere.example:7": false} {
+		if got := lookAtHost(none).here(address); got != want {
+			t.Errorf("%s: %v", address, got)
+		}
+	}
+}
+
+// TestReadersThatGainNothingOpenNothing: a source does not open UCX for a reader that UCX would
+// reach over TCP only, or that has a better path to a slab on a GPU.
+func TestReadersThatGainNothingOpenNothing(t *testing.T) {
+	inHost := &workerv1.Endpoint{Version: "1.19.0", Address: []byte("junk"), Token: 5}
+	onGPU := &workerv1.Endpoint{Version: "1.19.0", Address: []byte("junk"), Token: 5, Device: new(hostv1.DeviceMemory)}
+	for name, tc := range map[string]struct {
+		o      *oneSided
+		rdma   bool
+		from   string
+		reader *workerv1.Endpoint
+		want   codes.Code // FailedPrecondition: it looks at the request
 	}{
-		{"127.0.0.1:7", none, true},
-		{"192.0.2.1:7", none, false},
-		{"192.0.2.1:7", some, true},
-		{"nonsense", none, false},
+		"another host":                        {&oneSided{}, false, "192.0.2.1", inHost, codes.Unimplemented},
+		"another host, RDMA":                  {&oneSided{}, true, "192.0.2.1", inHost, codes.FailedPrecondition},
+		"another host, chosen transports":     {&oneSided{chosen: true}, false, "192.0.2.1", inHost, codes.FailedPrecondition},
+		"another host, --protocol ucx":        {&oneSided{forced: true}, false, "192.0.2.1", inHost, codes.FailedPrecondition},
+		"another host reads a GPU":            {&oneSided{far: true}, false, "192.0.2.1", onGPU, codes.Unimplemented},
+		"another host reads a GPU, RDMA":      {&oneSided{far: true}, true, "192.0.2.1", onGPU, codes.FailedPrecondition},
+		"another host, from memory to memory": {&oneSided{}, true, "192.0.2.1", onGPU, codes.FailedPrecondition},
+		"this host":                           {&oneSided{}, false, "127.0.0.1", inHost, codes.FailedPrecondition},
+		"this host reads a GPU":               {&oneSided{far: true}, true, "192.0.2.9", inHost, codes.Unimplemented},
+		"a GPU that insists reads a GPU":      {&oneSided{far: true}, false, "127.0.0.1", onGPU, codes.FailedPrecondition},
 	} {
-		if got := lookAtHost(tc.rdma).reaches(tc.address); got != tc.want {
-			t.Errorf("%s with %s: %v", tc.address, tc.rdma, got)
+		tc.o.reach = reachOf(tc.rdma)
+		tc.o.config = ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}
+		ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(tc.from), Port: 7}})
+		_, err := tc.o.accept(ctx, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_Reader{Reader: tc.reader}})
+		if status.Code(err) != tc.want || tc.o.tried {
+			t.Errorf("%s: %v, opened %v", name, err, tc.o.tried)
+		}
+	}
+}
+
+func TestPathsOfEachProtocol(t *testing.T) {
+	for _, tc := range []struct {
+		protocol, inHost, onGPU string
+	}{
+		{ProtocolAuto, "borrow ucx grpc", "ipc pinned ucx grpc"},
+		{ProtocolIPC, "", "ipc pinned grpc"},
+		{ProtocolBorrow, "borrow", "grpc"},
+		{ProtocolUCX, "ucx grpc", "ucx grpc"},
+		{ProtocolGRPC, "grpc", "grpc"},
+	} {
+		for far, want := range map[bool]string{false: tc.inHost, true: tc.onGPU} {
+			if tc.protocol == ProtocolIPC && !far {
+				continue // refused: see ErrNoIPC
+			}
+			var taken []string
+			for _, path := range []string{"ipc", "pinned", "borrow", "ucx", "grpc"} {
+				if (path == "borrow" || far || path == "ucx" || path == "grpc") && (Config{Protocol: tc.protocol}).takes(path, far) {
+					taken = append(taken, path)
+				}
+			}
+			if got := strings.Join(taken, " "); got != want {
+				t.Errorf("%s, on a GPU %v: %s, want %s", tc.protocol, far, got, want)
+			}
 		}
 	}
 }

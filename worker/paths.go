@@ -3,7 +3,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -24,12 +23,14 @@ const keepDead = 2500 * time.Millisecond
 // computing reports whether tasks use the GPU now.
 func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*route.Selector, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	// A Staged space is that of a slab on a GPU.
+	_, far := space.(memory.Staged)
 	oneSided := &oneSided{
 		config: ucx.Config{
 			Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: c.netDevices(), Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
 		},
 		path:   ucx.PathConfig{Connect: streams.Connect, Worker: self, StallTimeout: c.StallTimeout, Received: received},
-		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), workers: workerTokens(c), log: c.Log,
+		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), far: far, reach: hostReached, workers: workerTokens(c), log: c.Log,
 	}
 	if oneSided.forced {
 		if _, _, err := oneSided.open(); err != nil {
@@ -43,23 +44,10 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, mapped.Close(), oneSided.Close(), streams.Close())
 	}
-	first := len(all)
 	all = append(all, route.Candidate{Path: mapped}, route.Candidate{Path: oneSided, Eligible: oneSided.eligible, Unreachable: unreachable}, route.Candidate{Path: streams})
-	// One-sided reads reach only the slab. Spilled objects come in a gRPC stream,
-	// even with --protocol ucx.
-	_, far := space.(memory.Staged)
-	taken := func(r route.Candidate) bool {
-		if far {
-			// The slab is on a GPU. The GPU copies the objects of peers on this host;
-			// UCX is used if the operator asks for it; all else comes in a gRPC stream.
-			direct := slices.ContainsFunc(all[:first], func(gpu route.Candidate) bool { return gpu.Path == r.Path }) && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
-			return direct || oneSided.forced && r.Path == transfer.Path(oneSided) || r.Path == transfer.Path(streams)
-		}
-		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
-	}
 	var candidates, unused []route.Candidate
 	for _, r := range all {
-		if taken(r) {
+		if c.takes(r.Path.Name(), far) {
 			candidates = append(candidates, r)
 		} else {
 			// The unused paths still serve peers or carry the wire-up of UCX connections.
@@ -69,6 +57,28 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	}
 	return route.New(route.Config{Candidates: candidates, Unused: paths(unused), Log: c.Log}), oneSided, streams, nil
 }
+
+// takes reports whether objects are read by a path, best path first: on a GPU by ipc, pinned, ucx
+// and grpc, in host memory by borrow, ucx and grpc. --protocol chooses one of them, together with
+// the paths that it needs for objects outside of the slab. far says that our slab is on a GPU.
+func (c Config) takes(path string, far bool) bool {
+	switch {
+	case path == ProtocolBorrow && far:
+		return false // only the GPU's copies write to its memory
+	case c.Protocol == ProtocolAuto || path == c.Protocol:
+		return true
+	case path == pathPinned:
+		return c.Protocol == ProtocolIPC
+	case path == ProtocolGRPC:
+		// Spilled objects, and on a GPU all that no other path can read.
+		return far || c.Protocol == ProtocolUCX
+	}
+	return false
+}
+
+// pathPinned is the name of the path to the pinned memory of workers on GPUs of this host. No
+// protocol selects it alone.
+const pathPinned = "pinned"
 
 // NoUCX wraps the error of a process that was configured to use UCX and cannot.
 func NoUCX(err error) error {
