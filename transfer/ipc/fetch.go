@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/objindex"
@@ -351,9 +352,9 @@ func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Fr
 		if !simple && len(heads[count].FrameBytes) != 1 || bytes == 0 || bytes > most || place.Bytes != bytes || !place.Within(size) {
 			break
 		}
-		r := row{slab + place.Offset, base + from[count].Offset, bytes}
-		if last.to+last.bytes == r.to && last.from+last.bytes == r.from && last.bytes+bytes <= maxRow {
-			last.bytes += bytes
+		r := row{To: slab + place.Offset, From: base + from[count].Offset, Bytes: bytes}
+		if last.To+last.Bytes == r.To && last.From+last.Bytes == r.From && last.Bytes+bytes <= cuda.GatherRow {
+			last.Bytes += bytes
 			sum += bytes
 			continue
 		}
@@ -361,13 +362,13 @@ func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Fr
 			break
 		}
 		room--
-		if last.bytes > 0 {
+		if last.Bytes > 0 {
 			rows = append(rows, last)
 		}
 		last = r
 		sum += bytes
 	}
-	if last.bytes > 0 {
+	if last.Bytes > 0 {
 		rows = append(rows, last)
 	}
 	if count == 0 {

@@ -261,11 +261,11 @@ func (m *mapping) prove() error {
 		}
 		return best, nil
 	}
-	tiny, err := measure([]row{{to, m.base, memory.HeaderBytes}}, memory.HeaderBytes, -1)
+	tiny, err := measure([]row{{To: to, From: m.base, Bytes: memory.HeaderBytes}}, memory.HeaderBytes, -1)
 	if err != nil {
 		return fmt.Errorf("ipc: first read: %w", err)
 	}
-	large, err := measure([]row{{to, m.base, n}}, n, -1)
+	large, err := measure([]row{{To: to, From: m.base, Bytes: n}}, n, -1)
 	if err != nil {
 		return fmt.Errorf("ipc: timed read: %w", err)
 	}
@@ -281,8 +281,8 @@ func (m *mapping) prove() error {
 	}
 	defer m.path.gather.give(slot)
 	var rows []row
-	for at := uint64(0); at < n; at += maxRow {
-		rows = append(rows, row{to + at, m.base + at, min(maxRow, n-at)})
+	for at := uint64(0); at < n; at += cuda.GatherRow {
+		rows = append(rows, row{To: to + at, From: m.base + at, Bytes: min(cuda.GatherRow, n-at)})
 	}
 	took, err := measure(rows, n, slot)
 	if err != nil {

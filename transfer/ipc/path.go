@@ -243,7 +243,7 @@ func (p *Path) Close() error {
 	p.fetches.Wait()
 	errs := []error{p.lenders.Close()}
 	if p.gather != nil {
-		errs = append(errs, p.gather.close())
+		errs = append(errs, p.gather.Close())
 	}
 	if p.scratch != nil {
 		errs = append(errs, p.scratch.Close())

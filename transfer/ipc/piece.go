@@ -2,8 +2,8 @@ package ipc
 
 import "github.com/millrace/millrace/memory/cuda"
 
-// row is a range to copy, with the layout of the gather kernel: three words.
-type row struct{ to, from, bytes uint64 }
+// row is a range to copy.
+type row = cuda.Row
 
 // piece is the unit of posting: all bytes of some small objects that are contiguous in their fetch,
 // or a part of one object.
@@ -28,8 +28,8 @@ func (p *piece) kind() int {
 	return small
 }
 
-// tableRows returns an upper bound of its table rows when they are cut to maxRow.
-func (p *piece) tableRows() int { return len(p.rows) + int(p.bytes/maxRow) }
+// tableRows returns an upper bound of its table rows when they are cut to GatherRow.
+func (p *piece) tableRows() int { return len(p.rows) + int(p.bytes/cuda.GatherRow) }
 
 // cutting makes rows and pieces for the objects of a fetch. Its lists are reused, so its results
 // are valid until reset.
@@ -58,16 +58,16 @@ func (c *cutting) reset() {
 // the previous one begins another piece. Ranges that are adjacent on both sides become one row.
 func (c *cutting) small(to, from, bytes, chunk uint64) {
 	if last := len(c.rows) - 1; last >= c.began {
-		if l := &c.rows[last]; l.to+l.bytes == to && l.from+l.bytes == from && l.bytes+bytes <= maxRow {
-			l.bytes += bytes
+		if l := &c.rows[last]; l.To+l.Bytes == to && l.From+l.Bytes == from && l.Bytes+bytes <= cuda.GatherRow {
+			l.Bytes += bytes
 			return
 		}
 	}
 	for ; bytes > chunk; bytes -= chunk {
-		c.rows = append(c.rows, row{to, from, chunk})
+		c.rows = append(c.rows, row{To: to, From: from, Bytes: chunk})
 		to, from = to+chunk, from+chunk
 	}
-	c.rows = append(c.rows, row{to, from, bytes})
+	c.rows = append(c.rows, row{To: to, From: from, Bytes: bytes})
 }
 
 // close makes a piece of the small objects since the last one.
@@ -86,7 +86,7 @@ func (c *cutting) parts(g *group, object, most int) {
 		end := min(c.began+most, len(c.rows))
 		p := piece{rows: c.rows[c.began:end:end], group: g, object: object, count: 1, part: true}
 		for i := range p.rows {
-			p.bytes += p.rows[i].bytes
+			p.bytes += p.rows[i].Bytes
 		}
 		c.pieces = append(c.pieces, p)
 		c.began = end
@@ -97,9 +97,9 @@ func (c *cutting) parts(g *group, object, most int) {
 // large adds a frame of an object that has pieces of its own. REQUIRES: close was called.
 func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
 	for at := uint64(0); at < bytes; at += chunk {
-		c.rows = append(c.rows, row{to + at, from + at, min(chunk, bytes-at)})
+		c.rows = append(c.rows, row{To: to + at, From: from + at, Bytes: min(chunk, bytes-at)})
 		n := len(c.rows)
-		c.pieces = append(c.pieces, piece{rows: c.rows[n-1 : n : n], bytes: c.rows[n-1].bytes, group: g, object: object, count: 1, part: true})
+		c.pieces = append(c.pieces, piece{rows: c.rows[n-1 : n : n], bytes: c.rows[n-1].Bytes, group: g, object: object, count: 1, part: true})
 	}
 	c.began = len(c.rows)
 }
@@ -108,7 +108,7 @@ func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
 func copies(list []cuda.Copy, pieces []piece, one func(to, from, bytes uint64) cuda.Copy) []cuda.Copy {
 	for _, p := range pieces {
 		for _, r := range p.rows {
-			list = append(list, one(r.to, r.from, r.bytes))
+			list = append(list, one(r.To, r.From, r.Bytes))
 		}
 	}
 	return list

@@ -594,7 +594,7 @@ struct emulated {
   unsigned char parameters[];
 };
 
-// The layout is that of row in transfer/ipc/kernel/gather.cu.
+// The layout is that of row in memory/cuda/kernel/gather.cu.
 struct row {
   uint64_t to, from, bytes;
 };

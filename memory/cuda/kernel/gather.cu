@@ -1,6 +1,7 @@
-// Copies frames through the mapped memory of a peer. Each block copies one row of the table after
-// the other. The host cuts long frames into several rows, so that all blocks have work. build.py
-// compiles this file, and names the architectures.
+// Copies many ranges by one launch: frames in the mapped memory of a peer, or pieces of a slab and
+// of pinned host memory. Each block copies one row of the table after the other. The host cuts long
+// ranges into several rows, so that all blocks have work. build.py compiles this file, and names
+// the architectures.
 
 struct row {
   unsigned long long to, from, bytes;
@@ -30,7 +31,7 @@ __device__ __forceinline__ void copy_words(word *to, const word *from, unsigned 
 // REQUIRES: to and from have the same alignment within a word.
 template <typename word>
 __device__ __forceinline__ void copy_aligned(const row &r) {
-  const unsigned bytes = r.bytes;  // a row has at most maxRow (64 KiB)
+  const unsigned bytes = r.bytes;  // a row has at most GatherRow bytes (64 KiB)
   unsigned head = (0 - (unsigned)r.to) & (sizeof(word) - 1);
   if (head > bytes) head = bytes;
   const unsigned words = (bytes - head) / sizeof(word), body = words * sizeof(word);
