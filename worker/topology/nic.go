@@ -17,6 +17,10 @@ type NIC struct {
 	PCIBusID string
 	// Ports are the active ports in UCX's format: "mlx5_0:1".
 	Ports []string
+	// LinkLayer is that of the first active port: "InfiniBand" or "Ethernet". Gigabits is its rate
+	// per second. "" and 0 if they are not known.
+	LinkLayer string
+	Gigabits  float64
 	// Node is its NUMA node; -1: none, or not known.
 	Node int
 }
@@ -52,7 +56,9 @@ func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 			if !strings.Contains(readText(at, "ports", p.Name(), "state"), "ACTIVE") {
 				continue
 			}
-			n.Ports = append(n.Ports, n.Name+":"+p.Name())
+			if n.Ports = append(n.Ports, n.Name+":"+p.Name()); len(n.Ports) == 1 {
+				n.LinkLayer, n.Gigabits = readText(at, "ports", p.Name(), "link_layer"), gigabits(readText(at, "ports", p.Name(), "rate"))
+			}
 		}
 		if len(n.Ports) == 0 {
 			note("network card %s has no active port", n.Name)
@@ -60,6 +66,16 @@ func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 		nics = append(nics, n)
 	}
 	return nics
+}
+
+// gigabits reads the rate of a port, "400 Gb/sec (4X NDR)". 0: it is not known.
+func gigabits(rate string) float64 {
+	number, _, _ := strings.Cut(rate, " ")
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // nearest sorts the cards by their distance from a PCI device, then by name.

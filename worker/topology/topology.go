@@ -122,7 +122,8 @@ type Device struct {
 	Placement  Placement
 	// NICs are all RDMA network cards, nearest first.
 	NICs []Near
-	// NetDevices is the recommended value of UCX_NET_DEVICES; "" leaves the choice to UCX.
+	// NetDevices is the recommended value of UCX_NET_DEVICES, the ports of one or two cards; ""
+	// leaves the choice to UCX.
 	NetDevices string
 }
 
@@ -237,8 +238,11 @@ func linksOf(r Report, devices []Device) [][]Link {
 	return links
 }
 
-// chooseNICs assigns the nearest card to each device. Devices with the same nearest cards are
-// distributed evenly over them.
+// maxRails is the largest number of cards that one worker uses at the same time.
+const maxRails = 2
+
+// chooseNICs assigns the nearest cards to each device: up to maxRails that are equally near, of one
+// kind and of one rate. Devices with the same nearest cards are distributed evenly over them.
 func (t *Topology) chooseNICs(override string) {
 	if override != "" {
 		t.note("UCX_NET_DEVICES=%s is set and used for all devices", override)
@@ -250,18 +254,32 @@ func (t *Topology) chooseNICs(override string) {
 	given := map[string]int{}
 	for i := range t.Devices {
 		d := &t.Devices[i]
-		var best []Near
-		for _, n := range d.NICs {
-			if len(n.NIC.Ports) > 0 && (len(best) == 0 || n.Distance == best[0].Distance) {
-				best = append(best, n)
-			}
+		rails := rails(d.NICs)
+		slices.SortStableFunc(rails, func(a, b NIC) int { return cmp.Compare(given[a.Name], given[b.Name]) })
+		var ports []string
+		for _, nic := range rails[:min(len(rails), maxRails)] {
+			given[nic.Name]++
+			ports = append(ports, nic.Ports[0])
 		}
-		if len(best) == 0 {
-			continue
-		}
-		slices.SortStableFunc(best, func(a, b Near) int { return cmp.Compare(given[a.NIC.Name], given[b.NIC.Name]) })
-		nic := best[0].NIC
-		given[nic.Name]++
-		d.NetDevices = nic.Ports[0]
+		slices.Sort(ports)
+		d.NetDevices = strings.Join(ports, ",")
 	}
+}
+
+// rails returns the cards that a device may use together: of those with an active port the nearest,
+// of these the fastest, and of these only the ones that reach the same network as the first can.
+func rails(near []Near) (rails []NIC) {
+	var distance Distance
+	for _, n := range near { // sorted by distance
+		switch {
+		case len(n.NIC.Ports) == 0:
+		case len(rails) > 0 && n.Distance > distance:
+			return rails
+		case len(rails) == 0 || n.NIC.Gigabits > rails[0].Gigabits:
+			rails, distance = []NIC{n.NIC}, n.Distance
+		case n.NIC.Gigabits == rails[0].Gigabits && n.NIC.LinkLayer == rails[0].LinkLayer:
+			rails = append(rails, n.NIC)
+		}
+	}
+	return rails
 }

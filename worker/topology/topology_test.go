@@ -208,7 +208,8 @@ func TestDevicesThatAreAsNearShareTheCardsOut(t *testing.T) {
 		return list, got
 	}
 	list, got := chosen()
-	if want := []string{"mlx5_0:1", "mlx5_2:1", "mlx5_0:1", "mlx5_2:1"}; !slices.Equal(list, want) {
+	const both = "mlx5_0:1,mlx5_2:1"
+	if want := []string{both, both, both, both}; !slices.Equal(list, want) {
 		t.Errorf("got %q, want %q", list, want)
 	}
 	if len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "mlx5_1 has no active port") {
@@ -218,6 +219,51 @@ func TestDevicesThatAreAsNearShareTheCardsOut(t *testing.T) {
 	list, got = chosen()
 	if list[0] != config.NetDevices || list[3] != config.NetDevices || !slices.ContainsFunc(got.Notes, func(n string) bool { return strings.Contains(n, "UCX_NET_DEVICES=") }) {
 		t.Errorf("with UCX_NET_DEVICES: %q, notes %q", list, got.Notes)
+	}
+}
+
+// TestRailsAreAlike: a worker uses two cards together only if they are equally near and fast, and
+// of one kind.
+func TestRailsAreAlike(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// cards are "DISTANCE LINK RATE" each, where the distance is near or far.
+		cards []string
+		want  []string // of each of two GPUs
+	}{
+		"one":                       {[]string{"near InfiniBand 400"}, []string{"mlx5_0:1", "mlx5_0:1"}},
+		"two":                       {[]string{"near InfiniBand 400", "near InfiniBand 400"}, []string{"mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"}},
+		"four":                      {[]string{"near Ethernet 400", "near Ethernet 400", "near Ethernet 400", "near Ethernet 400"}, []string{"mlx5_0:1,mlx5_1:1", "mlx5_2:1,mlx5_3:1"}},
+		"three":                     {[]string{"near Ethernet 400", "near Ethernet 400", "near Ethernet 400"}, []string{"mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_2:1"}},
+		"a slow one first":          {[]string{"near Ethernet 25", "near InfiniBand 400", "near InfiniBand 400"}, []string{"mlx5_1:1,mlx5_2:1", "mlx5_1:1,mlx5_2:1"}},
+		"a slow one last":           {[]string{"near InfiniBand 400", "near Ethernet 25"}, []string{"mlx5_0:1", "mlx5_0:1"}},
+		"a fast one far away":       {[]string{"far InfiniBand 400", "near InfiniBand 200"}, []string{"mlx5_1:1", "mlx5_1:1"}},
+		"two networks":              {[]string{"near InfiniBand 400", "near Ethernet 400"}, []string{"mlx5_0:1", "mlx5_0:1"}},
+		"of which nothing is known": {[]string{"near - -", "near - -"}, []string{"mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"}},
+	} {
+		s := newTree(t)
+		for i := range 2 {
+			s.gpu(fmt.Sprintf("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:%02x.0/0000:%02x:00.0", i, 0x20+i), 0, "0-7")
+		}
+		for i, card := range tc.cards {
+			var distance, link, rate string
+			if _, err := fmt.Sscan(card, &distance, &link, &rate); err != nil {
+				t.Fatal(err)
+			}
+			chain := fmt.Sprintf("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:%02x.0/0000:%02x:00.0", 8+i, 0x30+i)
+			if distance == "far" {
+				chain = fmt.Sprintf("pci0000:50/0000:50:01.0/0000:%02x:00.0", 0x51+i)
+			}
+			card := fmt.Sprintf("mlx5_%d", i)
+			s.nic(card, chain, 0, "0-7", "4: ACTIVE")
+			if link != "-" {
+				s.write("class/infiniband/"+card+"/ports/1/link_layer", link)
+				s.write("class/infiniband/"+card+"/ports/1/rate", rate+" Gb/sec (4X NDR)")
+			}
+		}
+		got := topology.Discover(topology.Config{Library: machine{report: cards("0000:20:00.0", "0000:21:00.0")}, Root: s.root, Granted: set(t, "0-7")})
+		if list := []string{got.Devices[0].NetDevices, got.Devices[1].NetDevices}; !slices.Equal(list, tc.want) {
+			t.Errorf("%s: %q, want %q", name, list, tc.want)
+		}
 	}
 }
 
