@@ -36,32 +36,26 @@ type worker struct {
 
 func newWorker(tb testing.TB, tls string) *worker {
 	tb.Helper()
-	return newWorkerThatWaits(tb, tls, transfertest.Patience)
+	return newWorkerThatServes(tb, pair{tls: tls}, transfertest.Patience, nil)
 }
 
-// newWorkerThatWaits makes a worker with the given StallTimeout.
-func newWorkerThatWaits(tb testing.TB, tls string, stall time.Duration) *worker {
+// newWorkerThatServes makes a worker whose slab is at the source's place of a pair, with the given
+// StallTimeout. It serves from between(objects), or directly from objects if between is nil.
+func newWorkerThatServes(tb testing.TB, p pair, stall time.Duration, between func(transfer.Source) transfer.Source) *worker {
 	tb.Helper()
-	return newWorkerThatServes(tb, tls, stall, nil)
-}
-
-// newWorkerThatServes makes a worker that serves from between(objects), or directly from objects if
-// between is nil.
-func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between func(transfer.Source) transfer.Source) *worker {
-	tb.Helper()
-	space := newSlab(tb, slabBytes)
+	space := newSpace(tb, p.source)
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
 	room := transfertest.NewRoom(space)
 	if _, err := room.Take(slabBytes / 2); err != nil {
 		tb.Fatal(err)
 	}
 	config := ucx.Config{
-		Library: library(tb), TLS: tls, NetDevices: "lo", Space: space, Source: objects, SourceIsQuick: true, InlineBytes: 4 << 10,
+		Library: library(tb), TLS: p.tls, NetDevices: "lo", Space: space, Source: objects, SourceIsQuick: true, InlineBytes: 4 << 10,
 	}
 	if between != nil {
 		config.Source, config.SourceIsQuick = between(objects), false
 	}
-	c, err := ucx.Open(config)
+	c, err := ucx.Open(at(p.source, config))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -91,38 +85,40 @@ func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between
 // own, so it may then fail a source's endpoint to a reader, and not the endpoint of that reader.
 // The reader asks the source when no answer comes.
 func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
-	for name, tls := range transports {
-		t.Run(name, func(t *testing.T) {
-			var workers [3]*worker
-			sizes := []int{0, 1, 100, 5000, 70_000, 1 << 20, 3<<20 + 1, 9 << 20}
-			for w := range workers {
-				workers[w] = newWorker(t, tls)
-				for i, n := range sizes {
-					workers[w].objects.Put(refOf(10*w+i), "x", stamped(10*w+i, n), stamped(10*w+i, n/3))
-				}
+	eachPair(t, manyPlaces, func(t *testing.T, p pair) {
+		t.Helper()
+		var workers [3]*worker
+		sizes := []int{0, 1, 100, 5000, 70_000, 1 << 20, 3<<20 + 1, 9 << 20}
+		for w := range workers {
+			if w == 1 {
+				p.source, p.reader = p.reader, p.source
 			}
-			var wait sync.WaitGroup
-			for w, reader := range workers {
-				for g := range 2 {
-					random := rand.New(rand.NewPCG(uint64(w), uint64(g)))
-					wait.Go(func() {
-						for range 25 {
-							s := (w + 1 + random.IntN(2)) % 3
-							reader.read(t, workers[s], s, sizes, random)
-						}
-					})
-				}
+			workers[w] = newWorkerThatServes(t, p, transfertest.Patience, nil)
+			for i, n := range sizes {
+				workers[w].objects.Put(refOf(10*w+i), "x", stamped(10*w+i, n), stamped(10*w+i, n/3))
 			}
-			wait.Wait()
-			for _, w := range workers {
-				within(t, transfertest.Patience, "the return of all leases", func() {
-					for w.objects.Leases() > 0 {
-						<-time.After(time.Millisecond)
+		}
+		var wait sync.WaitGroup
+		for w, reader := range workers {
+			for g := range 2 {
+				random := rand.New(rand.NewPCG(uint64(w), uint64(g)))
+				wait.Go(func() {
+					for range 25 {
+						s := (w + 1 + random.IntN(2)) % 3
+						reader.read(t, workers[s], s, sizes, random)
 					}
 				})
 			}
-		})
-	}
+		}
+		wait.Wait()
+		for _, w := range workers {
+			within(t, transfertest.Patience, "the return of all leases", func() {
+				for w.objects.Leases() > 0 {
+					<-time.After(time.Millisecond)
+				}
+			})
+		}
+	})
 }
 
 // TestPeerThatAnswersTheWireUpLate: a peer that first has to open its library answers later than

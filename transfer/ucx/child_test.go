@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -39,6 +40,9 @@ const childEnv = "MILLRACE_TEST_CHILD"
 type childOrder struct {
 	TLS       string
 	SlabBytes uint64
+	// Place is where the process has its slab. On a GPU, the slab is the child's own, with copies
+	// of the test's objects.
+	Place place
 	// Lie names the field about which the process lies to readers.
 	Lie string
 	// Read: the process does not serve, but reads object 1 from this address until it is killed.
@@ -87,6 +91,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "%d allocations of the shim are left\n", n)
 		code = 1
 	}
+	if err := closeFake(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	os.Exit(code)
 }
 
@@ -119,6 +127,12 @@ type slab struct {
 
 var lastNonce atomic.Uint64
 
+// newIdentity returns the identity of another incarnation.
+func newIdentity() memory.Identity {
+	n := lastNonce.Add(1)
+	return memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2, byte(n), byte(n >> 8)}, Nonce: n}
+}
+
 func newSlab(tb testing.TB, bytes uint64) *slab {
 	tb.Helper()
 	fd, err := unix.MemfdCreate("millrace-test", unix.MFD_CLOEXEC)
@@ -133,7 +147,7 @@ func newSlab(tb testing.TB, bytes uint64) *slab {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s.identity = memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+	s.identity = newIdentity()
 	memory.Header{Identity: s.identity, SizeBytes: bytes}.Write(s.data)
 	tb.Cleanup(func() {
 		if err := errors.Join(unix.Munmap(s.data), file.Close()); err != nil {
@@ -199,45 +213,90 @@ func (s *Source) Read(frames []memory.Frame, out *[][]byte) error {
 // childSource is the child's side of Source.
 type childSource struct {
 	test *rpc.Client
-	slab *slab
-	// copies says that the child has a slab of its own, not the test's.
-	copies bool
+	// space is the child's slab. far is the test's slab; nil if the child is on another host. own
+	// says that these are two, so that the bytes of objects must be copied.
+	space memory.Space
+	far   *slab
+	own   bool
 
 	mu sync.Mutex
 	// copied are the frames that were copied, by offset and size. Guarded by mu.
 	copied map[memory.Frame]bool
 }
 
-// childSlab returns the slab of a child and the connection to the test. A slab on another host
-// contains only the test's header page at first.
-func childSlab(order childOrder) (*slab, *rpc.Client, error) {
+// newChildSource returns the source of a child that serves the test's objects. Its slab has the
+// header page of the test's slab.
+func newChildSource(order childOrder) (*childSource, error) {
+	c := &childSource{own: order.Test != "" || order.Place != onHost, copied: make(map[memory.Frame]bool)}
+	var conn net.Conn
+	var err error
+	if order.Test != "" {
+		conn, err = net.Dial("tcp", order.Test)
+	} else {
+		conn, err = net.FileConn(os.NewFile(4, "test"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.test = rpc.NewClient(conn)
 	if order.Test == "" {
-		space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
-		if err != nil {
-			return nil, nil, err
+		if c.far, err = openSlab(os.NewFile(3, "slab"), order.SlabBytes); err != nil {
+			return nil, err
 		}
-		conn, err := net.FileConn(os.NewFile(4, "test"))
-		return space, rpc.NewClient(conn), err
 	}
-	conn, err := net.Dial("tcp", order.Test)
+	contents, err := c.read([]memory.Frame{{Bytes: memory.HeaderBytes}})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	test := rpc.NewClient(conn)
-	fd, err := unix.MemfdCreate("millrace-test", unix.MFD_CLOEXEC)
+	header, err := memory.ParseHeader(contents[0])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), "slab")
-	if err := file.Truncate(int64(order.SlabBytes)); err != nil {
-		return nil, nil, err
+	c.space, err = childSpace(order, c.far, header.Identity)
+	return c, err
+}
+
+// childSpace returns the slab of a child: one on a GPU, or in host memory the given slab, or a new
+// one if that is nil.
+func childSpace(order childOrder, s *slab, id memory.Identity) (memory.Space, error) {
+	if order.Place != onHost {
+		driver, err := driver()
+		if err != nil {
+			return nil, err
+		}
+		d, err := driver.Open(len(driver.Devices()) - 1)
+		if err != nil {
+			return nil, err
+		}
+		return d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: order.SlabBytes}, Identity: id})
 	}
-	space, err := openSlab(file, order.SlabBytes)
-	if err != nil {
-		return nil, nil, err
+	if s == nil {
+		fd, err := unix.MemfdCreate("millrace-test", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, err
+		}
+		file := os.NewFile(uintptr(fd), "slab")
+		if err := file.Truncate(int64(order.SlabBytes)); err != nil {
+			return nil, err
+		}
+		if s, err = openSlab(file, order.SlabBytes); err != nil {
+			return nil, err
+		}
+		memory.Header{Identity: id, SizeBytes: order.SlabBytes}.Write(s.data)
 	}
-	source := &childSource{test: test, slab: space, copies: true}
-	return space, test, source.copy([]memory.Frame{{Bytes: memory.HeaderBytes}})
+	s.identity = id
+	return s, nil
+}
+
+// read returns the bytes of frames of the test's slab.
+func (c *childSource) read(frames []memory.Frame) (contents [][]byte, err error) {
+	if c.far == nil {
+		return contents, c.test.Call("Source.Read", frames, &contents)
+	}
+	for _, f := range frames {
+		contents = append(contents, c.far.Bytes(f.Offset, f.Bytes))
+	}
+	return contents, nil
 }
 
 // copy gets the bytes of frames that are not in the child's slab yet.
@@ -253,18 +312,31 @@ func (c *childSource) copy(frames []memory.Frame) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	var contents [][]byte
-	if err := c.test.Call("Source.Read", missing, &contents); err != nil {
+	contents, err := c.read(missing)
+	if err != nil {
 		return err
 	}
-	if c.copied == nil {
-		c.copied = make(map[memory.Frame]bool)
-	}
 	for i, f := range missing {
-		copy(c.slab.Bytes(f.Offset, f.Bytes), contents[i])
+		if staged, ok := c.space.(memory.Staged); ok {
+			err = staged.WriteFrom(f.Offset, contents[i])
+		} else {
+			copy(c.space.Bytes(f.Offset, f.Bytes), contents[i])
+		}
+		if err != nil {
+			return err
+		}
 		c.copied[f] = true
 	}
 	return nil
+}
+
+// close frees the slab on a GPU, and ends the connection to the test.
+func (c *childSource) close() error {
+	err := c.test.Close()
+	if s, ok := c.space.(*cuda.Slab); ok {
+		err = errors.Join(err, s.Close(), s.Device().Close())
+	}
+	return err
 }
 
 func (c *childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
@@ -276,7 +348,7 @@ func (c *childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl tim
 		}
 		return out
 	}
-	if c.copies {
+	if c.own {
 		var frames []memory.Frame
 		for _, r := range answer {
 			frames = append(frames, r.Frames...)
@@ -295,7 +367,7 @@ func (c *childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl tim
 			continue
 		}
 		for _, f := range r.Frames {
-			out[i].Regions = append(out[i].Regions, transfer.Region{Space: c.slab, Frame: f})
+			out[i].Regions = append(out[i].Regions, transfer.Region{Space: c.space, Frame: f})
 		}
 	}
 	return out
@@ -327,27 +399,22 @@ func serveAsChild(text string) error {
 	case order.Read != "":
 		return readAsChild(order)
 	}
-	space, test, err := childSlab(order)
+	own, err := newChildSource(order)
 	if err != nil {
 		return err
 	}
-	header, err := memory.ParseHeader(space.data[:memory.HeaderBytes])
-	if err != nil {
-		return err
-	}
-	space.identity = header.Identity
-	var source transfer.Source = &childSource{test: test, slab: space, copies: order.Test != ""}
+	var source transfer.Source = own
 	if order.Sizes != nil {
-		objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
+		objects := transfertest.NewObjectsIn(transfertest.NewRoom(own.space))
 		for i, n := range order.Sizes {
 			objects.Put(transfer.Ref{Task: idOf(i + 1), Generation: 1}, "h", make([]byte, n))
 		}
 		source = objects
 	}
-	c, err := ucx.Open(ucx.Config{
-		Library: libraryPath(), TLS: order.TLS, NetDevices: netDevices(), Space: space, Source: source, SourceIsQuick: order.Sizes != nil,
+	c, err := ucx.Open(at(order.Place, ucx.Config{
+		Library: libraryPath(), TLS: order.TLS, NetDevices: netDevices(), Space: own.space, Source: source, SourceIsQuick: order.Sizes != nil,
 		InlineBytes: order.Inline,
-	})
+	}))
 	if err != nil {
 		return err
 	}
@@ -374,7 +441,7 @@ func serveAsChild(text string) error {
 		server.Stop()
 	}()
 	err = server.Serve(listener)
-	err = errors.Join(err, c.Close(), test.Close())
+	err = errors.Join(err, c.Close(), own.close())
 	if n := ucx.Allocations(); n != 0 {
 		err = errors.Join(err, fmt.Errorf("%d allocations of the shim are left", n))
 	}
@@ -414,6 +481,11 @@ func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) 
 	library(tb)
 	space := objects.Room().Space().(*slab)
 	order.SlabBytes = space.Size()
+	if order.Place != onHost {
+		if _, err := driver(); err != nil { // the child uses it, too
+			tb.Fatal(err)
+		}
+	}
 	if elsewhere != nil {
 		return startElsewhere(tb, order, objects)
 	}

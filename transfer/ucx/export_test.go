@@ -59,3 +59,7 @@ func (c *Context) SendByRendezvous(bytes int) int {
 	})
 	return n
 }
+
+// Open returns the configuration for a GPU whose memory the transports read as they read host
+// memory. Only the fake GPU's memory is such memory.
+func (c Config) Open() Config { return c }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -21,7 +20,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/internal/descriptors"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -33,14 +34,6 @@ func refOf(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Genera
 // stamped returns content that names its object.
 func stamped(task, n int) []byte {
 	return bytes.Repeat([]byte{byte(task), 0xa5, byte(task >> 8)}, n/3+1)[:n]
-}
-
-// eachTransport runs a test over both kinds of connections.
-func eachTransport(t *testing.T, f func(t *testing.T, tls string)) {
-	t.Helper()
-	for name, tls := range transports {
-		t.Run(name, func(t *testing.T) { f(t, tls) })
-	}
 }
 
 // within fails the test if f takes longer than limit.
@@ -84,13 +77,13 @@ func looped(t *testing.T, r *reader, peer transfer.Peer, ref transfer.Ref, want 
 }
 
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
 		want := stamped(1, 200<<20)
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
-		c := startChild(t, childOrder{TLS: tls}, objects)
-		r := newReader(t, tls, transfertest.Patience)
+		c := startChild(t, p.order(), objects)
+		r := newReaderAt(t, p, transfertest.Patience)
 		var err error
 		within(t, transfertest.Patience, "the end", func() {
 			err = looped(t, r, c.peer, refOf(1), want, func() { go c.kill() })
@@ -105,23 +98,24 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 // sometimes crashes its process if the other process dies during a wire-up over TCP (ADR 12), so
 // workers do not connect over TCP if that has no advantage.
 func TestSourceIsKilledAtConnect(t *testing.T) {
-	conns := maps.Clone(transports)
-	delete(conns, "tcp")
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
+		t.Helper()
+		if p.tls != transports["tcp"] {
+			killedAtConnect(t, p)
+		}
+	})
 	if elsewhere == nil {
-		conns["what there is"] = ""
-	}
-	for name, tls := range conns {
-		t.Run(name, func(t *testing.T) { killedAtConnect(t, tls) })
+		t.Run("what there is", func(t *testing.T) { killedAtConnect(t, pair{}) })
 	}
 }
 
-func killedAtConnect(t *testing.T, tls string) {
+func killedAtConnect(t *testing.T, p pair) {
 	t.Helper()
-	r := newReader(t, tls, 3*time.Second)
+	r := newReaderAt(t, p, 3*time.Second)
 	for delay := time.Duration(0); delay < 12*time.Millisecond; delay += 2 * time.Millisecond {
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 1<<20))
-		c := startChild(t, childOrder{TLS: tls}, objects)
+		c := startChild(t, p.order(), objects)
 		r.room.Reset()
 		sink := transfertest.NewSinkIn(r.room)
 		time.AfterFunc(delay, c.kill)
@@ -139,10 +133,10 @@ func killedAtConnect(t *testing.T, tls string) {
 }
 
 func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
-		c := startChild(t, childOrder{TLS: tls}, newObjects(t))
-		r := newReader(t, tls, transfertest.Patience)
+		c := startChild(t, p.order(), newObjects(t))
+		r := newReaderAt(t, p, transfertest.Patience)
 		if _, err := r.path.Connect(t.Context(), c.peer); err != nil {
 			t.Fatal(err)
 		}
@@ -160,13 +154,13 @@ func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 }
 
 func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
 		want := stamped(1, 32<<20)
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
-		c := startChild(t, childOrder{TLS: tls}, objects)
-		patient, impatient := newReader(t, tls, transfertest.Patience), newReader(t, tls, time.Second)
+		c := startChild(t, p.order(), objects)
+		patient, impatient := newReaderAt(t, p, transfertest.Patience), newReaderAt(t, p, time.Second)
 		fetch := func(ctx context.Context, r *reader) error {
 			r.room.Reset()
 			sink := transfertest.NewSinkIn(r.room)
@@ -239,9 +233,9 @@ func reserved(t *testing.T) string {
 }
 
 func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
-		r := newReader(t, tls, 10*time.Second) // a fetch that stalls is tried again
+		r := newReaderAt(t, p, 10*time.Second) // a fetch that stalls is tried again
 		address := ""
 		if elsewhere == nil {
 			address = reserved(t)
@@ -249,19 +243,29 @@ func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 		for life := 1; life <= 3; life++ {
 			want := stamped(life, 8<<20)
 			objects := newObjects(t)
-			objects.Put(refOf(1), "x", want)
-			c := startChild(t, childOrder{TLS: tls, Listen: address}, objects)
+			ref := transfer.Ref{Task: idOf(1), Generation: ids.Attempt(life)}
+			objects.Put(ref, "x", want)
+			order := p.order()
+			order.Listen = address
+			c := startChild(t, order, objects)
 			address = c.peer.Address
 			var last error
 			within(t, transfertest.Patience, "reading it", func() {
 				for {
 					r.room.Reset()
 					sink := transfertest.NewSinkIn(r.room)
-					last = r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink)
+					before := transfer.Ref{Task: ref.Task, Generation: ref.Generation - 1}
+					refs := []transfer.Ref{ref, {Task: ref.Task, Generation: ref.Generation + 1}, before}[:min(life+1, 3)]
+					last = r.path.Fetch(t.Context(), c.peer, refs, sink)
 					_, frames, done, objectErr := sink.Result(0)
 					if last == nil && done && objectErr == nil {
 						if !bytes.Equal(frames[0], want) {
 							t.Errorf("life %d: another life's bytes were delivered as valid", life)
+						}
+						for i, other := range refs[1:] {
+							if _, _, done, err := sink.Result(i + 1); !done || !errors.Is(err, transfer.ErrNotHere) {
+								t.Errorf("life %d: %s, another generation: %v", life, other, err)
+							}
 						}
 						return
 					}
@@ -273,13 +277,13 @@ func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 }
 
 func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 4<<20))
 		objects.Put(refOf(2), "x", stamped(2, 100))
-		c := startChild(t, childOrder{TLS: tls}, objects)
-		r := newReader(t, tls, transfertest.Patience)
+		c := startChild(t, p.order(), objects)
+		r := newReaderAt(t, p, transfertest.Patience)
 		sink := transfertest.NewSinkIn(r.room)
 		sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
 			if index == 0 {
@@ -320,11 +324,15 @@ func TestRegionsOutsideOfTheSlabAreRefused(t *testing.T) {
 
 // readAsChild fetches object 1 again and again until it is killed.
 func readAsChild(order childOrder) error {
-	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
+	slab, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
 	if err != nil {
 		return err
 	}
-	c, err := ucx.Open(ucx.Config{Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space})
+	space, err := childSpace(order, slab, memory.Identity{Nonce: 1})
+	if err != nil {
+		return err
+	}
+	c, err := ucx.Open(at(order.Place, ucx.Config{Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space}))
 	if err != nil {
 		return err
 	}
@@ -344,11 +352,11 @@ func readAsChild(order childOrder) error {
 }
 
 func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
-		objects := newObjects(t)
+		objects := transfertest.NewObjectsIn(transfertest.NewRoom(newSpace(t, p.source)))
 		objects.Put(refOf(1), "x", stamped(1, 100<<20))
-		c, err := ucx.Open(ucx.Config{Library: library(t), TLS: tls, NetDevices: "lo", Space: objects.Room().Space(), Source: objects, SourceIsQuick: true})
+		c, err := ucx.Open(at(p.source, ucx.Config{Library: library(t), TLS: p.tls, NetDevices: "lo", Space: objects.Room().Space(), Source: objects, SourceIsQuick: true}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +375,7 @@ func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 			}
 		})
 		space := newSlab(t, slabBytes)
-		text, err := json.Marshal(childOrder{TLS: tls, Read: listener.Addr().String(), SlabBytes: slabBytes})
+		text, err := json.Marshal(childOrder{TLS: p.tls, Place: p.reader, Read: listener.Addr().String(), SlabBytes: slabBytes})
 		if err != nil {
 			t.Fatal(err)
 		}

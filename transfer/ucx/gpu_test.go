@@ -34,14 +34,11 @@ import (
 
 // These tests need GPUs, because UCX accesses the driver itself and the fake driver cannot serve
 // it. Without GPUs they are skipped.
-const (
-	realEnv  = "MILLRACE_CUDA_REAL"
-	ratesEnv = "MILLRACE_RATES"
-)
+const ratesEnv = "MILLRACE_RATES"
 
 func gpus(t *testing.T) *cuda.Driver {
 	t.Helper()
-	if os.Getenv(realEnv) == "" {
+	if !onRealGPU() {
 		t.Log("no GPU here: " + realEnv + " is not set")
 		return nil
 	}
@@ -51,8 +48,6 @@ func gpus(t *testing.T) *cuda.Driver {
 	}
 	return d
 }
-
-var driver = sync.OnceValues(func() (*cuda.Driver, error) { return cuda.Load(cuda.Config{}) })
 
 // gpuChildEnv holds the order for a process with a slab on a GPU.
 const gpuChildEnv = "MILLRACE_TEST_GPU_CHILD"

@@ -37,9 +37,10 @@ func (w *worker) fetchOne(t *testing.T, source *worker, want []byte, placed func
 }
 
 func TestReaderOfAConnectionThatIsNotServedGoesOnAtOnce(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachPair(t, fewPlaces, func(t *testing.T, p pair) {
 		t.Helper()
-		source, reader := newWorker(t, tls), newWorkerThatWaits(t, tls, time.Hour)
+		source := newWorkerThatServes(t, p, transfertest.Patience, nil)
+		reader := newWorkerThatServes(t, pair{tls: p.tls, source: p.reader}, time.Hour, nil)
 		want := stamped(1, 5<<20)
 		source.objects.Put(refOf(1), "x", want)
 		end := func() {}
@@ -109,7 +110,7 @@ func (s slow) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Durati
 
 func TestASourceThatIsSlowKeepsItsConnection(t *testing.T) {
 	until := make(chan struct{})
-	source := newWorkerThatServes(t, transports["tcp"], transfertest.Patience, func(s transfer.Source) transfer.Source { return slow{s, until} })
+	source := newWorkerThatServes(t, pair{tls: transports["tcp"]}, transfertest.Patience, func(s transfer.Source) transfer.Source { return slow{s, until} })
 	answer := sync.OnceFunc(func() { close(until) })
 	t.Cleanup(answer)
 	reader := newWorker(t, transports["tcp"])

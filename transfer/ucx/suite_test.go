@@ -29,8 +29,14 @@ type reader struct {
 
 func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
 	tb.Helper()
-	room := transfertest.NewRoom(newSlab(tb, slabBytes))
-	c, err := ucx.Open(ucx.Config{Library: library(tb), TLS: tls, NetDevices: netDevices(), Space: room.Space()})
+	return newReaderAt(tb, pair{tls: tls}, stall)
+}
+
+// newReaderAt makes the reader of a pair.
+func newReaderAt(tb testing.TB, p pair, stall time.Duration) *reader {
+	tb.Helper()
+	room := transfertest.NewRoom(newSpace(tb, p.reader))
+	c, err := ucx.Open(at(p.reader, ucx.Config{Library: library(tb), TLS: p.tls, NetDevices: netDevices(), Space: room.Space()}))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -65,28 +71,27 @@ func newObjects(tb testing.TB) *transfertest.Objects {
 var transports = map[string]string{"cma": "posix,cma,self", "tcp": "tcp,self"}
 
 func TestConformance(t *testing.T) {
-	for name, tls := range transports {
-		t.Run(name, func(t *testing.T) {
-			rooms := map[transfer.Path]*transfertest.Room{}
-			transfertest.Harness{
-				Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
-					t.Helper()
-					c := startChild(t, childOrder{TLS: tls}, source.(*transfertest.Objects))
-					return c.peer, c.kill
-				},
-				Path: func(t *testing.T, stall time.Duration) transfer.Path {
-					t.Helper()
-					r := newReader(t, tls, stall)
-					rooms[r.path] = r.room
-					return r.path
-				},
-				CanStall: true,
-				Slow:     elsewhere != nil,
-				Objects:  func(t *testing.T) *transfertest.Objects { t.Helper(); return newObjects(t) },
-				Room:     func(path transfer.Path) *transfertest.Room { return rooms[path] },
-			}.Run(t)
-		})
-	}
+	eachPair(t, allPlaces, func(t *testing.T, p pair) {
+		t.Helper()
+		rooms := map[transfer.Path]*transfertest.Room{}
+		transfertest.Harness{
+			Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+				t.Helper()
+				c := startChild(t, p.order(), source.(*transfertest.Objects))
+				return c.peer, c.kill
+			},
+			Path: func(t *testing.T, stall time.Duration) transfer.Path {
+				t.Helper()
+				r := newReaderAt(t, p, stall)
+				rooms[r.path] = r.room
+				return r.path
+			},
+			CanStall: p.source == p.reader && p.source != onOpenGPU,
+			Slow:     elsewhere != nil,
+			Objects:  func(t *testing.T) *transfertest.Objects { t.Helper(); return newObjects(t) },
+			Room:     func(path transfer.Path) *transfertest.Room { return rooms[path] },
+		}.Run(t)
+	})
 }
 
 func TestConnectionIsProvedAndDescribed(t *testing.T) {

@@ -4,6 +4,7 @@
 package cudatest
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -23,6 +24,10 @@ var source []byte
 // Environment is the variable with the path of the state file, for the library. Child processes
 // inherit it.
 const Environment = "MILLRACE_FAKE_CUDA"
+
+// LibraryEnvironment is the variable with the path of a library that Build has made before, for
+// machines on which the compiler is slow. Empty: Start builds the library.
+const LibraryEnvironment = "MILLRACE_FAKE_CUDA_LIBRARY"
 
 // CUDA's codes that tests make the driver return.
 const (
@@ -140,36 +145,45 @@ type Fake struct {
 	data []byte
 }
 
-// Start builds the library with cc, which cgo needs anyway, and sets Environment to the path of its
-// state. defines are passed to the compiler: "FAKE_OMIT_IPC" leaves a function out.
+// Start builds the library, unless LibraryEnvironment names one and there are no defines, and sets
+// Environment to the path of its state. For defines see Build.
 func Start(devices int, memoryBytes uint64, defines ...string) (*Fake, error) {
 	dir, err := os.MkdirTemp("", "fake-cuda-")
 	if err != nil {
 		return nil, fmt.Errorf("cudatest: %w", err)
 	}
-	f := &Fake{Library: filepath.Join(dir, "libcuda.so.1"), dir: dir}
-	if err := f.start(devices, memoryBytes, defines); err != nil {
+	f := &Fake{Library: os.Getenv(LibraryEnvironment), dir: dir}
+	if f.Library == "" || len(defines) > 0 {
+		f.Library, err = Build(dir, defines...)
+	}
+	if err == nil {
+		err = f.start(devices, memoryBytes)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-func (f *Fake) start(devices int, memoryBytes uint64, defines []string) error {
-	code := filepath.Join(f.dir, "fake.c")
+// Build compiles the library into a folder, with cc, which cgo needs anyway, and returns its path.
+// defines are passed to the compiler: "FAKE_OMIT_IPC" leaves a function out.
+func Build(folder string, defines ...string) (string, error) {
+	code, library := filepath.Join(folder, "fake.c"), filepath.Join(folder, "libcuda.so.1")
 	if err := os.WriteFile(code, source, 0o600); err != nil {
-		return fmt.Errorf("cudatest: %w", err)
+		return "", fmt.Errorf("cudatest: %w", err)
 	}
-	compiler := os.Getenv("CC")
-	if compiler == "" {
-		compiler = "cc"
-	}
-	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-o", f.Library, code, "-lpthread", "-ldl"}
+	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-o", library, code, "-lpthread", "-ldl"}
 	for _, d := range defines {
 		args = append(args, "-D"+d)
 	}
+	compiler := cmp.Or(os.Getenv("CC"), "cc")
 	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("cudatest: %s: %w\n%s", compiler, err, out)
+		return "", fmt.Errorf("cudatest: %s: %w\n%s", compiler, err, out)
 	}
+	return library, nil
+}
+
+func (f *Fake) start(devices int, memoryBytes uint64) error {
 	path := filepath.Join(f.dir, "state")
 	file, err := os.Create(path)
 	if err != nil {
