@@ -6,6 +6,19 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
+const (
+	// bounceRows is the number of rows of a bounce's table, counted as for NewGather. More pieces
+	// are copied by the copy engine.
+	bounceRows = 4096
+	// bounceBlocks is the number of blocks that a gather to or from host memory uses. They have
+	// enough loads outstanding to saturate the link to the host, and leave most of the device to
+	// the kernels of tasks.
+	bounceBlocks = 32
+	// bouncePerCopy is what the kernel moves to or from host memory in the time that each further
+	// copy takes the copy engine, at 50 GB/s.
+	bouncePerCopy = 160 << 10
+)
+
 // bounce is host memory to and from which a slab's bytes are copied, with the copies that are in
 // progress. Only one goroutine may use it at a time. It has the methods that the buffers of a slab
 // and the slots of a ring have in common.
@@ -19,6 +32,10 @@ type bounce struct {
 	event *Event
 	begun bool
 	err   error
+	// gather, if not nil, copies many small pieces by one launch. table is the index of the
+	// bounce's own table.
+	gather *Gather
+	table  int
 }
 
 // Bytes is part of memory.Buffer.
@@ -34,7 +51,7 @@ func (b *bounce) Store(pieces ...memory.Piece) {
 	b.begin(pieces, b.in, b.slab.WriteFrom, func(host, device, n uint64) Copy { return ToDevice(device, host, n) })
 }
 
-func (b *bounce) begin(pieces []memory.Piece, stream *Stream, now func(uint64, []byte) error, copies func(host, device, n uint64) Copy) {
+func (b *bounce) begin(pieces []memory.Piece, stream *Stream, now func(uint64, []byte) error, one func(host, device, n uint64) Copy) {
 	if b.event == nil {
 		for _, p := range pieces {
 			if b.err == nil {
@@ -43,16 +60,64 @@ func (b *bounce) begin(pieces []memory.Piece, stream *Stream, now func(uint64, [
 		}
 		return
 	}
-	list := make([]Copy, len(pieces))
-	for i, p := range pieces {
-		list[i] = copies(address(b.data[p.At:p.At+p.Bytes]), b.slab.Pointer(p.Offset, p.Bytes), p.Bytes)
+	list := make([]Copy, 0, len(pieces))
+	for _, p := range pieces {
+		c := one(address(b.data[p.At:p.At+p.Bytes]), b.slab.Pointer(p.Offset, p.Bytes), p.Bytes)
+		if last := len(list) - 1; last >= 0 && list[last].To+list[last].Bytes == c.To && list[last].From+list[last].Bytes == c.From {
+			list[last].Bytes += c.Bytes
+			continue
+		}
+		list = append(list, c)
 	}
-	if b.err = stream.Copy(list, b.event); b.err != nil {
+	if b.gathers(list) {
+		b.err = b.launch(list, stream)
+	} else {
+		b.err = stream.Copy(list, b.event)
+	}
+	if b.err != nil {
 		// Some copies may be in progress.
 		b.err = errors.Join(b.err, stream.Sync())
 		return
 	}
 	b.begun = true
+}
+
+// gathers says whether the gather kernel is the faster way for a list of copies.
+func (b *bounce) gathers(list []Copy) bool {
+	if b.gather == nil {
+		return false
+	}
+	// work is the number of bytes, weighted by the time that the kernel takes for them: it copies
+	// by words of 16 bytes, or of 4 bytes or single bytes if the two addresses are not equal modulo
+	// the longer word.
+	rows, work := uint64(0), uint64(0)
+	for _, c := range list {
+		rows += 1 + c.Bytes/GatherRow
+		switch apart := c.To ^ c.From; {
+		case apart%16 == 0:
+			work += c.Bytes
+		case apart%4 == 0:
+			work += 2 * c.Bytes
+		default:
+			work += 8 * c.Bytes
+		}
+	}
+	return rows <= bounceRows && GatherPays(len(list), work, bouncePerCopy)
+}
+
+// launch submits a gather of a list of copies.
+func (b *bounce) launch(list []Copy, stream *Stream) error {
+	bytes := uint64(0)
+	for _, c := range list {
+		bytes += c.Bytes
+	}
+	table := b.gather.Table(b.table, bytes, bounceBlocks)
+	for _, c := range list {
+		table.Add(Row{To: c.To, From: c.From, Bytes: c.Bytes})
+	}
+	var batch Batch
+	table.Launch(&batch, false)
+	return stream.Submit(&batch, b.event)
 }
 
 // Wait is part of memory.Buffer.

@@ -114,6 +114,116 @@ func TestGPURingSlotsCarryPieces(t *testing.T) {
 	}
 }
 
+// TestManySmallPiecesAreGathered: a launch takes the place of many copies where that is faster, and
+// nowhere else.
+func TestManySmallPiecesAreGathered(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 32<<20)
+	r := newRing(t, s, 1)
+	if err := r.NoGather(); err != nil {
+		t.Fatal(err)
+	}
+	content := random(5, 16<<20)
+	if err := s.WriteFrom(memory.HeaderBytes, content); err != nil {
+		t.Fatal(err)
+	}
+	x := takeSlot(t, r)
+	defer x.Free()
+	for _, c := range []struct {
+		name         string
+		count, bytes uint64
+		every, shift uint64 // the distance of the frames, and the offset of the first one
+		launches     uint64
+	}{
+		{name: "64 frames of 64 KiB", count: 64, bytes: 64 << 10, every: 128 << 10, launches: 1},
+		{name: "1000 frames of 256 bytes", count: 1000, bytes: 256, every: 512, launches: 1},
+		{name: "3000 unaligned frames of 100 bytes", count: 3000, bytes: 100, every: 301, shift: 1, launches: 1},
+		{name: "adjacent frames", count: 64, bytes: 64 << 10, every: 64 << 10},
+		{name: "large frames", count: 4, bytes: 1 << 20, every: 2 << 20},
+		{name: "one frame", count: 1, bytes: 64 << 10, every: 64 << 10},
+		{name: "two frames", count: 2, bytes: 4 << 10, every: 8 << 10},
+		{name: "large unaligned frames", count: 16, bytes: 256 << 10, every: 300 << 10, shift: 3},
+		{name: "more frames than a table has rows", count: 5000, bytes: 64, every: 128},
+	} {
+		var pieces []memory.Piece
+		for i := range c.count {
+			pieces = append(pieces, memory.Piece{
+				At: i * c.bytes, Frame: memory.Frame{Offset: memory.HeaderBytes + c.shift + i*c.every, Bytes: c.bytes},
+			})
+		}
+		clear(x.Bytes())
+		before := fake.Launches.Load()
+		x.Load(pieces...)
+		if err := x.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range pieces {
+			from := p.Offset - memory.HeaderBytes
+			if !bytes.Equal(x.Bytes()[p.At:p.At+p.Bytes], content[from:from+p.Bytes]) {
+				t.Fatalf("%s: other bytes of number %d are in the slot", c.name, i)
+			}
+		}
+		if n := fake.Launches.Load() - before; n != c.launches {
+			t.Errorf("%s: %d launches for a load", c.name, n)
+		}
+		zeros := make([]byte, len(content))
+		if err := s.WriteFrom(memory.HeaderBytes, zeros); err != nil {
+			t.Fatal(err)
+		}
+		x.Store(pieces...)
+		back := make([]byte, len(content))
+		if err := errors.Join(x.Wait(), s.ReadInto(memory.HeaderBytes, back), s.WriteFrom(memory.HeaderBytes, content)); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pieces {
+			copy(zeros[p.Offset-memory.HeaderBytes:], x.Bytes()[p.At:p.At+p.Bytes])
+		}
+		if !bytes.Equal(back, zeros) {
+			t.Errorf("%s: other bytes came back", c.name)
+		}
+		if n := fake.Launches.Load() - before; n != 2*c.launches {
+			t.Errorf("%s: %d launches for a load and a store", c.name, n)
+		}
+		if launched := fake.Launched(before); len(launched) > 0 && launched[0].Grid[0] > 32 {
+			t.Errorf("%s: a copy to the host has %d blocks", c.name, launched[0].Grid[0])
+		}
+	}
+}
+
+// TestARingWorksWithoutTheKernel: each piece is copied by itself, and the ring says why.
+func TestARingWorksWithoutTheKernel(t *testing.T) {
+	s := newSlab(t, open(t, 0), 16<<20)
+	content := random(7, 8<<20)
+	if err := s.WriteFrom(memory.HeaderBytes, content); err != nil {
+		t.Fatal(err)
+	}
+	var pieces []memory.Piece
+	for i := range uint64(64) {
+		pieces = append(pieces, memory.Piece{At: i * 4096, Frame: memory.Frame{Offset: memory.HeaderBytes + i*8192, Bytes: 4096}})
+	}
+	for call, skip := range map[string]int{
+		"cuModuleLoadData": 0, "cuModuleGetFunction": 0, "cuMemHostGetDevicePointer_v2": 0, "cuMemAlloc_v2": 0, "cuMemHostRegister_v2": 1,
+	} {
+		fake.Fail(call, cudatest.Unknown, skip, 1)
+		r, err := s.NewRing(1)
+		if err != nil {
+			t.Errorf("%s: %v", call, err)
+			continue
+		}
+		if err := r.NoGather(); err == nil || fake.Failing() {
+			t.Errorf("%s failed and the kernel is there: %v", call, err)
+		}
+		before := fake.Launches.Load()
+		x := takeSlot(t, r)
+		x.Load(pieces...)
+		if err := x.Wait(); err != nil || !bytes.Equal(x.Bytes()[63*4096:64*4096], content[63*8192:63*8192+4096]) || fake.Launches.Load() != before {
+			t.Errorf("without %s: %v, or other bytes, or a launch", call, err)
+		}
+		x.Free()
+		closing(t, r)
+	}
+}
+
 // TestRingSlotsGoToTheFirstThatWaits: also when one that waits before it gives up.
 func TestRingSlotsGoToTheFirstThatWaits(t *testing.T) {
 	r := newRing(t, newSlab(t, open(t, 0), 4<<20), 1)
@@ -227,8 +337,8 @@ func TestARingIsClosedWhenNothingIsLent(t *testing.T) {
 
 func TestEveryStepOfARingCanFailWithoutALeak(t *testing.T) {
 	s := newSlab(t, open(t, 0), 4<<20)
-	count := func() [3]int64 {
-		return [3]int64{fake.Streams.Load(), fake.Events.Load(), fake.Registrations.Load()}
+	count := func() [5]int64 {
+		return [5]int64{fake.Streams.Load(), fake.Events.Load(), fake.Registrations.Load(), fake.Allocations.Load(), fake.Modules.Load()}
 	}
 	before := count()
 	if _, err := s.NewRing(0); err == nil {
@@ -240,7 +350,7 @@ func TestEveryStepOfARingCanFailWithoutALeak(t *testing.T) {
 			t.Errorf("%s failed and the ring did not: %v", call, err)
 		}
 		if after := count(); after != before {
-			t.Errorf("%s: %v streams, events and registrations are left, %v before", call, after, before)
+			t.Errorf("%s: %v streams, events, registrations, allocations and modules are left, %v before", call, after, before)
 		}
 	}
 	fake.Heal()
@@ -258,6 +368,15 @@ func TestEveryStepOfARingCanFailWithoutALeak(t *testing.T) {
 		if err := x.Wait(); err != nil {
 			t.Errorf("after %s: %v", call, err)
 		}
+	}
+	var pieces []memory.Piece
+	for i := range uint64(64) {
+		pieces = append(pieces, memory.Piece{At: i * 64, Frame: memory.Frame{Offset: memory.HeaderBytes + i*128, Bytes: 64}})
+	}
+	fake.Fail("cuLaunchKernel", cudatest.Unknown, 0, 1)
+	x.Store(pieces...)
+	if err := x.Wait(); err == nil || !strings.Contains(err.Error(), "cuLaunchKernel of millrace_gather") {
+		t.Errorf("a launch that fails: %v", err)
 	}
 }
 
