@@ -32,7 +32,10 @@ var (
 	seconds = flag.Int("chaos.seconds", 0, "repeat the graph for at least this long; 0: once")
 	seed    = flag.Uint64("chaos.seed", 1, "which workers die, and when")
 	// protocol is the protocol between workers.
-	protocol = flag.String("chaos.protocol", "auto", "auto, borrow, ucx or grpc")
+	protocol = flag.String("chaos.protocol", "auto", "auto, borrow, ucx or grpc; ipc with GPUs")
+	ucxTLS   = flag.String("chaos.ucx-tls", "", "UCX transports of the workers, as --ucx-tls")
+	// device is the memory of the workers of TestStampedStencil.
+	device = flag.String("chaos.device", "host", "host, or cuda: fake GPUs, one for each worker")
 )
 
 const (

@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
 const (
@@ -30,7 +33,8 @@ const (
 func stampKey(round, step, i int) int64 { return int64(round)<<32 | int64(step)<<16 | int64(i) }
 
 // stencil adds a Task Bench stencil. Every object carries the number of its task, and every task
-// checks the bytes of its inputs. A Python task in each step keeps executors busy.
+// checks the bytes of its inputs. With host memory, a Python task in each step keeps executors
+// busy. Python has no library for arrays on fake GPUs.
 func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBuilder {
 	g := c.NewGraph(fmt.Sprintf("stencil-%d", round))
 	sizes := []int{32, 100, 4 << 10, 64<<10 + 8, 1 << 20, largest}
@@ -52,7 +56,7 @@ func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBu
 			}
 			next = append(next, g.Add(fmt.Sprintf("s-%d-%d-%d", round, step, i), millrace.Native("bench.stamp"), millrace.Args(args...), options...))
 		}
-		if step > 0 {
+		if step > 0 && *device == "host" {
 			g.Add(fmt.Sprintf("p-%d-%d", round, step), millrace.Python("zlib:crc32"), millrace.Args(last[random.IntN(width)]), millrace.Hold())
 		}
 		last = next
@@ -138,12 +142,31 @@ func (x *faultInjector) awaitRestart(ctx context.Context, name, before string) {
 	}
 }
 
+// stencilFlags returns the flags of a cluster with small slabs on the chosen device.
+func stencilFlags(t *testing.T) []string {
+	t.Helper()
+	flags := []string{"--spill-limit", "4GiB", "--protocol", *protocol, "--ucx-tls", *ucxTLS}
+	if *device == "host" {
+		return append(flags, "--memory-limit", slab)
+	}
+	fake, err := cudatest.Start(workers, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return append(flags, "--device", "cuda", "--cuda-library", fake.Library, "--device-memory-limit", slab, "--pinned-limit", slab)
+}
+
 // TestStampedStencil: no reader ever gets bytes of another object or another generation, or a
 // mixture, whatever happens to the workers in the meantime. When all objects are released, slabs
 // and disks are empty.
 func TestStampedStencil(t *testing.T) {
 	t.Parallel()
-	c := start(t, "--memory-limit", slab, "--spill-limit", "4GiB", "--protocol", *protocol)
+	c := start(t, stencilFlags(t)...)
 	random := rand.New(rand.NewPCG(*seed, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	x := &faultInjector{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), counts: map[string]int{}}
@@ -156,6 +179,7 @@ func TestStampedStencil(t *testing.T) {
 		cancel()
 		<-done
 	})
+	received := map[string]uint64{}
 	end := time.Now().Add(time.Duration(*seconds) * time.Second)
 	for round := 0; round == 0 || time.Now().Before(end); round++ {
 		g := stencil(c.client, random, round)
@@ -173,14 +197,30 @@ func TestStampedStencil(t *testing.T) {
 		stop()
 		run.Release()
 		t.Logf("round %d: %d tasks, all bytes right after %s", round, g.Len(), time.Since(began).Round(time.Millisecond))
+		addReceived(t, c, received)
 	}
 	cancel()
 	<-done
+	t.Logf("bytes received by living workers, added up after each round: %v", received)
 	slices.Sort(x.restartTimes)
 	if n := len(x.restartTimes); n > 0 {
 		t.Logf("%v; killed workers were back after %s (median), %s (longest)", x.counts, x.restartTimes[n/2].Round(time.Millisecond), x.restartTimes[n-1].Round(time.Millisecond))
 	}
 	awaitEmpty(t, c)
+}
+
+// addReceived adds the bytes that the workers have received, by the path that they took.
+func addReceived(t *testing.T, c *cluster, sums map[string]uint64) {
+	t.Helper()
+	list, err := c.client.FullWorkers(t.Context(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range list {
+		for _, r := range w.GetRoutes() {
+			sums[strings.ToLower(strings.TrimPrefix(r.GetPath().String(), "TRANSFER_PATH_"))] += r.GetReceivedBytes()
+		}
+	}
 }
 
 // awaitEmpty waits until no worker has a byte in its slab, or more than a little on its disk, and
