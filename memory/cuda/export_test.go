@@ -34,3 +34,15 @@ func (r *Ring) Waiting() int {
 
 // Streams returns the handles of the ring's streams.
 func (r *Ring) Streams() []uint64 { return []uint64{r.out.handle, r.in.handle} }
+
+// OneByOne makes all slots copy each piece by itself, until the returned function is called.
+// REQUIRES: no slot is lent.
+func (r *Ring) OneByOne() (undo func()) {
+	set := func(g *Gather) {
+		for _, x := range r.slots {
+			x.gather = g
+		}
+	}
+	set(nil)
+	return func() { set(r.gather) }
+}

@@ -406,3 +406,71 @@ func TestALostDeviceEndsTheWaitsForSlots(t *testing.T) {
 		t.Errorf("a slot afterwards: %v", err)
 	}
 }
+
+// TestGPURingMovesAtTheSpeedOfTheLink: eight slots at a time, full of pieces of each size, by the
+// method of the rule and by the copy engine alone.
+func TestGPURingMovesAtTheSpeedOfTheLink(t *testing.T) {
+	const slots = 8
+	rounds := int(sized(2, 32))
+	s := newSlab(t, open(t, 0), slots*12<<20+4<<20)
+	r := newRing(t, s, slots)
+	all := func(work func(x *cuda.RingSlot, i uint64)) error {
+		errs := make([]error, slots)
+		var group sync.WaitGroup
+		for i := range uint64(slots) {
+			group.Go(func() {
+				x, err := r.Take(t.Context())
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				defer x.Free()
+				for range rounds {
+					work(x, i)
+					errs[i] = errors.Join(errs[i], x.Wait())
+				}
+			})
+		}
+		group.Wait()
+		return errors.Join(errs...)
+	}
+	for _, c := range []struct {
+		name         string
+		bytes, shift uint64
+	}{
+		{"4 MiB", 4 << 20, 0}, {"1 MiB", 1 << 20, 0}, {"256 KiB", 256 << 10, 0}, {"64 KiB", 64 << 10, 0}, {"64 KiB, apart by 4 modulo 16", 64 << 10, 4},
+		{"64 KiB, apart by 1", 64 << 10, 1}, {"4 KiB", 4 << 10, 0}, {"4 KiB, apart by 4 modulo 16", 4 << 10, 4}, {"4 KiB, apart by 1", 4 << 10, 1},
+	} {
+		pieces := make([][]memory.Piece, slots)
+		for i := range uint64(slots) {
+			for at := uint64(0); at+c.bytes <= memory.StageBytes; at += c.bytes {
+				pieces[i] = append(pieces[i], memory.Piece{
+					At: at, Frame: memory.Frame{Offset: 4096 + i*12<<20 + 2*at + c.shift, Bytes: c.bytes},
+				})
+			}
+		}
+		n := float64(rounds * slots * memory.StageBytes)
+		for _, how := range []string{"by the rule", "one by one"} {
+			undo := func() {}
+			if how == "one by one" {
+				undo = r.OneByOne()
+			}
+			rate(t, "ring: load "+c.name+" "+how, n, func() error {
+				return all(func(x *cuda.RingSlot, i uint64) { x.Load(pieces[i]...) })
+			})
+			rate(t, "ring: store "+c.name+" "+how, n, func() error {
+				return all(func(x *cuda.RingSlot, i uint64) { x.Store(pieces[i]...) })
+			})
+			rate(t, "ring: half load, half store "+c.name+" "+how, n, func() error {
+				return all(func(x *cuda.RingSlot, i uint64) {
+					if i%2 == 0 {
+						x.Load(pieces[i]...)
+						return
+					}
+					x.Store(pieces[i]...)
+				})
+			})
+			undo()
+		}
+	}
+}
