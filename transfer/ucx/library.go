@@ -62,6 +62,24 @@ func Locate(library string) (string, error) {
 	return "", fmt.Errorf("%w: no %s beside this program or in the system's folders", ErrUnavailable, library)
 }
 
+// Modules returns the names of UCX's transport modules that lie beside the library which Locate
+// returns: "cma", "cuda", "ib". It is empty if the library is not found, or has its modules
+// elsewhere.
+func Modules(library string) (names []string) {
+	path, err := Locate(library)
+	if err != nil {
+		return nil
+	}
+	const prefix = "libuct_"
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "ucx", prefix+"*.so*")) // as in find
+	for _, f := range found {
+		name := strings.TrimPrefix(filepath.Base(f), prefix)
+		names = append(names, name[:strings.IndexAny(name, ".-")])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func (c Config) library() string {
 	if c.Library != "" {
 		return c.Library

@@ -39,6 +39,11 @@ const (
 	SYS
 )
 
+// String returns the name, "PIX".
+func (d Distance) String() string {
+	return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d]
+}
+
 func findNICs(root string, note func(string, ...any)) (nics []NIC) {
 	dir := filepath.Join(root, "class/infiniband")
 	entries, _ := os.ReadDir(dir) // an error means that there is no RDMA
@@ -90,12 +95,35 @@ func nearest(root, busID string, nics []NIC) []Near {
 		if n.PCIBusID == "" {
 			continue // a software device has no distance
 		}
-		list = append(list, Near{NIC: n, Distance: distance(from, pciPath(root, n.PCIBusID), node, n.Node)})
+		to := pciPath(root, n.PCIBusID)
+		list = append(list, Near{NIC: n, Distance: distance(from, to, node, n.Node), Bridges: bridges(from, to)})
 	}
 	slices.SortStableFunc(list, func(a, b Near) int {
 		return cmp.Or(cmp.Compare(a.Distance, b.Distance), cmp.Compare(a.NIC.Name, b.NIC.Name))
 	})
 	return list
+}
+
+// bridges returns the PCI bridges on the way from one device to the other, below the bridge that
+// both share; nil if they share none.
+func bridges(a, b []string) (between []string) {
+	common := shared(a, b)
+	if common < 2 {
+		return nil
+	}
+	for _, chain := range [][]string{a, b} {
+		between = append(between, chain[common:max(common, len(chain)-1)]...)
+	}
+	return between
+}
+
+// shared returns the length of the common beginning of two PCI paths. The first part is the host
+// bridge.
+func shared(a, b []string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // pciPath returns the chain from the host bridge to a device: "pci0000:16", "0000:16:01.0" and so
@@ -123,10 +151,7 @@ func isPCI(name string) bool {
 
 // distance compares the PCI paths and the NUMA nodes of two devices.
 func distance(a, b []string, nodeA, nodeB int) Distance {
-	common := 0
-	for common < min(len(a), len(b)) && a[common] == b[common] {
-		common++
-	}
+	common := shared(a, b)
 	switch {
 	case common == 0 && nodeA >= 0 && nodeA == nodeB:
 		return NODE

@@ -131,6 +131,9 @@ type Device struct {
 type Near struct {
 	NIC      NIC
 	Distance Distance
+	// Bridges are the addresses of the PCI bridges between the two devices, below the bridge that
+	// both share. It is empty if they share only the host bridge, or nothing.
+	Bridges []string
 }
 
 // Discover finds the topology. It never fails: Notes describe the information that it could not

@@ -178,13 +178,14 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	s.nic("d_sys", "pci0000:50/0000:50:01.0/0000:51:00.0", -1, "0-7", "4: ACTIVE")
 	s.write("class/infiniband/rxe0/ports/1/state", "4: ACTIVE") // a software device
 	got := topology.Discover(topology.Config{Library: machine{report: cards("0000:13:00.0")}, Root: s.root, Granted: set(t, "0-7")})
-	names, distances := []string{}, []topology.Distance{}
+	var seen []string
 	for _, n := range got.Devices[0].NICs {
-		names, distances = append(names, n.NIC.Name), append(distances, n.Distance)
+		seen = append(seen, fmt.Sprint(n.NIC.Name, " ", n.Distance, " ", n.Bridges))
 	}
-	if !slices.Equal(names, []string{"a_pix", "b_pxb", "c_phb", "d_sys"}) ||
-		!slices.Equal(distances, []topology.Distance{topology.PIX, topology.PXB, topology.PHB, topology.SYS}) {
-		t.Errorf("got %q at %v", names, distances)
+	if !slices.Equal(seen, []string{
+		"a_pix PIX [0000:12:00.0 0000:12:01.0]", "b_pxb PXB [0000:12:00.0 0000:12:02.0 0000:15:00.0 0000:16:00.0]", "c_phb PHB []", "d_sys SYS []",
+	}) {
+		t.Errorf("got %q", seen)
 	}
 	if p := got.Devices[0].Placement; p.Node != -1 || p.Prefer || p.CPUs.String() != "0-7" || !strings.Contains(p.Why, "NUMA node unknown") {
 		t.Errorf("without a node: %+v", p)

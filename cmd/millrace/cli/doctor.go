@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,7 +27,7 @@ what to do if that is too little. The exit code is 1 if workers could not run he
 			s := a.settings
 			findings := doctor.Run(cmd.Context(), doctor.Config{
 				Python: a.python(), Library: s.String("ucx-library"), TLS: s.String("ucx-tls"), NetDevices: s.String("ucx-net-devices"),
-				LocalDirectory: s.String("local-directory"), BLASLibrary: s.String("blas-library"),
+				LocalDirectory: s.String("local-directory"), BLASLibrary: s.String("blas-library"), Sysfs: os.Getenv("MILLRACE_SYSFS"),
 				GPUs: doctor.GPUs{
 					CUDALibrary: s.String("cuda-library"), NVMLLibrary: s.String("nvml-library"), Topology: a.discover(), Retired: a.retired(cmd.Context()),
 				},

@@ -291,7 +291,5 @@ func (a *app) rdma() bool {
 	if !filepath.IsAbs(path) {
 		return true // the system's
 	}
-	// The pattern is well-formed, so Glob returns no error.
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "ucx", "libuct_ib*.so*"))
-	return len(found) > 0
+	return slices.ContainsFunc(ucx.Modules(path), func(module string) bool { return strings.HasPrefix(module, "ib") })
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
-	"github.com/millrace/millrace/transfer/ucx"
 )
 
 // State is the severity of a finding.
@@ -55,14 +53,21 @@ type Config struct {
 	LocalDirectory string
 	// GPUs is checked if it has a topology.
 	GPUs GPUs
+	// Sysfs and Dev are the directories with the kernel's description of devices, and with their
+	// files; "": /sys and /dev. Kernel is the version of Linux; "": the one that runs.
+	Sysfs, Dev, Kernel string
 }
 
 // Run makes all checks, in order.
 func Run(ctx context.Context, c Config) []Finding {
-	findings := []Finding{
-		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx), c.linalg(),
+	library, rdma := c.ucx()
+	findings := slices.Concat([]Finding{
+		platform(), processors(), memoryLimit(), slab(), openFiles(), c.lockedMemory(), c.disk(), library, c.python(ctx), c.linalg(),
+	}, c.gpus(), c.fabric())
+	if rdma {
+		findings = append(findings, c.reads(ctx)...)
 	}
-	return append(findings, c.gpus()...)
+	return findings
 }
 
 // Failed reports whether any finding is a failure.
@@ -144,7 +149,7 @@ func openFiles() Finding {
 	return f
 }
 
-func lockedMemory() Finding {
+func (c Config) lockedMemory() Finding {
 	f := Finding{Check: "locked-memory", State: OK}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
@@ -156,8 +161,7 @@ func lockedMemory() Finding {
 		return f
 	}
 	f.Found = humanize.IBytes(limit.Cur) + " may be locked"
-	// The pattern is well-formed, so Glob returns no error.
-	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
+	if len(c.rdmaDevices()) > 0 {
 		f.State = Warn
 		f.Remedy = "RDMA devices register the slab by locking it: ulimit -l unlimited, LimitMEMLOCK=infinity, --ulimit memlock=-1"
 	}
@@ -194,51 +198,6 @@ func (c Config) disk() Finding {
 	return f
 }
 
-func (c Config) ucx() Finding {
-	f := Finding{Check: "ucx", State: OK}
-	s, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
-	if err != nil {
-		f.State, f.Found = Warn, err.Error()
-		return f
-	}
-	defer s.Close()
-	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
-	if err != nil {
-		f.State, f.Found = Warn, err.Error()
-		f.Remedy = "nothing need be done where workers share a host or have TCP only. For RDMA name your site's build with --ucx-library; " +
-			"pip install libucx-cu13==1.19.0 beside millrace brings shared memory, TCP and CUDA IPC"
-		return f
-	}
-	f.Found = "version " + context.Version()
-	if err := context.Close(); err != nil {
-		f.State, f.Found = Warn, f.Found+": "+err.Error()
-	}
-	// The pattern is well-formed, so Glob returns no error.
-	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
-		return c.rdma(f, len(rdma), s)
-	}
-	return f
-}
-
-// rdma checks whether UCX can use the RDMA devices.
-func (c Config) rdma(f Finding, devices int, s memory.Space) Finding {
-	f.Found += fmt.Sprintf(", RDMA devices: %d", devices)
-	if c.TLS == "" {
-		c.TLS = "rc"
-	}
-	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
-	if err != nil {
-		f.State, f.Found = Warn, f.Found+" that it cannot use: "+err.Error()
-		f.Remedy = "the libucx wheels are built without RDMA: name your site's build with --ucx-library, on all hosts the same version; " +
-			"for containers add /dev/infiniband"
-		return f
-	}
-	if err := context.Close(); err != nil {
-		f.State, f.Found = Warn, f.Found+": "+err.Error()
-	}
-	return f
-}
-
 const probe = `import sys, importlib.metadata as m
 import millrace, numpy
 print(".".join(map(str, sys.version_info[:3])), m.version("millrace"), numpy.__version__, m.version("grpcio"), m.version("protobuf"))`
@@ -246,7 +205,7 @@ print(".".join(map(str, sys.version_info[:3])), m.version("millrace"), numpy.__v
 func (c Config) python(ctx context.Context) Finding {
 	f := Finding{Check: "python", State: OK}
 	if len(c.Python) == 0 {
-		f.State, f.Found = Warn, "no interpreter is configured"
+		f.State, f.Found, f.Remedy = Warn, "no interpreter is configured", "name one that has millrace with --python"
 		return f
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)

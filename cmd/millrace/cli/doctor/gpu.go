@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -127,13 +126,9 @@ func (c Config) nvml() Finding {
 func (c Config) device(d topology.Device) Finding {
 	f := Finding{Check: "gpu " + d.UUID, State: OK}
 	f.Found = fmt.Sprintf("%s, %s; %s", d.Name, humanize.IBytes(d.TotalBytes), d.Placement.Why)
-	warn := func(found, remedy string) {
-		f.State, f.Found = Warn, f.Found+"; "+found
-		f.Remedy = strings.TrimPrefix(f.Remedy+"; "+remedy, "; ")
-	}
 	for worker, cause := range c.GPUs.Retired {
 		if strings.Contains(cause, d.UUID) {
-			warn(fmt.Sprintf("%s was retired: %s", worker, cause), "look at nvidia-smi -q and the kernel's log; then start millrace again")
+			f.warn(fmt.Sprintf("%s was retired: %s", worker, cause), "look at nvidia-smi -q and the kernel's log; then start millrace again")
 		}
 	}
 	if c.GPUs.NVMLLibrary == "none" {
@@ -146,18 +141,18 @@ func (c Config) device(d topology.Device) Finding {
 	defer func() { _ = library.Close() }() // it is not needed any more
 	s, err := library.Sample(d.UUID)
 	if err != nil {
-		warn(err.Error(), "look at nvidia-smi")
+		f.warn(err.Error(), "look at nvidia-smi")
 		return f
 	}
 	f.Found += fmt.Sprintf("; %s in use by %d processes", humanize.IBytes(s.UsedBytes), len(s.Processes))
 	if s.UncorrectedECC > 0 {
-		warn(fmt.Sprintf("%d memory errors that ECC could not correct", s.UncorrectedECC), "reset the GPU or replace it (nvidia-smi -q -d ECC,ROW_REMAPPER)")
+		f.warn(fmt.Sprintf("%d memory errors that ECC could not correct", s.UncorrectedECC), "reset the GPU or replace it (nvidia-smi -q -d ECC,ROW_REMAPPER)")
 	}
 	if len(s.Throttled) > 0 {
-		warn("slowed by: "+strings.Join(s.Throttled, ", "), "look at cooling and power (nvidia-smi -q -d PERFORMANCE)")
+		f.warn("slowed by: "+strings.Join(s.Throttled, ", "), "look at cooling and power (nvidia-smi -q -d PERFORMANCE)")
 	}
 	if s.TotalBytes > 0 && s.UsedBytes > s.TotalBytes/4 {
-		warn("more than a quarter of its memory is in use", "end what uses it, unless that is this cluster, or lower --device-memory-limit")
+		f.warn("more than a quarter of its memory is in use", "end what uses it, unless that is this cluster, or lower --device-memory-limit")
 	}
 	return f
 }
@@ -225,13 +220,6 @@ func devShm() Finding {
 	f.Found = fmt.Sprintf("/dev/shm has %s; workers keep objects in memfds, which do not count there", humanize.IBytes(size))
 	if size < 1<<30 {
 		f.State, f.Remedy = Warn, "torch's loaders, NCCL and UCX's shared memory may want more: --shm-size 8g of docker, or --ipc=host"
-	}
-	// The pattern is well-formed, so Glob returns no error.
-	if peermem, _ := filepath.Glob("/sys/module/nvidia_peermem"); len(peermem) == 0 {
-		if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 {
-			f.State, f.Found = Warn, f.Found+"; RDMA cards are here, and nvidia_peermem is not loaded: they do not reach the memory of GPUs directly"
-			f.Remedy = strings.TrimPrefix(f.Remedy+"; modprobe nvidia_peermem, or a UCX with dmabuf", "; ")
-		}
 	}
 	return f
 }

@@ -328,6 +328,10 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
     case 88: *v = st->pageable != 0; break;
     case 97: *v = 227 << 10; break;
     case 113: *v = 1; break;
+#ifdef FAKE_DIRECT_RDMA  // network cards may access the memory, by dma-buf
+    case 116:
+    case 124: *v = 1; break;
+#endif
     case 125: *v = !st->no_sharing; break;
     default: *v = 0;
   }
