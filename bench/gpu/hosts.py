@@ -16,7 +16,9 @@ bench.stamp checks every byte that arrives.
     hosts.py MILLRACE_BINARY small      the same with small sizes, for the fake driver of the tests
     hosts.py --test BINARY ARGUMENT...  runs a test binary on the first host; its children can run
                                         on the second one: MILLRACE_TEST_OTHER_HOST is its address,
-                                        its network device, and a command that runs others there
+                                        the network devices of both, and a command that runs others
+                                        there
+    hosts.py --driver                   asks the driver what may read the memory of the first GPU
     hosts.py --on PID COMMAND...        runs a command on the host that the process PID keeps
 
 A line with a number and a unit at its end is a figure. $OUT gets the logs of all processes. A part
@@ -78,7 +80,8 @@ def output(*command: str, limit: float = 5) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no ({type(error).__name__})"
-    return " ".join((done.stdout or done.stderr).split()) or f"exit code {done.returncode}"
+    said = f"{done.stdout}\n{done.stderr[-300:] if done.returncode else ''}"
+    return " ".join(said.split()) or f"exit code {done.returncode}"
 
 
 def listed(folder: str) -> str:
@@ -121,7 +124,7 @@ def ask() -> None:
     say(
         f"machine: kernel symbols: {symbols()}; ptrace_scope {text('/proc/sys/kernel/yama/ptrace_scope')}; {text('/proc/meminfo')[:80]}"
     )
-    say(f"machine: {attributes()}")
+    say(f"machine: {output(sys.executable, __file__, '--driver', limit=20)[-600:]}")
 
 
 def symbols() -> str:
@@ -141,22 +144,32 @@ def symbols() -> str:
     return ", ".join(f"{w} {'yes' if re.search(rf' {w}', names) else 'no'}" for w in wanted)
 
 
-def attributes() -> str:
-    """Returns what the driver says of the first GPU about other devices that read its memory."""
-    wanted = {"dma-buf": 124, "GPUDirect RDMA": 116, "GPUDirect RDMA with VMM": 110, "peers' writes ordered": 117}
-    try:
-        driver = ctypes.CDLL(os.environ.get("MILLRACE_CUDA_LIBRARY", "libcuda.so.1"))
-        version = ctypes.c_int()
-        if driver.cuInit(0) or driver.cuDriverGetVersion(ctypes.byref(version)):
-            return "the driver does not start"
-        values = []
-        for name, number in wanted.items():
-            value = ctypes.c_int()
-            code = driver.cuDeviceGetAttribute(ctypes.byref(value), number, 0)
-            values.append(f"{name} {value.value if not code else f'error {code}'}")
-        return f"driver for CUDA {version.value}: {', '.join(values)}"
-    except OSError as error:
-        return str(error)
+def driver() -> None:
+    """Prints what the driver says of the first GPU about other devices that read its memory."""
+    wanted = {"dma-buf": 124, "GPUDirect RDMA": 116, "GPUDirect RDMA with VMM": 110, "writes ordered": 117}
+    library = ctypes.CDLL(os.environ.get("MILLRACE_CUDA_LIBRARY", "libcuda.so.1"))
+    version, context, at, fd = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int(-1)
+    if code := library.cuInit(0) or library.cuDriverGetVersion(ctypes.byref(version)):
+        raise OSError(0, f"the driver does not start: error {code}")
+    values = []
+    for name, number in wanted.items():
+        value = ctypes.c_int()
+        code = library.cuDeviceGetAttribute(ctypes.byref(value), number, 0)
+        values.append(f"{name} {value.value if not code else f'error {code}'}")
+    say(f"driver for CUDA {version.value}: {', '.join(values)}")
+    size = ctypes.c_size_t(8 << 30)
+    if code := (
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        or library.cuCtxSetCurrent(context)
+        or library.cuMemAlloc_v2(ctypes.byref(at), size)
+    ):
+        raise OSError(0, f"no memory: error {code}")
+    began = time.perf_counter()
+    code = library.cuMemGetHandleForAddressRange(ctypes.byref(fd), at, size, 1, ctypes.c_uint64(0))
+    took = time.perf_counter() - began
+    say(
+        f"dma-buf of {size.value >> 30} GiB: {f'error {code}' if code else f'descriptor {fd.value}'} after {took * 1e3:.2f} ms"
+    )
 
 
 # --- Two hosts on this machine.
@@ -548,7 +561,7 @@ def main(binary: Path, small: bool) -> int:
         finally:
             say(f"{name}: ended after {time.monotonic() - began:.1f} s")
 
-    part("machine", 12, ask)
+    part("machine", 25, ask)
     hosts = Hosts()
     rates: dict[str, dict[str, float]] = {}
 
@@ -581,8 +594,8 @@ def main(binary: Path, small: bool) -> int:
 
 def test(binary: str, arguments: list[str]) -> int:
     hosts = Hosts()
-    device = "hosts1" if hosts.keeper else "lo"
-    os.environ["MILLRACE_TEST_OTHER_HOST"] = " ".join([hosts.addresses[1], device, *hosts.on(1)])
+    devices = ["hosts0", "hosts1"] if hosts.keeper else ["lo", "lo"]
+    os.environ["MILLRACE_TEST_OTHER_HOST"] = " ".join([hosts.addresses[1], *devices, *hosts.on(1)])
     return subprocess.run([binary, *arguments], check=False).returncode
 
 
@@ -590,6 +603,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--on", pid, *command]:
             enter(int(pid), command)
+        case ["--driver"]:
+            driver()
         case ["--test", binary, *arguments]:
             sys.exit(test(binary, arguments))
         case [binary, *rest]:
