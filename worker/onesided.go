@@ -308,13 +308,13 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 	return path.Fetch(ctx, peer, refs, sink)
 }
 
-// Transport returns the transport that carries the bytes from a peer, empty if the peer is not
-// connected.
-func (o *oneSided) Transport(address string) string {
+// Lane describes the connection that carries the bytes from a peer.
+func (o *oneSided) Lane(address string) transfer.Lane {
 	if live := o.live.Load(); live != nil {
-		return live.path.Connections()[address].Transport
+		c := live.path.Connections()[address]
+		return transfer.Lane{Transport: c.Transport, BytesPerSecond: c.BytesPerSecond}
 	}
-	return ""
+	return transfer.Lane{}
 }
 
 // Forget closes the connection to a peer that is gone.

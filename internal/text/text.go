@@ -96,3 +96,18 @@ func cutAt(s string, limit int) int {
 	}
 	return end
 }
+
+// Lane describes the transport of a connection, and the ends ("source", "reader", "both") at which
+// its bytes are staged in host memory: " (rc_mlx5, staged at both ends)". It is empty if the
+// transport is.
+func Lane(transport, staged string) string {
+	switch {
+	case transport == "":
+		return ""
+	case staged == "":
+		return " (" + transport + ")"
+	case staged == "both":
+		return " (" + transport + ", staged at both ends)"
+	}
+	return " (" + transport + ", staged at the " + staged + ")"
+}

@@ -74,3 +74,13 @@ func TestTextIsCutBetweenCharacters(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestLanes(t *testing.T) {
+	for want, of := range map[string][2]string{
+		"": {"", "both"}, " (cma)": {"cma", ""}, " (rc_mlx5, staged at both ends)": {"rc_mlx5", "both"}, " (rc_mlx5, staged at the source)": {"rc_mlx5", "source"},
+	} {
+		if got := text.Lane(of[0], of[1]); got != want {
+			t.Errorf("%q: %q, want %q", of, got, want)
+		}
+	}
+}

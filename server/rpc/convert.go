@@ -239,7 +239,7 @@ func routeTo(r schedapi.Route) *pb.Route {
 	return &pb.Route{
 		PeerWorkerId: uint32(r.Peer), Peer: r.PeerName, Path: pb.TransferPath(r.Path), State: pb.RouteState(r.State), Reason: r.Reason,
 		BytesPerSecond: r.BytesPerSecond, Latency: durationTo(r.Latency), ReceivedBytes: r.Bytes, SucceededFetches: r.Succeeded, FailedFetches: r.Failed,
-		Transport: r.Transport,
+		Transport: r.Transport, Staged: r.Staged, ConnectBytesPerSecond: r.ConnectBytesPerSecond,
 	}
 }
 
@@ -247,7 +247,8 @@ func routeFrom(r *pb.Route) schedapi.Route {
 	return schedapi.Route{
 		Peer: ids.WorkerID(r.GetPeerWorkerId()), PeerName: r.GetPeer(), Path: schedapi.TransferPath(r.GetPath()), State: schedapi.RouteState(r.GetState()),
 		Reason: text.Cut(r.GetReason(), keptMessage), BytesPerSecond: r.GetBytesPerSecond(), Latency: r.GetLatency().AsDuration(),
-		Bytes: r.GetReceivedBytes(), Succeeded: r.GetSucceededFetches(), Failed: r.GetFailedFetches(), Transport: r.GetTransport(),
+		Bytes: r.GetReceivedBytes(), Succeeded: r.GetSucceededFetches(), Failed: r.GetFailedFetches(), Transport: r.GetTransport(), Staged: r.GetStaged(),
+		ConnectBytesPerSecond: r.GetConnectBytesPerSecond(),
 	}
 }
 

@@ -369,10 +369,7 @@ func sourcesOf(snapshot schedapi.Snapshot, v *sched.Verdict) string {
 		if i < 0 {
 			part += ", from which nothing was fetched yet"
 		} else {
-			part += " by " + routes[i].Path.String()
-			if routes[i].Transport != "" {
-				part += " (" + routes[i].Transport + ")"
-			}
+			part += " by " + routes[i].Lane()
 		}
 		parts = append(parts, part)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -99,9 +100,15 @@ type Route struct {
 	Latency        time.Duration
 	// Bytes that arrived, by Succeeded fetches; Failed counts the others.
 	Bytes, Succeeded, Failed uint64
-	// Transport carries the bytes; empty if the path has no choice of transports.
-	Transport string
+	// Transport carries the bytes; empty if the path has no choice of transports, or is not
+	// connected. Staged names the ends at which they go through host memory: "", "source", "reader"
+	// or "both". ConnectBytesPerSecond was timed when the path connected.
+	Transport, Staged     string
+	ConnectBytesPerSecond float64
 }
+
+// Lane describes how the bytes travel: "ucx (rc_mlx5, staged at both ends)".
+func (r *Route) Lane() string { return r.Path.String() + text.Lane(r.Transport, r.Staged) }
 
 // TransferPath is a way by which objects travel from one worker to another.
 type TransferPath uint8

@@ -77,9 +77,11 @@ type Route struct {
 	Latency time.Duration
 	// The numbers of successful and failed fetches, and the bytes that arrived.
 	Succeeded, Failed, Bytes uint64
-	// Transport names the mechanism that carries the bytes, if the path has several. The machine
-	// does not know it; the owner of the paths sets it.
-	Transport string
+	// Transport names the mechanism that carries the bytes, Staged the ends at which they go
+	// through host memory, and ConnectRate is the rate that was timed when the peer was connected:
+	// see transfer.Lane. The machine does not know them; the owner of the paths sets them.
+	Transport, Staged string
+	ConnectRate       float64
 }
 
 // Kind is the way in which a fetch on a path ended.

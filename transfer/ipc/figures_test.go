@@ -151,7 +151,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		}
 		fetch(s.First, s.Count, s.Bytes, true)
 	}
-	t.Logf("rates: %s", r.path.Transport(address))
+	t.Logf("rates: %s", r.path.Lane(address).Transport)
 	cpu, began := processorTime(), time.Now()
 	select {
 	case <-time.After(500 * time.Millisecond):

@@ -104,11 +104,11 @@ func TestGPUGatherUsesFewBlocksBesideTasks(t *testing.T) {
 		}
 		r.room.Reset()
 	}
-	if at := r.path.Transport(peer.Address); !strings.HasPrefix(at, "copies ") || !strings.Contains(at, " GB/s, gather ") {
+	if at := r.path.Lane(peer.Address).Transport; !strings.HasPrefix(at, "copies ") || !strings.Contains(at, " GB/s, gather ") {
 		t.Errorf("the transport is described as %q", at)
 	}
-	if at := r.path.Transport("nobody:1"); at != "" {
-		t.Errorf("that of an unknown peer as %q", at)
+	if at := r.path.Lane("nobody:1"); at != (transfer.Lane{}) {
+		t.Errorf("that of an unknown peer as %+v", at)
 	}
 }
 

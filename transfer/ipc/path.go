@@ -201,14 +201,14 @@ func (p *Path) Links() map[string]Link {
 	return queues
 }
 
-// Transport describes the mechanisms that carry the bytes of a peer's objects, with their current
-// rates. It is empty if the peer's memory is not mapped.
-func (p *Path) Transport(at string) string {
+// Lane describes the mechanisms that carry the bytes of a peer's objects, with their current rates.
+// It is empty if the peer's memory is not mapped.
+func (p *Path) Lane(at string) transfer.Lane {
 	link, ok := p.Links()[at]
 	if !ok {
-		return ""
+		return transfer.Lane{}
 	}
-	return link.carried()
+	return transfer.Lane{Transport: link.carried(), BytesPerSecond: link.BytesPerSecond}
 }
 
 // Connect maps a peer's memory, unless it is mapped already, and describes how it is read.

@@ -120,3 +120,24 @@ func TestAPreparedPathIsOpen(t *testing.T) {
 		}
 	}
 }
+
+// way is a path that describes the way of the bytes.
+type way struct{ transfer.Path }
+
+func (way) Name() string { return "way" }
+
+func (way) Lane(address string) transfer.Lane {
+	return transfer.Lane{Transport: "rc to " + address, Staged: "both", BytesPerSecond: 5}
+}
+
+func TestRoutesDescribeTheWay(t *testing.T) {
+	f := newFixture()
+	p := route.New(route.Config{Candidates: []route.Candidate{{Path: way{f.network.Path(2)}}, {Path: ready{f.network.Path(2), nil}}}})
+	if _, err := p.Prepare(t.Context(), f.peer); err != nil {
+		t.Fatal(err)
+	}
+	l := p.Routes()
+	if l[0].Transport != "rc to "+f.peer.Address || l[0].Staged != "both" || l[0].ConnectRate != 5 || l[1].Transport != "" || l[1].ConnectRate != 0 {
+		t.Errorf("%+v", l)
+	}
+}

@@ -137,18 +137,19 @@ func (s *Selector) Routes() []flow.Route {
 	s.mu.Unlock()
 	for i, l := range routes {
 		for _, r := range s.config.Candidates {
-			if c, ok := r.Path.(multiTransport); ok && r.Path.Name() == l.Path {
-				routes[i].Transport = c.Transport(l.Peer)
+			if c, ok := r.Path.(laned); ok && r.Path.Name() == l.Path {
+				lane := c.Lane(l.Peer)
+				routes[i].Transport, routes[i].Staged, routes[i].ConnectRate = lane.Transport, lane.Staged, lane.BytesPerSecond
 			}
 		}
 	}
 	return routes
 }
 
-// multiTransport is a path with several transports.
-type multiTransport interface {
-	// Transport names the transport to a peer's address. Empty: not connected.
-	Transport(address string) string
+// laned is a path with several ways for the bytes.
+type laned interface {
+	// Lane describes the way from the peer with an address.
+	Lane(address string) transfer.Lane
 }
 
 func (s *Selector) choose(peer transfer.Peer, tried []bool) (int, bool) {

@@ -499,13 +499,20 @@ type Route struct {
 	SucceededFetches uint64 `protobuf:"varint,9,opt,name=succeeded_fetches,json=succeededFetches,proto3" json:"succeeded_fetches,omitempty"`
 	// Number of fetches that failed.
 	FailedFetches uint64 `protobuf:"varint,10,opt,name=failed_fetches,json=failedFetches,proto3" json:"failed_fetches,omitempty"`
-	// The mechanism of a connected path, if the path has several: "rc_verbs", "cma", "tcp". A read
+	// The mechanism of a connected path, if the path has several: "rc_mlx5", "cma", "tcp". A read
 	// has proved it. For ipc: both mechanisms with the rates by which it chooses for each batch,
 	// "copies 370 GB/s, gather 310 GB/s". Empty: the path has only one mechanism, or is not
 	// connected.
-	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Transport string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
+	// The ends at which the bytes go through pinned host memory, because no network device reads or
+	// writes the memory of the GPU there: "source", "reader" or "both". Empty: at none of them, or
+	// the path is not connected.
+	Staged string `protobuf:"bytes,12,opt,name=staged,proto3" json:"staged,omitempty"`
+	// Rate of a read of 4 MiB that was timed when the path connected, in bytes per second. 0: none
+	// was timed.
+	ConnectBytesPerSecond float64 `protobuf:"fixed64,13,opt,name=connect_bytes_per_second,json=connectBytesPerSecond,proto3" json:"connect_bytes_per_second,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Route) Reset() {
@@ -613,6 +620,20 @@ func (x *Route) GetTransport() string {
 		return x.Transport
 	}
 	return ""
+}
+
+func (x *Route) GetStaged() string {
+	if x != nil {
+		return x.Staged
+	}
+	return ""
+}
+
+func (x *Route) GetConnectBytesPerSecond() float64 {
+	if x != nil {
+		return x.ConnectBytesPerSecond
+	}
+	return 0
 }
 
 // WorkerDeath describes the end of one life of a worker. Output only.
@@ -819,7 +840,8 @@ type Gpu struct {
 	NumaNode *int32 `protobuf:"varint,5,opt,name=numa_node,json=numaNode,proto3,oneof" json:"numa_node,omitempty"`
 	// The processors and the NUMA node of its worker, and the reason for the choice; for people.
 	Placement string `protobuf:"bytes,6,opt,name=placement,proto3" json:"placement,omitempty"`
-	// RDMA port that its worker uses, in the form of UCX ("mlx5_0:1"). Empty: UCX chooses.
+	// The RDMA ports near it, which its worker uses for other hosts, in the form of UCX: one, or two
+	// that are alike ("mlx5_0:1,mlx5_1:1"). Empty: UCX chooses.
 	NetDevices string `protobuf:"bytes,7,opt,name=net_devices,json=netDevices,proto3" json:"net_devices,omitempty"`
 	// Its links to the other GPUs of its host that have workers. In WORKER_VIEW_FULL only.
 	Links         []*GpuLink `protobuf:"bytes,8,rep,name=links,proto3" json:"links,omitempty"`
@@ -1900,7 +1922,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\rB\a\xbaH\x04*\x02 \x00H\x00R\x02id\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01H\x00R\x04nameB\x0f\n" +
-	"\x06worker\x12\x05\xbaH\x02\b\x01\"\xaf\x03\n" +
+	"\x06worker\x12\x05\xbaH\x02\b\x01\"\x80\x04\n" +
 	"\x05Route\x12$\n" +
 	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12-\n" +
@@ -1913,7 +1935,9 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x11succeeded_fetches\x18\t \x01(\x04R\x10succeededFetches\x12%\n" +
 	"\x0efailed_fetches\x18\n" +
 	" \x01(\x04R\rfailedFetches\x12\x1c\n" +
-	"\ttransport\x18\v \x01(\tR\ttransport\"\x95\x03\n" +
+	"\ttransport\x18\v \x01(\tR\ttransport\x12\x16\n" +
+	"\x06staged\x18\f \x01(\tR\x06staged\x127\n" +
+	"\x18connect_bytes_per_second\x18\r \x01(\x01R\x15connectBytesPerSecond\"\x95\x03\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x125\n" +
