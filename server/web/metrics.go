@@ -25,6 +25,7 @@ type collector struct {
 	read      *prometheus.Desc
 	failing   *prometheus.Desc
 	gpus      gpuMetrics
+	lanes     laneMetrics
 }
 
 // NewCollector returns the metrics of a scheduler.
@@ -45,6 +46,7 @@ func NewCollector(scheduler schedapi.Scheduler) prometheus.Collector {
 		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),
 		failing:   describe("worker_spill_failing", "1 while the worker cannot write to its disk.", "worker"),
 		gpus:      newGPUMetrics(),
+		lanes:     newLaneMetrics(),
 	}
 }
 
@@ -53,6 +55,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		to <- desc
 	}
 	c.gpus.describe(to)
+	c.lanes.describe(to)
 }
 
 func (c *collector) Collect(to chan<- prometheus.Metric) {
@@ -103,5 +106,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		}
 		gauge(c.failing, failing, w.Name)
 		c.gpus.collect(to, w)
+		c.lanes.collect(to, w)
 	}
 }
