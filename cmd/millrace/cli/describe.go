@@ -130,6 +130,9 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 	if file := x.GetLinearAlgebra().GetFile(); file != "" {
 		row(w, "library file", file)
 	}
+	for _, p := range peersOf(x) {
+		row(w, "reads "+p.Source, laneText(&p))
+	}
 	for _, o := range x.GetDrain().GetStaying() {
 		row(w, "stays", fmt.Sprintf("%s (%s): %s", o.GetKey(), size(o.GetBytes()), o.GetReason()))
 	}

@@ -146,7 +146,7 @@ func spilled(w *millracev1.Worker) string {
 // workerColumns are the columns of wide lists.
 var workerColumns = append([]string{
 	"ID", "NAME", "STATE", "DRAIN", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE",
-	"DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION", "LINEAR ALGEBRA",
+	"DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION", "LINEAR ALGEBRA", "READS BY",
 }, gpuColumns...)
 
 func workerCells(x *millracev1.Worker) []any {
@@ -154,7 +154,7 @@ func workerCells(x *millracev1.Worker) []any {
 		fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), drainCell(x), x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"),
 		x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(), size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()),
 		spilled(x), size(x.GetReceivedBytes()), size(x.GetSentBytes()), age(x.GetCreateTime()),
-		x.GetDeathCount(), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(), cmp.Or(x.GetLinearAlgebra().GetLibrary(), "-"),
+		x.GetDeathCount(), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(), cmp.Or(x.GetLinearAlgebra().GetLibrary(), "-"), laneCell(x),
 	}, gpuCells(x)...)
 }
 

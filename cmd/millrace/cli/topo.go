@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -14,14 +15,16 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/text"
 )
 
 func (a *app) topo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "topo", Short: "Show GPUs, their links, and by which path workers fetch from each other, how fast", Args: noArgs,
 		Long: `Shows the GPUs of workers, their links, NUMA nodes and network cards, and for each pair of workers the path that
-is taken, its measured rate and the latency of small objects, and for each better path why it is not taken. Pairs that have
-fetched nothing yet are probed: each worker fetches an object of 4 MiB and a small one from each other worker.`,
+is taken, its measured rate, the rate that was timed when it connected, the latency of small objects, and for each better
+path why it is not taken. "staged" says that bytes of a GPU go through pinned host memory on the way. Pairs that have fetched
+nothing yet are probed: each worker fetches an object of 4 MiB and a small one from each other worker.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
 			defer cancel()
@@ -147,9 +150,12 @@ type pair struct {
 	Source    string  `json:"source"`
 	Path      string  `json:"path"` // empty: no path works
 	Transport string  `json:"transport,omitempty"`
+	Staged    string  `json:"staged,omitempty"` // the ends whose bytes go through host memory
 	GBPerS    float64 `json:"gb_per_s"`
-	LatencyUS float64 `json:"latency_us"`
-	Bytes     uint64  `json:"bytes"`
+	// ConnectGBPerS was timed when the path connected.
+	ConnectGBPerS float64 `json:"connect_gb_per_s,omitempty"`
+	LatencyUS     float64 `json:"latency_us"`
+	Bytes         uint64  `json:"bytes"`
 	// Better are the paths with a higher priority, with the reasons why they are not used.
 	Better []refused `json:"better"`
 }
@@ -169,20 +175,31 @@ func pairsOf(workers []*millracev1.Worker) []pair {
 		if !active[w.GetWorkerId()] {
 			continue
 		}
+		for peer, p := range peersOf(w) {
+			if active[peer] {
+				pairs = append(pairs, p)
+			}
+		}
+	}
+	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Source, b.Source)) })
+	return pairs
+}
+
+// peersOf iterates over the peers from which a worker fetches, with their numbers.
+func peersOf(w *millracev1.Worker) iter.Seq2[uint32, pair] {
+	return func(yield func(uint32, pair) bool) {
 		routes := w.GetRoutes()
 		for len(routes) > 0 {
 			n := 1
 			for n < len(routes) && routes[n].GetPeerWorkerId() == routes[0].GetPeerWorkerId() {
 				n++
 			}
-			if active[routes[0].GetPeerWorkerId()] {
-				pairs = append(pairs, pairOf(w.GetName(), routes[:n]))
+			if !yield(routes[0].GetPeerWorkerId(), pairOf(w.GetName(), routes[:n])) {
+				return
 			}
 			routes = routes[n:]
 		}
 	}
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Source, b.Source)) })
-	return pairs
 }
 
 // pairOf finds the first open route in the list; the worker lists the best ones first.
@@ -198,7 +215,8 @@ func pairOf(reader string, routes []*millracev1.Route) pair {
 			out.Better = append(out.Better, refused{path, cmp.Or(r.GetReason(), "nothing was fetched by it yet")})
 			continue
 		}
-		out.Path, out.Transport, out.GBPerS = path, r.GetTransport(), r.GetBytesPerSecond()/1e9
+		out.Path, out.Transport, out.Staged = path, r.GetTransport(), r.GetStaged()
+		out.GBPerS, out.ConnectGBPerS = r.GetBytesPerSecond()/1e9, r.GetConnectBytesPerSecond()/1e9
 		out.LatencyUS = float64(r.GetLatency().AsDuration()) / float64(time.Microsecond)
 	}
 	return out
@@ -211,28 +229,80 @@ func (a *app) topoTable(pairs []pair, workers []*millracev1.Worker) error {
 		return err
 	}
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
-	row(w, "READER", "SOURCE", "PATH", "GB/S", "SMALL", "BYTES", "NOT BY")
+	row(w, "READER", "SOURCE", "PATH", "GB/S", "AT CONNECT", "SMALL", "BYTES", "NOT BY")
 	for _, p := range pairs {
-		path, rate, latency, better := p.Path, "-", "-", ""
-		if path == "" {
-			path = "none"
-		}
-		if p.Transport != "" {
-			path += " (" + p.Transport + ")"
-		}
-		if p.GBPerS > 0 {
-			rate = figure(p.GBPerS)
-		}
-		if p.LatencyUS > 0 {
-			latency = figure(p.LatencyUS) + " µs"
-		}
-		for i, r := range p.Better {
-			if i > 0 {
-				better += "; "
-			}
-			better += fmt.Sprintf("%s: %s", r.Path, r.Why)
-		}
-		row(w, p.Reader, p.Source, path, rate, latency, size(p.Bytes), better)
+		row(w, p.Reader, p.Source, p.lane(), positive(p.GBPerS, ""), positive(p.ConnectGBPerS, ""), positive(p.LatencyUS, " µs"), size(p.Bytes), p.notBy())
 	}
 	return w.Flush()
+}
+
+// positive describes a measured figure; it is "-" if nothing was measured.
+func positive(x float64, unit string) string {
+	if x <= 0 {
+		return "-"
+	}
+	return figure(x) + unit
+}
+
+// lane describes the way of the bytes: "ucx (rc_mlx5, staged at both ends)".
+func (p *pair) lane() string { return cmp.Or(p.Path, "none") + text.Lane(p.Transport, p.Staged) }
+
+// notBy lists the better paths with the reasons why they are not used.
+func (p *pair) notBy() string {
+	var list []string
+	for _, r := range p.Better {
+		list = append(list, r.Path+": "+r.Why)
+	}
+	return strings.Join(list, "; ")
+}
+
+// laneCell counts the peers of a worker by the ways of their bytes, and has the lowest rate of each
+// that was timed at connect: "ipc: 7 peers; ucx (rc_mlx5): 8 peers, at least 23.1 GB/s".
+func laneCell(w *millracev1.Worker) string {
+	type group struct {
+		lane    string
+		peers   int
+		slowest float64 // 0: not timed
+	}
+	var groups []*group
+	for _, p := range peersOf(w) {
+		if p.Path == "ipc" {
+			p.Transport = "" // the text has rates, which differ between peers
+		}
+		lane := p.lane()
+		at := slices.IndexFunc(groups, func(g *group) bool { return g.lane == lane })
+		if at < 0 {
+			at, groups = len(groups), append(groups, &group{lane: lane})
+		}
+		g := groups[at]
+		g.peers++
+		if p.ConnectGBPerS > 0 && (g.slowest == 0 || p.ConnectGBPerS < g.slowest) {
+			g.slowest = p.ConnectGBPerS
+		}
+	}
+	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.lane, b.lane) })
+	var list []string
+	for _, g := range groups {
+		cell := g.lane + ": " + several(g.peers, "peer")
+		if g.slowest > 0 {
+			cell += ", at least " + figure(g.slowest) + " GB/s"
+		}
+		list = append(list, cell)
+	}
+	return cmp.Or(strings.Join(list, "; "), "-")
+}
+
+// laneText describes the way from one peer, for the description of the worker that reads it.
+func laneText(p *pair) string {
+	s := p.lane()
+	if p.GBPerS > 0 {
+		s += ", " + figure(p.GBPerS) + " GB/s"
+	}
+	if p.ConnectGBPerS > 0 {
+		s += ", " + figure(p.ConnectGBPerS) + " GB/s at connect"
+	}
+	if why := p.notBy(); why != "" {
+		s += "; not by " + why
+	}
+	return s
 }
