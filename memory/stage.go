@@ -49,6 +49,9 @@ type DirectTier interface {
 	// copies in the other direction. Several calls may run at the same time, in both directions.
 	Save(off uint64, from Space, f Frame) error
 	Load(off uint64, to Space, f Frame) error
+	// Gather is Save for several frames, which come to lie at off one behind the other, without
+	// gaps. It does not wait behind Saves, because a reader waits for it.
+	Gather(off uint64, from Space, frames []Frame) error
 	// Host returns the host memory that contains the bytes of the tier, from the offset base on.
 	// The processor can use the bytes in place, and other processes can map them.
 	Host() (s Space, base uint64)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,6 +39,42 @@ func random(seed byte, n uint64) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
 	return b
+}
+
+// Frames from anywhere in the slab come to lie without gaps, also across chunks that were pinned
+// separately.
+func TestGPUTierGathersFrames(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 32<<20)
+	tier := newTier(t, d, 16<<20, cuda.TierConfig{RegisterBytes: 1 << 20, StageBytes: 4 << 20})
+	host, base := tier.Host()
+	content := random(1, 20<<20)
+	if err := s.WriteFrom(4096, content); err != nil {
+		t.Fatal(err)
+	}
+	var frames []memory.Frame
+	var want []byte
+	for _, f := range []memory.Frame{{Offset: 9 << 20, Bytes: 1}, {}, {Offset: 100, Bytes: 3<<20 + 5}, {Bytes: 0}, {Offset: 7, Bytes: 4096}, {Offset: 19 << 20, Bytes: 77777}} {
+		want = append(want, content[f.Offset:f.End()]...)
+		frames = append(frames, memory.Frame{Offset: 4096 + f.Offset, Bytes: f.Bytes})
+	}
+	before := slices.Clone(frames)
+	off := tier.Size() + 13
+	if err := tier.Gather(off, s, frames); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(host.Bytes(base+off, uint64(len(want))), want) {
+		t.Error("other bytes are in the tier")
+	}
+	if !slices.Equal(frames, before) {
+		t.Errorf("the caller's frames have become %v", frames)
+	}
+	if err := errors.Join(tier.Gather(off, s, nil), tier.Gather(off, s, []memory.Frame{{}})); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+	if tier.Gather(tier.Size()+4<<20-1, s, []memory.Frame{{Offset: 4096, Bytes: 1}, {Offset: 4096, Bytes: 1}}) == nil {
+		t.Error("gathered to where nothing is")
+	}
 }
 
 // A move crosses chunks that were pinned separately, and uses offsets of any alignment.

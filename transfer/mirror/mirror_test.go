@@ -41,6 +41,16 @@ func (t *tier) Save(off uint64, _ memory.Space, f memory.Frame) error {
 	return errors.Join(t.err, t.far.ReadInto(f.Offset, t.host.Bytes(base+off, f.Bytes)))
 }
 
+func (t *tier) Gather(off uint64, _ memory.Space, frames []memory.Frame) error {
+	for _, f := range frames {
+		if err := t.Save(off, t.far, f); err != nil {
+			return err
+		}
+		off += f.Bytes
+	}
+	return nil
+}
+
 func (t *tier) Load(off uint64, _ memory.Space, f memory.Frame) error {
 	return errors.Join(t.err, t.far.WriteFrom(f.Offset, t.host.Bytes(base+off, f.Bytes)))
 }
