@@ -2,6 +2,9 @@
 // that other processes can map. It serves the clients and host-memory workers of the same host,
 // which cannot map anything else. When an object is leased, the device copies it to a part of a
 // pinned tier. When a written object is committed, it is copied from there to its destination.
+//
+// Parts of objects also pass through it on their way to another GPU of the host that cannot read
+// this one's memory (Stage).
 package mirror
 
 import (
@@ -29,6 +32,7 @@ type Mirror struct {
 	space  *alloc.Allocator
 	copies map[transfer.LeaseID][]uint64
 	last   transfer.LeaseID
+	stages stages
 }
 
 // ownLeases is the first number of the mirror's own leases, far above the numbers of sources. A
