@@ -34,6 +34,9 @@ type Lent struct {
 	Head transfer.Head
 	// Frames are the locations in the memory of the frames that Head.FrameBytes describes.
 	Frames []memory.Frame
+	// OnGPU says for each frame that it lies on the lender's GPU, from where Batch.Stage brings it;
+	// its location has only a size then. Empty: all frames lie in the memory.
+	OnGPU []bool
 	// Err is why there is no loan, as in transfer.Loan.
 	Err error
 }
@@ -55,7 +58,7 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 		request.TaskIds[i], request.Generations[i] = uint64(r.Task), uint32(r.Generation)
 	}
 	asked := time.Now()
-	response, err := c.acquire(ctx, at, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_AcquireMany{AcquireMany: request}})
+	response, err := c.call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_AcquireMany{AcquireMany: request}}, c.decline)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +99,14 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 	}
 	sizes, headers := pb.GetFrameBytes(), pb.GetHeaders()
 	frames := make([]memory.Frame, len(sizes))
+	onGPU := pb.GetFramesOnGpu()
+	if len(onGPU) != 0 && (len(onGPU) != len(frames) || b.peer.stageBytes == 0) {
+		return fmt.Errorf("the answer for %d frames says of %d whether they lie on a GPU, and the peer stages %d bytes; run the same version on both sides", len(frames), len(onGPU), b.peer.stageBytes)
+	}
 	for i := range frames {
 		frames[i] = memory.Frame{Offset: pb.GetFrameOffsets()[i], Bytes: sizes[i]}
-		if sizes[i] > 0 && !frames[i].Within(b.Memory.Size()) {
+		away := len(onGPU) > 0 && onGPU[i]
+		if sizes[i] > 0 && !away && !frames[i].Within(b.Memory.Size()) {
 			return fmt.Errorf("a frame [%d, +%d) is outside of the memory of %d bytes", frames[i].Offset, sizes[i], b.Memory.Size())
 		}
 	}
@@ -122,6 +130,9 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 		}
 		o.Head = transfer.Head{Ref: transfer.Ref{Task: r.Task, Generation: generation}, Header: headers[:h:h], FrameBytes: sizes[:k:k]}
 		o.Frames = frames[:k:k]
+		if len(onGPU) > 0 {
+			o.OnGPU, onGPU = onGPU[:k:k], onGPU[k:]
+		}
 		sizes, frames, headers = sizes[k:], frames[k:], headers[h:]
 	}
 	return nil
@@ -182,9 +193,10 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 		LeaseIds: make([]uint64, n), Refusals: make([]hostv1.Refusal, n), Generations: make([]uint32, n), Frames: make([]uint32, n),
 		HeaderBytes: make([]uint32, n), FrameOffsets: make([]uint64, 0, n), FrameBytes: make([]uint64, 0, n),
 	}
-	lent := make(map[transfer.LeaseID]uint64, n)
+	lent := make(map[transfer.LeaseID]object, n)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
+	staged := false // some frame lies on the GPU
 	answer := c.answering()
 	// Of a client (worker 0), the bytes that it borrows are limited (keep), so they are counted.
 	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
@@ -193,22 +205,26 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 			out.Refusals[i] = hostv1.Refusal_REFUSAL_NOT_HERE
 		case l.Lease == 0:
 			out.Refusals[i] = hostv1.Refusal_REFUSAL_ELSEWHERE
-		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
+		case !c.lends(l.Regions, c.stager != nil) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			out.Refusals[i] = hostv1.Refusal_REFUSAL_ELSEWHERE
 		default:
-			lent[l.Lease] = 0
-			if c.reader.Worker == 0 {
-				lent[l.Lease] = l.Head.Bytes()
-			}
+			lent[l.Lease] = c.object(l)
 			out.LeaseIds[i], out.Generations[i] = uint64(l.Lease), uint32(l.Head.Ref.Generation)
 			out.Frames[i], out.HeaderBytes[i] = uint32(len(l.Regions)), uint32(len(l.Head.Header))
 			out.Headers = append(out.Headers, l.Head.Header...)
 			for _, r := range l.Regions {
-				out.FrameOffsets, out.FrameBytes = append(out.FrameOffsets, r.Frame.Offset), append(out.FrameBytes, r.Frame.Bytes)
+				offset, onGPU := r.Frame.Offset, c.onGPU(r)
+				if onGPU {
+					offset, staged = 0, true
+				}
+				out.FrameOffsets, out.FrameBytes, out.FramesOnGpu = append(out.FrameOffsets, offset), append(out.FrameBytes, r.Frame.Bytes), append(out.FramesOnGpu, onGPU)
 			}
 			bytes += l.Head.Bytes()
 		}
+	}
+	if !staged {
+		out.FramesOnGpu = nil
 	}
 	c.lent.Source.Release(elsewhere)
 	c.mu.Lock()

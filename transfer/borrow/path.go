@@ -176,7 +176,7 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 		c = nil
 	}
 	if c == nil {
-		c = &peer{path: p, at: at, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{})}
+		c = &peer{path: p, at: at, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{}), stages: make(chan struct{}, stagesMost)}
 		p.peers[at.Address] = c
 		p.wait.Add(1)
 		go c.run(at)
@@ -223,7 +223,7 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 		request.ReaderWorkerId = uint32(p.config.Worker())
 	}
 	asked := time.Now()
-	response, err := c.acquire(ctx, at, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Acquire{Acquire: request}})
+	response, err := c.call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Acquire{Acquire: request}}, c.decline)
 	if err != nil {
 		return nil, err
 	}

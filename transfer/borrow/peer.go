@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/transfer/objindex"
 )
 
-// peer is a connection to a peer, open or being opened. conn, space, index, lends and err do not
-// change once ready is closed.
+// peer is a connection to a peer, open or being opened. conn, space, index, lends, stageBytes and
+// err do not change once ready is closed.
 type peer struct {
 	path  *Path
 	at    transfer.Peer // fixed
@@ -30,7 +30,13 @@ type peer struct {
 	index *objindex.Reader
 	// lends says whether Lend may use this connection; see lend.go.
 	lends bool
-	err   error
+	// stageBytes is the largest number of bytes of a place that Stage asks for; 0: the peer's GPU
+	// is not read this way. stages has an element for each place that is held or asked for.
+	stageBytes uint64
+	stages     chan struct{}
+	err        error
+	// stalled says that the connection was closed because the peer did not answer.
+	stalled atomic.Bool
 	// wake notifies run that loans have ended. Its buffer has room for one element.
 	wake chan struct{}
 	// unneeded says that the memory is not needed after the peer's death; guarded by path.mu.
@@ -40,8 +46,10 @@ type peer struct {
 
 	mu sync.Mutex
 	// All below is guarded by mu. ended are the leases to give back.
-	loans map[*loan]struct{}
-	ended []uint64
+	// declined are places that came too late.
+	loans    map[*loan]struct{}
+	ended    []uint64
+	declined []uint64
 	// batches are the batches with leases that have not ended.
 	batches map[*Batch]struct{}
 	// guards is the number of epoch guards that have not ended.
@@ -115,6 +123,7 @@ func (c *peer) connect(at transfer.Peer) error {
 		conn.Spin = c.path.config.Spin
 	}
 	c.conn, c.space, c.index = conn, space, index
+	c.stageBytes = welcome.GetStageBytes()
 	c.lends = index != nil && (c.path.config.Lends == nil || c.path.config.Lends(space))
 	return nil
 }
@@ -164,9 +173,12 @@ func (c *peer) run(at transfer.Peer) {
 
 func (c *peer) giveBack() {
 	c.mu.Lock()
-	ended := c.ended
-	c.ended = nil
+	ended, declined := c.ended, c.declined
+	c.ended, c.declined = nil, nil
 	c.mu.Unlock()
+	for _, id := range declined {
+		c.unstage(id)
+	}
 	if len(ended) == 0 {
 		return
 	}
@@ -252,22 +264,28 @@ func (c *peer) wakeUp() {
 	}
 }
 
-// acquire asks for leases.
-func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *hostv1.BorrowRequest) (*hostv1.BorrowResponse, error) {
+// call sends a request and returns its answer. late gets an answer that comes after that; see
+// slabshare.Conn.Call.
+func (c *peer) call(ctx context.Context, request *hostv1.BorrowRequest, late func(*hostv1.BorrowResponse)) (*hostv1.BorrowResponse, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	response, err := c.conn.Call(limited, request, c.decline)
-	if err == nil {
+	response, err := c.conn.Call(limited, request, late)
+	switch {
+	case err == nil:
 		return response, nil
-	}
-	if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
-		// Leases that the peer still grants are given back when the connection ends.
+	case errors.Is(err, slabshare.ErrRefused):
+		return nil, fmt.Errorf("borrow from %s: %w: %w", c.at, transfer.ErrUnreachable, err)
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("borrow from %s: %w", c.at, err)
+	case errors.Is(err, transfer.ErrStalled):
+		// The peer takes back what it still grants when the connection ends.
+		c.stalled.Store(true)
 		_ = c.conn.Close()
+		return nil, fmt.Errorf("borrow from %s: %w", c.at, err)
+	case c.stalled.Load(): // another call has noticed it first
+		return nil, fmt.Errorf("borrow from %s: %w: %w", c.at, transfer.ErrStalled, err)
 	}
-	if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
-		return nil, fmt.Errorf("borrow from %s: %w", at, err)
-	}
-	return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+	return nil, fmt.Errorf("borrow from %s: %w: %w", c.at, transfer.ErrPeerLost, err)
 }
 
 // decline gives back leases that were granted after the caller had stopped waiting.

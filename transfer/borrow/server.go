@@ -71,6 +71,8 @@ type ServerConfig struct {
 	// WriterTimeout is how long a client may take to write an object; each 32 MiB add a second.
 	// Default 30 s.
 	WriterTimeout time.Duration
+	// StageTimeout is how long a reader may keep a place of Host.Stager. Default 5 s.
+	StageTimeout time.Duration
 	// Incarnation is sent with leases.
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: every token is accepted.
@@ -91,6 +93,9 @@ type Host struct {
 	Space    memory.Space
 	Source   transfer.Source
 	Receiver transfer.Receiver
+	// Stager, if set, copies parts of objects on the GPU to Space, for GPUs that cannot map that
+	// GPU's memory.
+	Stager Stager
 }
 
 // Server is the lending side.
@@ -120,6 +125,9 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	}
 	if c.WriterTimeout <= 0 {
 		c.WriterTimeout = writerTimeout
+	}
+	if c.StageTimeout <= 0 {
+		c.StageTimeout = stageTimeout
 	}
 	s := &Server{config: c, conns: make(map[*serving]struct{})}
 	if err := s.open(); err != nil {
@@ -209,7 +217,7 @@ func (s *Server) accept() {
 		if !s.sameUser(conn) {
 			continue
 		}
-		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]uint64), places: make(map[uint64]*place)}
+		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]object), places: make(map[uint64]*place), stages: make(map[uint64]*staged)}
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()

@@ -36,19 +36,44 @@ type serving struct {
 	// sets both.
 	lent  Host
 	slots *objindex.ReaderSlots
+	// stager copies parts of objects on the GPU to lent.Space. nil: only objects in lent.Space are
+	// lent. welcome sets it.
+	stager Stager
 
 	writing sync.Mutex // Held while a message is written.
-	// creating counts the goroutines that wait for memory.
+	// creating counts the goroutines that wait for memory, or for the GPU.
 	creating sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. leases has for each lease the bytes that count in Server.kept.
-	leases    map[transfer.LeaseID]uint64
+	// All below is guarded by mu. places are those of writers, stages those of readers. staging is
+	// the number of stages that exist or are being made.
+	leases    map[transfer.LeaseID]object
 	places    map[uint64]*place
+	stages    map[uint64]*staged
+	staging   int
 	lastPlace uint64
 	ended     bool
 	// cut are the timers that end the connections of writers that are to give up; see hangUp.
 	cut []*time.Timer
+}
+
+// object is an object under a lease.
+type object struct {
+	// kept are the bytes that count in Server.kept.
+	kept uint64
+	// regions are the frames, if the connection stages parts of them; else nil.
+	regions []transfer.Region
+}
+
+// object returns what the connection needs to know about a leased object.
+func (c *serving) object(l transfer.Leased) (o object) {
+	if c.reader.Worker == 0 {
+		o.kept = l.Head.Bytes()
+	}
+	if c.stager != nil {
+		o.regions = l.Regions
+	}
+	return o
 }
 
 // place is the memory of an object that a client is writing. late ends the connection if the writer
@@ -76,12 +101,12 @@ func (c *serving) run() {
 	c.ended = true
 	var leases []transfer.LeaseID
 	var kept uint64
-	for id, bytes := range c.leases {
+	for id, o := range c.leases {
 		leases = append(leases, id)
-		kept += bytes
+		kept += o.kept
 	}
-	places := c.places
-	c.leases, c.places = nil, nil
+	places, stages := c.places, c.stages
+	c.leases, c.places, c.stages = nil, nil, nil
 	for _, t := range c.cut {
 		t.Stop()
 	}
@@ -93,13 +118,17 @@ func (c *serving) run() {
 		p.late.Stop()
 		p.incoming.Abort()
 	}
+	for _, p := range stages {
+		p.late.Stop()
+		c.stager.Unstage(p.place)
+	}
 	s.mu.Lock()
 	s.kept -= kept
 	delete(s.conns, c)
 	closed := s.closed
 	s.mu.Unlock()
 	if !closed {
-		s.config.Log.Debug("a same-host reader ended", "reader", c.reader.Worker, "leases", len(leases), "places", len(places), "error", err)
+		s.config.Log.Debug("a same-host reader ended", "reader", c.reader.Worker, "leases", len(leases), "places", len(places)+len(stages), "error", err)
 	}
 }
 
@@ -184,18 +213,21 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		return refuse(reasonDenied, "only clients write")
 	case hello.GetPinned() && (config.Host == nil || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker has no pinned host memory below a GPU")
-	case config.Device == nil && config.Host != nil && hello.GetDevice():
+	case config.Device == nil && config.Host != nil && hello.GetDevice() && !hello.GetPinned():
 		return refuse(reasonDevice, "this worker's memory lies on a GPU, and its system does not share that with other processes")
 	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
 	}
-	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Host != nil && (config.Device == nil || !hello.GetDevice() || hello.GetWrite()) {
+	if c.lent = (Host{Space: config.Space, Source: config.Source, Receiver: config.Receiver}); config.Host != nil && (config.Device == nil || !hello.GetDevice() || hello.GetWrite()) {
 		c.lent = *config.Host
 	}
 	if hello.GetPinned() {
-		// Without Host.Source, which would first copy objects to host memory: only objects that are
-		// already there can be read.
+		// Without Host.Source, which would first copy objects to host memory: objects that are
+		// already there are read there, and others in parts.
 		c.lent = Host{Space: config.Host.Space, Source: config.Source}
+		if s := config.Host.Stager; s != nil && s.StageBytes() > 0 {
+			c.stager = s
+		}
 	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
 	id := c.lent.Space.Identity()
@@ -209,6 +241,9 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 	if d := config.Device; d != nil && c.lent.Space == config.Space {
 		file = nil
 		welcome.Device = &hostv1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
+	}
+	if c.stager != nil {
+		welcome.StageBytes = c.stager.StageBytes()
 	}
 	files := []*os.File{file}
 	if hello.GetObjectIndex() && !c.write && config.Index != nil && c.lent.Space == config.Space {
@@ -257,6 +292,10 @@ func (c *serving) answer(ctx context.Context, request *hostv1.BorrowRequest) err
 		return c.create(ctx, request.GetCall(), order.Create.GetHead())
 	case *hostv1.BorrowRequest_Finish:
 		return c.finish(ctx, response, order.Finish)
+	case *hostv1.BorrowRequest_Stage:
+		return c.stage(ctx, request.GetCall(), order.Stage)
+	case *hostv1.BorrowRequest_Unstage:
+		return c.unstage(order.Unstage.GetPlaceId())
 	default:
 		return c.send(refusal(response.GetCall(), reasonProtocol, "an order that this version does not know"))
 	}
@@ -289,10 +328,10 @@ func (c *serving) release(leases []transfer.LeaseID) []bool {
 	var kept uint64
 	c.mu.Lock()
 	for _, id := range leases {
-		if bytes, ok := c.leases[id]; ok {
+		if o, ok := c.leases[id]; ok {
 			delete(c.leases, id)
 			mine = append(mine, id)
-			kept += bytes
+			kept += o.kept
 		}
 	}
 	c.mu.Unlock()
@@ -320,7 +359,7 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 	}
 	refs := dataproto.RefsFrom(order.GetObjects())
 	out := &hostv1.BorrowAcquired{Incarnation: c.server.config.Incarnation, Leases: make([]*hostv1.ReadLease, len(refs))}
-	lent := make(map[transfer.LeaseID]uint64)
+	lent := make(map[transfer.LeaseID]object)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	answer := c.answering()
@@ -332,14 +371,11 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 			lease.Refusal = hostv1.Refusal_REFUSAL_NOT_HERE
 		case l.Lease == 0:
 			lease.Refusal = hostv1.Refusal_REFUSAL_ELSEWHERE
-		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
+		case !c.lends(l.Regions, false) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			lease.Refusal = hostv1.Refusal_REFUSAL_ELSEWHERE
 		default:
-			lent[l.Lease] = 0
-			if c.reader.Worker == 0 {
-				lent[l.Lease] = l.Head.Bytes()
-			}
+			lent[l.Lease] = c.object(l)
 			lease.LeaseId, lease.Head = uint64(l.Lease), dataproto.HeadTo(l.Head)
 			lease.Frames = dataproto.FramesTo(l.Regions)
 			bytes += l.Head.Bytes()
@@ -391,14 +427,20 @@ func (c *serving) keep(bytes uint64) bool {
 	return true
 }
 
-// lends says whether all frames of an object lie in the memory that was passed to the reader.
-func (c *serving) lends(regions []transfer.Region) bool {
+// lends says whether all frames of an object lie in the memory that was passed to the reader, or,
+// if the reader stages, on the GPU.
+func (c *serving) lends(regions []transfer.Region, stages bool) bool {
 	for _, r := range regions {
-		if r.Frame.Bytes > 0 && r.Space != c.lent.Space {
+		if r.Frame.Bytes > 0 && r.Space != c.lent.Space && !(stages && c.onGPU(r)) {
 			return false
 		}
 	}
 	return true
+}
+
+// onGPU says whether a frame lies on the GPU of a worker that lends its pinned memory.
+func (c *serving) onGPU(r transfer.Region) bool {
+	return c.stager != nil && r.Frame.Bytes > 0 && r.Space == c.server.config.Space
 }
 
 // create makes room for an object, in a goroutine of its own, because it may wait for memory.

@@ -98,6 +98,8 @@ type BorrowRequest struct {
 	//	*BorrowRequest_Create
 	//	*BorrowRequest_Finish
 	//	*BorrowRequest_AcquireMany
+	//	*BorrowRequest_Stage
+	//	*BorrowRequest_Unstage
 	Order         isBorrowRequest_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -210,6 +212,24 @@ func (x *BorrowRequest) GetAcquireMany() *BorrowAcquireMany {
 	return nil
 }
 
+func (x *BorrowRequest) GetStage() *BorrowStage {
+	if x != nil {
+		if x, ok := x.Order.(*BorrowRequest_Stage); ok {
+			return x.Stage
+		}
+	}
+	return nil
+}
+
+func (x *BorrowRequest) GetUnstage() *BorrowUnstage {
+	if x != nil {
+		if x, ok := x.Order.(*BorrowRequest_Unstage); ok {
+			return x.Unstage
+		}
+	}
+	return nil
+}
+
 type isBorrowRequest_Order interface {
 	isBorrowRequest_Order()
 }
@@ -221,7 +241,7 @@ type BorrowRequest_Hello struct {
 
 type BorrowRequest_Acquire struct {
 	// Lease objects, which then stay in their place. Only objects in the memory that was passed can
-	// be leased.
+	// be leased by this order.
 	Acquire *BorrowAcquire `protobuf:"bytes,3,opt,name=acquire,proto3,oneof"`
 }
 
@@ -250,6 +270,17 @@ type BorrowRequest_AcquireMany struct {
 	AcquireMany *BorrowAcquireMany `protobuf:"bytes,8,opt,name=acquire_many,json=acquireMany,proto3,oneof"`
 }
 
+type BorrowRequest_Stage struct {
+	// Copy parts of leased objects from the GPU to the memory that was passed. Only on a connection
+	// whose welcome has stage_bytes.
+	Stage *BorrowStage `protobuf:"bytes,9,opt,name=stage,proto3,oneof"`
+}
+
+type BorrowRequest_Unstage struct {
+	// Give a place of `stage` back. There is no response.
+	Unstage *BorrowUnstage `protobuf:"bytes,10,opt,name=unstage,proto3,oneof"`
+}
+
 func (*BorrowRequest_Hello) isBorrowRequest_Order() {}
 
 func (*BorrowRequest_Acquire) isBorrowRequest_Order() {}
@@ -263,6 +294,10 @@ func (*BorrowRequest_Create) isBorrowRequest_Order() {}
 func (*BorrowRequest_Finish) isBorrowRequest_Order() {}
 
 func (*BorrowRequest_AcquireMany) isBorrowRequest_Order() {}
+
+func (*BorrowRequest_Stage) isBorrowRequest_Order() {}
+
+func (*BorrowRequest_Unstage) isBorrowRequest_Order() {}
 
 // BorrowResponse answers one request.
 type BorrowResponse struct {
@@ -283,6 +318,7 @@ type BorrowResponse struct {
 	//	*BorrowResponse_Created
 	//	*BorrowResponse_Finished
 	//	*BorrowResponse_AcquiredMany
+	//	*BorrowResponse_Staged
 	Answer        isBorrowResponse_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -402,6 +438,15 @@ func (x *BorrowResponse) GetAcquiredMany() *BorrowAcquiredMany {
 	return nil
 }
 
+func (x *BorrowResponse) GetStaged() *BorrowStaged {
+	if x != nil {
+		if x, ok := x.Answer.(*BorrowResponse_Staged); ok {
+			return x.Staged
+		}
+	}
+	return nil
+}
+
 type isBorrowResponse_Answer interface {
 	isBorrowResponse_Answer()
 }
@@ -443,6 +488,11 @@ type BorrowResponse_AcquiredMany struct {
 	AcquiredMany *BorrowAcquiredMany `protobuf:"bytes,9,opt,name=acquired_many,json=acquiredMany,proto3,oneof"`
 }
 
+type BorrowResponse_Staged struct {
+	// To `stage`, when the copies are done. Requests that came later may be answered before it.
+	Staged *BorrowStaged `protobuf:"bytes,10,opt,name=staged,proto3,oneof"`
+}
+
 func (*BorrowResponse_Welcome) isBorrowResponse_Answer() {}
 
 func (*BorrowResponse_Acquired) isBorrowResponse_Answer() {}
@@ -456,6 +506,8 @@ func (*BorrowResponse_Created) isBorrowResponse_Answer() {}
 func (*BorrowResponse_Finished) isBorrowResponse_Answer() {}
 
 func (*BorrowResponse_AcquiredMany) isBorrowResponse_Answer() {}
+
+func (*BorrowResponse_Staged) isBorrowResponse_Answer() {}
 
 // BorrowHello introduces the caller.
 type BorrowHello struct {
@@ -472,8 +524,8 @@ type BorrowHello struct {
 	// The reader uses the shared object index, if there is one.
 	ObjectIndex bool `protobuf:"varint,5,opt,name=object_index,json=objectIndex,proto3" json:"object_index,omitempty"`
 	// The reader asks for the worker's pinned host memory below its GPU. The descriptor of that
-	// memory comes with the welcome, and the objects there can be leased. A worker without such
-	// memory refuses.
+	// memory comes with the welcome. The objects there can be leased, and if the welcome has
+	// stage_bytes, those on the GPU too. A worker without such memory refuses.
 	Pinned bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
 	// The connection carries completion notifications instead of leases. No descriptor comes with the
 	// welcome, and no message of this protocol follows it. Workers only.
@@ -582,6 +634,10 @@ type BorrowWelcome struct {
 	ObjectIndex bool `protobuf:"varint,6,opt,name=object_index,json=objectIndex,proto3" json:"object_index,omitempty"`
 	// The connection carries completion notifications after this message.
 	Notifications bool `protobuf:"varint,7,opt,name=notifications,proto3" json:"notifications,omitempty"`
+	// The connection also lends objects on the worker's GPU: the reader asks by `stage` for copies of
+	// their bytes in the memory that was passed, at most this number of bytes at a time. 0: only
+	// objects in the memory that was passed are lent. Set only if the hello asked for pinned memory.
+	StageBytes    uint64 `protobuf:"varint,8,opt,name=stage_bytes,json=stageBytes,proto3" json:"stage_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +721,13 @@ func (x *BorrowWelcome) GetNotifications() bool {
 	return false
 }
 
+func (x *BorrowWelcome) GetStageBytes() uint64 {
+	if x != nil {
+		return x.StageBytes
+	}
+	return 0
+}
+
 // BorrowAcquireMany names objects: object n has the task task_ids[n] and the generation
 // generations[n].
 type BorrowAcquireMany struct {
@@ -745,12 +808,16 @@ type BorrowAcquiredMany struct {
 	Frames []uint32 `protobuf:"varint,4,rep,packed,name=frames,proto3" json:"frames,omitempty"`
 	// Size of each header, in bytes.
 	HeaderBytes []uint32 `protobuf:"varint,5,rep,packed,name=header_bytes,json=headerBytes,proto3" json:"header_bytes,omitempty"`
-	// Start of each frame, in bytes from the start of the memory.
+	// Start of each frame, in bytes from the start of the memory that was passed; 0 for a frame on
+	// the GPU.
 	FrameOffsets []uint64 `protobuf:"varint,6,rep,packed,name=frame_offsets,json=frameOffsets,proto3" json:"frame_offsets,omitempty"`
 	// Size of each frame, in bytes.
 	FrameBytes []uint64 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
 	// The headers.
-	Headers       []byte `protobuf:"bytes,8,opt,name=headers,proto3" json:"headers,omitempty"`
+	Headers []byte `protobuf:"bytes,8,opt,name=headers,proto3" json:"headers,omitempty"`
+	// Whether each frame lies on the worker's GPU, from where only `stage` brings it. Empty: all
+	// frames lie in the memory that was passed.
+	FramesOnGpu   []bool `protobuf:"varint,9,rep,packed,name=frames_on_gpu,json=framesOnGpu,proto3" json:"frames_on_gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -841,6 +908,192 @@ func (x *BorrowAcquiredMany) GetHeaders() []byte {
 	return nil
 }
 
+func (x *BorrowAcquiredMany) GetFramesOnGpu() []bool {
+	if x != nil {
+		return x.FramesOnGpu
+	}
+	return nil
+}
+
+// BorrowStage names parts of leased objects on the worker's GPU: part n has bytes[n] bytes of the
+// frame frames[n] of the object under the lease lease_ids[n], from offsets[n] of that frame on. The
+// parts together have at most BorrowWelcome.stage_bytes. The answer comes when the GPU has copied
+// them. A connection may hold or wait for at most 8 such places.
+type BorrowStage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers of the leases, all of this connection.
+	LeaseIds []uint64 `protobuf:"varint,1,rep,packed,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
+	// Index of each part's frame in its object. The frame lies on the GPU.
+	Frames []uint32 `protobuf:"varint,2,rep,packed,name=frames,proto3" json:"frames,omitempty"`
+	// Start of each part in its frame, in bytes.
+	Offsets []uint64 `protobuf:"varint,3,rep,packed,name=offsets,proto3" json:"offsets,omitempty"`
+	// Size of each part, in bytes; never 0.
+	Bytes         []uint64 `protobuf:"varint,4,rep,packed,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowStage) Reset() {
+	*x = BorrowStage{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowStage) ProtoMessage() {}
+
+func (x *BorrowStage) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowStage.ProtoReflect.Descriptor instead.
+func (*BorrowStage) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BorrowStage) GetLeaseIds() []uint64 {
+	if x != nil {
+		return x.LeaseIds
+	}
+	return nil
+}
+
+func (x *BorrowStage) GetFrames() []uint32 {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *BorrowStage) GetOffsets() []uint64 {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *BorrowStage) GetBytes() []uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return nil
+}
+
+// BorrowStaged is the place of the copied parts. It belongs to the reader until `unstage`, or until
+// the connection ends. A reader that keeps a place too long (5 s) loses its connection.
+type BorrowStaged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the place; never 0.
+	PlaceId uint64 `protobuf:"varint,1,opt,name=place_id,json=placeId,proto3" json:"place_id,omitempty"`
+	// Start of the first part, in bytes from the start of the memory that was passed. The other parts
+	// lie behind it without gaps.
+	Offset        uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowStaged) Reset() {
+	*x = BorrowStaged{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowStaged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowStaged) ProtoMessage() {}
+
+func (x *BorrowStaged) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowStaged.ProtoReflect.Descriptor instead.
+func (*BorrowStaged) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BorrowStaged) GetPlaceId() uint64 {
+	if x != nil {
+		return x.PlaceId
+	}
+	return 0
+}
+
+func (x *BorrowStaged) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// BorrowUnstage gives a place back.
+type BorrowUnstage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the place.
+	PlaceId       uint64 `protobuf:"varint,1,opt,name=place_id,json=placeId,proto3" json:"place_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowUnstage) Reset() {
+	*x = BorrowUnstage{}
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowUnstage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowUnstage) ProtoMessage() {}
+
+func (x *BorrowUnstage) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowUnstage.ProtoReflect.Descriptor instead.
+func (*BorrowUnstage) Descriptor() ([]byte, []int) {
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *BorrowUnstage) GetPlaceId() uint64 {
+	if x != nil {
+		return x.PlaceId
+	}
+	return 0
+}
+
 // BorrowRenew prolongs leases.
 type BorrowRenew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -854,7 +1107,7 @@ type BorrowRenew struct {
 
 func (x *BorrowRenew) Reset() {
 	*x = BorrowRenew{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1119,7 @@ func (x *BorrowRenew) String() string {
 func (*BorrowRenew) ProtoMessage() {}
 
 func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1132,7 @@ func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRenew.ProtoReflect.Descriptor instead.
 func (*BorrowRenew) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{6}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BorrowRenew) GetLeaseIds() []uint64 {
@@ -908,7 +1161,7 @@ type BorrowCreate struct {
 
 func (x *BorrowCreate) Reset() {
 	*x = BorrowCreate{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1173,7 @@ func (x *BorrowCreate) String() string {
 func (*BorrowCreate) ProtoMessage() {}
 
 func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1186,7 @@ func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreate.ProtoReflect.Descriptor instead.
 func (*BorrowCreate) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{7}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BorrowCreate) GetHead() *v1.ObjectHead {
@@ -957,7 +1210,7 @@ type BorrowCreated struct {
 
 func (x *BorrowCreated) Reset() {
 	*x = BorrowCreated{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1222,7 @@ func (x *BorrowCreated) String() string {
 func (*BorrowCreated) ProtoMessage() {}
 
 func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[8]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1235,7 @@ func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreated.ProtoReflect.Descriptor instead.
 func (*BorrowCreated) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{8}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BorrowCreated) GetPlaceId() uint64 {
@@ -1013,7 +1266,7 @@ type BorrowFinish struct {
 
 func (x *BorrowFinish) Reset() {
 	*x = BorrowFinish{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1278,7 @@ func (x *BorrowFinish) String() string {
 func (*BorrowFinish) ProtoMessage() {}
 
 func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[9]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1291,7 @@ func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowFinish.ProtoReflect.Descriptor instead.
 func (*BorrowFinish) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{9}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BorrowFinish) GetPlaceId() uint64 {
@@ -1070,7 +1323,7 @@ type BorrowAcquire struct {
 
 func (x *BorrowAcquire) Reset() {
 	*x = BorrowAcquire{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1335,7 @@ func (x *BorrowAcquire) String() string {
 func (*BorrowAcquire) ProtoMessage() {}
 
 func (x *BorrowAcquire) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[10]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1348,7 @@ func (x *BorrowAcquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowAcquire.ProtoReflect.Descriptor instead.
 func (*BorrowAcquire) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{10}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BorrowAcquire) GetObjects() []*v1.ObjectRef {
@@ -1136,7 +1389,7 @@ type ReadLease struct {
 
 func (x *ReadLease) Reset() {
 	*x = ReadLease{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1401,7 @@ func (x *ReadLease) String() string {
 func (*ReadLease) ProtoMessage() {}
 
 func (x *ReadLease) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[11]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1414,7 @@ func (x *ReadLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLease.ProtoReflect.Descriptor instead.
 func (*ReadLease) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{11}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReadLease) GetLeaseId() uint64 {
@@ -1205,7 +1458,7 @@ type BorrowAcquired struct {
 
 func (x *BorrowAcquired) Reset() {
 	*x = BorrowAcquired{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1470,7 @@ func (x *BorrowAcquired) String() string {
 func (*BorrowAcquired) ProtoMessage() {}
 
 func (x *BorrowAcquired) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[12]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1483,7 @@ func (x *BorrowAcquired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowAcquired.ProtoReflect.Descriptor instead.
 func (*BorrowAcquired) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{12}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BorrowAcquired) GetLeases() []*ReadLease {
@@ -1258,7 +1511,7 @@ type BorrowRelease struct {
 
 func (x *BorrowRelease) Reset() {
 	*x = BorrowRelease{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1523,7 @@ func (x *BorrowRelease) String() string {
 func (*BorrowRelease) ProtoMessage() {}
 
 func (x *BorrowRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[13]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1536,7 @@ func (x *BorrowRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRelease.ProtoReflect.Descriptor instead.
 func (*BorrowRelease) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{13}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BorrowRelease) GetLeaseIds() []uint64 {
@@ -1304,7 +1557,7 @@ type BorrowHeld struct {
 
 func (x *BorrowHeld) Reset() {
 	*x = BorrowHeld{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1569,7 @@ func (x *BorrowHeld) String() string {
 func (*BorrowHeld) ProtoMessage() {}
 
 func (x *BorrowHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[14]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1582,7 @@ func (x *BorrowHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowHeld.ProtoReflect.Descriptor instead.
 func (*BorrowHeld) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{14}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BorrowHeld) GetHeld() []bool {
@@ -1352,7 +1605,7 @@ type FrameLocation struct {
 
 func (x *FrameLocation) Reset() {
 	*x = FrameLocation{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1617,7 @@ func (x *FrameLocation) String() string {
 func (*FrameLocation) ProtoMessage() {}
 
 func (x *FrameLocation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[15]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1630,7 @@ func (x *FrameLocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrameLocation.ProtoReflect.Descriptor instead.
 func (*FrameLocation) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{15}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FrameLocation) GetOffset() uint64 {
@@ -1407,7 +1660,7 @@ type DeviceMemory struct {
 
 func (x *DeviceMemory) Reset() {
 	*x = DeviceMemory{}
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1672,7 @@ func (x *DeviceMemory) String() string {
 func (*DeviceMemory) ProtoMessage() {}
 
 func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_host_v1_borrow_proto_msgTypes[16]
+	mi := &file_millrace_host_v1_borrow_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1685,7 @@ func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceMemory.ProtoReflect.Descriptor instead.
 func (*DeviceMemory) Descriptor() ([]byte, []int) {
-	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{16}
+	return file_millrace_host_v1_borrow_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeviceMemory) GetIpcHandle() []byte {
@@ -1453,7 +1706,7 @@ var File_millrace_host_v1_borrow_proto protoreflect.FileDescriptor
 
 const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x17millrace/v1/error.proto\"\xd2\x03\n" +
+	"\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x17millrace/v1/error.proto\"\xc6\x04\n" +
 	"\rBorrowRequest\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x125\n" +
 	"\x05hello\x18\x02 \x01(\v2\x1d.millrace.host.v1.BorrowHelloH\x00R\x05hello\x12;\n" +
@@ -1462,8 +1715,11 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\arelease\x18\x05 \x01(\v2\x1f.millrace.host.v1.BorrowReleaseH\x00R\arelease\x128\n" +
 	"\x06create\x18\x06 \x01(\v2\x1e.millrace.host.v1.BorrowCreateH\x00R\x06create\x128\n" +
 	"\x06finish\x18\a \x01(\v2\x1e.millrace.host.v1.BorrowFinishH\x00R\x06finish\x12H\n" +
-	"\facquire_many\x18\b \x01(\v2#.millrace.host.v1.BorrowAcquireManyH\x00R\vacquireManyB\a\n" +
-	"\x05order\"\x99\x04\n" +
+	"\facquire_many\x18\b \x01(\v2#.millrace.host.v1.BorrowAcquireManyH\x00R\vacquireMany\x125\n" +
+	"\x05stage\x18\t \x01(\v2\x1d.millrace.host.v1.BorrowStageH\x00R\x05stage\x12;\n" +
+	"\aunstage\x18\n" +
+	" \x01(\v2\x1f.millrace.host.v1.BorrowUnstageH\x00R\aunstageB\a\n" +
+	"\x05order\"\xd3\x04\n" +
 	"\x0eBorrowResponse\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x12,\n" +
 	"\x05error\x18\x02 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x12;\n" +
@@ -1473,7 +1729,9 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\breleased\x18\x06 \x01(\v2\x1c.millrace.host.v1.BorrowHeldH\x00R\breleased\x12;\n" +
 	"\acreated\x18\a \x01(\v2\x1f.millrace.host.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12K\n" +
-	"\racquired_many\x18\t \x01(\v2$.millrace.host.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
+	"\racquired_many\x18\t \x01(\v2$.millrace.host.v1.BorrowAcquiredManyH\x00R\facquiredMany\x128\n" +
+	"\x06staged\x18\n" +
+	" \x01(\v2\x1e.millrace.host.v1.BorrowStagedH\x00R\x06stagedB\b\n" +
 	"\x06answer\"\xdc\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
@@ -1482,7 +1740,7 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\x06device\x18\x04 \x01(\bR\x06device\x12!\n" +
 	"\fobject_index\x18\x05 \x01(\bR\vobjectIndex\x12\x16\n" +
 	"\x06pinned\x18\x06 \x01(\bR\x06pinned\x12$\n" +
-	"\rnotifications\x18\a \x01(\bR\rnotifications\"\x9e\x02\n" +
+	"\rnotifications\x18\a \x01(\bR\rnotifications\"\xbf\x02\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
@@ -1491,12 +1749,14 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x126\n" +
 	"\x06device\x18\x05 \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\x12!\n" +
 	"\fobject_index\x18\x06 \x01(\bR\vobjectIndex\x12$\n" +
-	"\rnotifications\x18\a \x01(\bR\rnotifications\"\x90\x01\n" +
+	"\rnotifications\x18\a \x01(\bR\rnotifications\x12\x1f\n" +
+	"\vstage_bytes\x18\b \x01(\x04R\n" +
+	"stageBytes\"\x90\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
 	"\n" +
 	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +
 	"\btask_ids\x18\x02 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\ataskIds\x12+\n" +
-	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\xa5\x02\n" +
+	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\xc9\x02\n" +
 	"\x12BorrowAcquiredMany\x12\x1b\n" +
 	"\tlease_ids\x18\x01 \x03(\x04R\bleaseIds\x125\n" +
 	"\brefusals\x18\x02 \x03(\x0e2\x19.millrace.host.v1.RefusalR\brefusals\x12 \n" +
@@ -1506,7 +1766,18 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\rframe_offsets\x18\x06 \x03(\x04R\fframeOffsets\x12\x1f\n" +
 	"\vframe_bytes\x18\a \x03(\x04R\n" +
 	"frameBytes\x12\x18\n" +
-	"\aheaders\x18\b \x01(\fR\aheaders\"_\n" +
+	"\aheaders\x18\b \x01(\fR\aheaders\x12\"\n" +
+	"\rframes_on_gpu\x18\t \x03(\bR\vframesOnGpu\"\x9e\x01\n" +
+	"\vBorrowStage\x12&\n" +
+	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x80\bR\bleaseIds\x12!\n" +
+	"\x06frames\x18\x02 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x06frames\x12#\n" +
+	"\aoffsets\x18\x03 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x80\bR\aoffsets\x12\x1f\n" +
+	"\x05bytes\x18\x04 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x05bytes\"A\n" +
+	"\fBorrowStaged\x12\x19\n" +
+	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\"*\n" +
+	"\rBorrowUnstage\x12\x19\n" +
+	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\"_\n" +
 	"\vBorrowRenew\x12&\n" +
 	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\x12(\n" +
 	"\n" +
@@ -1564,7 +1835,7 @@ func file_millrace_host_v1_borrow_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_host_v1_borrow_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_host_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_millrace_host_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_millrace_host_v1_borrow_proto_goTypes = []any{
 	(Refusal)(0),                   // 0: millrace.host.v1.Refusal
 	(*BorrowRequest)(nil),          // 1: millrace.host.v1.BorrowRequest
@@ -1573,52 +1844,58 @@ var file_millrace_host_v1_borrow_proto_goTypes = []any{
 	(*BorrowWelcome)(nil),          // 4: millrace.host.v1.BorrowWelcome
 	(*BorrowAcquireMany)(nil),      // 5: millrace.host.v1.BorrowAcquireMany
 	(*BorrowAcquiredMany)(nil),     // 6: millrace.host.v1.BorrowAcquiredMany
-	(*BorrowRenew)(nil),            // 7: millrace.host.v1.BorrowRenew
-	(*BorrowCreate)(nil),           // 8: millrace.host.v1.BorrowCreate
-	(*BorrowCreated)(nil),          // 9: millrace.host.v1.BorrowCreated
-	(*BorrowFinish)(nil),           // 10: millrace.host.v1.BorrowFinish
-	(*BorrowAcquire)(nil),          // 11: millrace.host.v1.BorrowAcquire
-	(*ReadLease)(nil),              // 12: millrace.host.v1.ReadLease
-	(*BorrowAcquired)(nil),         // 13: millrace.host.v1.BorrowAcquired
-	(*BorrowRelease)(nil),          // 14: millrace.host.v1.BorrowRelease
-	(*BorrowHeld)(nil),             // 15: millrace.host.v1.BorrowHeld
-	(*FrameLocation)(nil),          // 16: millrace.host.v1.FrameLocation
-	(*DeviceMemory)(nil),           // 17: millrace.host.v1.DeviceMemory
-	(*v1.TaskError)(nil),           // 18: millrace.v1.TaskError
-	(*v1.WriteObjectResponse)(nil), // 19: millrace.v1.WriteObjectResponse
-	(*v1.ObjectHead)(nil),          // 20: millrace.v1.ObjectHead
-	(*v1.ObjectRef)(nil),           // 21: millrace.v1.ObjectRef
+	(*BorrowStage)(nil),            // 7: millrace.host.v1.BorrowStage
+	(*BorrowStaged)(nil),           // 8: millrace.host.v1.BorrowStaged
+	(*BorrowUnstage)(nil),          // 9: millrace.host.v1.BorrowUnstage
+	(*BorrowRenew)(nil),            // 10: millrace.host.v1.BorrowRenew
+	(*BorrowCreate)(nil),           // 11: millrace.host.v1.BorrowCreate
+	(*BorrowCreated)(nil),          // 12: millrace.host.v1.BorrowCreated
+	(*BorrowFinish)(nil),           // 13: millrace.host.v1.BorrowFinish
+	(*BorrowAcquire)(nil),          // 14: millrace.host.v1.BorrowAcquire
+	(*ReadLease)(nil),              // 15: millrace.host.v1.ReadLease
+	(*BorrowAcquired)(nil),         // 16: millrace.host.v1.BorrowAcquired
+	(*BorrowRelease)(nil),          // 17: millrace.host.v1.BorrowRelease
+	(*BorrowHeld)(nil),             // 18: millrace.host.v1.BorrowHeld
+	(*FrameLocation)(nil),          // 19: millrace.host.v1.FrameLocation
+	(*DeviceMemory)(nil),           // 20: millrace.host.v1.DeviceMemory
+	(*v1.TaskError)(nil),           // 21: millrace.v1.TaskError
+	(*v1.WriteObjectResponse)(nil), // 22: millrace.v1.WriteObjectResponse
+	(*v1.ObjectHead)(nil),          // 23: millrace.v1.ObjectHead
+	(*v1.ObjectRef)(nil),           // 24: millrace.v1.ObjectRef
 }
 var file_millrace_host_v1_borrow_proto_depIdxs = []int32{
 	3,  // 0: millrace.host.v1.BorrowRequest.hello:type_name -> millrace.host.v1.BorrowHello
-	11, // 1: millrace.host.v1.BorrowRequest.acquire:type_name -> millrace.host.v1.BorrowAcquire
-	7,  // 2: millrace.host.v1.BorrowRequest.renew:type_name -> millrace.host.v1.BorrowRenew
-	14, // 3: millrace.host.v1.BorrowRequest.release:type_name -> millrace.host.v1.BorrowRelease
-	8,  // 4: millrace.host.v1.BorrowRequest.create:type_name -> millrace.host.v1.BorrowCreate
-	10, // 5: millrace.host.v1.BorrowRequest.finish:type_name -> millrace.host.v1.BorrowFinish
+	14, // 1: millrace.host.v1.BorrowRequest.acquire:type_name -> millrace.host.v1.BorrowAcquire
+	10, // 2: millrace.host.v1.BorrowRequest.renew:type_name -> millrace.host.v1.BorrowRenew
+	17, // 3: millrace.host.v1.BorrowRequest.release:type_name -> millrace.host.v1.BorrowRelease
+	11, // 4: millrace.host.v1.BorrowRequest.create:type_name -> millrace.host.v1.BorrowCreate
+	13, // 5: millrace.host.v1.BorrowRequest.finish:type_name -> millrace.host.v1.BorrowFinish
 	5,  // 6: millrace.host.v1.BorrowRequest.acquire_many:type_name -> millrace.host.v1.BorrowAcquireMany
-	18, // 7: millrace.host.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
-	4,  // 8: millrace.host.v1.BorrowResponse.welcome:type_name -> millrace.host.v1.BorrowWelcome
-	13, // 9: millrace.host.v1.BorrowResponse.acquired:type_name -> millrace.host.v1.BorrowAcquired
-	15, // 10: millrace.host.v1.BorrowResponse.renewed:type_name -> millrace.host.v1.BorrowHeld
-	15, // 11: millrace.host.v1.BorrowResponse.released:type_name -> millrace.host.v1.BorrowHeld
-	9,  // 12: millrace.host.v1.BorrowResponse.created:type_name -> millrace.host.v1.BorrowCreated
-	19, // 13: millrace.host.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
-	6,  // 14: millrace.host.v1.BorrowResponse.acquired_many:type_name -> millrace.host.v1.BorrowAcquiredMany
-	17, // 15: millrace.host.v1.BorrowWelcome.device:type_name -> millrace.host.v1.DeviceMemory
-	0,  // 16: millrace.host.v1.BorrowAcquiredMany.refusals:type_name -> millrace.host.v1.Refusal
-	20, // 17: millrace.host.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
-	16, // 18: millrace.host.v1.BorrowCreated.frames:type_name -> millrace.host.v1.FrameLocation
-	21, // 19: millrace.host.v1.BorrowAcquire.objects:type_name -> millrace.v1.ObjectRef
-	20, // 20: millrace.host.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
-	16, // 21: millrace.host.v1.ReadLease.frames:type_name -> millrace.host.v1.FrameLocation
-	0,  // 22: millrace.host.v1.ReadLease.refusal:type_name -> millrace.host.v1.Refusal
-	12, // 23: millrace.host.v1.BorrowAcquired.leases:type_name -> millrace.host.v1.ReadLease
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	7,  // 7: millrace.host.v1.BorrowRequest.stage:type_name -> millrace.host.v1.BorrowStage
+	9,  // 8: millrace.host.v1.BorrowRequest.unstage:type_name -> millrace.host.v1.BorrowUnstage
+	21, // 9: millrace.host.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
+	4,  // 10: millrace.host.v1.BorrowResponse.welcome:type_name -> millrace.host.v1.BorrowWelcome
+	16, // 11: millrace.host.v1.BorrowResponse.acquired:type_name -> millrace.host.v1.BorrowAcquired
+	18, // 12: millrace.host.v1.BorrowResponse.renewed:type_name -> millrace.host.v1.BorrowHeld
+	18, // 13: millrace.host.v1.BorrowResponse.released:type_name -> millrace.host.v1.BorrowHeld
+	12, // 14: millrace.host.v1.BorrowResponse.created:type_name -> millrace.host.v1.BorrowCreated
+	22, // 15: millrace.host.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
+	6,  // 16: millrace.host.v1.BorrowResponse.acquired_many:type_name -> millrace.host.v1.BorrowAcquiredMany
+	8,  // 17: millrace.host.v1.BorrowResponse.staged:type_name -> millrace.host.v1.BorrowStaged
+	20, // 18: millrace.host.v1.BorrowWelcome.device:type_name -> millrace.host.v1.DeviceMemory
+	0,  // 19: millrace.host.v1.BorrowAcquiredMany.refusals:type_name -> millrace.host.v1.Refusal
+	23, // 20: millrace.host.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
+	19, // 21: millrace.host.v1.BorrowCreated.frames:type_name -> millrace.host.v1.FrameLocation
+	24, // 22: millrace.host.v1.BorrowAcquire.objects:type_name -> millrace.v1.ObjectRef
+	23, // 23: millrace.host.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
+	19, // 24: millrace.host.v1.ReadLease.frames:type_name -> millrace.host.v1.FrameLocation
+	0,  // 25: millrace.host.v1.ReadLease.refusal:type_name -> millrace.host.v1.Refusal
+	15, // 26: millrace.host.v1.BorrowAcquired.leases:type_name -> millrace.host.v1.ReadLease
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_millrace_host_v1_borrow_proto_init() }
@@ -1634,6 +1911,8 @@ func file_millrace_host_v1_borrow_proto_init() {
 		(*BorrowRequest_Create)(nil),
 		(*BorrowRequest_Finish)(nil),
 		(*BorrowRequest_AcquireMany)(nil),
+		(*BorrowRequest_Stage)(nil),
+		(*BorrowRequest_Unstage)(nil),
 	}
 	file_millrace_host_v1_borrow_proto_msgTypes[1].OneofWrappers = []any{
 		(*BorrowResponse_Welcome)(nil),
@@ -1643,6 +1922,7 @@ func file_millrace_host_v1_borrow_proto_init() {
 		(*BorrowResponse_Created)(nil),
 		(*BorrowResponse_Finished)(nil),
 		(*BorrowResponse_AcquiredMany)(nil),
+		(*BorrowResponse_Staged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1650,7 +1930,7 @@ func file_millrace_host_v1_borrow_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_host_v1_borrow_proto_rawDesc), len(file_millrace_host_v1_borrow_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -19,7 +19,7 @@ REFUSAL_NOT_HERE: Refusal
 REFUSAL_ELSEWHERE: Refusal
 
 class BorrowRequest(_message.Message):
-    __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish", "acquire_many")
+    __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish", "acquire_many", "stage", "unstage")
     CALL_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,8 @@ class BorrowRequest(_message.Message):
     CREATE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_MANY_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    UNSTAGE_FIELD_NUMBER: _ClassVar[int]
     call: int
     hello: BorrowHello
     acquire: BorrowAcquire
@@ -36,10 +38,12 @@ class BorrowRequest(_message.Message):
     create: BorrowCreate
     finish: BorrowFinish
     acquire_many: BorrowAcquireMany
-    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[BorrowAcquire, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[BorrowRelease, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ..., acquire_many: _Optional[_Union[BorrowAcquireMany, _Mapping]] = ...) -> None: ...
+    stage: BorrowStage
+    unstage: BorrowUnstage
+    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[BorrowAcquire, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[BorrowRelease, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ..., acquire_many: _Optional[_Union[BorrowAcquireMany, _Mapping]] = ..., stage: _Optional[_Union[BorrowStage, _Mapping]] = ..., unstage: _Optional[_Union[BorrowUnstage, _Mapping]] = ...) -> None: ...
 
 class BorrowResponse(_message.Message):
-    __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished", "acquired_many")
+    __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished", "acquired_many", "staged")
     CALL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +53,7 @@ class BorrowResponse(_message.Message):
     CREATED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     ACQUIRED_MANY_FIELD_NUMBER: _ClassVar[int]
+    STAGED_FIELD_NUMBER: _ClassVar[int]
     call: int
     error: _error_pb2.TaskError
     welcome: BorrowWelcome
@@ -58,7 +63,8 @@ class BorrowResponse(_message.Message):
     created: BorrowCreated
     finished: _data_service_pb2.WriteObjectResponse
     acquired_many: BorrowAcquiredMany
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
+    staged: BorrowStaged
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[BorrowAcquired, _Mapping]] = ..., renewed: _Optional[_Union[BorrowHeld, _Mapping]] = ..., released: _Optional[_Union[BorrowHeld, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ..., staged: _Optional[_Union[BorrowStaged, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
     __slots__ = ("token", "reader_worker_id", "write", "device", "object_index", "pinned", "notifications")
@@ -79,7 +85,7 @@ class BorrowHello(_message.Message):
     def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., object_index: bool = ..., pinned: bool = ..., notifications: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
-    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "object_index", "notifications")
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "object_index", "notifications", "stage_bytes")
     WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +93,7 @@ class BorrowWelcome(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_INDEX_FIELD_NUMBER: _ClassVar[int]
     NOTIFICATIONS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker_uuid: bytes
     incarnation: bytes
     nonce: int
@@ -94,7 +101,8 @@ class BorrowWelcome(_message.Message):
     device: DeviceMemory
     object_index: bool
     notifications: bool
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., object_index: bool = ..., notifications: bool = ...) -> None: ...
+    stage_bytes: int
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., object_index: bool = ..., notifications: bool = ..., stage_bytes: _Optional[int] = ...) -> None: ...
 
 class BorrowAcquireMany(_message.Message):
     __slots__ = ("ttl_millis", "task_ids", "generations")
@@ -107,7 +115,7 @@ class BorrowAcquireMany(_message.Message):
     def __init__(self, ttl_millis: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BorrowAcquiredMany(_message.Message):
-    __slots__ = ("lease_ids", "refusals", "generations", "frames", "header_bytes", "frame_offsets", "frame_bytes", "headers")
+    __slots__ = ("lease_ids", "refusals", "generations", "frames", "header_bytes", "frame_offsets", "frame_bytes", "headers", "frames_on_gpu")
     LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +124,7 @@ class BorrowAcquiredMany(_message.Message):
     FRAME_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_ON_GPU_FIELD_NUMBER: _ClassVar[int]
     lease_ids: _containers.RepeatedScalarFieldContainer[int]
     refusals: _containers.RepeatedScalarFieldContainer[Refusal]
     generations: _containers.RepeatedScalarFieldContainer[int]
@@ -124,7 +133,34 @@ class BorrowAcquiredMany(_message.Message):
     frame_offsets: _containers.RepeatedScalarFieldContainer[int]
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
     headers: bytes
-    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, str]]] = ..., generations: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., header_bytes: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ...) -> None: ...
+    frames_on_gpu: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, str]]] = ..., generations: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., header_bytes: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ..., frames_on_gpu: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class BorrowStage(_message.Message):
+    __slots__ = ("lease_ids", "frames", "offsets", "bytes")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    frames: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BorrowStaged(_message.Message):
+    __slots__ = ("place_id", "offset")
+    PLACE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    place_id: int
+    offset: int
+    def __init__(self, place_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class BorrowUnstage(_message.Message):
+    __slots__ = ("place_id",)
+    PLACE_ID_FIELD_NUMBER: _ClassVar[int]
+    place_id: int
+    def __init__(self, place_id: _Optional[int] = ...) -> None: ...
 
 class BorrowRenew(_message.Message):
     __slots__ = ("lease_ids", "ttl_millis")
