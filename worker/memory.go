@@ -113,7 +113,7 @@ func (m *opened) shown(s transfer.Source, r transfer.Receiver) *borrow.Host {
 	if m.mirror == nil {
 		return nil
 	}
-	return &borrow.Host{Space: m.mirror.Space(), Source: m.mirror.Source(s), Receiver: m.mirror.Receiver(r)}
+	return &borrow.Host{Space: m.mirror.Space(), Source: m.mirror.Source(s), Receiver: m.mirror.Receiver(r), Stager: m.mirror}
 }
 
 func (c Config) openHost(identity memory.Identity, m *opened) error {

@@ -132,39 +132,55 @@ func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 	})
 }
 
-// GPUs that cannot access each other's memory exchange objects through the host, and topo shows the
-// reason.
+// GPUs that cannot access each other's memory exchange objects by pinned memory of the host, or by
+// streams if there is none. topo shows the path, and the reason.
 func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	if onRealGPU() {
 		return // real GPUs can
 	}
-	m := gpuMachine(t, 2, 256<<20)
-	m.fake.RefusePeer.Store(1) // before they try it, when they register
-	c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", "16MiB")
-	client, ctx := c.dial(t), soon(t)
-	content := someBytes(3, 5<<20+1)
-	at0, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
-	if err != nil {
-		t.Fatal(err)
+	for limit, want := range map[string]struct{ path, transport string }{"16MiB": {"pinned", "staged"}, "none": {path: "grpc"}} {
+		t.Run("pinned memory "+limit, func(t *testing.T) {
+			m := gpuMachine(t, 2, 256<<20)
+			m.fake.RefusePeer.Store(1) // before they try it, when they register
+			c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", limit)
+			client, ctx := c.dial(t), soon(t)
+			content := someBytes(3, 5<<20+1)
+			at0, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at1, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(at0, []any{0}), millrace.WithWorkers("gpu-1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkArray(t, at1, content)
+			within(t, "topo shows the path, and why not a better one", func() bool {
+				pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
+				at := slices.IndexFunc(pairs, func(x any) bool { p, _ := x.(map[string]any); return p["reader"] == "gpu-1" })
+				if at < 0 {
+					return false
+				}
+				p, _ := pairs[at].(map[string]any)
+				better, _ := p["better"].([]any)
+				transport, _ := p["transport"].(string)
+				if p["path"] != want.path || transport != want.transport || len(better) == 0 {
+					return false
+				}
+				first, _ := better[0].(map[string]any)
+				why, _ := first["why"].(string)
+				return first["path"] == "ipc" && strings.Contains(why, "PEER_ACCESS")
+			})
+			workers, err := client.Workers(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range workers {
+				for _, r := range w.GetRoutes() {
+					if by := strings.ToLower(strings.TrimPrefix(r.GetPath().String(), "TRANSFER_PATH_")); by != want.path && r.GetReceivedBytes() > 0 {
+						t.Errorf("%d bytes came to %s by %s", r.GetReceivedBytes(), w.GetName(), by)
+					}
+				}
+			}
+		})
 	}
-	at1, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(at0, []any{0}), millrace.WithWorkers("gpu-1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkArray(t, at1, content)
-	within(t, "topo shows the path, and why not a better one", func() bool {
-		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
-		at := slices.IndexFunc(pairs, func(x any) bool { p, _ := x.(map[string]any); return p["reader"] == "gpu-1" })
-		if at < 0 {
-			return false
-		}
-		p, _ := pairs[at].(map[string]any)
-		better, _ := p["better"].([]any)
-		if p["path"] != "grpc" || len(better) == 0 {
-			return false
-		}
-		first, _ := better[0].(map[string]any)
-		why, _ := first["why"].(string)
-		return first["path"] == "ipc" && strings.Contains(why, "PEER_ACCESS")
-	})
 }

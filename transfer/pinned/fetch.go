@@ -2,6 +2,7 @@ package pinned
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/memory"
@@ -18,14 +19,34 @@ const (
 	postBytes  = 64 << 20
 	postCopies = 256
 	window     = 2
+	// stageWindow is the number of concurrent posts with parts on the peer's GPU, as many as a
+	// connection may have places. While some are copied to this GPU, the peer's GPU copies the
+	// next.
+	stageWindow = 8
 )
 
-// post is a set of copies that was submitted together, with one event behind it.
+// post is a set of copies that end together. First one goroutine fills it, then posted has it.
 type post struct {
-	event *cuda.Event
+	// copies, of the given bytes, read what lies in the peer's pinned memory.
+	copies []cuda.Copy
+	bytes  uint64
+	// parts, of the given bytes together, lie on the peer's GPU. into has the place of each part in
+	// our slab.
+	parts  []borrow.Part
+	into   []memory.Frame
+	staged uint64
 	// objects are the objects whose last bytes are in this post.
 	objects []int
+
+	// event is behind the copies, if there are no parts. Otherwise ended is closed when nothing
+	// reads or writes any more; then err is set.
+	event *cuda.Event
+	ended chan struct{}
+	err   error
 }
+
+// empty says whether there is nothing to do.
+func (p *post) empty() bool { return len(p.copies) == 0 && len(p.parts) == 0 && len(p.objects) == 0 }
 
 // fetch reads the objects of one batch of leases. One goroutine uses it.
 type fetch struct {
@@ -35,22 +56,26 @@ type fetch struct {
 	memory *mapping
 	// first is the index in the request of the batch's first object.
 	first int
-	// copies, with the given bytes, are not submitted yet. objects are the objects whose last bytes
-	// are among them.
-	copies  []cuda.Copy
-	bytes   uint64
-	objects []int
-	// posted are the submissions under way, in order.
-	posted []post
+	// next is the post that is not submitted yet, posted are those under way, in order.
+	next   *post
+	posted []*post
+	// refused are the objects with parts that the peer had no room for.
+	refused map[int]error
 }
 
 // run copies all objects. An error ends the fetch. When run returns, no copy writes to any region.
 func (f *fetch) run(ctx context.Context) error {
-	err := f.copyAll(ctx)
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := f.copyAll(limited)
+	if err != nil {
+		cancel() // no post waits for the peer any longer
+	}
 	for len(f.posted) > 0 {
 		// Also after an error the posted copies must end before their memory can be released.
-		if failed := f.landed(err == nil); err == nil {
+		if failed := f.landed(err == nil); err == nil && failed != nil {
 			err = failed
+			cancel()
 		}
 	}
 	if ctx.Err() != nil {
@@ -78,19 +103,19 @@ func (f *fetch) copyAll(ctx context.Context) error {
 			f.sink.Done(f.first+i, err)
 			continue
 		}
-		for n, from := range o.Frames {
-			if err := f.add(ctx, into[n].Frame, from); err != nil {
+		for n := range o.Frames {
+			if err := f.add(ctx, i, n, into[n].Frame); err != nil {
 				return err
 			}
 		}
-		f.objects = append(f.objects, i)
-		if len(f.copies) == 0 { // it has no bytes, or its last bytes are submitted
-			if err := f.submit(); err != nil {
+		f.next.objects = append(f.next.objects, i)
+		if len(f.next.copies) == 0 && len(f.next.parts) == 0 { // it has no bytes, or its last bytes are submitted
+			if err := f.submit(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	return f.submit()
+	return f.submit(ctx)
 }
 
 // fits returns an error if the regions do not fit the frames.
@@ -109,21 +134,35 @@ func (f *fetch) fits(into []transfer.Region, frames []memory.Frame) error {
 	return nil
 }
 
-// add adds the copies of one frame and submits whenever a limit is reached.
-func (f *fetch) add(ctx context.Context, into, from memory.Frame) error {
+// add adds the copies of one frame of an object, and submits whenever a limit is reached.
+func (f *fetch) add(ctx context.Context, object, frame int, into memory.Frame) error {
+	o := &f.batch.Objects[object]
+	from := o.Frames[frame]
+	onGPU := len(o.OnGPU) > 0 && o.OnGPU[frame]
 	for done := uint64(0); done < from.Bytes; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n := min(from.Bytes-done, postBytes-f.bytes)
-		to := f.path.config.Slab.Pointer(into.Offset+done, n)
-		var err error
-		if f.copies, err = f.memory.lent.Copies(f.copies, to, memory.Frame{Offset: from.Offset + done, Bytes: n}); err != nil {
-			return err
+		p, full := f.next, false
+		if onGPU {
+			n := min(from.Bytes-done, f.batch.StageBytes()-p.staged)
+			p.parts = append(p.parts, borrow.Part{Object: object, Frame: frame, Offset: done, Bytes: n})
+			p.into = append(p.into, memory.Frame{Offset: into.Offset + done, Bytes: n})
+			p.staged += n
+			done += n
+			full = p.staged >= f.batch.StageBytes() || len(p.parts) >= borrow.StageParts
+		} else {
+			n := min(from.Bytes-done, postBytes-p.bytes)
+			var err error
+			if p.copies, err = f.copies(p.copies, memory.Frame{Offset: into.Offset + done, Bytes: n}, from.Offset+done); err != nil {
+				return err
+			}
+			p.bytes += n
+			done += n
+			full = p.bytes >= postBytes || len(p.copies) >= postCopies
 		}
-		done += n
-		if f.bytes += n; f.bytes >= postBytes || len(f.copies) >= postCopies {
-			if err := f.submit(); err != nil {
+		if full {
+			if err := f.submit(ctx); err != nil {
 				return err
 			}
 		}
@@ -131,45 +170,113 @@ func (f *fetch) add(ctx context.Context, into, from memory.Frame) error {
 	return nil
 }
 
-// submit submits the added copies as soon as the window has room.
-func (f *fetch) submit() error {
+// copies appends the copies to a frame of our slab from an offset in the peer's pinned memory.
+func (f *fetch) copies(list []cuda.Copy, into memory.Frame, from uint64) ([]cuda.Copy, error) {
+	to := f.path.config.Slab.Pointer(into.Offset, into.Bytes)
+	return f.memory.lent.Copies(list, to, memory.Frame{Offset: from, Bytes: into.Bytes})
+}
+
+// submit submits the next post as soon as the window has room.
+func (f *fetch) submit(ctx context.Context) error {
+	p := f.next
+	if p.empty() {
+		return nil
+	}
+	most := window
+	if len(p.parts) > 0 {
+		most = stageWindow
+	}
+	for len(f.posted) >= most {
+		if err := f.landed(true); err != nil {
+			return err
+		}
+	}
+	f.next = new(post)
+	var err error
+	if p.event, err = f.path.event(); err != nil {
+		return err
+	}
+	f.posted = append(f.posted, p)
+	if len(p.parts) == 0 {
+		return f.begin(p)
+	}
+	p.ended = make(chan struct{})
+	go func() {
+		defer close(p.ended)
+		p.err = f.fetchStaged(ctx, p)
+	}()
+	return nil
+}
+
+// begin submits the copies of a post, with its event behind them.
+func (f *fetch) begin(p *post) error {
 	if why := f.memory.lent.Pageable(); why != nil {
 		f.memory.told.Do(func() {
 			f.path.config.Log.Warn("the host memory of a peer is not pinned here: it is read more slowly", "error", why)
 		})
 	}
-	if len(f.copies) == 0 && len(f.objects) == 0 {
-		return nil
+	if len(p.copies) == 0 {
+		// A post without copies is over when the earlier ones are.
+		return p.event.Record(f.path.stream)
 	}
-	if len(f.posted) == window {
-		if err := f.landed(true); err != nil {
-			return err
-		}
-	}
-	event, err := f.path.event()
-	if err != nil {
-		return err
-	}
-	// A post without copies is over when the earlier ones are.
-	f.posted = append(f.posted, post{event: event, objects: f.objects})
-	f.objects = nil
-	if len(f.copies) == 0 {
-		return event.Record(f.path.stream)
-	}
-	err = f.path.stream.Copy(f.copies, event)
-	f.copies, f.bytes = f.copies[:0], 0
+	err := f.path.stream.Copy(p.copies, p.event)
 	if err != nil {
 		_ = f.path.stream.Sync() // some copies may be under way; the first error is returned
 	}
 	return err
 }
 
+// fetchStaged lets the peer's GPU copy the parts of a post to the peer's pinned memory, and ours
+// copy them, and what else the post has, from there. If the peer has no room for the parts, the
+// error matches ErrUnreachable, and only the rest was copied. When it returns, no copy is under
+// way.
+func (f *fetch) fetchStaged(ctx context.Context, p *post) error {
+	place, refused := f.batch.Stage(ctx, p.parts)
+	switch {
+	case refused == nil:
+		defer place.End()
+		from := place.At.Offset
+		for _, into := range p.into {
+			var err error
+			if p.copies, err = f.copies(p.copies, into, from); err != nil {
+				return err
+			}
+			from += into.Bytes
+		}
+	case !errors.Is(refused, transfer.ErrUnreachable):
+		return refused
+	}
+	if err := f.begin(p); err != nil {
+		return err
+	}
+	if err := p.event.Sync(); err != nil {
+		return err
+	}
+	if refused == nil {
+		f.memory.staged.Store(true)
+	}
+	return refused
+}
+
 // landed waits for the first post. If tell is true it reports the post's objects to the sink.
 func (f *fetch) landed(tell bool) error {
 	p := f.posted[0]
 	f.posted = f.posted[1:]
-	err := p.event.Sync()
+	var err error
+	if p.ended == nil {
+		err = p.event.Sync()
+	} else {
+		<-p.ended
+		err = p.err
+	}
 	f.path.giveBack(p.event)
+	if errors.Is(err, transfer.ErrUnreachable) {
+		// The peer has no room for these parts. Other objects do not depend on them.
+		for _, part := range p.parts {
+			f.refused[part.Object] = err
+		}
+		err = nil
+	}
 	if err != nil || !tell || len(p.objects) == 0 {
 		return err
 	}
@@ -178,6 +285,10 @@ func (f *fetch) landed(tell bool) error {
 	for n, held := range f.batch.End(p.objects) {
 		i := p.objects[n]
 		head := &f.batch.Objects[i].Head
+		if why := f.refused[i]; why != nil {
+			f.sink.Done(f.first+i, fmt.Errorf("%s: %w", head.Ref, why))
+			continue
+		}
 		if !held {
 			if lost == nil {
 				lost = fmt.Errorf("%s: %w: its lease did not hold", head.Ref, transfer.ErrPeerLost)

@@ -1,12 +1,19 @@
-// Package pinned is an Adapter: the path from the pinned host memory of another GPU's worker on
-// this host directly into the slab of our GPU. Such memory holds results for which the other GPU
-// has no room. The reader maps that memory, pins the parts that it reads for its own device, and
-// lets the device copy them: the source does no work, and no byte passes a processor or the other
-// GPU.
+// Package pinned is an Adapter: the path from another GPU's worker on this host by way of its
+// pinned host memory directly into the slab of our GPU. The reader maps that memory, pins the parts
+// that it reads for its own device, and lets the device copy them. No byte passes a processor.
+//
+// Objects get there in one of two ways:
+//
+//   - The other GPU had no room for them. Then the source does no work.
+//   - They lie on the other GPU, and no better path brings them: our GPU cannot map that GPU's
+//     memory (consumer GPUs, MIG instances, GPUs apart by ACS). Then the source's GPU copies them
+//     there part by part, on request ("staged", Batch.Stage of package borrow). The reader keeps
+//     several parts in flight, so that the copies of both GPUs run at the same time: the slower of
+//     the two links is the limit. Small frames share a part.
 //
 // Leases and their validity checks are those of package borrow, over a separate connection: the
-// connection of package ipc lends the slab. Objects that are not in pinned memory are refused one
-// by one and come by another path.
+// connection of package ipc lends the slab. Objects that lie elsewhere, and those for which the
+// source has no room, are refused one by one and come by another path.
 package pinned
 
 import (
@@ -16,6 +23,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
@@ -58,7 +66,9 @@ type Path struct {
 	// unused events. mu guards both.
 	running map[*fetch]context.CancelCauseFunc
 	spares  []*cuda.Event
-	fetches sync.WaitGroup
+	// mappings are the mapped peers, by address; guarded by mu.
+	mappings map[string]*mapping
+	fetches  sync.WaitGroup
 }
 
 var _ transfer.Path = (*Path)(nil)
@@ -79,7 +89,7 @@ func New(c Config) (*Path, error) {
 	if c.Received == nil {
 		c.Received = func(int) {}
 	}
-	p := &Path{config: c, running: make(map[*fetch]context.CancelCauseFunc)}
+	p := &Path{config: c, running: make(map[*fetch]context.CancelCauseFunc), mappings: make(map[string]*mapping)}
 	var err error
 	if p.stream, err = c.Device.NewStream(cuda.In); err != nil {
 		return nil, fmt.Errorf("pinned: %w", err)
@@ -98,6 +108,17 @@ func (p *Path) Name() string { return "pinned" }
 
 // Forget ends the connection to a peer that is gone.
 func (p *Path) Forget(address string) { p.lenders.Forget(address) }
+
+// Lane describes how the objects of a peer come: "staged" if any came from its GPU. It is empty if
+// they came from where they lay in its pinned memory, or if there is no connection.
+func (p *Path) Lane(address string) (l transfer.Lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.mappings[address]; m != nil && m.staged.Load() {
+		l.Transport = "staged"
+	}
+	return l
+}
 
 // Close is part of transfer.Path. It returns when no copy is under way.
 func (p *Path) Close() error {
@@ -122,12 +143,15 @@ func (p *Path) Close() error {
 // mapping is a peer's memory in this process.
 type mapping struct {
 	path     *Path
+	address  string
 	identity memory.Identity
 	data     []byte
 	file     *os.File
 	lent     *cuda.Lent
 	// told makes sure that the warning about unpinned memory is logged once.
 	told sync.Once
+	// staged says that bytes came from the peer's GPU.
+	staged atomic.Bool
 }
 
 var _ borrow.Memory = (*mapping)(nil)
@@ -146,13 +170,18 @@ func (m *mapping) FD() int { return -1 }
 
 // Close is part of borrow.Memory. Whether the peer is dead makes no difference to its pages.
 func (m *mapping) Close(bool) {
+	m.path.mu.Lock()
+	if m.path.mappings[m.address] == m {
+		delete(m.path.mappings, m.address)
+	}
+	m.path.mu.Unlock()
 	if err := errors.Join(m.lent.Close(), slabshare.Unmap(m.data), m.file.Close()); err != nil {
 		m.path.config.Log.Error("a peer's pinned memory could not be unmapped", "error", err)
 	}
 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.File, token *objindex.EgressToken) (borrow.Memory, error) {
 	if file == nil || token != nil {
 		return nil, fmt.Errorf("pinned: %w: what was lent is not host memory", transfer.ErrProtocol)
 	}
@@ -160,7 +189,11 @@ func (p *Path) open(_ transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fil
 	if err != nil {
 		return nil, err
 	}
-	return &mapping{path: p, identity: borrow.Identity(welcome), data: data, file: file, lent: p.config.Device.NewLent(data)}, nil
+	m := &mapping{path: p, address: at.Address, identity: borrow.Identity(welcome), data: data, file: file, lent: p.config.Device.NewLent(data)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mappings[at.Address] = m
+	return m, nil
 }
 
 // event returns an unused event or creates one.
@@ -213,7 +246,7 @@ func (p *Path) fetchPart(ctx context.Context, at transfer.Peer, refs []transfer.
 	if err != nil {
 		return err
 	}
-	f := &fetch{path: p, sink: sink, batch: batch, memory: batch.Memory.(*mapping), first: first}
+	f := &fetch{path: p, sink: sink, batch: batch, memory: batch.Memory.(*mapping), first: first, next: new(post), refused: make(map[int]error)}
 	err = f.run(ctx)
 	batch.EndAll()
 	return err
