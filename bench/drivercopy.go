@@ -9,7 +9,6 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
@@ -67,7 +66,7 @@ func (b *driverCopy) close() error {
 
 // copies times copies of a worker's first bytes to an offset in the slab, with a pause before each.
 func (b *driverCopy) copies(ctx context.Context, from *millracev1.Worker, bytes, at int, rest time.Duration) ([]time.Duration, error) {
-	peer := transfer.Peer{Worker: ids.WorkerID(from.GetWorkerId()), Name: from.GetName(), Address: from.GetDataAddress()}
+	peer := peerOf(from)
 	remote := memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(bytes)}
 	into := memory.Frame{Offset: memory.HeaderBytes + uint64(at), Bytes: uint64(bytes)}
 	took, err := b.path.Raw(ctx, peer, remote, transfer.Region{Space: b.slab, Frame: into}, rawTimes+warmUps, rest)

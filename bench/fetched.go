@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -19,7 +20,12 @@ type fetched map[uint64][]*millracev1.MemoryFetch
 
 // fetched asks the named workers for their last fetches, or all workers if none is named.
 func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error) {
-	workers, err := c.Client.Workers(ctx)
+	return fetchesOf(ctx, c.Client, names...)
+}
+
+// fetchesOf asks the named workers for their last fetches, or all workers if none is named.
+func fetchesOf(ctx context.Context, client *millrace.Client, names ...string) (fetched, error) {
+	workers, err := client.Workers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +34,7 @@ func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error)
 		if len(names) > 0 && !slices.Contains(names, w.GetName()) {
 			continue
 		}
-		m, err := c.Client.DescribeMemory(ctx, w, rememberedFetches, 0)
+		m, err := client.DescribeMemory(ctx, w, rememberedFetches, 0)
 		if err != nil {
 			return nil, fmt.Errorf("bench: the fetches of %s: %w", w.GetName(), err)
 		}

@@ -10,18 +10,11 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/internal/version"
-	"github.com/millrace/millrace/memory"
-	"github.com/millrace/millrace/memory/host"
-	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
@@ -37,7 +30,9 @@ type TransferConfig struct {
 	// processes.
 	CUDALibrary string
 	Environment []string
-	Sizes       []int
+	// UCX has the library, transports and network devices of the workers and of raw reads.
+	UCX   ucx.Config
+	Sizes []int
 	// Objects lists numbers of objects that a task needs. Numbers above 1 are measured only for
 	// sizes from severalFrom on, and if the objects fit together. Default: 1.
 	Objects []int
@@ -113,9 +108,7 @@ func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err er
 			c.Progress(i+1, len(c.Protocols))
 		}
 	}
-	if out.Memory = "host"; c.GPUs {
-		out.Memory = "cuda"
-	}
+	out.Memory = memoryName(c.GPUs)
 	out.Bench, out.Version, out.Machine = "transfer", version.String(), Machine()
 	return out, nil
 }
@@ -147,6 +140,11 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 	if c.CUDALibrary != "" {
 		arguments = append(arguments, "--cuda-library", c.CUDALibrary)
 	}
+	for flag, value := range map[string]string{"--ucx-library": c.UCX.Library, "--ucx-tls": c.UCX.TLS, "--ucx-net-devices": c.UCX.NetDevices} {
+		if value != "" {
+			arguments = append(arguments, flag, value)
+		}
+	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
 		Executable: c.Executable, Workers: 2, Slots: 1, MemoryLimit: fmt.Sprint(uint64(largest)*3 + 64<<20), GPUs: c.GPUs,
 		Environment: c.Environment, Arguments: arguments,
@@ -159,7 +157,9 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 			err = closed
 		}
 	}()
-	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary}
+	t := &transferring{
+		pair: pair{client: cluster.Client, source: transferSource, reader: transferReader}, cluster: cluster, protocol: protocol, library: c.CUDALibrary, ucx: c.UCX,
+	}
 	for _, size := range c.Sizes {
 		samples := c.Samples
 		if samples == 0 {
@@ -180,10 +180,11 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 }
 
 type transferring struct {
+	pair
 	cluster  *Cluster
-	client   *millrace.Client
 	protocol string
 	library  string
+	ucx      ucx.Config
 	// empty holds the times of tasks without inputs.
 	empty []time.Duration
 }
@@ -193,54 +194,6 @@ const (
 	transferReader = "host-1"
 	warmUps        = 5
 )
-
-// make creates objects of the given number of elements on the source, and waits for them.
-func (t *transferring) make(ctx context.Context, objects, elements int, value float64) (made []*millrace.Future, err error) {
-	for range objects {
-		f, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, value), millrace.WithWorkers(transferSource))
-		if err != nil {
-			return nil, err
-		}
-		made = append(made, f)
-	}
-	return made, millrace.WaitAll(ctx, made...)
-}
-
-// use runs a task with the given inputs on the reader and returns its duration.
-func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, error) {
-	began := time.Now()
-	f, err := t.client.Submit(ctx, noop, millrace.Args(inputs...), millrace.WithWorkers(transferReader))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Release()
-	err = f.Wait(ctx)
-	return time.Since(began), err
-}
-
-// once times a task that needs objects of the source, and one that needs nothing. It also returns
-// the tasks that made the objects.
-func (t *transferring) once(ctx context.Context, size, objects, i int) (took, empty time.Duration, tasks []uint64, err error) {
-	small, err := t.make(ctx, 1, 1, float64(i+1))
-	if err != nil {
-		return 0, 0, nil, err
-	}
-	defer t.client.Release(small...)
-	if empty, err = t.use(ctx); err != nil {
-		return 0, 0, nil, err
-	}
-	made, err := t.make(ctx, objects, (size+7)/8, float64(i))
-	if err != nil {
-		return 0, 0, nil, err
-	}
-	defer t.client.Release(made...)
-	inputs := make([]any, len(made))
-	for n, f := range made {
-		inputs[n], tasks = f, append(tasks, f.TaskID())
-	}
-	took, err = t.use(ctx, inputs...)
-	return took, empty, tasks, err
-}
 
 func (t *transferring) measure(ctx context.Context, size, objects, samples int) (row TransferRow, err error) {
 	var took, empties []time.Duration
@@ -330,7 +283,7 @@ func (t *transferring) pathTaken(ctx context.Context) (string, error) {
 				continue
 			}
 			best := slices.MaxFunc(routes, func(a, b *millracev1.Route) int { return cmp.Compare(a.GetReceivedBytes(), b.GetReceivedBytes()) })
-			return strings.ToLower(strings.TrimPrefix(best.GetPath().String(), "TRANSFER_PATH_")), nil
+			return pathName(best.GetPath()), nil
 		}
 		if time.Now().After(limit) {
 			return "", errors.New("the reader reported no path")
@@ -357,45 +310,25 @@ func (c *Cluster) token() (string, error) {
 	return roletoken.Worker(file.Token), err
 }
 
-const rawTimes = 50
-
 // rawUCX reads memory of the source directly into a slab of this process.
 func (t *transferring) rawUCX(ctx context.Context, size int) (took []time.Duration, err error) {
-	slab, err := host.NewSlab(uint64(size+2*os.Getpagesize())&^uint64(os.Getpagesize()-1)+memory.HeaderBytes, memory.Identity{Nonce: 1})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, slab.Close()) }()
-	c, err := ucx.Open(ucx.Config{Space: slab})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
 	token, err := t.cluster.token()
 	if err != nil {
 		return nil, err
 	}
-	streams := grpcpath.New(grpcpath.Config{Token: token})
-	defer func() { err = errors.Join(err, streams.Close()) }()
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: streams.Connect})
-	defer func() { err = errors.Join(err, path.Close()) }()
-	workers, err := t.client.Workers(ctx)
+	raw, err := openRaw(rawConfig{Token: token, Bytes: size, UCX: t.ucx})
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range workers {
-		if w.GetName() != transferSource {
-			continue
-		}
-		peer := transfer.Peer{Worker: ids.WorkerID(w.GetWorkerId()), Name: w.GetName(), Address: w.GetDataAddress()}
-		into := transfer.Region{Space: slab, Frame: memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(size)}}
-		took, err = path.Raw(ctx, peer, memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(size)}, into, rawTimes+warmUps)
-		if err != nil {
-			return nil, err
-		}
-		return took[warmUps:], nil
+	defer func() { err = errors.Join(err, raw.close()) }()
+	workers, err := byName(ctx, t.client)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("there is no worker %s", transferSource)
+	if workers[t.source] == nil {
+		return nil, fmt.Errorf("there is no worker %s", t.source)
+	}
+	return raw.read(ctx, workers[t.source], size, rawTimes)
 }
 
 // rawTCP sends bytes over a plain connection on this host, each time after a byte that asks for

@@ -30,6 +30,7 @@ func TestBenchPrintsItsContract(t *testing.T) {
 		{"transfer --protocol borrow --sizes 64KiB --samples 3", "rows"},
 		{"transfer --protocol grpc --sizes 64KiB --samples 3", "rows"},
 		{"transfer --protocol ucx --sizes 64KiB --samples 3", "rows"},
+		{"transfer --hosts host-0,host-1 --sizes 64KiB,1MiB --objects 1,50 --samples 2", "rows source reader raw memory"},
 		{"alltoall --protocol ucx --workers 2 --sizes 64KiB --repetitions 1", "rows"},
 		{"data --client python --bytes 4MiB --repetitions 1 --python " + python(), "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
 	} {

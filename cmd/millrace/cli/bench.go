@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -234,43 +233,6 @@ func (a *app) benchData() *cobra.Command {
 	cmd.Flags().String("python", "", "interpreter of the Python client; default: .venv of the checkout, else python3")
 	cmd.Flags().String("bytes", "256MiB", "size of the array")
 	cmd.Flags().Int("repetitions", 5, "how often it is repeated")
-	return cmd
-}
-
-func (a *app) benchTransfer() *cobra.Command {
-	cmd := a.benchmark("transfer", "Objects from worker to worker, from a task to a task, beside the bare path", func(ctx context.Context, progress func(done, of int)) (any, error) {
-		s := a.settings
-		c := bench.TransferConfig{Protocols: []string{s.String("protocol")}, Samples: s.Int("samples"), Progress: progress}
-		var err error
-		if c.GPUs, err = a.onGPUs(); err != nil {
-			return nil, err
-		}
-		switch {
-		case c.Protocols[0] == "all" && c.GPUs:
-			c.Protocols = []string{"ipc", "ucx", "grpc"}
-		case c.Protocols[0] == "all":
-			c.Protocols = []string{"borrow", "ucx", "grpc"}
-		}
-		if c.Sizes, err = a.sizes(); err != nil {
-			return nil, err
-		}
-		if c.Samples < 0 {
-			return nil, usageError{fmt.Errorf("--samples %d: 0 or more", c.Samples)}
-		}
-		for _, text := range s.Strings("objects") {
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 || n > 1000 {
-				return nil, usageError{fmt.Errorf("--objects %s: 1 to 1000", text)}
-			}
-			c.Objects = append(c.Objects, n)
-		}
-		return bench.Transfer(ctx, c)
-	})
-	memoryFlag(cmd)
-	cmd.Flags().String("protocol", "auto", "auto, borrow (ipc between GPUs), ucx or grpc; all: the last three, one after the other")
-	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "256MiB"}, "sizes of the object")
-	cmd.Flags().StringSlice("objects", []string{"1", "16"}, "how many a task needs; several only from 64MiB on, and up to 1GiB together, 8GiB on GPUs")
-	cmd.Flags().Int("samples", 0, "samples of each size; 0: 200, and 20 above 4MiB")
 	return cmd
 }
 
