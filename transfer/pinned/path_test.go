@@ -273,26 +273,7 @@ func TestGPUFigures(t *testing.T) {
 		if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(o)}, transfertest.NewSinkIn(r.room)); err != nil {
 			t.Fatal(err)
 		}
-		took := time.Since(began)
-		tell(t, fmt.Sprintf("pinned memory of a peer, fetch %d of %d bytes", i, map[int]int{0: n, 1: 64 << 10}[o]), took)
-	}
-}
-
-// tell records a measurement in the file that the measuring script reads.
-func tell(t *testing.T, what string, took time.Duration) {
-	t.Helper()
-	line := fmt.Sprintf("%-52s %10.2f us\n", what, float64(took)/1e3)
-	t.Log(line)
-	name := os.Getenv("MILLRACE_RATES")
-	if name == "" {
-		return
-	}
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteString(line)
-	if err = errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
+		what := fmt.Sprintf("pinned memory of a peer, fetch %d of %d bytes", i, map[int]int{0: n, 1: 64 << 10}[o])
+		transfertest.Note(t, what, float64(time.Since(began))/1e3, "us")
 	}
 }
