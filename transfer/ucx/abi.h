@@ -25,6 +25,9 @@ enum {
   MR_FEATURE_WAKEUP = 1 << 4,
   MR_FEATURE_AM = 1 << 6,
 
+  MR_ATTR_MEMORY_TYPES = 1 << 2,
+  MR_MEMORY_TYPE_CUDA = 1,
+
   MR_WORKER_PARAM_THREAD_MODE = 1 << 0,
   MR_THREAD_MODE_SERIALIZED = 1,
   MR_WORKER_ATTR_ADDRESS = 1 << 1,
@@ -64,6 +67,14 @@ typedef struct {
   uint64_t features;
   MR_ROOM;
 } mr_params_t;
+
+typedef struct {
+  uint64_t field_mask;
+  size_t request_size;
+  int thread_mode;
+  uint64_t memory_types;
+  MR_ROOM;
+} mr_context_attr_t;
 
 typedef struct {
   uint64_t field_mask;

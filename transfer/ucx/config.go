@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/memory"
@@ -34,8 +35,21 @@ type Config struct {
 	// InlineBytes is the size up to which an object travels inside the answer to the lease request.
 	// 0: 64 KiB; negative: no object does. It is always negative for a slab on a GPU.
 	InlineBytes int
+	// RCTimeout is how long a reliable RDMA connection waits for the acknowledgement of a packet
+	// before it sends the packet again, and RCRetries how often it does so before it fails. 0:
+	// UCX's defaults, 1 s and 7 times. UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT come first.
+	RCTimeout time.Duration
+	RCRetries int
+	// Rails is how many network devices share the reads of a connection. 0: UCX's default, 1.
+	// UCX_MAX_RMA_RAILS comes first.
+	Rails int
 	// keepalive is the interval at which UCX checks that idle peers are alive. 0: 1 s.
 	keepalive time.Duration
+	// slotTime is how long a reader may keep a slot of the ring. 0: DefaultStallTimeout.
+	slotTime time.Duration
+	// asHost registers a slab on a GPU as host memory, for tests with a driver whose memory is host
+	// memory: any network device can read it then.
+	asHost bool
 	// Log, if set, receives records about connections that open, fail and close.
 	Log *slog.Logger
 }
@@ -46,6 +60,9 @@ func (c Config) withDefaults() Config {
 		c.InlineBytes = 64 << 10
 	case c.InlineBytes < 0:
 		c.InlineBytes = -1
+	}
+	if c.slotTime == 0 {
+		c.slotTime = DefaultStallTimeout
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -59,7 +76,7 @@ func (c Config) withDefaults() Config {
 // environment returns UCX's environment variables that it reads while it is loaded, or that belong
 // to single transports. A variable that the user has set is not changed.
 func (c Config) environment() [][2]string {
-	return [][2]string{
+	s := [][2]string{
 		// Signals must stay with Go: a nil dereference must remain a panic, and SIGHUP must arrive.
 		{"UCX_HANDLE_ERRORS", "none"},
 		{"UCX_ERROR_SIGNALS", ""},
@@ -77,6 +94,16 @@ func (c Config) environment() [][2]string {
 		{"UCX_LOG_LEVEL", "warn"},
 		{"UCX_WARN_UNUSED_ENV_VARS", "n"},
 	}
+	if c.RCTimeout > 0 {
+		s = append(s, [2]string{"UCX_RC_TIMEOUT", fmt.Sprintf("%dus", c.RCTimeout.Microseconds())})
+	}
+	if c.RCRetries > 0 {
+		s = append(s, [2]string{"UCX_RC_RETRY_COUNT", strconv.Itoa(c.RCRetries)})
+	}
+	if c.Rails > 0 {
+		s = append(s, [2]string{"UCX_MAX_RMA_RAILS", strconv.Itoa(c.Rails)})
+	}
+	return s
 }
 
 // settings returns the settings of one context.

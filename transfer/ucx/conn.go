@@ -12,25 +12,25 @@ import (
 // conn is a connection. The progress thread owns all of it except the fields that do not change.
 type conn struct {
 	// token is ours: messages to us begin with it, and it is the tag of the endpoint. Messages to
-	// the peer begin with theirs. The fields from here to description do not change.
+	// the peer begin with theirs. The fields from here to gone do not change.
 	token, theirs uint64
 	peer          string
 	// reader is the peer that reads from us through this connection.
 	reader transfer.Reader
+	// noInline says that the reader takes no bytes of objects inside of answers.
+	noInline bool
 	// base and bytes are the address and size of the peer's slab. They are 0 if the peer reads from
-	// us; see serves.
+	// us; see serves. offer is the rest of what the peer offers.
 	base, bytes uint64
-	// chunk bounds one read, in bytes. byMessage says that the peer is asked to send the bytes.
-	// Both are set when the transports are known.
-	chunk     uint64
-	byMessage bool
+	offer       offer
+	// route says what is read, and into what. It is set when the routes are proved, before others
+	// than the goroutine that connects and the progress thread get the conn.
+	route route
 	// onFailure, if set, is called by the progress thread when the connection fails. onSilence, if
 	// set, is called when the peer has owed an answer for askAfter; it clears asking when it has a
 	// reply. Both must not block.
 	onFailure func()
 	onSilence func()
-	// description is set by the goroutine that connects, before others get the conn.
-	description Connection
 	// gone is closed when UCX holds nothing of the connection any more.
 	gone chan struct{}
 
@@ -51,8 +51,16 @@ type conn struct {
 	// closed says that UCX has closed the endpoint.
 	closed       bool
 	small, large []*read
-	smallPosted  int
-	largePosted  int
+	// wantedSmall and wantedLarge are reads of a staged route that are in no piece yet; wanted is
+	// the sum of their bytes. pieces are those in progress.
+	wantedSmall, wantedLarge []*read
+	wanted                   uint64
+	pieces                   []*piece
+	// stagings is the number of requests of the peer for slots of our ring that wait or have one.
+	// copying is the number of those for which bytes are being copied to the slot.
+	stagings, copying int
+	smallPosted       int
+	largePosted       int
 	// asked are the reads that the peer was asked to answer by a message, by request number; see
 	// byMessage.
 	asked map[uint64]flight
@@ -97,9 +105,11 @@ type call struct {
 	answer func(answer, error)
 }
 
-// answer is a message without its preamble. It lies in C memory until the callback returns. If the
-// callback sets keep, the message stays until the progress thread is asked to free the handle.
+// answer is a message without its preamble, except for its count. It lies in C memory until the
+// callback returns. If the callback sets keep, the message stays until the progress thread is asked
+// to free the handle.
 type answer struct {
+	count   uint32
 	payload []byte
 	handle  uint64
 	keep    *bool
@@ -125,6 +135,7 @@ type read struct {
 	local, remote uint64
 	length        uint64
 	memory        int32
+	key           remoteKey
 	// began is the predicted time at which the link became free for this read; used by pace.
 	began time.Time
 }
@@ -166,17 +177,26 @@ func (b *batch) dropped(l *loop) bool {
 	return true
 }
 
-// queue takes the reads of a batch. If the connection has failed, they end at once.
-func (l *loop) queue(n *conn, b *batch, reads []*read) {
+// admit counts the reads of a batch. If there are none, or the connection has failed, the batch
+// ends at once, and admit returns false.
+func (l *loop) admit(n *conn, b *batch, reads []*read) bool {
 	b.left = len(reads)
 	if len(reads) == 0 {
 		b.done(l, nil)
-		return
+		return false
 	}
 	if n.failure != nil {
 		for range reads {
 			b.ended(l, n.failure)
 		}
+		return false
+	}
+	return true
+}
+
+// queue takes the reads of a batch.
+func (l *loop) queue(n *conn, b *batch, reads []*read) {
+	if !l.admit(n, b, reads) {
 		return
 	}
 	for _, r := range reads {

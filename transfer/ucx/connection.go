@@ -10,10 +10,13 @@ import (
 // transportCUDA reads from one GPU to another.
 const transportCUDA = "cuda_ipc"
 
-// reading are the transports that can read remote memory by themselves, the best first. A transport
-// matches if its name is equal or begins with one of these and "_". Other transports only carry
-// messages.
+// reading are the transports that can read remote memory by themselves, the best first. Other
+// transports only carry messages.
 var reading = []string{transportCUDA, "xpmem", "knem", "cma", "rc", "dc", "self"}
+
+// fabric are the transports of network devices, which can read the memory of a GPU if they were
+// given it.
+var fabric = []string{"rc", "dc"}
 
 // copying are the transports whose reads are copies by our own thread, so that everything else
 // waits for them.
@@ -29,6 +32,9 @@ type Connection struct {
 	BytesPerSecond float64
 	// Latency is the shortest time of a read of a few bytes.
 	Latency time.Duration
+	// Staged says at which ends the bytes go through a ring of host memory: "", "source", "reader"
+	// or "both".
+	Staged string
 	// Emulated says that no transport of the pair can read remote memory by itself, so the peer is
 	// asked to send the bytes in messages.
 	Emulated bool
@@ -39,7 +45,15 @@ type Connection struct {
 
 // String describes the connection in one line.
 func (x Connection) String() string {
-	s := fmt.Sprintf("%s, %.2f GB/s, %v", x.Transport, x.BytesPerSecond/1e9, x.Latency)
+	s := x.Transport
+	switch x.Staged {
+	case "":
+	case "both":
+		s += ", staged at both ends"
+	default:
+		s += ", staged at the " + x.Staged
+	}
+	s += fmt.Sprintf(", %.2f GB/s, %v", x.BytesPerSecond/1e9, x.Latency)
 	if x.Emulated {
 		s += ", emulated"
 	}
@@ -49,8 +63,20 @@ func (x Connection) String() string {
 	return s
 }
 
-// describe fills in the transport that reads, or says that reads are emulated.
-func (x *Connection) describe(v version, transports []string) {
+// matches says whether a transport is one of the given ones: its name is equal, or begins with the
+// name and "_".
+func matches(transport string, names []string) bool {
+	for _, name := range names {
+		if transport == name || strings.HasPrefix(transport, name+"_") {
+			return true
+		}
+	}
+	return false
+}
+
+// describe finds the transport that reads, or says that reads are emulated. gpus says that both
+// slabs lie on GPUs and are read directly; only then cuda_ipc reads.
+func describe(v version, transports []string, gpus bool) (x Connection) {
 	x.Transports = transports
 	defer func() {
 		if v.major == 1 && v.minor < 19 && !x.Emulated {
@@ -65,9 +91,9 @@ func (x *Connection) describe(v version, transports []string) {
 	}
 	for _, want := range reading {
 		for _, name := range names {
-			if name == want || strings.HasPrefix(name, want+"_") {
+			if matches(name, []string{want}) && (gpus || want != transportCUDA) {
 				x.Transport = name
-				return
+				return x
 			}
 		}
 	}
@@ -83,4 +109,5 @@ func (x *Connection) describe(v version, transports []string) {
 		x.Transport = names[0]
 		x.Why = names[0] + " cannot read memory that it did not allocate; cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
 	}
+	return x
 }

@@ -17,8 +17,7 @@ func TestConnectionSaysWhichTransportReads(t *testing.T) {
 		"posix/memory":                                      "posix, emulated",
 		"":                                                  "unknown",
 	} {
-		var l Connection
-		l.describe(wheel, strings.Fields(transports))
+		l := describe(wheel, strings.Fields(transports), true)
 		got := l.Transport
 		if l.Emulated {
 			got += ", emulated"
@@ -27,8 +26,7 @@ func TestConnectionSaysWhichTransportReads(t *testing.T) {
 			t.Errorf("%q: %s, why %q", transports, got, l.Why)
 		}
 	}
-	var old Connection
-	old.describe(version{1, 13, 1}, []string{"cma/memory"})
+	old := describe(version{1, 13, 1}, []string{"cma/memory"}, true)
 	if !old.Emulated || !strings.Contains(old.Why, "1.13.1") {
 		t.Errorf("an old library: %+v", old)
 	}

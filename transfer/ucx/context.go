@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -19,6 +18,8 @@ import (
 const (
 	// proofBytes is the size of the timed reads at connect.
 	proofBytes = 4 << 20
+	// proofPieces is how many reads of that size a staged route is timed with.
+	proofPieces = 4
 	// proofs is how many connections can be proved at the same time: a silent peer must not delay
 	// others.
 	proofs = 8
@@ -32,16 +33,24 @@ type Context struct {
 	engine  engine
 	// slab is Config.Space if it lies on a GPU, else nil.
 	slab *cuda.Slab
-	kind memoryKind
-	// address, key and base are sent to peers; they do not change.
+	// address, key and base are sent to peers. From here to nicDenied, all is set before Open
+	// returns, and does not change.
 	address, key []byte
 	base         uint64
-	// scratch is registered memory for proofs, in slots of proofBytes. slots has the numbers of the
-	// free slots: a goroutine that receives a number owns that slot until it sends the number back.
-	scratch scratch
-	slots   chan int
-	// slabMemory and scratchMemory are the indices of the registrations.
-	slabMemory, scratchMemory int32
+	// slabMemory is the index of the registration of the slab. slabDenied, if not nil, says why a
+	// slab on a GPU is not registered. Then key is empty.
+	slabMemory int32
+	slabDenied error
+	// nicDenied, if not nil, says why the network devices of this host cannot access the slab.
+	nicDenied error
+	// scratch and deviceScratch are for proofs: in host memory, and on the GPU of a registered
+	// slab. slots has the numbers of the free slots of both: a goroutine that receives a number
+	// owns that slot until it sends the number back.
+	scratch, deviceScratch scratch
+	slots                  chan int
+	// out and in are the rings of a slab on a GPU: peers read from out, and our reads arrive in in.
+	// They are two, so that no worker's reads wait for a slot that another's reads hold.
+	out, in *ring
 
 	mu sync.Mutex
 	// orders wait for the progress thread. woken says that the thread was woken for them. closed
@@ -54,9 +63,10 @@ type Context struct {
 	active atomic.Int32
 	served atomic.Uint64
 	unmap  sync.Once
-	// unmapped is the result of closing scratch; set under unmap.
+	// unmapped is the result of free; set under unmap.
 	unmapped error
-	// serving has the goroutines that call a source which is not quick, and those of unmapPeer.
+	// serving has the goroutines that call a source which is not quick, those that copy to and from
+	// rings, and those of unmapPeer.
 	serving sync.WaitGroup
 	// ended is closed by the progress thread as its last action.
 	ended chan struct{}
@@ -70,12 +80,12 @@ func Open(config Config) (*Context, error) {
 		return nil, errors.New("ucx: a context needs a slab")
 	}
 	slab, _ := config.Space.(*cuda.Slab)
-	kind, base := hostMemory, uint64(0)
+	base := uint64(0)
 	if slab != nil {
-		kind, base = cudaMemory, slab.Pointer(0, slab.Size())
+		base = slab.Pointer(0, slab.Size())
 		config = config.onDevice()
 	} else if first := config.Space.Bytes(0, 1); first != nil {
-		base = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(first))))
+		base = address(first)
 	} else {
 		return nil, errors.New("ucx: the slab is neither host memory nor that of a GPU, which is all that this build reads")
 	}
@@ -87,24 +97,91 @@ func Open(config Config) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch, err := newScratch(slab)
-	if err != nil {
-		return nil, fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
-	}
 	c := &Context{
-		config: config, version: v, slab: slab, kind: kind, base: base,
-		scratch: scratch, slots: make(chan int, proofs), ended: make(chan struct{}),
+		config: config, version: v, slab: slab, base: base,
+		slots: make(chan int, proofs), ended: make(chan struct{}),
 	}
 	for i := range proofs {
 		c.slots <- i
+	}
+	if err := c.allocate(); err != nil {
+		return nil, errors.Join(err, c.free())
 	}
 	ready := make(chan error)
 	go run(c, ready)
 	if err := <-ready; err != nil {
 		<-c.ended
-		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), scratch.close())
+		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), c.free())
 	}
 	return c, nil
+}
+
+// allocate makes the scratch memory, and the rings of a slab on a GPU.
+func (c *Context) allocate() (err error) {
+	if c.scratch, err = newHostScratch(); err != nil {
+		return fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
+	}
+	if c.slab == nil {
+		return nil
+	}
+	if c.deviceScratch, err = newDeviceScratch(c.slab.Device()); err != nil {
+		return fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
+	}
+	if c.out, err = newRing(c.slab); err != nil {
+		return fmt.Errorf("ucx: the ring from which peers read: %w", err)
+	}
+	if c.in, err = newRing(c.slab); err != nil {
+		return fmt.Errorf("ucx: the ring into which this worker reads: %w", err)
+	}
+	return nil
+}
+
+// free undoes allocate.
+func (c *Context) free() error {
+	return errors.Join(c.out.close(), c.in.close(), c.scratch.close(), c.deviceScratch.close())
+}
+
+// register registers all memory with UCX. Without the registration of a slab on a GPU, its bytes
+// travel through the rings.
+func (c *Context) register(e engine) (err error) {
+	if c.scratch.memory, _, err = e.mapMemory(c.scratch.base(), proofs*proofBytes, hostMemory); err != nil {
+		return fmt.Errorf("register %d bytes for proofs: %w", proofs*proofBytes, err)
+	}
+	if c.slab == nil {
+		if c.slabMemory, c.key, err = e.mapMemory(c.base, c.config.Space.Size(), hostMemory); err != nil {
+			return fmt.Errorf("register the slab of %d bytes: %w", c.config.Space.Size(), err)
+		}
+		return nil
+	}
+	if err := errors.Join(c.out.register(e), c.in.register(e)); err != nil {
+		return err
+	}
+	if c.slabDenied = c.registerDevice(e); c.slabDenied != nil {
+		c.slabMemory = -1 // no registration
+		c.key, c.nicDenied = nil, c.slabDenied
+		c.config.Log.Info("ucx cannot access the memory of the GPU: its bytes go through host memory", "why", c.slabDenied)
+	}
+	return nil
+}
+
+// registerDevice registers the slab on a GPU, and memory there for proofs.
+func (c *Context) registerDevice(e engine) (err error) {
+	kind := cudaMemory
+	switch {
+	case c.config.asHost:
+		kind = hostMemory
+	case !e.knowsCUDA():
+		return errors.New("this libucp.so.0 found no CUDA: is libuct_cuda.so.0 beside it, and cuda_copy among --ucx-tls?")
+	default:
+		c.nicDenied = NICAccess(c.slab.Device().Info().Attributes)
+	}
+	if c.deviceScratch.memory, _, err = e.mapMemory(c.deviceScratch.base(), proofs*proofBytes, kind); err != nil {
+		return fmt.Errorf("register %d bytes of the GPU for proofs: %w", proofs*proofBytes, err)
+	}
+	if c.slabMemory, c.key, err = e.mapMemory(c.base, c.slab.Size(), kind); err != nil {
+		return fmt.Errorf("register the slab of %d bytes: %w", c.slab.Size(), err)
+	}
+	return nil
 }
 
 // load loads the library if this process has not loaded it yet. It opens no device, socket or
@@ -141,7 +218,7 @@ func (c *Context) Close() error {
 		for range proofs {
 			<-c.slots // proofs end because all connections have ended
 		}
-		c.unmapped = c.scratch.close()
+		c.unmapped = c.free()
 	})
 	return c.unmapped
 }
@@ -186,7 +263,7 @@ func (c *Context) local(token uint64) *workerv1.Endpoint {
 	id := c.config.Space.Identity()
 	return &workerv1.Endpoint{
 		Version: c.version.String(), Address: seal(contentAddress, c.version, c.address), Token: token,
-		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce,
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, NoInline: c.slab != nil,
 	}
 }
 
@@ -233,21 +310,41 @@ func (c *Context) Accept(_ context.Context, request *workerv1.ConnectRequest) (*
 	err, closed := ask(c, func(l *loop) error {
 		_, err := l.connect(&conn{
 			token: token, theirs: reader.GetToken(), peer: fmt.Sprintf("reader w%d", request.GetReaderWorkerId()),
-			reader: readerOf(request),
-		}, address, nil)
+			reader: readerOf(request), noInline: reader.GetNoInline(),
+		}, address)
 		return err
 	})
 	if err := errors.Join(closed, err); err != nil {
 		return nil, refusal(err)
 	}
-	answer := c.local(token)
-	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = seal(contentKey, c.version, c.key), c.base, c.config.Space.Size()
-	if c.slab != nil {
-		e, err := c.slab.Export()
-		if err != nil {
-			return nil, refusal(err)
-		}
-		answer.Device = &hostv1.DeviceMemory{IpcHandle: e.Handle[:], DeviceUuid: e.Device[:]}
+	answer, err := c.offer(token)
+	if err != nil {
+		return nil, refusal(err)
 	}
 	return &workerv1.ConnectResponse{Source: answer}, nil
+}
+
+// offer is local, with what the peer needs to read our memory.
+func (c *Context) offer(token uint64) (*workerv1.Endpoint, error) {
+	e := c.local(token)
+	e.MemoryBase, e.MemoryBytes = c.base, c.config.Space.Size()
+	if c.slabDenied == nil {
+		e.MemoryKey = seal(contentKey, c.version, c.key)
+	}
+	if c.slab == nil {
+		return e, nil
+	}
+	e.Ring = &workerv1.StagingRing{Key: seal(contentKey, c.version, c.out.key), Base: c.out.base(), Bytes: c.out.size()}
+	e.Rdma = c.nicDenied == nil
+	if c.slabDenied != nil || c.config.asHost {
+		return e, nil
+	}
+	export, err := c.slab.Export()
+	switch {
+	case err == nil:
+		e.Device = &hostv1.DeviceMemory{IpcHandle: export.Handle[:], DeviceUuid: export.Device[:]}
+	case !errors.Is(err, cuda.ErrNotShared):
+		return nil, err
+	}
+	return e, nil
 }

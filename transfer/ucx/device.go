@@ -11,11 +11,13 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// deviceTLS are the transports for a slab on a GPU. cuda_ipc reads the bytes; the others carry
-// messages.
+// deviceTLS are the transports for a slab on a GPU. cuda_ipc reads the memory of GPUs; the others
+// carry messages, and read host memory. rdmaTLS are those of hosts with RDMA devices, which read
+// both.
 const (
-	deviceTLS    = "self,posix,sysv,cma,cuda_copy,cuda_ipc"
-	deviceTLSTCP = deviceTLS + ",tcp"
+	deviceTLS = "self,posix,sysv,cma,cuda_copy,cuda_ipc"
+	rdmaTLS   = ",rc,dc,ud"
+	tcpTLS    = ",tcp"
 )
 
 // deviceKeepalive is the interval at which UCX checks that peers on this host are alive; each check
@@ -25,8 +27,12 @@ const deviceKeepalive = 100 * time.Millisecond
 // onDevice sets the defaults for a slab on a GPU.
 func (c Config) onDevice() Config {
 	if c.TLS == "" && os.Getenv("UCX_TLS") == "" {
-		if c.TLS = deviceTLSTCP; c.NoTCP {
-			c.TLS = deviceTLS
+		c.TLS = deviceTLS
+		if hasRDMADevice() {
+			c.TLS += rdmaTLS
+		}
+		if !c.NoTCP {
+			c.TLS += tcpTLS
 		}
 	}
 	c.keepalive = deviceKeepalive
@@ -38,9 +44,6 @@ func (c Config) onDevice() Config {
 // our mapping, both can be closed when the peer is dead (see cuda.Peer.Retire). Only then does the
 // peer's GPU get its memory back.
 func (c *Context) mapOurselves(n *conn, source *workerv1.Endpoint) error {
-	if c.slab == nil {
-		return nil
-	}
 	e := cuda.Export{SizeBytes: source.GetMemoryBytes(), Identity: memory.Identity{Nonce: source.GetNonce()}}
 	copy(e.Handle[:], source.GetDevice().GetIpcHandle())
 	copy(e.Device[:], source.GetDevice().GetDeviceUuid())

@@ -49,8 +49,20 @@ type op struct {
 	// rendezvous sends only an announcement, and the receiver fetches the bytes. It is 0 (eager)
 	// for all our sends: receivers refuse rendezvous.
 	rendezvous int32
-	header     header
+	// key says with which key of the peer a GET reads.
+	key    remoteKey
+	header header
 }
+
+// remoteKey is a key of a peer's memory. Its values are the numbers under which the engine has the
+// keys of an endpoint, and also name the memory in messages.
+type remoteKey int32
+
+const (
+	// keySlab is the key of the slab, and keyRing that of the source's ring.
+	keySlab remoteKey = iota
+	keyRing
+)
 
 // header is the beginning of every message.
 type header [24]byte
@@ -74,9 +86,12 @@ type engine interface {
 	address() []byte
 	// mapMemory registers memory. It returns the index for GETs and the key for peers.
 	mapMemory(base, length uint64, kind memoryKind) (index int32, key []byte, err error)
-	// connect makes an endpoint with error handling for peers. If it returns an error and an
-	// endpoint >= 0, there is an endpoint that must be closed.
-	connect(address, key []byte, tag uint64) (endpoint int32, err error)
+	// knowsCUDA says whether the library can register the memory of GPUs.
+	knowsCUDA() bool
+	// connect makes an endpoint with error handling for peers.
+	connect(address []byte, tag uint64) (endpoint int32, err error)
+	// unpack gives the endpoint a key of the peer. After an error it has no such key.
+	unpack(endpoint int32, at remoteKey, key []byte) error
 	// release frees an endpoint that was closed and has no outstanding operations.
 	release(endpoint int32)
 	// transports lists the transports of the endpoint, as in "posix/memory".

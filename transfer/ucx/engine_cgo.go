@@ -109,21 +109,29 @@ func (c *cEngine) mapMemory(base, length uint64, kind memoryKind) (int32, []byte
 	return int32(index), C.GoBytes(key, C.int(n)), nil
 }
 
-// connect calls ucp_ep_create and ucp_ep_rkey_unpack.
-func (c *cEngine) connect(address, key []byte, tag uint64) (int32, error) {
+// knowsCUDA calls ucp_context_query.
+func (c *cEngine) knowsCUDA() bool { return C.mr_knows_cuda(c.e) != 0 }
+
+// connect calls ucp_ep_create.
+func (c *cEngine) connect(address []byte, tag uint64) (int32, error) {
 	a := C.CBytes(address)
 	defer C.free(a)
-	var k unsafe.Pointer
-	if len(key) > 0 {
-		k = C.CBytes(key)
-		defer C.free(k)
-	}
 	endpoint := C.int(-1)
 	var step *C.char
-	if status := C.mr_connect(c.e, a, k, C.uint64_t(tag), &endpoint, &step); status != 0 {
-		return int32(endpoint), statusError(status, C.GoString(step))
+	if status := C.mr_connect(c.e, a, C.uint64_t(tag), &endpoint, &step); status != 0 {
+		return -1, statusError(status, C.GoString(step))
 	}
 	return int32(endpoint), nil
+}
+
+// unpack calls ucp_ep_rkey_unpack.
+func (c *cEngine) unpack(endpoint int32, at remoteKey, key []byte) error {
+	k := C.CBytes(key)
+	defer C.free(k)
+	if status := C.mr_unpack_key(c.e, C.int(endpoint), C.int(at), k); status != 0 {
+		return statusError(status, "ucp_ep_rkey_unpack")
+	}
+	return nil
 }
 
 func (c *cEngine) release(endpoint int32) { C.mr_release_endpoint(c.e, C.int(endpoint)) }

@@ -62,4 +62,10 @@ func (c *Context) SendByRendezvous(bytes int) int {
 
 // Open returns the configuration for a GPU whose memory the transports read as they read host
 // memory. Only the fake GPU's memory is such memory.
-func (c Config) Open() Config { return c }
+func (c Config) Open() Config {
+	c.asHost = true
+	return c
+}
+
+//nolint:gochecknoinits // cma stands for a network device: it reads the memory of an open GPU
+func init() { fabric = append(fabric, "cma") }

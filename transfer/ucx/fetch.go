@@ -322,9 +322,9 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 	c := f.path.c
 	reads := make([]*read, 0, len(regions))
 	for k, r := range regions {
-		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, f.conn.chunk, c.slabMemory)
+		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, f.conn.route.readChunk(), c.slabMemory)
 	}
-	if !c.do(func(l *loop) { l.queue(f.conn, b, reads) }) {
+	if !c.do(func(l *loop) { l.take(f.conn, b, reads) }) {
 		f.reading.Add(-1)
 		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
 	}
@@ -405,4 +405,5 @@ func (l *loop) drop(n *conn, cancelled *atomic.Bool) {
 		})
 	}
 	n.small, n.large = keep(n.small), keep(n.large)
+	l.dropPieces(n, cancelled)
 }

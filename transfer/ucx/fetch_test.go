@@ -22,7 +22,7 @@ func (quietEngine) release(int32) {}
 func TestAReadThatEndsWithItsConnectionFailsTheFetch(t *testing.T) {
 	c := &Context{config: Config{}.withDefaults(), engine: quietEngine{}}
 	l := &loop{c: c, engine: c.engine, conns: map[uint64]*conn{}}
-	n := &conn{token: 1, bytes: 1 << 20, chunk: chunkBytes, calls: map[uint64]*call{}, gone: make(chan struct{})}
+	n := &conn{token: 1, bytes: 1 << 20, calls: map[uint64]*call{}, gone: make(chan struct{})}
 	l.conns[n.token] = n
 	f := &fetch{
 		path: &Path{c: c}, conn: n, refs: make([]transfer.Ref, 1), objects: make([]object, 1), left: 1, box: mailbox{ready: make(chan struct{}, 1)},

@@ -207,12 +207,14 @@ func abiChecks() string {
 		"MR_AM_HANDLER_FLAGS": "UCP_AM_HANDLER_PARAM_FIELD_FLAGS", "MR_AM_HANDLER_CB": "UCP_AM_HANDLER_PARAM_FIELD_CB",
 		"MR_AM_HANDLER_ARG": "UCP_AM_HANDLER_PARAM_FIELD_ARG", "MR_AM_SEND_EAGER": "UCP_AM_SEND_FLAG_EAGER",
 		"MR_AM_RECV_DATA": "UCP_AM_RECV_ATTR_FLAG_DATA", "MR_AM_RECV_RNDV": "UCP_AM_RECV_ATTR_FLAG_RNDV",
-		"MR_AM_SEND_RNDV": "UCP_AM_SEND_FLAG_RNDV",
+		"MR_AM_SEND_RNDV": "UCP_AM_SEND_FLAG_RNDV", "MR_ATTR_MEMORY_TYPES": "UCP_ATTR_FIELD_MEMORY_TYPES",
+		"MR_MEMORY_TYPE_CUDA": "UCS_MEMORY_TYPE_CUDA",
 	} {
 		fmt.Fprintf(&b, "_Static_assert((int)%s == (int)%s, \"%s\");\n", ours, theirs, ours)
 	}
 	for ours, fields := range map[string]string{
 		"mr_params_t ucp_params_t":                     "field_mask features",
+		"mr_context_attr_t ucp_context_attr_t":         "field_mask request_size thread_mode memory_types",
 		"mr_worker_params_t ucp_worker_params_t":       "field_mask thread_mode",
 		"mr_worker_attr_t ucp_worker_attr_t":           "field_mask thread_mode address_flags address address_length",
 		"mr_mem_map_params_t ucp_mem_map_params_t":     "field_mask address length flags prot memory_type",

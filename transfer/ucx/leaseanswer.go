@@ -11,14 +11,20 @@ import (
 type leaseAnswer struct {
 	c      *Context
 	leased []transfer.Leased
+	// inline is the size up to which the bytes of an object are part of the answer; negative: none
+	// are.
+	inline int
 	kinds  []grantKind
 	texts  []string
 	bytes  int
 }
 
 // answer decides what the answer says of each object.
-func (c *Context) answer(leased []transfer.Leased) *leaseAnswer {
-	a := &leaseAnswer{c: c, leased: leased, kinds: make([]grantKind, len(leased)), texts: make([]string, len(leased))}
+func (c *Context) answer(leased []transfer.Leased, noInline bool) *leaseAnswer {
+	a := &leaseAnswer{c: c, leased: leased, inline: c.config.InlineBytes, kinds: make([]grantKind, len(leased)), texts: make([]string, len(leased))}
+	if noInline {
+		a.inline = -1
+	}
 	inline := 0
 	for i := range leased {
 		a.kinds[i], a.texts[i] = a.kind(&leased[i], inlineRoom-inline)
@@ -51,7 +57,7 @@ func (a *leaseAnswer) kind(l *transfer.Leased, room int) (grantKind, string) {
 	}
 	n := l.Head.Bytes()
 	switch {
-	case inPlace && (n == 0 || n <= uint64(max(0, min(room, a.c.config.InlineBytes)))):
+	case inPlace && (n == 0 || n <= uint64(max(0, min(room, a.inline)))):
 		return grantInline, ""
 	case !inSlab:
 		return grantElsewhere, "it does not lie in the registered slab"

@@ -1,9 +1,8 @@
 package ucx
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -50,8 +49,16 @@ type loop struct {
 	idle     []uint32
 	posted   int
 	stopping bool
-	// ends is the predicted time at which the next of the posted reads from a GPU ends.
-	ends time.Time
+	// mapped is the number of posted reads from one GPU to another. ends is the predicted time at
+	// which the next of them ends.
+	mapped int
+	ends   time.Time
+	// stager lends the slots of our ring to readers.
+	stager stager
+	// inFree are the free slots of the ring into which we read. queued are the pieces that wait for
+	// one, in their order.
+	inFree []int
+	queued []*piece
 }
 
 // flight is a read that was posted, or that the peer was asked to answer.
@@ -118,11 +125,11 @@ func (l *loop) begin() error {
 		return err
 	}
 	c.engine, c.address = l.engine, l.engine.address()
-	if c.slabMemory, c.key, err = l.engine.mapMemory(c.base, c.config.Space.Size(), c.kind); err != nil {
-		return fmt.Errorf("register the slab of %d bytes: %w", c.config.Space.Size(), err)
+	if err := c.register(l.engine); err != nil {
+		return err
 	}
-	if c.scratchMemory, _, err = l.engine.mapMemory(c.scratch.base(), proofs*proofBytes, c.kind); err != nil {
-		return fmt.Errorf("register %d bytes for proofs: %w", proofs*proofBytes, err)
+	if c.slab != nil {
+		l.stager.free, l.inFree = c.out.free(), c.in.free()
 	}
 	return nil
 }
@@ -133,7 +140,9 @@ func (l *loop) turn() {
 	now := time.Now()
 	for _, n := range l.conns {
 		l.confirm(n)
+		l.beginPieces(n)
 		l.schedule(n)
+		outstanding = outstanding || len(n.pieces) > 0
 		if len(n.calls)+len(n.asked) > 0 {
 			outstanding = true
 			n.listen(now)
@@ -142,6 +151,7 @@ func (l *loop) turn() {
 		}
 		expected = expected || len(n.leases) > 0
 	}
+	l.takeBackSlots(now)
 	// If no event is expected, do not spin: other threads can use the core.
 	spin, timeout := time.Duration(0), idleWait
 	if outstanding || expected {
@@ -151,7 +161,7 @@ func (l *loop) turn() {
 		timeout = busyWait
 	}
 	nap := noNap
-	if l.c.slab != nil && l.posted > 0 {
+	if l.mapped > 0 {
 		nap = max(time.Until(l.ends)-spinAhead, 0)
 	}
 	events := l.engine.wait(l.orders, spin, timeout, nap)
@@ -169,7 +179,10 @@ func (l *loop) handle(e *event) {
 		l.idle = append(l.idle, uint32(e.tag))
 		l.posted--
 		f.conn.ended(f.small)
-		f.conn.pace.ended(f.read, time.Now())
+		if f.conn.route.mapped() {
+			l.mapped--
+			f.conn.pace.ended(f.read, time.Now())
+		}
 		var err error
 		if e.status != 0 {
 			err = fmt.Errorf("%w: read of %d bytes: %s", transfer.ErrPeerLost, f.read.length, l.engine.statusText(e.status))
@@ -192,40 +205,53 @@ func (l *loop) handle(e *event) {
 	}
 }
 
-// connect makes the endpoint of n. The other fields of n are already set.
-func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
+// connect makes the endpoint of n. The other fields of n are already set. For a source it returns
+// the routes by which the source can be read, the most direct first.
+func (l *loop) connect(n *conn, address []byte) ([]route, error) {
 	if l.stopping {
 		return nil, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
 	}
 	n.asked = make(map[uint64]flight)
 	n.calls, n.leases, n.gone = make(map[uint64]*call), make(map[transfer.LeaseID]bool), make(chan struct{})
-	endpoint, err := l.engine.connect(address, key, n.token)
-	n.endpoint = endpoint
-	if endpoint >= 0 {
-		l.conns[n.token] = n
+	endpoint, err := l.engine.connect(address, n.token)
+	if err != nil {
+		return nil, fmt.Errorf("ucx: %s: %w: %w", n.peer, ErrNoConnection, err)
 	}
+	n.endpoint = endpoint
+	l.conns[n.token] = n
+	if n.serves() {
+		return nil, nil
+	}
+	routes, err := l.unpack(n, l.c.routes(n.offer, l.engine.transports(endpoint)))
 	if err != nil {
 		err = fmt.Errorf("ucx: %s: %w: %w", n.peer, ErrNoConnection, err)
-		if endpoint >= 0 {
-			l.fail(n, err)
-		}
-		return nil, err
-	}
-	n.description.describe(l.c.version, l.engine.transports(endpoint))
-	if l.c.slab != nil && !n.serves() && n.description.Transport != transportCUDA {
-		err := fmt.Errorf("ucx: %s: %w: the connection is %s, which cannot read from one GPU to another: is cuda_ipc among --ucx-tls (%s), and can the GPUs reach each other (millrace topo)?",
-			n.peer, ErrNoConnection, n.description.Transport, cmp.Or(l.c.config.TLS, os.Getenv("UCX_TLS")))
 		l.fail(n, err)
-		return nil, err
 	}
-	n.chunk, n.byMessage = chunkBytes, n.description.Emulated
-	switch {
-	case n.byMessage:
-		n.chunk = messageChunkBytes
-	case slices.Contains(copying, n.description.Transport):
-		n.chunk = copiedChunkBytes
+	return routes, err
+}
+
+// unpack gives the endpoint the keys of the routes, and returns the routes whose keys are usable.
+func (l *loop) unpack(n *conn, routes []route) (usable []route, err error) {
+	var errs [2]error
+	if slices.ContainsFunc(routes, func(r route) bool { return !r.stagedSource }) {
+		errs[keySlab] = l.engine.unpack(n.endpoint, keySlab, n.offer.key)
 	}
-	return n, nil
+	if n.offer.onDevice() {
+		errs[keyRing] = l.engine.unpack(n.endpoint, keyRing, n.offer.ringKey)
+	}
+	for _, r := range routes {
+		key := keySlab
+		if r.stagedSource {
+			key = keyRing
+		}
+		if errs[key] == nil {
+			usable = append(usable, r)
+		}
+	}
+	if len(usable) == 0 {
+		return nil, errors.Join(errs[:]...)
+	}
+	return usable, nil
 }
 
 // listen is called in each turn while the peer owes an answer. It measures how long the peer has
@@ -276,7 +302,10 @@ func (l *loop) fail(n *conn, err error) {
 			c.answer(answer{}, err)
 		}
 	}
+	l.failPieces(n, err)
 	l.forgetLeases(n)
+	l.stager.forget(n)
+	l.loadNext()
 }
 
 // forgetLeases releases the leases of a reader that has gone. The reader can never get a
@@ -310,7 +339,7 @@ func (l *loop) serve(f func()) {
 
 // settle frees an endpoint once it is closed and nothing is outstanding.
 func (l *loop) settle(n *conn) {
-	if n.closed && n.smallPosted+n.largePosted == 0 && l.conns[n.token] == n {
+	if n.closed && n.smallPosted+n.largePosted+len(n.pieces)+n.copying == 0 && l.conns[n.token] == n {
 		l.engine.release(n.endpoint)
 		delete(l.conns, n.token)
 		if n.unmap != nil {
@@ -428,7 +457,7 @@ func (l *loop) schedule(n *conn) {
 }
 
 func (l *loop) post(n *conn, r *read, small bool) {
-	if n.byMessage {
+	if n.route.byMessage() {
 		l.ask(n, r, small)
 		return
 	}
@@ -441,13 +470,14 @@ func (l *loop) post(n *conn, r *read, small bool) {
 	}
 	l.flights[tag] = flight{n, r, small}
 	l.posted++
-	if l.c.slab != nil {
+	if n.route.mapped() {
+		l.mapped++
 		// With several peers, ends is the earliest time.
-		if ends := n.pace.posted(r, time.Now()); l.posted == 1 || ends.Before(l.ends) || l.ends.Before(time.Now()) {
+		if ends := n.pace.posted(r, time.Now()); l.mapped == 1 || ends.Before(l.ends) || l.ends.Before(time.Now()) {
 			l.ends = ends
 		}
 	}
 	l.orders = append(l.orders, op{
-		kind: opGet, endpoint: n.endpoint, memory: r.memory, tag: uint64(tag), local: r.local, remote: r.remote, length: r.length,
+		kind: opGet, endpoint: n.endpoint, memory: r.memory, key: r.key, tag: uint64(tag), local: r.local, remote: r.remote, length: r.length,
 	})
 }

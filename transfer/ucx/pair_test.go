@@ -54,9 +54,6 @@ var (
 	allPlaces  = [][2]place{{onHost, onHost}, {onGPU, onGPU}, {onHost, onGPU}, {onGPU, onHost}, {onOpenGPU, onOpenGPU}, {onOpenGPU, onGPU}, {onGPU, onOpenGPU}, {onOpenGPU, onHost}, {onHost, onOpenGPU}}
 )
 
-// staging says that contexts stage the bytes of GPUs.
-const staging = false
-
 // eachPair runs a test with slabs at each of the places and over each of the transports.
 func eachPair(t *testing.T, places [][2]place, f func(t *testing.T, p pair)) {
 	t.Helper()
@@ -67,9 +64,6 @@ func eachPair(t *testing.T, places [][2]place, f func(t *testing.T, p pair)) {
 			case (p.source == onOpenGPU || p.reader == onOpenGPU) && (name == "tcp" || onRealGPU()):
 				continue // tcp reads no memory by itself; the memory of a real GPU is not host memory
 			case p.source != onHost || p.reader != onHost:
-				if !staging {
-					continue
-				}
 				t.Run(fmt.Sprintf("%s from %s to %s", name, p.source, p.reader), func(t *testing.T) { f(t, p) })
 			default:
 				t.Run(name, func(t *testing.T) { f(t, p) })

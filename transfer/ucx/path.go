@@ -2,7 +2,6 @@ package ucx
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +115,7 @@ func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Connection, err
 	if err != nil {
 		return Connection{}, err
 	}
-	return n.description, nil
+	return n.route.description, nil
 }
 
 // Connections returns the open connections, by address.
@@ -128,7 +127,7 @@ func (p *Path) Connections() map[string]Connection {
 		select {
 		case <-entry.ready:
 			if entry.err == nil {
-				out[address] = entry.conn.description
+				out[address] = entry.conn.route.description
 			}
 		default:
 		}
@@ -236,10 +235,28 @@ func (p *Path) dropConn(address string, n *conn) {
 	}
 }
 
-// dial opens a connection and proves it. Each step has a timeout of its own. The first step has a
-// longer one, because the peer may have to open its library first, which takes seconds on hosts
-// with many devices.
+// dial opens a connection and proves it. A direct read of the memory of a GPU may end the whole
+// connection, where a driver promises more than the devices can do; then a second connection reads
+// through the rings only.
 func (p *Path) dial(peer transfer.Peer) (*conn, error) {
+	n, again, err := p.open(peer, false)
+	if again {
+		p.c.config.Log.Info("a direct read of the memory of a GPU ended the ucx connection; the next one goes through host memory", "peer", peer.Name, "error", err)
+		n, _, err = p.open(peer, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+	}
+	d := n.route.description
+	p.c.config.Log.Info("ucx connection", "peer", peer.Name, "connection", d.String(), "transports", d.Transports)
+	return n, nil
+}
+
+// open is one attempt of dial; staged allows only the most staged route. Each step has a timeout of
+// its own. The first step has a longer one, because the peer may have to open its library first,
+// which takes seconds on hosts with many devices. again says that another attempt with only that
+// route may succeed.
+func (p *Path) open(peer transfer.Peer, staged bool) (_ *conn, again bool, err error) {
 	token := newToken()
 	ctx, cancel := context.WithTimeout(p.ctx, wireUpSteps*p.config.StallTimeout)
 	defer cancel()
@@ -247,44 +264,69 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 		Request: &workerv1.ConnectRequest_Reader{Reader: p.c.local(token)}, ReaderWorkerId: uint32(p.config.Worker()),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("ucx path: %s: %w", peer, dialError(ctx, err))
+		return nil, false, dialError(ctx, err)
 	}
 	source := response.GetSource()
-	v := p.c.version
-	address, unsuitable := v.unsealed(contentAddress, source.GetAddress())
-	key, foreign := v.unsealed(contentKey, source.GetMemoryKey())
-	if err := cmp.Or(v.check(source.GetVersion()), unsuitable, foreign); err != nil {
-		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+	address, offer, err := p.c.version.offered(source)
+	if err != nil {
+		return nil, false, err
 	}
-	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
-		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
-	}
-	if (source.GetDevice() != nil) != (p.c.slab != nil) {
-		return nil, fmt.Errorf("ucx path: %s: %w: one of the two slabs lies on a GPU, the other does not: UCX would emulate reads", peer, ErrNoConnection)
-	}
-	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
+	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes(), offer: offer}
 	n.onFailure = func() {
 		p.dropConn(peer.Address, n)
 		p.reportClosed(peer, n)
 	}
 	n.onSilence = func() { p.askServed(peer, n) }
-	err, closed := ask(p.c, func(l *loop) error {
-		_, err := l.connect(n, address, key)
+	var routes []route
+	connected, closed := ask(p.c, func(l *loop) (err error) {
+		routes, err = l.connect(n, address)
 		return err
 	})
-	if err := errors.Join(closed, err); err != nil {
-		return nil, err
+	if err := errors.Join(closed, connected); err != nil {
+		return nil, false, err
 	}
-	if err := p.c.mapOurselves(n, source); err != nil {
+	if staged {
+		routes = routes[len(routes)-1:]
+	}
+	if err := p.choose(n, source, routes); err != nil {
+		failed, _ := ask(p.c, func(*loop) bool { return n.failure != nil })
 		p.hangUp(n, err)
-		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+		return nil, failed && len(routes) > 1 && p.ctx.Err() == nil, err
 	}
-	if err := p.prove(n, source); err != nil {
-		p.hangUp(n, err)
-		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+	return n, false, nil
+}
+
+// choose proves the routes, and leaves the connection with the fastest one. Reads of mapped memory
+// are the fastest, and other routes are not tried then. Its error is that of the last route.
+func (p *Path) choose(n *conn, source *workerv1.Endpoint, routes []route) error {
+	best, failure := -1, error(nil)
+	for i := range routes {
+		if failure = p.prove(n, &routes[i], source); failure != nil {
+			if lost, closed := ask(p.c, func(*loop) bool { return n.failure != nil }); lost || closed != nil {
+				return failure
+			}
+			continue
+		}
+		if best < 0 || routes[i].description.BytesPerSecond > routes[best].description.BytesPerSecond {
+			best = i
+		}
+		if routes[i].mapped() {
+			break
+		}
 	}
-	p.c.config.Log.Info("ucx connection", "peer", peer.Name, "connection", n.description.String(), "transports", n.description.Transports)
-	return n, nil
+	if best < 0 {
+		return failure
+	}
+	return p.use(n, routes[best])
+}
+
+// use makes a connection read by a route.
+func (p *Path) use(n *conn, r route) error {
+	failure, closed := ask(p.c, func(*loop) error {
+		n.route = r
+		return n.failure
+	})
+	return errors.Join(closed, failure)
 }
 
 // dialError converts a gRPC status of the wire-up into an error of this package or of transfer.
@@ -306,16 +348,27 @@ func dialError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
 }
 
-// get reads remote memory and waits for the read, for at most StallTimeout. When it returns,
-// nothing writes to local any more.
-func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, into int32) (time.Duration, error) {
+// get reads remote memory and waits for the read, as await does.
+func (p *Path) get(ctx context.Context, n *conn, r read) (time.Duration, error) {
+	return p.await(ctx, n, r.length, func(l *loop, b *batch) {
+		reads := appendReads(nil, b, r.local, r.remote, r.length, n.route.chunk(), r.memory)
+		for _, x := range reads {
+			x.key = r.key
+		}
+		l.queue(n, b, reads)
+	})
+}
+
+// await waits for the reads of a batch, which submit submits, for at most StallTimeout. When it
+// returns, they write to no memory any more.
+func (p *Path) await(ctx context.Context, n *conn, bytes uint64, submit func(*loop, *batch)) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	var cancelled atomic.Bool
 	b := &batch{done: func(_ *loop, err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
 	begun := time.Now()
-	if !p.c.do(func(l *loop) { l.queue(n, b, appendReads(nil, b, local, remote, length, n.chunk, into)) }) {
+	if !p.c.do(func(l *loop) { submit(l, b) }) {
 		return 0, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
 	}
 	select {
@@ -324,14 +377,14 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 	case <-ctx.Done():
 	}
 	cancelled.Store(true)
-	err := fmt.Errorf("%w: no answer to a read of %d bytes", transfer.ErrStalled, length)
+	err := fmt.Errorf("%w: no answer to a read of %d bytes", transfer.ErrStalled, bytes)
 	p.hangUp(n, err)
 	return 0, errors.Join(err, <-done)
 }
 
-// prove compares the peer's header page with the identity that the peer sent over the control
-// connection, and times some reads.
-func (p *Path) prove(n *conn, source *workerv1.Endpoint) error {
+// prove makes a connection read by a route, compares the header page that it finds with the
+// identity that the peer sent over the control connection, and times some reads.
+func (p *Path) prove(n *conn, r *route, source *workerv1.Endpoint) error {
 	c := p.c
 	ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
 	defer cancel()
@@ -341,51 +394,106 @@ func (p *Path) prove(n *conn, source *workerv1.Endpoint) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: other connections are being proved", transfer.ErrStalled)
 	}
-	at := uint64(slot) * proofBytes
-	defer func() {
-		c.scratch.tidy(at)
+	if err := p.use(n, *r); err != nil {
 		c.slots <- slot
-	}()
-	local := c.scratch.base() + at
-	if _, err := p.get(p.ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
 		return err
 	}
+	at := uint64(slot) * proofBytes
+	into := &c.scratch
+	if c.slab != nil && !r.stagedReader {
+		into = &c.deviceScratch
+	}
+	defer func() {
+		into.tidy(at)
+		c.slots <- slot
+	}()
+	if r.mapped() {
+		if err := c.mapOurselves(n, source); err != nil {
+			return err
+		}
+	}
+	header := read{local: into.base() + at, memory: into.memory, remote: n.base, length: memory.HeaderBytes}
+	size := n.bytes
+	if r.stagedSource {
+		header.remote, header.key, size = n.offer.ringBase, keyRing, n.offer.ringBytes
+	}
+	if _, err := p.get(p.ctx, n, header); err != nil {
+		return err
+	}
+	page, err := into.read(at, memory.HeaderBytes)
+	if err != nil {
+		return err
+	}
+	if err := proven(page, source, size); err != nil {
+		return err
+	}
+	return p.measure(n, r, header)
+}
+
+// proven compares a header page with the identity that the peer sent over the control connection,
+// and with the size of the memory that begins with the page.
+func proven(page []byte, source *workerv1.Endpoint, size uint64) error {
 	var said memory.Identity
 	copy(said.WorkerUUID[:], source.GetWorkerUuid())
 	copy(said.Incarnation[:], source.GetIncarnation())
 	said.Nonce = source.GetNonce()
-	page, err := c.scratch.read(at, memory.HeaderBytes)
-	if err != nil {
-		return err
-	}
 	found, err := memory.ParseHeader(page)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProof, err)
-	case found.Identity != said || found.SizeBytes != n.bytes:
+	case found.Identity != said || found.SizeBytes != size:
 		return fmt.Errorf("%w: incarnation %x and nonce %x were found, %x and %x expected", ErrProof,
 			found.Identity.Incarnation, found.Identity.Nonce, said.Incarnation, said.Nonce)
 	case !bytes.Equal(source.GetWorkerUuid(), found.Identity.WorkerUUID[:]):
 		return fmt.Errorf("%w: worker %x", ErrProof, found.Identity.WorkerUUID)
 	}
+	return nil
+}
+
+// measure times reads by a route. header is the read of the header page.
+func (p *Path) measure(n *conn, r *route, header read) error {
 	size := min(proofBytes, n.bytes)
-	best := time.Duration(0)
-	for i := range 8 {
-		length := size
-		if i >= 4 {
-			length = 8
+	times := 4
+	if r.staged() {
+		times = 2
+	}
+	for i := range times {
+		sum := size
+		large := header
+		large.remote, large.length = n.base, size
+		var took time.Duration
+		var err error
+		if r.staged() {
+			// Several reads, because the copies and the network work at the same time.
+			sum = proofPieces * size
+			took, err = p.await(p.ctx, n, sum, func(l *loop, b *batch) {
+				var reads []*read
+				for range proofPieces {
+					reads = appendReads(reads, b, large.local, large.remote, size, n.route.readChunk(), large.memory)
+				}
+				l.take(n, b, reads)
+			})
+		} else {
+			took, err = p.get(p.ctx, n, large)
 		}
-		took, err := p.get(p.ctx, n, local, n.base, length, c.scratchMemory)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		// The first read of 4 MiB is not counted: it also causes page faults, or maps memory.
-		case i >= 1 && i < 4:
-			n.description.BytesPerSecond = max(n.description.BytesPerSecond, float64(length)/took.Seconds())
-		case i >= 4 && (best == 0 || took < best):
-			best = took
+		}
+		// The first read is not counted: it also causes page faults, or maps memory.
+		if i >= 1 {
+			r.description.BytesPerSecond = max(r.description.BytesPerSecond, float64(sum)/took.Seconds())
 		}
 	}
-	n.description.Latency = best
+	for range 4 {
+		short := header
+		short.length = 8
+		took, err := p.get(p.ctx, n, short)
+		if err != nil {
+			return err
+		}
+		if r.description.Latency == 0 || took < r.description.Latency {
+			r.description.Latency = took
+		}
+	}
 	return nil
 }

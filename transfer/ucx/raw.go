@@ -30,7 +30,9 @@ func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame,
 	defer p.c.active.Add(-1)
 	took := make([]time.Duration, 0, times)
 	for range times {
-		t, err := p.get(ctx, n, p.c.base+into.Frame.Offset, n.base+remote.Offset, remote.Bytes, p.c.slabMemory)
+		t, err := p.await(ctx, n, remote.Bytes, func(l *loop, b *batch) {
+			l.take(n, b, appendReads(nil, b, p.c.base+into.Frame.Offset, n.base+remote.Offset, remote.Bytes, n.route.readChunk(), p.c.slabMemory))
+		})
 		if err != nil {
 			return took, fmt.Errorf("ucx path: %s: raw read: %w", peer, err)
 		}

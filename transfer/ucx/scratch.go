@@ -8,30 +8,37 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// scratch is memory of the same kind as the slab, outside of it.
+// scratch is registered memory into which the reads of proofs go, in slots of proofBytes: host
+// memory, or memory of a GPU outside of the slab.
 type scratch struct {
 	host   []byte
 	device *cuda.Scratch
+	// memory is the index of the registration.
+	memory int32
 }
 
-func newScratch(slab *cuda.Slab) (s scratch, err error) {
-	if slab != nil {
-		s.device, err = slab.Device().NewScratch(proofs*proofBytes, 0)
-		return s, err
-	}
+func newHostScratch() (s scratch, err error) {
 	s.host, err = unix.Mmap(-1, 0, proofs*proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	return s, err
 }
 
-func (s scratch) base() uint64 {
+func newDeviceScratch(device *cuda.Device) (s scratch, err error) {
+	s.device, err = device.NewScratch(proofs*proofBytes, 0)
+	return s, err
+}
+
+func (s *scratch) base() uint64 {
 	if s.device != nil {
 		return s.device.Pointer(0, 0)
 	}
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.host))))
+	return address(s.host)
 }
 
+// address returns the address of memory outside of Go's heap.
+func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
 // read returns the n bytes from offset at.
-func (s scratch) read(at, n uint64) ([]byte, error) {
+func (s *scratch) read(at, n uint64) ([]byte, error) {
 	if s.device == nil {
 		return s.host[at : at+n], nil
 	}
@@ -40,15 +47,18 @@ func (s scratch) read(at, n uint64) ([]byte, error) {
 }
 
 // tidy gives the pages of a slot back to the system.
-func (s scratch) tidy(at uint64) {
+func (s *scratch) tidy(at uint64) {
 	if s.host != nil {
 		_ = unix.Madvise(s.host[at:at+proofBytes], unix.MADV_DONTNEED) // it only frees memory
 	}
 }
 
-func (s scratch) close() error {
+func (s *scratch) close() error {
 	if s.device != nil {
 		return s.device.Close()
+	}
+	if s.host == nil {
+		return nil
 	}
 	return unix.Munmap(s.host)
 }

@@ -78,15 +78,7 @@ func (l *loop) message(e *event) {
 		}
 	case messageRead:
 		frame := memory.Frame{Offset: r.u64(), Bytes: r.u64()}
-		// Only from host memory: UCX copies short messages with the CPU, which faults on a GPU's
-		// addresses.
-		if r.err == nil && l.c.slab == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.serves() {
-			// The bytes are sent directly from the slab, without a check of the lease. As with
-			// one-sided reads, the release of the lease tells the reader whether they were valid.
-			l.orders = append(l.orders, op{
-				kind: opSend, endpoint: n.endpoint, local: l.c.base + frame.Offset, length: frame.Bytes,
-				header: preamble{token: n.theirs, request: p.request, kind: messageData}.header(),
-			})
+		if r.err == nil && n.serves() && l.sendBytes(n, p.request, remoteKey(p.count), frame) {
 			return
 		}
 	case messageData:
@@ -97,8 +89,16 @@ func (l *loop) message(e *event) {
 			f.read.batch.ended(l, nil)
 			return
 		}
-	case messageLeased, messageReleased:
-		l.answered(n, p, r, answer{r.b, e.tag, &kept})
+	case messageStage:
+		if frames := r.frames(min(p.count, maxParts+1)); r.err == nil && p.count <= maxParts && n.serves() && l.stage(n, p.request, frames) {
+			return
+		}
+	case messageUnstage:
+		if slot := r.u32(); r.err == nil && n.serves() && l.unstage(n, slot) {
+			return
+		}
+	case messageLeased, messageReleased, messageStaged:
+		l.answered(n, p, r, answer{p.count, r.b, e.tag, &kept})
 		return
 	case messageBye:
 		l.fail(n, fmt.Errorf("%w: the peer closed the connection", transfer.ErrPeerLost))
@@ -107,12 +107,39 @@ func (l *loop) message(e *event) {
 	l.fail(n, fmt.Errorf("%w: a message of kind %d with %d parts that makes no sense", transfer.ErrProtocol, p.kind, p.count))
 }
 
+// sendBytes answers messageRead. It returns false if a reader may not be sent that memory.
+func (l *loop) sendBytes(n *conn, request uint64, key remoteKey, f memory.Frame) bool {
+	var base uint64
+	switch {
+	case f.Bytes > messageChunkBytes:
+		return false
+	// Only from host memory: UCX copies short messages with the CPU, which faults on a GPU's
+	// addresses. The bytes are sent directly from the slab, without a check of the lease. As with
+	// one-sided reads, the release of the lease tells the reader whether they were valid.
+	case key == keySlab && l.c.slab == nil && f.Within(l.c.config.Space.Size()):
+		base = l.c.base
+	case key == keyRing && l.inRing(n, f):
+		base = l.c.out.base()
+	default:
+		return false
+	}
+	l.orders = append(l.orders, op{
+		kind: opSend, endpoint: n.endpoint, local: base + f.Offset, length: f.Bytes,
+		header: preamble{token: n.theirs, request: request, kind: messageData}.header(),
+	})
+	return true
+}
+
 // ask asks the peer to send the bytes of a read.
 func (l *loop) ask(n *conn, r *read, small bool) {
 	n.lastCall++
 	n.asked[n.lastCall] = flight{n, r, small}
-	l.send(n, preamble{token: n.theirs, request: n.lastCall, kind: messageRead}, 16, func(b []byte) []byte {
-		b = binary.LittleEndian.AppendUint64(b, r.remote-n.base)
+	base := n.base
+	if r.key == keyRing {
+		base = n.offer.ringBase
+	}
+	l.send(n, preamble{token: n.theirs, request: n.lastCall, kind: messageRead, count: uint32(r.key)}, 16, func(b []byte) []byte {
+		b = binary.LittleEndian.AppendUint64(b, r.remote-base)
 		return binary.LittleEndian.AppendUint64(b, r.length)
 	})
 }
@@ -160,7 +187,7 @@ func leasesPayload(leases []transfer.LeaseID) []byte {
 // otherwise on a goroutine of its own, because it may block.
 func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, refs []transfer.Ref) {
 	leased := c.config.Source.Lease(n.reader, refs, ttl)
-	a := c.answer(leased)
+	a := c.answer(leased, n.noInline)
 	p := preamble{token: n.theirs, request: request, kind: messageLeased, count: uint32(len(leased))}
 	var m outgoing
 	var held []transfer.LeaseID

@@ -20,6 +20,7 @@
   X(ucp_get_version, void, (unsigned *, unsigned *, unsigned *))                                               \
   X(ucp_init_version, int, (unsigned, unsigned, const mr_params_t *, const void *, void **))                   \
   X(ucp_cleanup, void, (void *))                                                                               \
+  X(ucp_context_query, int, (void *, mr_context_attr_t *))                                                     \
   X(ucp_config_read, int, (const char *, const char *, void **))                                               \
   X(ucp_config_modify, int, (void *, const char *, const char *))                                              \
   X(ucp_config_release, void, (void *))                                                                        \
@@ -85,7 +86,7 @@ void mr_buffer_free(void *p) { free_memory(p); }
 // handler.
 typedef struct {
   mr_engine *engine;
-  void *ep, *key;
+  void *ep, *keys[MR_KEYS];
   uint64_t tag;
 } endpoint;
 
@@ -316,7 +317,12 @@ int mr_pack_key(mr_engine *e, int memory, void **key, uint64_t *length) {
 
 void mr_free_key(void *key) { ucx.ucp_rkey_buffer_release(key); }
 
-int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag, int *index, const char **step) {
+int mr_knows_cuda(mr_engine *e) {
+  mr_context_attr_t a = {.field_mask = MR_ATTR_MEMORY_TYPES};
+  return !ucx.ucp_context_query(e->context, &a) && (a.memory_types >> MR_MEMORY_TYPE_CUDA & 1);
+}
+
+int mr_connect(mr_engine *e, const void *address, uint64_t tag, int *index, const char **step) {
   running = e;
   int at = 0;
   while (at < e->endpoint_count && e->endpoints[at]) at++;
@@ -350,10 +356,16 @@ int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag,
   }
   e->endpoints[at] = p;
   *index = at;
-  *step = "ucp_ep_rkey_unpack";
-  // After a failure the caller closes the endpoint like any other.
-  if (key) return ucx.ucp_ep_rkey_unpack(p->ep, key, &p->key);
   return 0;
+}
+
+// After a failure the caller closes the endpoint like any other, or does without the key.
+int mr_unpack_key(mr_engine *e, int index, int at, const void *key) {
+  running = e;
+  endpoint *p = e->endpoints[index];
+  int status = ucx.ucp_ep_rkey_unpack(p->ep, key, &p->keys[at]);
+  if (status) p->keys[at] = NULL;
+  return status;
 }
 
 // REQUIRES: the endpoint is closed, and no operation on it is outstanding.
@@ -361,7 +373,8 @@ void mr_release_endpoint(mr_engine *e, int index) {
   endpoint *p = e->endpoints[index];
   if (!p) return;
   running = e;
-  if (p->key) ucx.ucp_rkey_destroy(p->key);
+  for (int i = 0; i < MR_KEYS; i++)
+    if (p->keys[i]) ucx.ucp_rkey_destroy(p->keys[i]);
   e->endpoints[index] = NULL;
   free_memory(p);
 }
@@ -437,7 +450,7 @@ static void post(mr_engine *e, const mr_op *o) {
       param.user_data = (void *)(uintptr_t)o->tag;
       param.memh = e->memories[o->memory];
       param.memory_type = e->memory_types[o->memory];
-      r = ucx.ucp_get_nbx(p->ep, (void *)(uintptr_t)o->local, o->length, o->remote, p->key, &param);
+      r = ucx.ucp_get_nbx(p->ep, (void *)(uintptr_t)o->local, o->length, o->remote, p->keys[o->key], &param);
       if (!r || is_error(r)) push(e, MR_EVENT_GET, o->tag, (int)(intptr_t)r, NULL, 0);
       return;
     case MR_OP_SEND:;

@@ -14,6 +14,9 @@ enum { MR_EVENT_GET, MR_EVENT_MESSAGE, MR_EVENT_EP_ERROR, MR_EVENT_CLOSED };
 
 #define MR_HEADER_BYTES 24
 
+// The largest number of keys of one endpoint.
+#define MR_KEYS 2
+
 // One order in the submission ring.
 typedef struct {
   uint64_t tag;            // MR_OP_GET, MR_OP_CLOSE: the tag of the event that follows
@@ -23,6 +26,7 @@ typedef struct {
   int32_t endpoint;        // an index from mr_connect
   int32_t memory;          // MR_OP_GET: the index from mr_map of the target's memory
   int32_t rendezvous;      // MR_OP_SEND: 0 for an eager send; only tests use others
+  int32_t key;             // MR_OP_GET: the key from mr_unpack_key
   unsigned char header[MR_HEADER_BYTES];  // MR_OP_SEND
 } mr_op;
 
@@ -53,7 +57,11 @@ const void *mr_address(mr_engine *e, uint64_t *length);
 int mr_map(mr_engine *e, uint64_t base, uint64_t length, int memory_type, int *index);
 int mr_pack_key(mr_engine *e, int memory, void **key, uint64_t *length);
 void mr_free_key(void *key);
-int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag, int *endpoint, const char **step);
+// Returns whether the library can register the memory of NVIDIA GPUs.
+int mr_knows_cuda(mr_engine *e);
+int mr_connect(mr_engine *e, const void *address, uint64_t tag, int *endpoint, const char **step);
+// Unpacks a key of the peer as number at, below MR_KEYS, of the endpoint.
+int mr_unpack_key(mr_engine *e, int endpoint, int at, const void *key);
 void mr_release_endpoint(mr_engine *e, int endpoint);
 int mr_transports(mr_engine *e, int endpoint, char *out, int room);
 

@@ -27,11 +27,19 @@ const (
 	messageReleased
 	// messageBye announces that the sender closes the connection.
 	messageBye
-	// messageRead asks for a range of the slab, on connections that cannot read by themselves:
-	// offset (uint64) and length (uint64).
+	// messageRead asks for a range of memory, on connections that cannot read by themselves: offset
+	// (uint64) and length (uint64). The count is the remoteKey of the memory.
 	messageRead
 	// messageData answers messageRead with the bytes.
 	messageData
+	// messageStage asks for a slot of the source's ring with the bytes of ranges of its slab:
+	// offset and length (uint64) of each.
+	messageStage
+	// messageStaged answers messageStage: the slot's offset in the ring (uint64) and its number
+	// (uint32). With a count of 0 there is no slot, and the payload is the reason.
+	messageStaged
+	// messageUnstage gives a slot back: its number (uint32). It has no answer.
+	messageUnstage
 )
 
 // preamble is the beginning of every message: the receiver's token, the number of the request, the
@@ -151,6 +159,15 @@ func (r *reader) u64s(n uint32) []uint64 {
 	out := make([]uint64, n)
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return out
+}
+
+func (r *reader) frames(n uint32) []memory.Frame {
+	b := r.u64s(2 * n)
+	out := make([]memory.Frame, len(b)/2)
+	for i := range out {
+		out[i] = memory.Frame{Offset: b[2*i], Bytes: b[2*i+1]}
 	}
 	return out
 }

@@ -43,7 +43,7 @@ func TestGrantsArriveAsTheyWereComposed(t *testing.T) {
 		leasedObject(&data, 13, "no frames"),
 		leasedObject(&other, 14, "elsewhere", memory.Frame{Bytes: 400}),
 		leasedObject(new(distant), 15, "small and spilled", memory.Frame{Bytes: 4}),
-	})
+	}, false)
 	b := a.append(nil)
 	if len(b) != a.bytes {
 		t.Fatalf("%d bytes were announced, %d came", a.bytes, len(b))
@@ -98,7 +98,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	for range 40 {
 		leased = append(leased, leasedObject(&data, 1, string(make([]byte, 300<<10)), memory.Frame{Bytes: 60 << 10}))
 	}
-	a := c.answer(leased)
+	a := c.answer(leased, false)
 	kinds := map[grantKind]int{}
 	for _, k := range a.kinds {
 		kinds[k]++
@@ -114,7 +114,7 @@ func FuzzMessages(f *testing.F) {
 	a := c.answer([]transfer.Leased{
 		leasedObject(&data, 11, "large", memory.Frame{Offset: 5, Bytes: 400}), leasedObject(&data, 12, "small", memory.Frame{Offset: 3, Bytes: 4}),
 		{Err: transfer.ErrNotHere}, {Err: errors.New("rotten")},
-	})
+	}, false)
 	f.Add(a.append(nil), uint32(4))
 	f.Fuzz(func(t *testing.T, b []byte, count uint32) {
 		r := &reader{b: b}

@@ -35,7 +35,7 @@ type Endpoint struct {
 	// Address of this side, in the opaque form of the library.
 	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// Key for reads of this side's memory, in the opaque form of the library. Set by the serving side
-	// only.
+	// only. Empty: the memory cannot be read directly; it is read through `ring`.
 	MemoryKey []byte `protobuf:"bytes,3,opt,name=memory_key,json=memoryKey,proto3" json:"memory_key,omitempty"`
 	// Start of the memory in this side's address space. Set by the serving side only.
 	MemoryBase uint64 `protobuf:"varint,4,opt,name=memory_base,json=memoryBase,proto3" json:"memory_base,omitempty"`
@@ -52,8 +52,18 @@ type Endpoint struct {
 	// 0.
 	Token uint64 `protobuf:"fixed64,9,opt,name=token,proto3" json:"token,omitempty"`
 	// The data to map the memory on a GPU. The reader maps it independently of the library, so that
-	// it can unmap the memory of a dead worker. Absent: the memory is not on a GPU.
-	Device        *v1.DeviceMemory `protobuf:"bytes,10,opt,name=device,proto3" json:"device,omitempty"`
+	// it can unmap the memory of a dead worker. Absent: the memory is not on a GPU, or no other
+	// process can map it.
+	Device *v1.DeviceMemory `protobuf:"bytes,10,opt,name=device,proto3" json:"device,omitempty"`
+	// Host memory through which the memory of a GPU can be read. Set by the serving side only.
+	// Absent: the memory is that of the host.
+	Ring *StagingRing `protobuf:"bytes,11,opt,name=ring,proto3" json:"ring,omitempty"`
+	// The memory is on a GPU, and RDMA devices of other hosts can read it with memory_key. They can
+	// always read the memory of a host.
+	Rdma bool `protobuf:"varint,12,opt,name=rdma,proto3" json:"rdma,omitempty"`
+	// Answers to this side may contain no bytes of objects, because its memory is on a GPU. Set by
+	// the reading side only.
+	NoInline      bool `protobuf:"varint,13,opt,name=no_inline,json=noInline,proto3" json:"no_inline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -158,6 +168,93 @@ func (x *Endpoint) GetDevice() *v1.DeviceMemory {
 	return nil
 }
 
+func (x *Endpoint) GetRing() *StagingRing {
+	if x != nil {
+		return x.Ring
+	}
+	return nil
+}
+
+func (x *Endpoint) GetRdma() bool {
+	if x != nil {
+		return x.Rdma
+	}
+	return false
+}
+
+func (x *Endpoint) GetNoInline() bool {
+	if x != nil {
+		return x.NoInline
+	}
+	return false
+}
+
+// StagingRing is pinned host memory to which the serving side copies what a reader asks for. It
+// begins with a header page that has the identity and nonce of the worker's memory; slots of 4 MiB
+// follow.
+type StagingRing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key for reads, in the opaque form of the library.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Start in this side's address space.
+	Base uint64 `protobuf:"varint,2,opt,name=base,proto3" json:"base,omitempty"`
+	// Size in bytes.
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingRing) Reset() {
+	*x = StagingRing{}
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingRing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingRing) ProtoMessage() {}
+
+func (x *StagingRing) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingRing.ProtoReflect.Descriptor instead.
+func (*StagingRing) Descriptor() ([]byte, []int) {
+	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *StagingRing) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *StagingRing) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *StagingRing) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // ConnectRequest makes, ends or checks a connection.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -177,7 +274,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[1]
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +286,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[1]
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +299,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{1}
+	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ConnectRequest) GetRequest() isConnectRequest_Request {
@@ -286,7 +383,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[2]
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +395,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[2]
+	mi := &file_millrace_worker_v1_peer_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +408,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{2}
+	return file_millrace_worker_v1_peer_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ConnectResponse) GetSource() *Endpoint {
@@ -332,7 +429,7 @@ var File_millrace_worker_v1_peer_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_peer_service_proto_rawDesc = "" +
 	"\n" +
-	"%millrace/worker/v1/peer_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dmillrace/host/v1/borrow.proto\"\xea\x02\n" +
+	"%millrace/worker/v1/peer_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dmillrace/host/v1/borrow.proto\"\xd0\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x1d\n" +
@@ -347,7 +444,14 @@ const file_millrace_worker_v1_peer_service_proto_rawDesc = "" +
 	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
 	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\x126\n" +
 	"\x06device\x18\n" +
-	" \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\"\xca\x01\n" +
+	" \x01(\v2\x1e.millrace.host.v1.DeviceMemoryR\x06device\x123\n" +
+	"\x04ring\x18\v \x01(\v2\x1f.millrace.worker.v1.StagingRingR\x04ring\x12\x12\n" +
+	"\x04rdma\x18\f \x01(\bR\x04rdma\x12\x1b\n" +
+	"\tno_inline\x18\r \x01(\bR\bnoInline\"I\n" +
+	"\vStagingRing\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x04R\x04base\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xca\x01\n" +
 	"\x0eConnectRequest\x126\n" +
 	"\x06reader\x18\x01 \x01(\v2\x1c.millrace.worker.v1.EndpointH\x00R\x06reader\x12!\n" +
 	"\vclose_token\x18\x02 \x01(\x06H\x00R\n" +
@@ -375,24 +479,26 @@ func file_millrace_worker_v1_peer_service_proto_rawDescGZIP() []byte {
 	return file_millrace_worker_v1_peer_service_proto_rawDescData
 }
 
-var file_millrace_worker_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_millrace_worker_v1_peer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_millrace_worker_v1_peer_service_proto_goTypes = []any{
 	(*Endpoint)(nil),        // 0: millrace.worker.v1.Endpoint
-	(*ConnectRequest)(nil),  // 1: millrace.worker.v1.ConnectRequest
-	(*ConnectResponse)(nil), // 2: millrace.worker.v1.ConnectResponse
-	(*v1.DeviceMemory)(nil), // 3: millrace.host.v1.DeviceMemory
+	(*StagingRing)(nil),     // 1: millrace.worker.v1.StagingRing
+	(*ConnectRequest)(nil),  // 2: millrace.worker.v1.ConnectRequest
+	(*ConnectResponse)(nil), // 3: millrace.worker.v1.ConnectResponse
+	(*v1.DeviceMemory)(nil), // 4: millrace.host.v1.DeviceMemory
 }
 var file_millrace_worker_v1_peer_service_proto_depIdxs = []int32{
-	3, // 0: millrace.worker.v1.Endpoint.device:type_name -> millrace.host.v1.DeviceMemory
-	0, // 1: millrace.worker.v1.ConnectRequest.reader:type_name -> millrace.worker.v1.Endpoint
-	0, // 2: millrace.worker.v1.ConnectResponse.source:type_name -> millrace.worker.v1.Endpoint
-	1, // 3: millrace.worker.v1.PeerService.Connect:input_type -> millrace.worker.v1.ConnectRequest
-	2, // 4: millrace.worker.v1.PeerService.Connect:output_type -> millrace.worker.v1.ConnectResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: millrace.worker.v1.Endpoint.device:type_name -> millrace.host.v1.DeviceMemory
+	1, // 1: millrace.worker.v1.Endpoint.ring:type_name -> millrace.worker.v1.StagingRing
+	0, // 2: millrace.worker.v1.ConnectRequest.reader:type_name -> millrace.worker.v1.Endpoint
+	0, // 3: millrace.worker.v1.ConnectResponse.source:type_name -> millrace.worker.v1.Endpoint
+	2, // 4: millrace.worker.v1.PeerService.Connect:input_type -> millrace.worker.v1.ConnectRequest
+	3, // 5: millrace.worker.v1.PeerService.Connect:output_type -> millrace.worker.v1.ConnectResponse
+	5, // [5:6] is the sub-list for method output_type
+	4, // [4:5] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_peer_service_proto_init() }
@@ -400,7 +506,7 @@ func file_millrace_worker_v1_peer_service_proto_init() {
 	if File_millrace_worker_v1_peer_service_proto != nil {
 		return
 	}
-	file_millrace_worker_v1_peer_service_proto_msgTypes[1].OneofWrappers = []any{
+	file_millrace_worker_v1_peer_service_proto_msgTypes[2].OneofWrappers = []any{
 		(*ConnectRequest_Reader)(nil),
 		(*ConnectRequest_CloseToken)(nil),
 		(*ConnectRequest_CheckToken)(nil),
@@ -411,7 +517,7 @@ func file_millrace_worker_v1_peer_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_worker_v1_peer_service_proto_rawDesc), len(file_millrace_worker_v1_peer_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from millrace._pb.millrace.host.v1 import borrow_pb2 as millrace_dot_host_dot_v1_dot_borrow__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%millrace/worker/v1/peer_service.proto\x12\x12millrace.worker.v1\x1a\x1dmillrace/host/v1/borrow.proto\"\xc8\x02\n\x08\x45ndpoint\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x18\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0cR\x07\x61\x64\x64ress\x12\x1d\n\nmemory_key\x18\x03 \x01(\x0cR\tmemoryKey\x12\x1f\n\x0bmemory_base\x18\x04 \x01(\x04R\nmemoryBase\x12!\n\x0cmemory_bytes\x18\x05 \x01(\x04R\x0bmemoryBytes\x12\x1f\n\x0bworker_uuid\x18\x06 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x07 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x08 \x01(\x06R\x05nonce\x12\x14\n\x05token\x18\t \x01(\x06R\x05token\x12\x36\n\x06\x64\x65vice\x18\n \x01(\x0b\x32\x1e.millrace.host.v1.DeviceMemoryR\x06\x64\x65vice\"\xc3\x01\n\x0e\x43onnectRequest\x12\x36\n\x06reader\x18\x01 \x01(\x0b\x32\x1c.millrace.worker.v1.EndpointH\x00R\x06reader\x12!\n\x0b\x63lose_token\x18\x02 \x01(\x06H\x00R\ncloseToken\x12!\n\x0b\x63heck_token\x18\x03 \x01(\x06H\x00R\ncheckToken\x12(\n\x10reader_worker_id\x18\x04 \x01(\rR\x0ereaderWorkerIdB\t\n\x07request\"]\n\x0f\x43onnectResponse\x12\x34\n\x06source\x18\x01 \x01(\x0b\x32\x1c.millrace.worker.v1.EndpointR\x06source\x12\x14\n\x05\x65nded\x18\x02 \x01(\x08R\x05\x65nded2a\n\x0bPeerService\x12R\n\x07\x43onnect\x12\".millrace.worker.v1.ConnectRequest\x1a#.millrace.worker.v1.ConnectResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%millrace/worker/v1/peer_service.proto\x12\x12millrace.worker.v1\x1a\x1dmillrace/host/v1/borrow.proto\"\xae\x03\n\x08\x45ndpoint\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x18\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0cR\x07\x61\x64\x64ress\x12\x1d\n\nmemory_key\x18\x03 \x01(\x0cR\tmemoryKey\x12\x1f\n\x0bmemory_base\x18\x04 \x01(\x04R\nmemoryBase\x12!\n\x0cmemory_bytes\x18\x05 \x01(\x04R\x0bmemoryBytes\x12\x1f\n\x0bworker_uuid\x18\x06 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x07 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x08 \x01(\x06R\x05nonce\x12\x14\n\x05token\x18\t \x01(\x06R\x05token\x12\x36\n\x06\x64\x65vice\x18\n \x01(\x0b\x32\x1e.millrace.host.v1.DeviceMemoryR\x06\x64\x65vice\x12\x33\n\x04ring\x18\x0b \x01(\x0b\x32\x1f.millrace.worker.v1.StagingRingR\x04ring\x12\x12\n\x04rdma\x18\x0c \x01(\x08R\x04rdma\x12\x1b\n\tno_inline\x18\r \x01(\x08R\x08noInline\"I\n\x0bStagingRing\x12\x10\n\x03key\x18\x01 \x01(\x0cR\x03key\x12\x12\n\x04\x62\x61se\x18\x02 \x01(\x04R\x04\x62\x61se\x12\x14\n\x05\x62ytes\x18\x03 \x01(\x04R\x05\x62ytes\"\xc3\x01\n\x0e\x43onnectRequest\x12\x36\n\x06reader\x18\x01 \x01(\x0b\x32\x1c.millrace.worker.v1.EndpointH\x00R\x06reader\x12!\n\x0b\x63lose_token\x18\x02 \x01(\x06H\x00R\ncloseToken\x12!\n\x0b\x63heck_token\x18\x03 \x01(\x06H\x00R\ncheckToken\x12(\n\x10reader_worker_id\x18\x04 \x01(\rR\x0ereaderWorkerIdB\t\n\x07request\"]\n\x0f\x43onnectResponse\x12\x34\n\x06source\x18\x01 \x01(\x0b\x32\x1c.millrace.worker.v1.EndpointR\x06source\x12\x14\n\x05\x65nded\x18\x02 \x01(\x08R\x05\x65nded2a\n\x0bPeerService\x12R\n\x07\x43onnect\x12\".millrace.worker.v1.ConnectRequest\x1a#.millrace.worker.v1.ConnectResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.worker.v1.peer_ser
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENDPOINT']._serialized_start=93
-  _globals['_ENDPOINT']._serialized_end=421
-  _globals['_CONNECTREQUEST']._serialized_start=424
-  _globals['_CONNECTREQUEST']._serialized_end=619
-  _globals['_CONNECTRESPONSE']._serialized_start=621
-  _globals['_CONNECTRESPONSE']._serialized_end=714
-  _globals['_PEERSERVICE']._serialized_start=716
-  _globals['_PEERSERVICE']._serialized_end=813
+  _globals['_ENDPOINT']._serialized_end=523
+  _globals['_STAGINGRING']._serialized_start=525
+  _globals['_STAGINGRING']._serialized_end=598
+  _globals['_CONNECTREQUEST']._serialized_start=601
+  _globals['_CONNECTREQUEST']._serialized_end=796
+  _globals['_CONNECTRESPONSE']._serialized_start=798
+  _globals['_CONNECTRESPONSE']._serialized_end=891
+  _globals['_PEERSERVICE']._serialized_start=893
+  _globals['_PEERSERVICE']._serialized_end=990
 # @@protoc_insertion_point(module_scope)
