@@ -63,7 +63,11 @@ func (c Config) card(name string) Finding {
 	f := Finding{Check: "rdma " + name, State: OK}
 	at := filepath.Join(c.sysfs(), "class/infiniband", name)
 	device := filepath.Join(at, "device")
-	f.Found = cmp.Or(sysfsText(at, "hca_type"), "a device without a model")
+	f.Found = sysfsText(at, "hca_type")
+	if _, err := os.Stat(device); err != nil {
+		f.Found = "a software device"
+	}
+	f.Found = cmp.Or(f.Found, "a device of an unknown model")
 	if driver, err := os.Readlink(filepath.Join(device, "driver")); err == nil {
 		f.Found += ", driver " + filepath.Base(driver)
 		if version := sysfsText(c.sysfs(), "module", filepath.Base(driver), "version"); version != "" {

@@ -82,6 +82,9 @@ func healthy(t *testing.T) machine {
 	m.gid("mlx5_1", 4, "0000:0000:0000:0000:0000:0000:0000:0000", "")
 	m.write("sys/class/net/eth5/mtu", "9000\n")
 	m.write("sys/module/mlx5_core/version", "24.10-1.1.4\n")
+	m.write("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n")
+	m.write("sys/class/infiniband_verbs/uverbs_rxe0/ibdev", "rxe0\n")
+	m.write("dev/infiniband/uverbs_rxe0", "")
 	return m
 }
 
@@ -189,7 +192,8 @@ func TestRDMAOfAHealthyMachine(t *testing.T) {
 		"gpu-nic":     "mlx5_0 (0000:18:00.0) at distance PIX: below the same PCI switch",
 		"pci-acs":     "the bridges between the GPU and its network cards (0000:12:00.0, 0000:12:08.0) pass traffic on directly",
 		"iommu":       "it passes the addresses of network cards and GPUs through",
-		"ucx":         "with the modules cma, cuda, RDMA devices: 2",
+		"ucx":         "with the modules cma, cuda, RDMA devices: 3",
+		"rdma rxe0":   "a software device; port 1: ACTIVE",
 	} {
 		if f := got[check]; f.State != doctor.OK || !strings.Contains(f.Found, want) || f.Remedy != "" {
 			t.Errorf("%s: %+v", check, f)
@@ -278,7 +282,7 @@ func TestMachineWithoutRDMA(t *testing.T) {
 // A UCX without verbs, such as that of the wheels, cannot use the devices that are there.
 func TestUCXWithoutVerbs(t *testing.T) {
 	f := find(t, doctor.Config{Library: ucxLibrary(), Sysfs: filepath.Join(healthy(t).root, "sys")}, "ucx")
-	if f.State != doctor.Warn || !strings.Contains(f.Found, "RDMA devices: 2; it cannot use them") || !strings.Contains(f.Remedy, "--ucx-library") {
+	if f.State != doctor.Warn || !strings.Contains(f.Found, "RDMA devices: 3; it cannot use them") || !strings.Contains(f.Remedy, "--ucx-library") {
 		t.Errorf("%+v", f)
 	}
 }
