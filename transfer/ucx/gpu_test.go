@@ -3,6 +3,7 @@
 package ucx_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,10 +32,8 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// These tests need GPUs, because UCX accesses the driver itself and the fake driver cannot serve
-// it. Without GPUs they are skipped.
-const ratesEnv = "MILLRACE_RATES"
-
+// gpus returns the driver for tests that need GPUs, because UCX accesses the driver itself and the
+// fake driver cannot serve it. Without GPUs it returns nil.
 func gpus(t *testing.T) *cuda.Driver {
 	t.Helper()
 	if !onRealGPU() {
@@ -60,9 +58,17 @@ type gpuOrder struct {
 	Sizes []int
 	// TLS are the transports of the child; empty: the default.
 	TLS string
+	// OnHost: the slab is host memory.
+	OnHost bool
+	// On is the address at which the child serves, and NetDevices are its network devices. Empty:
+	// 127.0.0.1 and lo.
+	On, NetDevices string
+	// Command is what the command line of the child begins with.
+	Command []string
 }
 
-// gpuTold is the description that a child sends of itself.
+// gpuTold is the description that a child sends of itself. Export is empty if its slab is host
+// memory.
 type gpuTold struct {
 	Address string
 	Export  cuda.Export
@@ -128,15 +134,7 @@ func serveOnGPU(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
-	driver, err := driver()
-	if err != nil {
-		return err
-	}
-	d, err := driver.Open(o.Ordinal)
-	if err != nil {
-		return err
-	}
-	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: o.SlabBytes}, Identity: o.Identity})
+	slab, export, end, err := o.slab()
 	if err != nil {
 		return err
 	}
@@ -150,21 +148,17 @@ func serveOnGPU(text string) error {
 	} else {
 		objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
 		for i, n := range o.Sizes {
-			objects.Put(transfer.Ref{Task: idOf(i + 1), Generation: 1}, "h", make([]byte, n))
+			objects.Put(transfer.Ref{Task: idOf(i + 1), Generation: 1}, "h", stamped(i+1, n))
 		}
 		source = objects
 	}
-	c, err := ucx.Open(ucx.Config{Library: libraryPath(), TLS: o.TLS, NetDevices: "lo", Space: slab, Source: source, SourceIsQuick: o.Sizes != nil})
+	c, err := ucx.Open(ucx.Config{Library: libraryPath(), TLS: o.TLS, NetDevices: cmp.Or(o.NetDevices, "lo"), Space: slab, Source: source, SourceIsQuick: o.Sizes != nil})
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(rawframe.ServerOptions()...)
 	(&grpcpath.Server{OneSided: c.Accept}).Register(server)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	export, err := slab.Export()
+	listener, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(o.On, "127.0.0.1"), "0"))
 	if err != nil {
 		return err
 	}
@@ -177,7 +171,35 @@ func serveOnGPU(text string) error {
 		server.Stop()
 	}()
 	err = server.Serve(listener)
-	return errors.Join(err, c.Close(), slab.Close(), d.Close())
+	return errors.Join(err, c.Close(), end())
+}
+
+// slab makes the slab of a child, and a function that frees it.
+func (o gpuOrder) slab() (space memory.Space, export cuda.Export, end func() error, err error) {
+	if o.OnHost {
+		s, err := host.NewSlab(o.SlabBytes, o.Identity)
+		if err != nil {
+			return nil, export, nil, err
+		}
+		return s, export, s.Close, nil
+	}
+	driver, err := driver()
+	if err != nil {
+		return nil, export, nil, err
+	}
+	d, err := driver.Open(o.Ordinal)
+	if err != nil {
+		return nil, export, nil, err
+	}
+	s, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: o.SlabBytes}, Identity: o.Identity})
+	if err != nil {
+		return nil, export, nil, errors.Join(err, d.Close())
+	}
+	end = func() error { return errors.Join(s.Close(), d.Close()) }
+	if export, err = s.Export(); err != nil {
+		return nil, export, nil, errors.Join(err, end())
+	}
+	return s, export, end, nil
 }
 
 // gpuChild is a serving process with a slab on a GPU.
@@ -207,7 +229,8 @@ func startOnGPU(t *testing.T, o gpuOrder, source *Source) *gpuChild {
 		defer close(served)
 		server.ServeConn(conn)
 	}()
-	cmd := exec.Command(os.Args[0])
+	line := append(slices.Clone(o.Command), os.Args[0])
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Stderr = append(os.Environ(), gpuChildEnv+"="+string(text)), []*os.File{theirs}, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -385,23 +408,34 @@ func TestGPUConformance(t *testing.T) {
 }
 
 // Without cuda_ipc, UCX would read from the other GPU by messages, or by copies through host
-// memory, at a thousandth of the rate. Such a connection is refused, and the error names the
-// settings to check.
-func TestGPUWithoutCUDAIPCThereIsNoConnection(t *testing.T) {
+// memory, at a thousandth of the rate. The bytes go through the rings of both sides instead.
+func TestGPUWithoutCUDAIPCTheBytesGoThroughRings(t *testing.T) {
 	driver := gpus(t)
 	if driver == nil {
 		return
 	}
-	const tls = "self,posix,sysv,cma,tcp,cuda_copy"
-	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
-	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 64 << 20, Identity: id, Sizes: []int{1 << 20}, TLS: tls}, new(Source))
-	path, room := gpuReaderOver(t, driver, 64<<20, transfertest.Patience, tls)
-	if connection, err := path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrNoConnection) || !strings.Contains(err.Error(), "is cuda_ipc among --ucx-tls ("+tls+")") {
-		t.Errorf("connection %v, %v", connection, err)
-	}
-	sink := transfertest.NewSinkIn(room)
-	if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(1), Generation: 1}}, sink); !errors.Is(err, ucx.ErrNoConnection) {
-		t.Errorf("a fetch: %v", err)
+	for name, tls := range map[string]string{"with CUDA": "self,posix,sysv,cma,tcp,cuda_copy", "without CUDA": "posix,cma"} {
+		t.Run(name, func(t *testing.T) {
+			id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+			const n = 9<<20 + 1
+			c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 64 << 20, Identity: id, Sizes: []int{n}, TLS: tls}, new(Source))
+			path, room := gpuReaderOver(t, driver, 64<<20, transfertest.Patience, tls)
+			connection, err := path.Connect(t.Context(), c.peer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if connection.Staged != "both" {
+				t.Errorf("the connection is %s", connection)
+			}
+			place, err := room.Take(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(1), Generation: 1}}, bare{place}); err != nil {
+				t.Fatal(err)
+			}
+			checkPlaced(t, place, 0, stamped(1, n))
+		})
 	}
 }
 
@@ -448,13 +482,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		}
 		slices.Sort(times)
 		p50 := times[len(times)/2]
-		for name, v := range map[string]string{"p50": fmt.Sprintf("%10.2f us", float64(p50)/1e3), "rate": fmt.Sprintf("%10.2f GB/s", float64(n)/p50.Seconds()/1e9)} {
-			line := fmt.Sprintf("%-48s %s", fmt.Sprintf("ucx fetch of %d KiB: %s", n>>10, name), v)
-			t.Log(line)
-			if file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
-				_, err = fmt.Fprintln(file, line)
-				done(t, "note a rate", errors.Join(err, file.Close()))
-			}
-		}
+		transfertest.Note(t, fmt.Sprintf("ucx fetch of %d KiB: p50", n>>10), float64(p50)/1e3, "us")
+		transfertest.Note(t, fmt.Sprintf("ucx fetch of %d KiB: rate", n>>10), float64(n)/p50.Seconds()/1e9, "GB/s")
 	}
 }
