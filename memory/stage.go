@@ -49,9 +49,10 @@ type DirectTier interface {
 	// copies in the other direction. Several calls may run at the same time, in both directions.
 	Save(off uint64, from Space, f Frame) error
 	Load(off uint64, to Space, f Frame) error
-	// Gather is Save for several frames, which come to lie at off one behind the other, without
-	// gaps. It does not wait behind Saves, because a reader waits for it.
-	Gather(off uint64, from Space, frames []Frame) error
+	// Gather copies pieces of a space to the tier, where a piece begins at off+At, and waits until
+	// the copies are done. It does not wait behind Saves, because a reader waits for it. Many small
+	// pieces are copied fastest if Offset and off+At of each are equal modulo 16.
+	Gather(off uint64, from Space, pieces []Piece) error
 	// Host returns the host memory that contains the bytes of the tier, from the offset base on.
 	// The processor can use the bytes in place, and other processes can map them.
 	Host() (s Space, base uint64)

@@ -69,8 +69,8 @@ func (b *bounce) begin(pieces []memory.Piece, stream *Stream, now func(uint64, [
 		}
 		list = append(list, c)
 	}
-	if b.gathers(list) {
-		b.err = b.launch(list, stream)
+	if b.gather.pays(list) {
+		b.err = b.gather.copy(b.table, list, stream, b.event)
 	} else {
 		b.err = stream.Copy(list, b.event)
 	}
@@ -82,9 +82,10 @@ func (b *bounce) begin(pieces []memory.Piece, stream *Stream, now func(uint64, [
 	b.begun = true
 }
 
-// gathers says whether the gather kernel is the faster way for a list of copies.
-func (b *bounce) gathers(list []Copy) bool {
-	if b.gather == nil {
+// pays says whether the gather kernel is the faster way for a list of copies between the device and
+// host memory. It never is for a nil Gather.
+func (g *Gather) pays(list []Copy) bool {
+	if g == nil {
 		return false
 	}
 	// work is the number of bytes, weighted by the time that the kernel takes for them: it copies
@@ -105,19 +106,20 @@ func (b *bounce) gathers(list []Copy) bool {
 	return rows <= bounceRows && GatherPays(len(list), work, bouncePerCopy)
 }
 
-// launch submits a gather of a list of copies.
-func (b *bounce) launch(list []Copy, stream *Stream) error {
+// copy submits a gather of a list of copies between the device and host memory, with an event
+// behind it. It uses a table until the event is reached.
+func (g *Gather) copy(index int, list []Copy, stream *Stream, after *Event) error {
 	bytes := uint64(0)
 	for _, c := range list {
 		bytes += c.Bytes
 	}
-	table := b.gather.Table(b.table, bytes, bounceBlocks)
+	table := g.Table(index, bytes, bounceBlocks)
 	for _, c := range list {
 		table.Add(Row{To: c.To, From: c.From, Bytes: c.Bytes})
 	}
 	var batch Batch
 	table.Launch(&batch, false)
-	return stream.Submit(&batch, b.event)
+	return stream.Submit(&batch, after)
 }
 
 // Wait is part of memory.Buffer.

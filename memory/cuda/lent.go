@@ -22,6 +22,8 @@ type Lent struct {
 	// pageable is the reason why no more parts are pinned. It is nil while copies may pin parts.
 	// Guarded by mu.
 	pageable error
+	// unfindable says that kernels do not find some of the memory. Guarded by mu.
+	unfindable bool
 }
 
 // lentTouchers is the number of goroutines that map the pages of a part into this process before it
@@ -94,11 +96,14 @@ func (l *Lent) pin(part int) {
 		if err == nil {
 			err = l.device.pin(l.data[from:to], config.ReadOnly)
 		}
-		if p.pinned = err == nil; !p.pinned {
-			l.mu.Lock()
+		p.pinned = err == nil
+		findable := p.pinned && l.device.findable(l.data[from:to]) == nil
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !p.pinned {
 			l.pageable = err
-			l.mu.Unlock()
 		}
+		l.unfindable = l.unfindable || !findable
 	})
 }
 
@@ -108,6 +113,13 @@ func (l *Lent) Pageable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pageable
+}
+
+// Kernels says whether kernels can read all that copies have been asked for so far.
+func (l *Lent) Kernels() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pageable == nil && !l.unfindable
 }
 
 // Close unpins the memory.

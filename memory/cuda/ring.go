@@ -104,12 +104,8 @@ func (r *Ring) make(s *Slab, slots int) (err error) {
 // newGather loads the kernel that copies the pieces of slots, if kernels find the ring where the
 // copy engine finds it.
 func (r *Ring) newGather(slots int) (*Gather, error) {
-	at, result := r.device.api.hostPointer(r.device.context, r.memory)
-	if err := r.device.check("cuMemHostGetDevicePointer", result); err != nil {
+	if err := r.device.findable(r.memory); err != nil {
 		return nil, err
-	}
-	if at != address(r.memory) {
-		return nil, fmt.Errorf("cuda: %s: kernels find host memory at other addresses than the copy engine", r.device.name)
 	}
 	return r.device.NewGather(slots, bounceRows)
 }

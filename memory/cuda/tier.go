@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,8 +61,12 @@ type Tier struct {
 	touchers int
 	// size is the size of the tier, without the StageBytes behind it.
 	size uint64
-	// out, gather and in are streams that only this tier uses, for Save, Gather and Load.
-	out, gather, in *Stream
+	// out and in are streams that only this tier uses, for Save and for Load.
+	out, in *Stream
+	// gathers are the copies of Gather.
+	gathers *Copier
+	// unfindable says that kernels do not find some of the memory.
+	unfindable atomic.Bool
 	// closing is closed to end the pinning in the background.
 	closing chan struct{}
 	pinning sync.WaitGroup
@@ -121,12 +124,12 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	if t.out, err = d.NewStream(Spill); err != nil {
 		return nil, err
 	}
-	// Peers and tasks wait for the bytes that Gather and Load bring, so these streams are urgent.
-	if t.gather, err = d.NewStream(Out); err != nil {
+	// Tasks wait for the bytes that Load brings back, so this stream is urgent.
+	if t.in, err = d.NewStream(In); err != nil {
 		return nil, errors.Join(err, t.out.Close())
 	}
-	if t.in, err = d.NewStream(In); err != nil {
-		return nil, errors.Join(err, t.out.Close(), t.gather.Close())
+	if t.gathers, err = d.NewCopier(Out); err != nil {
+		return nil, errors.Join(err, t.out.Close(), t.in.Close())
 	}
 	t.pinInBackground(c)
 	return t, nil
@@ -262,6 +265,9 @@ func (t *Tier) pin(i int) error {
 		c.again = time.Now().Add(c.pause)
 		return c.err
 	}
+	if t.device.findable(data) != nil {
+		t.unfindable.Store(true)
+	}
 	c.pinned.Store(true)
 	return nil
 }
@@ -328,38 +334,53 @@ func (t *Tier) Reaches(s memory.Space) bool {
 
 // Save is part of memory.DirectTier.
 func (t *Tier) Save(off uint64, from memory.Space, f memory.Frame) error {
-	return t.move(t.out, off, from, []memory.Frame{f}, toTier)
-}
-
-// Gather is part of memory.DirectTier.
-func (t *Tier) Gather(off uint64, from memory.Space, frames []memory.Frame) error {
-	return t.move(t.gather, off, from, frames, toTier)
+	return t.move(t.out, off, from, f, toTier)
 }
 
 // Load is part of memory.DirectTier.
 func (t *Tier) Load(off uint64, to memory.Space, f memory.Frame) error {
-	return t.move(t.in, off, to, []memory.Frame{f}, func(host, device, n uint64) Copy { return ToDevice(device, host, n) })
+	return t.move(t.in, off, to, f, func(host, device, n uint64) Copy { return ToDevice(device, host, n) })
+}
+
+// Gather is part of memory.DirectTier.
+func (t *Tier) Gather(off uint64, from memory.Space, pieces []memory.Piece) error {
+	if !t.Reaches(from) {
+		return fmt.Errorf("cuda: pinned memory of %s does not reach that space", t.device.name)
+	}
+	var list []Copy
+	for _, p := range pieces {
+		at := off + p.At
+		if err := t.contains(at, p.Bytes); err != nil {
+			return err
+		}
+		device := from.(*Slab).Pointer(p.Offset, p.Bytes)
+		for done := uint64(0); done < p.Bytes; {
+			part, n, err := t.part(at+done, device+done, p.Bytes-done, toTier)
+			if err != nil {
+				return err
+			}
+			list = append(list, part...)
+			done += n
+		}
+	}
+	copying, err := t.gathers.Start(list, !t.unfindable.Load())
+	if err != nil {
+		return err
+	}
+	return copying.Wait()
 }
 
 func toTier(host, device, n uint64) Copy { return ToHost(host, device, n) }
 
-// move copies frames in parts, to or from the bytes at off, which have no gaps. At most two parts
-// are in progress.
-func (t *Tier) move(stream *Stream, off uint64, space memory.Space, frames []memory.Frame, copies func(host, device, n uint64) Copy) (err error) {
-	m := moving{tier: t, off: off, copies: copies}
-	var ok bool
-	if m.slab, ok = space.(*Slab); !ok || !t.Reaches(space) {
-		return fmt.Errorf("cuda: pinned memory of %s does not reach that space", t.device.name)
-	}
-	sum := uint64(0)
-	for _, f := range frames {
-		m.slab.mustContain(f.Offset, f.Bytes)
-		sum += f.Bytes
-	}
-	if err := t.contains(off, sum); err != nil {
+// move copies in parts. At most two parts are in progress.
+func (t *Tier) move(stream *Stream, off uint64, space memory.Space, f memory.Frame, copies func(host, device, n uint64) Copy) (err error) {
+	if err := t.contains(off, f.Bytes); err != nil {
 		return err
 	}
-	m.frames = slices.Clone(frames)
+	if !t.Reaches(space) {
+		return fmt.Errorf("cuda: pinned memory of %s does not reach that space", t.device.name)
+	}
+	device := space.(*Slab).Pointer(f.Offset, f.Bytes)
 	var begun []*Event
 	defer func() {
 		for _, e := range begun {
@@ -368,9 +389,9 @@ func (t *Tier) move(stream *Stream, off uint64, space memory.Space, frames []mem
 		}
 		t.giveBack(begun)
 	}()
-	for {
-		part, err := m.part()
-		if err != nil || len(part) == 0 {
+	for done := uint64(0); done < f.Bytes; {
+		part, n, err := t.part(off+done, device+done, f.Bytes-done, copies)
+		if err != nil {
 			return err
 		}
 		if len(begun) == 2 {
@@ -389,38 +410,24 @@ func (t *Tier) move(stream *Stream, off uint64, space memory.Space, frames []mem
 			return errors.Join(err, stream.Sync()) // some copies may be in progress
 		}
 		begun = append(begun, event)
+		done += n
 	}
+	return nil
 }
 
-// moving is the rest of a move: the bytes at off of the tier belong to frames of the slab.
-type moving struct {
-	tier   *Tier
-	slab   *Slab
-	off    uint64
-	frames []memory.Frame
-	copies func(host, device, n uint64) Copy
-}
-
-// part returns the copies of the next moveBytes, none at the end. No copy crosses from one pinned
-// chunk to the next.
-func (m *moving) part() (list []Copy, err error) {
-	t := m.tier
-	for left := uint64(moveBytes); left > 0 && len(m.frames) > 0; {
-		f := &m.frames[0]
-		if f.Bytes == 0 {
-			m.frames = m.frames[1:]
-			continue
-		}
-		i := m.off / t.chunk
+// part returns the copies of the next n bytes. No copy crosses from one pinned chunk to the next.
+func (t *Tier) part(off, device, left uint64, copies func(host, device, n uint64) Copy) (list []Copy, n uint64, err error) {
+	for left = min(left, moveBytes); n < left; {
+		at := off + n
+		i := at / t.chunk
 		if err := t.want(int(i)); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		n := min(left, f.Bytes, (i+1)*t.chunk-m.off)
-		list = append(list, m.copies(address(t.data)+m.off, m.slab.Pointer(f.Offset, n), n))
-		m.off, left = m.off+n, left-n
-		f.Offset, f.Bytes = f.Offset+n, f.Bytes-n
+		some := min(left-n, (i+1)*t.chunk-at)
+		list = append(list, copies(address(t.data)+at, device+n, some))
+		n += some
 	}
-	return list, nil
+	return list, n, nil
 }
 
 func (t *Tier) event() (*Event, error) {
@@ -455,7 +462,7 @@ func (t *Tier) Close() error {
 		errs = append(errs, e.Close())
 	}
 	t.spares = nil
-	errs = append(errs, t.out.Close(), t.gather.Close(), t.in.Close())
+	errs = append(errs, t.out.Close(), t.in.Close(), t.gathers.Close())
 	// Unpin in parallel. It takes as long as the pinning, and the worker's successor waits for it.
 	unpinned := make([]error, len(t.chunks))
 	var group sync.WaitGroup

@@ -32,13 +32,17 @@ const (
 	stageWait = 3 * time.Second
 )
 
+// NextPart returns the start of the next part in a place whose last part ends at end. Parts are
+// aligned for the kernel that copies many small ones.
+func NextPart(end uint64) uint64 { return (end + 15) &^ 15 }
+
 // Stager copies parts of objects on a GPU to places in host memory that other processes map.
 type Stager interface {
 	// StageBytes is the largest number of bytes of one place; 0: there is no room for places.
 	StageBytes() uint64
-	// Stage copies regions of the GPU's slab to a place, one behind the other without gaps, and
-	// returns the place in Host.Space. The context bounds only the time that it waits for room.
-	Stage(ctx context.Context, parts []transfer.Region) (memory.Frame, error)
+	// Stage copies pieces of the GPU's slab to a place of the given size, and returns the place in
+	// Host.Space. The context bounds only the time that it waits for room.
+	Stage(ctx context.Context, bytes uint64, slab memory.Space, pieces []memory.Piece) (memory.Frame, error)
 	// Unstage gives a place back.
 	Unstage(place memory.Frame)
 }
@@ -53,7 +57,7 @@ type staged struct {
 // stage copies parts of leased objects to a place, in a goroutine of its own, because that may wait
 // for room.
 func (c *serving) stage(ctx context.Context, call uint64, order *hostv1.BorrowStage) error {
-	parts, err := c.parts(order)
+	pieces, err := c.pieces(order)
 	if err != nil {
 		return c.send(refusal(call, reasonProtocol, err.Error()))
 	}
@@ -69,7 +73,8 @@ func (c *serving) stage(ctx context.Context, call uint64, order *hostv1.BorrowSt
 		defer mishap.Caught(c.server.config.Log, "a place for parts of objects", failed)
 		limited, cancel := context.WithTimeoutCause(ctx, stageWait, errors.New("no room within "+stageWait.String()))
 		defer cancel()
-		place, err := c.stager.Stage(limited, parts)
+		last := pieces[len(pieces)-1]
+		place, err := c.stager.Stage(limited, last.At+last.Bytes, c.server.config.Space, pieces)
 		if err != nil {
 			failed(err)
 			return
@@ -80,9 +85,9 @@ func (c *serving) stage(ctx context.Context, call uint64, order *hostv1.BorrowSt
 	return nil
 }
 
-// parts returns the regions that an order of a reader names, and counts the place that is to be
-// made of them. It checks all of the order.
-func (c *serving) parts(order *hostv1.BorrowStage) ([]transfer.Region, error) {
+// pieces returns the pieces of the slab that an order of a reader names, with their positions in
+// the place, and counts that place. It checks all of the order.
+func (c *serving) pieces(order *hostv1.BorrowStage) ([]memory.Piece, error) {
 	n := len(order.GetLeaseIds())
 	switch {
 	case c.stager == nil:
@@ -91,8 +96,8 @@ func (c *serving) parts(order *hostv1.BorrowStage) ([]transfer.Region, error) {
 		return nil, fmt.Errorf("%d leases with %d frames, %d offsets and %d sizes to stage; 1 to %d, as many of each", n,
 			len(order.GetFrames()), len(order.GetOffsets()), len(order.GetBytes()), StageParts)
 	}
-	parts := make([]transfer.Region, n)
-	left := c.stager.StageBytes()
+	pieces := make([]memory.Piece, n)
+	end, most := uint64(0), c.stager.StageBytes()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, id := range order.GetLeaseIds() {
@@ -101,21 +106,21 @@ func (c *serving) parts(order *hostv1.BorrowStage) ([]transfer.Region, error) {
 		if !ok || uint64(frame) >= uint64(len(lent.regions)) || !c.onGPU(lent.regions[frame]) {
 			return nil, fmt.Errorf("part %d to stage: there is no frame %d on the GPU under a lease %d of this connection", i, frame, id)
 		}
-		of := lent.regions[frame]
-		part := memory.Frame{Offset: order.GetOffsets()[i], Bytes: order.GetBytes()[i]}
-		if part.Bytes == 0 || part.Bytes > left || !part.Within(of.Frame.Bytes) {
-			return nil, fmt.Errorf("part %d to stage: [%d, +%d) of a frame of %d bytes, with room for %d; at most %d together",
-				i, part.Offset, part.Bytes, of.Frame.Bytes, left, c.stager.StageBytes())
+		of := lent.regions[frame].Frame
+		part, at := memory.Frame{Offset: order.GetOffsets()[i], Bytes: order.GetBytes()[i]}, NextPart(end)
+		if part.Bytes == 0 || !part.Within(of.Bytes) || at > most || part.Bytes > most-at {
+			return nil, fmt.Errorf("part %d to stage: [%d, +%d) of a frame of %d bytes, at %d of a place; a place has %d bytes at most",
+				i, part.Offset, part.Bytes, of.Bytes, at, most)
 		}
-		left -= part.Bytes
-		part.Offset += of.Frame.Offset
-		parts[i] = transfer.Region{Space: of.Space, Frame: part}
+		end = at + part.Bytes
+		part.Offset += of.Offset
+		pieces[i] = memory.Piece{At: at, Frame: part}
 	}
 	if c.staging == stagesMost {
 		return nil, fmt.Errorf("this connection has %d places already; give one back first", stagesMost)
 	}
 	c.staging++
-	return parts, nil
+	return pieces, nil
 }
 
 // hold records a place that the reader holds from now on, and returns its number.
@@ -168,32 +173,32 @@ type Part struct {
 
 // Staged is a place with copies of parts, in Batch.Memory, until End.
 type Staged struct {
-	// At is the place. The parts lie there one behind the other without gaps.
-	At memory.Frame
+	// Parts are the locations of the parts in the memory.
+	Parts []memory.Frame
 
 	peer *peer
 	id   uint64
 }
 
-// StageBytes is the largest number of bytes that Stage takes. It is not 0 if any frame of the batch
-// lies on a GPU.
+// StageBytes is the largest size of a place. It is not 0 if any frame of the batch lies on a GPU.
 func (b *Batch) StageBytes() uint64 { return b.peer.stageBytes }
 
 // Stage asks the lender to copy parts of the batch's objects from its GPU to a place in Memory. It
 // waits while this process already holds all places that the connection allows. If the lender has
 // no room, the error matches ErrUnreachable, and the connection still works. Any goroutine may call
 // it.
-// REQUIRES: the loans of the parts have not ended.
+// REQUIRES: the loans of the parts have not ended, and the parts fit into a place (NextPart).
 func (b *Batch) Stage(ctx context.Context, parts []Part) (*Staged, error) {
 	c := b.peer
-	order := &hostv1.BorrowStage{}
-	sum := uint64(0)
-	for _, p := range parts {
+	order, s := &hostv1.BorrowStage{}, &Staged{Parts: make([]memory.Frame, len(parts)), peer: c}
+	end := uint64(0)
+	for i, p := range parts {
 		order.LeaseIds = append(order.LeaseIds, b.leases[p.Object].id)
 		order.Frames = append(order.Frames, uint32(p.Frame))
 		order.Offsets = append(order.Offsets, p.Offset)
 		order.Bytes = append(order.Bytes, p.Bytes)
-		sum += p.Bytes
+		s.Parts[i] = memory.Frame{Offset: NextPart(end), Bytes: p.Bytes}
+		end = s.Parts[i].End()
 	}
 	select {
 	case c.stages <- struct{}{}:
@@ -209,10 +214,14 @@ func (b *Batch) Stage(ctx context.Context, parts []Part) (*Staged, error) {
 	if err != nil {
 		return nil, err // if an answer can still come, declineStaged gets it
 	}
-	s := &Staged{At: memory.Frame{Offset: response.GetStaged().GetOffset(), Bytes: sum}, peer: c, id: response.GetStaged().GetPlaceId()}
-	if !s.At.Within(c.space.Size()) {
+	s.id = response.GetStaged().GetPlaceId()
+	place := memory.Frame{Offset: response.GetStaged().GetOffset(), Bytes: end}
+	if !place.Within(c.space.Size()) {
 		s.End()
-		return nil, fmt.Errorf("borrow from %s: %w: a place [%d, +%d) in a memory of %d bytes", c.at, transfer.ErrProtocol, s.At.Offset, s.At.Bytes, c.space.Size())
+		return nil, fmt.Errorf("borrow from %s: %w: a place [%d, +%d) in a memory of %d bytes", c.at, transfer.ErrProtocol, place.Offset, place.Bytes, c.space.Size())
+	}
+	for i := range s.Parts {
+		s.Parts[i].Offset += place.Offset
 	}
 	return s, nil
 }

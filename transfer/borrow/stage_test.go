@@ -39,7 +39,7 @@ const stageAtOnce = 64 << 10
 
 func (*stager) StageBytes() uint64 { return stageAtOnce }
 
-func (s *stager) Stage(ctx context.Context, parts []transfer.Region) (memory.Frame, error) {
+func (s *stager) Stage(ctx context.Context, size uint64, slab memory.Space, pieces []memory.Piece) (memory.Frame, error) {
 	if s.release != nil {
 		select {
 		case <-s.release:
@@ -49,13 +49,12 @@ func (s *stager) Stage(ctx context.Context, parts []transfer.Region) (memory.Fra
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := memory.Frame{Offset: memory.HeaderBytes + s.next*stageAtOnce}
+	at := memory.Frame{Offset: memory.HeaderBytes + s.next*stageAtOnce, Bytes: size}
 	s.next++
 	s.places[at.Offset] = true
 	s.most = max(s.most, len(s.places))
-	for _, p := range parts {
-		copy(s.to.Bytes(at.End(), p.Frame.Bytes), p.Bytes())
-		at.Bytes += p.Frame.Bytes
+	for _, p := range pieces {
+		copy(s.to.Bytes(at.Offset, size)[p.At:p.At+p.Bytes], slab.Bytes(p.Offset, p.Bytes))
 	}
 	return at, nil
 }
@@ -136,13 +135,14 @@ func TestPartsOfObjectsElsewhereAreStaged(t *testing.T) {
 	if o.Err != nil || len(o.OnGPU) != 2 || o.OnGPU[0] || !o.OnGPU[1] || len(o.Frames) != 2 || o.Frames[1].Bytes != 30000 || b.StageBytes() != stageAtOnce {
 		t.Fatalf("%+v, %d bytes at a time", o, b.StageBytes())
 	}
-	place, err := b.Stage(t.Context(), []borrow.Part{{Object: 0, Frame: 1, Offset: 5, Bytes: 20000}, {Object: 1, Bytes: 1400}})
+	place, err := b.Stage(t.Context(), []borrow.Part{{Object: 0, Frame: 1, Offset: 5, Bytes: 20001}, {Object: 1, Bytes: 1400}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := append(bytes.Clone(content[0][5:20005]), content[1]...)
-	if !bytes.Equal(b.Memory.Bytes(place.At.Offset, place.At.Bytes), want) {
-		t.Errorf("other bytes at %+v", place.At)
+	for i, want := range [][]byte{content[0][5:20006], content[1]} {
+		if at := place.Parts[i]; at.Offset%16 != 0 || !bytes.Equal(b.Memory.Bytes(at.Offset, at.Bytes), want) {
+			t.Errorf("other bytes at %+v", at)
+		}
 	}
 	if s.held() != 1 {
 		t.Errorf("%d places are held", s.held())
@@ -172,7 +172,7 @@ func TestPlacesAreBoundedPerConnection(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if !bytes.Equal(b.Memory.Bytes(place.At.Offset, place.At.Bytes), random(1, 1000)) {
+			if !bytes.Equal(b.Memory.Bytes(place.Parts[0].Offset, 1000), random(1, 1000)) {
 				t.Error("other bytes")
 			}
 			place.End()
@@ -286,9 +286,10 @@ func TestStagingChecksWhatReadersSay(t *testing.T) {
 		"no bytes":           {&stage{LeaseIds: []uint64{1}, Frames: []uint32{0}, Offsets: []uint64{0}, Bytes: []uint64{0}}, "[0, +0)"},
 		"behind the end":     {&stage{LeaseIds: []uint64{1}, Frames: []uint32{0}, Offsets: []uint64{1}, Bytes: []uint64{1000}}, "of 1000 bytes"},
 		"far behind":         {&stage{LeaseIds: []uint64{1}, Frames: []uint32{0}, Offsets: []uint64{1<<64 - 1}, Bytes: []uint64{2}}, "of 1000 bytes"},
-		"too large":          {&stage{LeaseIds: []uint64{1}, Frames: []uint32{1}, Offsets: []uint64{0}, Bytes: []uint64{stageAtOnce + 1}}, "at most 65536"},
-		"too large in sum":   {&stage{LeaseIds: []uint64{1, 1}, Frames: []uint32{1, 1}, Offsets: []uint64{0, 0}, Bytes: []uint64{stageAtOnce, 1}}, "room for 0"},
-		"a sum that wraps":   {&stage{LeaseIds: []uint64{1, 1}, Frames: []uint32{1, 1}, Offsets: []uint64{0, 0}, Bytes: []uint64{1, 1<<64 - 1}}, "room for 65535"},
+		"too large":          {&stage{LeaseIds: []uint64{1}, Frames: []uint32{1}, Offsets: []uint64{0}, Bytes: []uint64{stageAtOnce + 1}}, "has 65536 bytes at most"},
+		"too large in sum":   {&stage{LeaseIds: []uint64{1, 1}, Frames: []uint32{1, 1}, Offsets: []uint64{0, 0}, Bytes: []uint64{stageAtOnce, 1}}, "at 65536 of a place"},
+		"too large by a gap": {&stage{LeaseIds: []uint64{1, 1}, Frames: []uint32{1, 1}, Offsets: []uint64{0, 0}, Bytes: []uint64{1, stageAtOnce - 15}}, "at 16 of a place"},
+		"a sum that wraps":   {&stage{LeaseIds: []uint64{1, 1}, Frames: []uint32{1, 1}, Offsets: []uint64{0, 0}, Bytes: []uint64{1, 1<<64 - 1}}, "at 16 of a place"},
 		"a lease that ended": {&stage{LeaseIds: []uint64{2}, Frames: []uint32{0}, Offsets: []uint64{0}, Bytes: []uint64{1}}, "under a lease 2"},
 	} {
 		t.Run(name, func(t *testing.T) {

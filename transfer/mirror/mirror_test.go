@@ -41,12 +41,11 @@ func (t *tier) Save(off uint64, _ memory.Space, f memory.Frame) error {
 	return errors.Join(t.err, t.far.ReadInto(f.Offset, t.host.Bytes(base+off, f.Bytes)))
 }
 
-func (t *tier) Gather(off uint64, _ memory.Space, frames []memory.Frame) error {
-	for _, f := range frames {
-		if err := t.Save(off, t.far, f); err != nil {
+func (t *tier) Gather(off uint64, _ memory.Space, pieces []memory.Piece) error {
+	for _, p := range pieces {
+		if err := t.Save(off+p.At, t.far, p.Frame); err != nil {
 			return err
 		}
-		off += f.Bytes
 	}
 	return nil
 }

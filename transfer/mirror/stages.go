@@ -41,30 +41,23 @@ func (m *Mirror) StageBytes() uint64 {
 	return min(m.space.Size()/piecesPerMirror/alloc.PageBytes*alloc.PageBytes, memory.StageBytes)
 }
 
-// Stage copies parts of objects on the GPU to a place in Space, one behind the other without gaps,
-// and returns that place, which belongs to the caller until Unstage. If there is no room, it waits
-// for other stages to end, but not for clients, which may keep objects for ever: then the error
-// matches ErrUnreachable.
-// REQUIRES: the parts are not empty, lie in memory that the tier reaches, and have at most
-// StageBytes.
-func (m *Mirror) Stage(ctx context.Context, parts []transfer.Region) (memory.Frame, error) {
-	frames := make([]memory.Frame, len(parts))
-	sum := uint64(0)
-	for i, p := range parts {
-		if p.Space != parts[0].Space || !m.tier.Reaches(p.Space) {
-			return memory.Frame{}, fmt.Errorf("mirror: %w: part %d of %d does not lie on this worker's GPU", transfer.ErrUnreachable, i, len(parts))
-		}
-		frames[i] = p.Frame
-		sum += p.Frame.Bytes
+// Stage copies pieces of memory on the GPU to a place of the given size in Space, where a piece
+// begins at At, and returns that place, which belongs to the caller until Unstage. If there is no
+// room, it waits for other stages to end, but not for clients, which may keep objects for ever:
+// then the error matches ErrUnreachable. REQUIRES: the pieces lie within the place, which has at
+// most StageBytes.
+func (m *Mirror) Stage(ctx context.Context, bytes uint64, from memory.Space, pieces []memory.Piece) (memory.Frame, error) {
+	if !m.tier.Reaches(from) {
+		return memory.Frame{}, fmt.Errorf("mirror: %w: what to stage does not lie on this worker's GPU", transfer.ErrUnreachable)
 	}
-	off, err := m.place(ctx, sum)
+	off, err := m.place(ctx, bytes)
 	if err != nil {
 		return memory.Frame{}, err
 	}
-	at := memory.Frame{Offset: m.base + m.first + off, Bytes: sum}
-	if err := m.tier.Gather(m.first+off, parts[0].Space, frames); err != nil {
+	at := memory.Frame{Offset: m.base + m.first + off, Bytes: bytes}
+	if err := m.tier.Gather(m.first+off, from, pieces); err != nil {
 		m.Unstage(at)
-		return memory.Frame{}, fmt.Errorf("mirror: %d bytes to pinned memory: %w", sum, err)
+		return memory.Frame{}, fmt.Errorf("mirror: %d bytes to pinned memory: %w", bytes, err)
 	}
 	return at, nil
 }

@@ -14,46 +14,39 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// parts returns regions of the far space with the given sizes.
-func parts(x *tier, sizes ...uint64) (out []transfer.Region) {
-	at := uint64(memory.HeaderBytes)
-	for _, n := range sizes {
-		out = append(out, transfer.Region{Space: x.far, Frame: memory.Frame{Offset: at, Bytes: n}})
-		at += n + 11
-	}
-	return out
-}
-
-func TestStagedPartsLieOneBehindTheOther(t *testing.T) {
+func TestStagedPiecesLieWhereTheyShould(t *testing.T) {
 	m, x, _ := newMirror(t)
 	if n := m.StageBytes(); n != 128<<10 {
 		t.Errorf("%d bytes at a time, of a mirror of 1 MiB", n)
 	}
-	from := parts(x, 1, 4096, 70000)
-	var want []byte
-	for i, p := range from {
-		content := bytes.Repeat([]byte{byte('a' + i)}, int(p.Frame.Bytes))
-		if err := x.far.WriteFrom(p.Frame.Offset, content); err != nil {
+	pieces := []memory.Piece{{At: 0, Frame: memory.Frame{Offset: 5000, Bytes: 1}}, {At: 16, Frame: memory.Frame{Offset: 9000, Bytes: 4096}}, {At: 4112, Frame: memory.Frame{Offset: 1 << 20, Bytes: 70000}}}
+	content := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, int(pieces[i].Bytes)) }
+	for i, p := range pieces {
+		if err := x.far.WriteFrom(p.Offset, content(i)); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, content...)
 	}
-	at, err := m.Stage(t.Context(), from)
+	at, err := m.Stage(t.Context(), 75000, x.far, pieces)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at.Bytes != uint64(len(want)) || !bytes.Equal(m.Space().Bytes(at.Offset, at.Bytes), want) {
-		t.Errorf("other bytes at %+v", at)
+	for i, p := range pieces {
+		if !bytes.Equal(m.Space().Bytes(at.Offset+p.At, p.Bytes), content(i)) {
+			t.Errorf("other bytes in place of piece %d", i)
+		}
+	}
+	if at.Bytes != 75000 || m.StagedBytes() != 75008 {
+		t.Errorf("a place of %d bytes occupies %d", at.Bytes, m.StagedBytes())
 	}
 	m.Unstage(at)
 	if m.UsedBytes() != 0 || m.StagedBytes() != 0 {
 		t.Errorf("%d bytes are taken, %d of them staged", m.UsedBytes(), m.StagedBytes())
 	}
 	x.err = errors.New("the device is lost")
-	if _, err := m.Stage(t.Context(), from); !errors.Is(err, x.err) || m.UsedBytes() != 0 {
+	if _, err := m.Stage(t.Context(), 75000, x.far, pieces); !errors.Is(err, x.err) || m.UsedBytes() != 0 {
 		t.Errorf("%v, %d bytes are taken", err, m.UsedBytes())
 	}
-	if _, err := m.Stage(t.Context(), []transfer.Region{{Space: m.Space(), Frame: memory.Frame{Bytes: 5}}}); !errors.Is(err, transfer.ErrUnreachable) {
+	if _, err := m.Stage(t.Context(), 5, m.Space(), nil); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("what is not on the device: %v", err)
 	}
 }
@@ -70,7 +63,7 @@ func TestStagesWaitForOneAnotherInTheirOrder(t *testing.T) {
 	m, x, _ := newMirror(t)
 	var held []memory.Frame
 	for range 4 { // 128 KiB each, half of 1 MiB
-		at, err := m.Stage(t.Context(), parts(x, 128<<10))
+		at, err := m.Stage(t.Context(), 128<<10, x.far, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +72,7 @@ func TestStagesWaitForOneAnotherInTheirOrder(t *testing.T) {
 	ended := make(chan outcome, 3)
 	for i := range 3 {
 		go func() {
-			at, err := m.Stage(t.Context(), parts(x, 128<<10-uint64(i)))
+			at, err := m.Stage(t.Context(), 128<<10-uint64(i), x.far, nil)
 			ended <- outcome{i, at, err}
 		}()
 		mirror.AwaitWaiting(m, i+1)
@@ -103,7 +96,7 @@ func TestStagesWaitForOneAnotherInTheirOrder(t *testing.T) {
 // One that gives up lets those behind it through.
 func TestStageThatGivesUpWaiting(t *testing.T) {
 	m, x, _ := newMirror(t)
-	first, err := m.Stage(t.Context(), parts(x, 128<<10))
+	first, err := m.Stage(t.Context(), 128<<10, x.far, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +104,7 @@ func TestStageThatGivesUpWaiting(t *testing.T) {
 	ended := make(chan outcome, 2)
 	for i, n := range []uint64{500 << 10, 64 << 10} { // the first of them has no room, the second has
 		go func() {
-			at, err := m.Stage([]context.Context{ctx, t.Context()}[i], parts(x, n))
+			at, err := m.Stage([]context.Context{ctx, t.Context()}[i], n, x.far, nil)
 			ended <- outcome{i, at, err}
 		}()
 		mirror.AwaitWaiting(m, i+1)
@@ -138,11 +131,11 @@ func TestStagesDoNotWaitForClients(t *testing.T) {
 	if l.Err != nil {
 		t.Fatal(l.Err)
 	}
-	if _, err := m.Stage(t.Context(), parts(x, 64<<10)); !errors.Is(err, transfer.ErrUnreachable) {
+	if _, err := m.Stage(t.Context(), 64<<10, x.far, nil); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("got %v", err)
 	}
 	client.Release([]transfer.LeaseID{l.Lease})
-	at, err := m.Stage(t.Context(), parts(x, 64<<10))
+	at, err := m.Stage(t.Context(), 64<<10, x.far, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

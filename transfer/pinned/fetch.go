@@ -30,19 +30,19 @@ type post struct {
 	// copies, of the given bytes, read what lies in the peer's pinned memory.
 	copies []cuda.Copy
 	bytes  uint64
-	// parts, of the given bytes together, lie on the peer's GPU. into has the place of each part in
-	// our slab.
+	// parts lie on the peer's GPU. Together they take the given bytes of a place. into has the
+	// place of each part in our slab.
 	parts  []borrow.Part
 	into   []memory.Frame
 	staged uint64
 	// objects are the objects whose last bytes are in this post.
 	objects []int
 
-	// event is behind the copies, if there are no parts. Otherwise ended is closed when nothing
-	// reads or writes any more; then err is set.
-	event *cuda.Event
-	ended chan struct{}
-	err   error
+	// copying are the copies that were submitted, if there are no parts. Otherwise ended is closed
+	// when nothing reads or writes any more; then err is set.
+	copying *cuda.Copying
+	ended   chan struct{}
+	err     error
 }
 
 // empty says whether there is nothing to do.
@@ -145,12 +145,13 @@ func (f *fetch) add(ctx context.Context, object, frame int, into memory.Frame) e
 		}
 		p, full := f.next, false
 		if onGPU {
-			n := min(from.Bytes-done, f.batch.StageBytes()-p.staged)
+			at := borrow.NextPart(p.staged)
+			n := min(from.Bytes-done, f.batch.StageBytes()-at)
 			p.parts = append(p.parts, borrow.Part{Object: object, Frame: frame, Offset: done, Bytes: n})
 			p.into = append(p.into, memory.Frame{Offset: into.Offset + done, Bytes: n})
-			p.staged += n
+			p.staged = at + n
 			done += n
-			full = p.staged >= f.batch.StageBytes() || len(p.parts) >= borrow.StageParts
+			full = borrow.NextPart(p.staged) >= f.batch.StageBytes() || len(p.parts) >= borrow.StageParts
 		} else {
 			n := min(from.Bytes-done, postBytes-p.bytes)
 			var err error
@@ -192,14 +193,14 @@ func (f *fetch) submit(ctx context.Context) error {
 		}
 	}
 	f.next = new(post)
-	var err error
-	if p.event, err = f.path.event(); err != nil {
+	if len(p.parts) == 0 {
+		err := f.begin(p)
+		if err == nil {
+			f.posted = append(f.posted, p)
+		}
 		return err
 	}
 	f.posted = append(f.posted, p)
-	if len(p.parts) == 0 {
-		return f.begin(p)
-	}
 	p.ended = make(chan struct{})
 	go func() {
 		defer close(p.ended)
@@ -208,21 +209,14 @@ func (f *fetch) submit(ctx context.Context) error {
 	return nil
 }
 
-// begin submits the copies of a post, with its event behind them.
-func (f *fetch) begin(p *post) error {
+// begin submits the copies of a post. A post without copies is over when the earlier ones are.
+func (f *fetch) begin(p *post) (err error) {
 	if why := f.memory.lent.Pageable(); why != nil {
 		f.memory.told.Do(func() {
 			f.path.config.Log.Warn("the host memory of a peer is not pinned here: it is read more slowly", "error", why)
 		})
 	}
-	if len(p.copies) == 0 {
-		// A post without copies is over when the earlier ones are.
-		return p.event.Record(f.path.stream)
-	}
-	err := f.path.stream.Copy(p.copies, p.event)
-	if err != nil {
-		_ = f.path.stream.Sync() // some copies may be under way; the first error is returned
-	}
+	p.copying, err = f.path.copier.Start(p.copies, f.memory.lent.Kernels())
 	return err
 }
 
@@ -235,13 +229,11 @@ func (f *fetch) fetchStaged(ctx context.Context, p *post) error {
 	switch {
 	case refused == nil:
 		defer place.End()
-		from := place.At.Offset
-		for _, into := range p.into {
+		for i, into := range p.into {
 			var err error
-			if p.copies, err = f.copies(p.copies, into, from); err != nil {
+			if p.copies, err = f.copies(p.copies, into, place.Parts[i].Offset); err != nil {
 				return err
 			}
-			from += into.Bytes
 		}
 	case !errors.Is(refused, transfer.ErrUnreachable):
 		return refused
@@ -249,7 +241,7 @@ func (f *fetch) fetchStaged(ctx context.Context, p *post) error {
 	if err := f.begin(p); err != nil {
 		return err
 	}
-	if err := p.event.Sync(); err != nil {
+	if err := p.copying.Wait(); err != nil {
 		return err
 	}
 	if refused == nil {
@@ -264,12 +256,11 @@ func (f *fetch) landed(tell bool) error {
 	f.posted = f.posted[1:]
 	var err error
 	if p.ended == nil {
-		err = p.event.Sync()
+		err = p.copying.Wait()
 	} else {
 		<-p.ended
 		err = p.err
 	}
-	f.path.giveBack(p.event)
 	if errors.Is(err, transfer.ErrUnreachable) {
 		// The peer has no room for these parts. Other objects do not depend on them.
 		for _, part := range p.parts {

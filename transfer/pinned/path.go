@@ -58,14 +58,13 @@ type Config struct {
 type Path struct {
 	config  Config
 	lenders *borrow.Path
-	// stream carries the copies of all fetches, since they share one link.
-	stream *cuda.Stream
+	// copier makes the copies of all fetches, since they share one link.
+	copier *cuda.Copier
 
 	mu sync.Mutex
-	// running has the cancel function of each running fetch; nil: the path is closed. spares are
-	// unused events. mu guards both.
+	// running has the cancel function of each running fetch; nil: the path is closed. Guarded by
+	// mu.
 	running map[*fetch]context.CancelCauseFunc
-	spares  []*cuda.Event
 	// mappings are the mapped peers, by address; guarded by mu.
 	mappings map[string]*mapping
 	fetches  sync.WaitGroup
@@ -91,7 +90,7 @@ func New(c Config) (*Path, error) {
 	}
 	p := &Path{config: c, running: make(map[*fetch]context.CancelCauseFunc), mappings: make(map[string]*mapping)}
 	var err error
-	if p.stream, err = c.Device.NewStream(cuda.In); err != nil {
+	if p.copier, err = c.Device.NewCopier(cuda.In); err != nil {
 		return nil, fmt.Errorf("pinned: %w", err)
 	}
 	p.lenders = borrow.New(borrow.Config{
@@ -133,11 +132,7 @@ func (p *Path) Close() error {
 		return nil
 	}
 	p.fetches.Wait()
-	errs := []error{p.lenders.Close()}
-	for _, e := range p.spares {
-		errs = append(errs, e.Close())
-	}
-	return errors.Join(append(errs, p.stream.Close())...)
+	return errors.Join(p.lenders.Close(), p.copier.Close())
 }
 
 // mapping is a peer's memory in this process.
@@ -194,24 +189,6 @@ func (p *Path) open(at transfer.Peer, welcome *hostv1.BorrowWelcome, file *os.Fi
 	defer p.mu.Unlock()
 	p.mappings[at.Address] = m
 	return m, nil
-}
-
-// event returns an unused event or creates one.
-func (p *Path) event() (*cuda.Event, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.spares); n > 0 {
-		e := p.spares[n-1]
-		p.spares = p.spares[:n-1]
-		return e, nil
-	}
-	return p.config.Device.NewEvent()
-}
-
-func (p *Path) giveBack(e *cuda.Event) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.spares = append(p.spares, e)
 }
 
 // Fetch is part of transfer.Path.

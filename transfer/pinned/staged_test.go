@@ -415,3 +415,31 @@ func TestGPUStagingSourceThatIsKilledOrStopped(t *testing.T) {
 		})
 	}
 }
+
+// Many small objects are copied by kernels, at the source and here.
+func TestManySmallObjectsOfAGPUComeByKernels(t *testing.T) {
+	if fake == nil {
+		return // only the fake driver counts launches
+	}
+	apart(t)
+	s := onGPU(t, 64<<20, 32<<20)
+	peer, _ := s.serve(t, s.config())
+	r := newReader(t, 64<<20, transfertest.Patience)
+	var refs []transfer.Ref
+	const count, size = 900, 8 << 10 // two places
+	for i := range count {
+		s.objects.Put(ref(i), "x", pattern(size + i)[i:])
+		refs = append(refs, ref(i))
+	}
+	before := fake.Launches.Load()
+	sink := transfertest.NewSinkIn(r.room)
+	if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil {
+		t.Fatal(err)
+	}
+	for i := range refs {
+		compare(t, sink, i, pattern(size + i)[i:])
+	}
+	if n := fake.Launches.Load() - before; n != 4 {
+		t.Errorf("%d launches", n)
+	}
+}

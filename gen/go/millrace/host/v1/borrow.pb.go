@@ -917,8 +917,9 @@ func (x *BorrowAcquiredMany) GetFramesOnGpu() []bool {
 
 // BorrowStage names parts of leased objects on the worker's GPU: part n has bytes[n] bytes of the
 // frame frames[n] of the object under the lease lease_ids[n], from offsets[n] of that frame on. The
-// parts together have at most BorrowWelcome.stage_bytes. The answer comes when the GPU has copied
-// them. A connection may hold or wait for at most 8 such places.
+// first part lies at the start of the place, each other one at the next multiple of 16 bytes behind
+// the part before it. The place has at most BorrowWelcome.stage_bytes. The answer comes when the
+// GPU has copied them. A connection may hold or wait for at most 8 such places.
 type BorrowStage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Numbers of the leases, all of this connection.
@@ -997,8 +998,7 @@ type BorrowStaged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the place; never 0.
 	PlaceId uint64 `protobuf:"varint,1,opt,name=place_id,json=placeId,proto3" json:"place_id,omitempty"`
-	// Start of the first part, in bytes from the start of the memory that was passed. The other parts
-	// lie behind it without gaps.
+	// Start of the place, in bytes from the start of the memory that was passed.
 	Offset        uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
