@@ -10,4 +10,6 @@ type Lane struct {
 	Staged string
 	// BytesPerSecond is the rate of a read that was timed when the peer was connected. 0: none was.
 	BytesPerSecond float64
+	// Why is the reason why the connection is not a better one; for people. Empty: it is the best.
+	Why string
 }

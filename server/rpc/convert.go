@@ -239,7 +239,7 @@ func routeTo(r schedapi.Route) *pb.Route {
 	return &pb.Route{
 		PeerWorkerId: uint32(r.Peer), Peer: r.PeerName, Path: pb.TransferPath(r.Path), State: pb.RouteState(r.State), Reason: r.Reason,
 		BytesPerSecond: r.BytesPerSecond, Latency: durationTo(r.Latency), ReceivedBytes: r.Bytes, SucceededFetches: r.Succeeded, FailedFetches: r.Failed,
-		Transport: r.Transport, Staged: r.Staged, ConnectBytesPerSecond: r.ConnectBytesPerSecond,
+		Transport: r.Transport, Staged: r.Staged, ConnectBytesPerSecond: r.ConnectBytesPerSecond, ConnectionReason: r.ConnectionReason,
 	}
 }
 
@@ -248,7 +248,7 @@ func routeFrom(r *pb.Route) schedapi.Route {
 		Peer: ids.WorkerID(r.GetPeerWorkerId()), PeerName: r.GetPeer(), Path: schedapi.TransferPath(r.GetPath()), State: schedapi.RouteState(r.GetState()),
 		Reason: text.Cut(r.GetReason(), keptMessage), BytesPerSecond: r.GetBytesPerSecond(), Latency: r.GetLatency().AsDuration(),
 		Bytes: r.GetReceivedBytes(), Succeeded: r.GetSucceededFetches(), Failed: r.GetFailedFetches(), Transport: r.GetTransport(), Staged: r.GetStaged(),
-		ConnectBytesPerSecond: r.GetConnectBytesPerSecond(),
+		ConnectBytesPerSecond: r.GetConnectBytesPerSecond(), ConnectionReason: text.Cut(r.GetConnectionReason(), keptMessage),
 	}
 }
 

@@ -215,7 +215,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	stats := schedapi.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, ReceivedBytes: 7, SentBytes: 7, ExecutorDeaths: 7, LastExecutorDeath: "s", MemoryEvictableBytes: 7,
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
-		Routes: []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s", Staged: "s", ConnectBytesPerSecond: 7}},
+		Routes: []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s", Staged: "s", ConnectBytesPerSecond: 7, ConnectionReason: "s"}},
 		GPU:    someHealth(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {

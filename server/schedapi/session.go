@@ -102,8 +102,10 @@ type Route struct {
 	Bytes, Succeeded, Failed uint64
 	// Transport carries the bytes; empty if the path has no choice of transports, or is not
 	// connected. Staged names the ends at which they go through host memory: "", "source", "reader"
-	// or "both". ConnectBytesPerSecond was timed when the path connected.
+	// or "both". ConnectBytesPerSecond was timed when the path connected. ConnectionReason is why
+	// the connection is not a better one; for people.
 	Transport, Staged     string
+	ConnectionReason      string
 	ConnectBytesPerSecond float64
 }
 

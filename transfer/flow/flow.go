@@ -78,10 +78,11 @@ type Route struct {
 	// The numbers of successful and failed fetches, and the bytes that arrived.
 	Succeeded, Failed, Bytes uint64
 	// Transport names the mechanism that carries the bytes, Staged the ends at which they go
-	// through host memory, and ConnectRate is the rate that was timed when the peer was connected:
-	// see transfer.Lane. The machine does not know them; the owner of the paths sets them.
-	Transport, Staged string
-	ConnectRate       float64
+	// through host memory, ConnectionWhy the reason why the connection is not a better one, and
+	// ConnectRate is the rate that was timed when the peer was connected: see transfer.Lane. The
+	// machine does not know them; the owner of the paths sets them.
+	Transport, Staged, ConnectionWhy string
+	ConnectRate                      float64
 }
 
 // Kind is the way in which a fetch on a path ended.

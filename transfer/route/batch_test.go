@@ -127,7 +127,7 @@ type way struct{ transfer.Path }
 func (way) Name() string { return "way" }
 
 func (way) Lane(address string) transfer.Lane {
-	return transfer.Lane{Transport: "rc to " + address, Staged: "both", BytesPerSecond: 5}
+	return transfer.Lane{Transport: "rc to " + address, Staged: "both", BytesPerSecond: 5, Why: "no dma-buf"}
 }
 
 func TestRoutesDescribeTheWay(t *testing.T) {
@@ -137,7 +137,7 @@ func TestRoutesDescribeTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := p.Routes()
-	if l[0].Transport != "rc to "+f.peer.Address || l[0].Staged != "both" || l[0].ConnectRate != 5 || l[1].Transport != "" || l[1].ConnectRate != 0 {
+	if l[0].Transport != "rc to "+f.peer.Address || l[0].Staged != "both" || l[0].ConnectRate != 5 || l[0].ConnectionWhy != "no dma-buf" || l[1].Transport != "" || l[1].ConnectRate != 0 {
 		t.Errorf("%+v", l)
 	}
 }

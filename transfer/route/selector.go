@@ -139,7 +139,7 @@ func (s *Selector) Routes() []flow.Route {
 		for _, r := range s.config.Candidates {
 			if c, ok := r.Path.(laned); ok && r.Path.Name() == l.Path {
 				lane := c.Lane(l.Peer)
-				routes[i].Transport, routes[i].Staged, routes[i].ConnectRate = lane.Transport, lane.Staged, lane.BytesPerSecond
+				routes[i].Transport, routes[i].Staged, routes[i].ConnectRate, routes[i].ConnectionWhy = lane.Transport, lane.Staged, lane.BytesPerSecond, lane.Why
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (w *Worker) routes() []*millracev1.Route {
 		route := &millracev1.Route{
 			PeerWorkerId: uint32(peer.Worker), Peer: peer.Name, Path: pathNumber(l.Path), State: millracev1.RouteState(l.State + 1), Reason: l.Why,
 			BytesPerSecond: l.Rate, ReceivedBytes: l.Bytes, SucceededFetches: l.Succeeded, FailedFetches: l.Failed,
-			Transport: l.Transport, Staged: l.Staged, ConnectBytesPerSecond: l.ConnectRate,
+			Transport: l.Transport, Staged: l.Staged, ConnectBytesPerSecond: l.ConnectRate, ConnectionReason: l.ConnectionWhy,
 		}
 		if l.Latency > 0 {
 			route.Latency = durationpb.New(l.Latency)

@@ -217,6 +217,9 @@ func pairOf(reader string, routes []*millracev1.Route) pair {
 		}
 		out.Path, out.Transport, out.Staged = path, r.GetTransport(), r.GetStaged()
 		out.GBPerS, out.ConnectGBPerS = r.GetBytesPerSecond()/1e9, r.GetConnectBytesPerSecond()/1e9
+		if why := r.GetConnectionReason(); why != "" {
+			out.Better = append(out.Better, refused{"better " + path, why})
+		}
 		out.LatencyUS = float64(r.GetLatency().AsDuration()) / float64(time.Microsecond)
 	}
 	return out

@@ -20,7 +20,7 @@ func mixedReader() []*millracev1.Worker {
 		{PeerWorkerId: 2, Peer: "a-1", Path: ipc, State: open, Transport: "copies 370 GB/s", BytesPerSecond: 370e9, ConnectBytesPerSecond: 310e9},
 		{PeerWorkerId: 3, Peer: "b-0", Path: ipc, State: unreachable, Reason: "not on this host"},
 		{PeerWorkerId: 3, Peer: "b-0", Path: pinned, State: unreachable, Reason: "not on this host"},
-		{PeerWorkerId: 3, Peer: "b-0", Path: ucx, State: open, Transport: "rc_mlx5", Staged: "both", BytesPerSecond: 21e9, ConnectBytesPerSecond: 23.4e9},
+		{PeerWorkerId: 3, Peer: "b-0", Path: ucx, State: open, Transport: "rc_mlx5", Staged: "both", BytesPerSecond: 21e9, ConnectBytesPerSecond: 23.4e9, ConnectionReason: "no dma-buf"},
 		{PeerWorkerId: 3, Peer: "b-0", Path: grpc, State: open},
 		{PeerWorkerId: 4, Peer: "c-0", Path: ucx, State: open, Transport: "rc_mlx5", Staged: "both", ConnectBytesPerSecond: 12e9},
 		{PeerWorkerId: 5, Peer: "d-0", Path: ucx, State: unreachable, Reason: "no RDMA device"},
@@ -57,14 +57,14 @@ func TestLanesAreShown(t *testing.T) {
 		"topo": {table.String(), [][]string{
 			{"READER", "SOURCE", "PATH", "GB/S", "AT CONNECT", "NOT BY"},
 			{"a-0", "a-1", "ipc (copies 370 GB/s)", "370", "310"},
-			{"a-0", "b-0", "ucx (rc_mlx5, staged at both ends)", "21", "23.4", "ipc: not on this host; pinned: not on this host"},
+			{"a-0", "b-0", "ucx (rc_mlx5, staged at both ends)", "21", "23.4", "ipc: not on this host; pinned: not on this host; better ucx: no dma-buf"},
 			{"a-0", "c-0", "ucx (rc_mlx5, staged at both ends)", "-", "12"},
 			{"a-0", "d-0", "grpc", "9", "-", "ucx: no RDMA device"},
 		}},
 		"get workers": {wide.String(), [][]string{{"READS BY"}, {"a-0", "grpc: 1 peer; ipc: 1 peer, at least 310 GB/s; ucx (rc_mlx5, staged at both ends): 2 peers, at least 12 GB/s"}}},
 		"describe": {described.String(), [][]string{
 			{"reads a-1", "ipc (copies 370 GB/s), 370 GB/s, 310 GB/s at connect"},
-			{"reads b-0", "ucx (rc_mlx5, staged at both ends), 21 GB/s, 23.4 GB/s at connect; not by ipc: not on this host; pinned: not on this host"},
+			{"reads b-0", "ucx (rc_mlx5, staged at both ends), 21 GB/s, 23.4 GB/s at connect; not by ipc: not on this host; pinned: not on this host; better ucx: no dma-buf"},
 			{"reads d-0", "grpc, 9 GB/s; not by ucx: no RDMA device"},
 		}},
 	} {

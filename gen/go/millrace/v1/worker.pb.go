@@ -511,8 +511,11 @@ type Route struct {
 	// Rate of a read of 4 MiB that was timed when the path connected, in bytes per second. 0: none
 	// was timed.
 	ConnectBytesPerSecond float64 `protobuf:"fixed64,13,opt,name=connect_bytes_per_second,json=connectBytesPerSecond,proto3" json:"connect_bytes_per_second,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// For people: the reason why the connection is not a better one, that is, why its bytes are
+	// staged, or sent in messages. Empty: there is no better one, or the path is not connected.
+	ConnectionReason string `protobuf:"bytes,14,opt,name=connection_reason,json=connectionReason,proto3" json:"connection_reason,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Route) Reset() {
@@ -634,6 +637,13 @@ func (x *Route) GetConnectBytesPerSecond() float64 {
 		return x.ConnectBytesPerSecond
 	}
 	return 0
+}
+
+func (x *Route) GetConnectionReason() string {
+	if x != nil {
+		return x.ConnectionReason
+	}
+	return ""
 }
 
 // WorkerDeath describes the end of one life of a worker. Output only.
@@ -1922,7 +1932,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\rB\a\xbaH\x04*\x02 \x00H\x00R\x02id\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01H\x00R\x04nameB\x0f\n" +
-	"\x06worker\x12\x05\xbaH\x02\b\x01\"\x80\x04\n" +
+	"\x06worker\x12\x05\xbaH\x02\b\x01\"\xad\x04\n" +
 	"\x05Route\x12$\n" +
 	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12-\n" +
@@ -1937,7 +1947,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	" \x01(\x04R\rfailedFetches\x12\x1c\n" +
 	"\ttransport\x18\v \x01(\tR\ttransport\x12\x16\n" +
 	"\x06staged\x18\f \x01(\tR\x06staged\x127\n" +
-	"\x18connect_bytes_per_second\x18\r \x01(\x01R\x15connectBytesPerSecond\"\x95\x03\n" +
+	"\x18connect_bytes_per_second\x18\r \x01(\x01R\x15connectBytesPerSecond\x12+\n" +
+	"\x11connection_reason\x18\x0e \x01(\tR\x10connectionReason\"\x95\x03\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x125\n" +

@@ -94,7 +94,7 @@ class WorkerRef(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("peer_worker_id", "peer", "path", "state", "reason", "bytes_per_second", "latency", "received_bytes", "succeeded_fetches", "failed_fetches", "transport", "staged", "connect_bytes_per_second")
+    __slots__ = ("peer_worker_id", "peer", "path", "state", "reason", "bytes_per_second", "latency", "received_bytes", "succeeded_fetches", "failed_fetches", "transport", "staged", "connect_bytes_per_second", "connection_reason")
     PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Route(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
     CONNECT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_REASON_FIELD_NUMBER: _ClassVar[int]
     peer_worker_id: int
     peer: str
     path: TransferPath
@@ -121,7 +122,8 @@ class Route(_message.Message):
     transport: str
     staged: str
     connect_bytes_per_second: float
-    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[_Union[TransferPath, str]] = ..., state: _Optional[_Union[RouteState, str]] = ..., reason: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., received_bytes: _Optional[int] = ..., succeeded_fetches: _Optional[int] = ..., failed_fetches: _Optional[int] = ..., transport: _Optional[str] = ..., staged: _Optional[str] = ..., connect_bytes_per_second: _Optional[float] = ...) -> None: ...
+    connection_reason: str
+    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[_Union[TransferPath, str]] = ..., state: _Optional[_Union[RouteState, str]] = ..., reason: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., received_bytes: _Optional[int] = ..., succeeded_fetches: _Optional[int] = ..., failed_fetches: _Optional[int] = ..., transport: _Optional[str] = ..., staged: _Optional[str] = ..., connect_bytes_per_second: _Optional[float] = ..., connection_reason: _Optional[str] = ...) -> None: ...
 
 class WorkerDeath(_message.Message):
     __slots__ = ("incarnation", "pid", "end_time", "cause", "exit_code", "signal", "lost", "out_of_memory", "device_fault", "memory_used_bytes", "running_keys", "log_tail")
