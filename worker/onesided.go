@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
 )
@@ -207,29 +208,44 @@ type hostReach struct {
 // used for one-sided reads otherwise.
 func (c Config) chosen() bool { return c.UCXTLS != "" || os.Getenv("UCX_TLS") != "" }
 
-// netDevices returns the network devices that UCX may use, empty for all. A worker that serves at
-// one address listens only there: UCX gets the interface that has the address,
-// and the RDMA devices.
-func (c Config) netDevices() string {
+// ucxConfig returns the configuration of UCX for the worker's slab.
+func (c Config) ucxConfig(space memory.Space, source transfer.Source) ucx.Config {
+	devices, rails := c.network()
+	return ucx.Config{
+		Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: devices, Rails: rails,
+		RCTimeout: c.UCXRCTimeout, RCRetries: c.UCXRCRetries,
+		Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
+	}
+}
+
+// network returns the network devices that UCX may use, empty for all, and how many of them carry
+// the bytes of one connection together; 0: UCX's default, which is one. A worker that serves at one
+// address listens only there: UCX gets the interface that has the address, and the RDMA devices,
+// for a worker on a GPU those near it. Devices that the operator has chosen are used as they are.
+func (c Config) network() (devices string, rails int) {
 	if c.UCXNetDevices != "" || os.Getenv("UCX_NET_DEVICES") != "" {
-		return c.UCXNetDevices
+		return c.UCXNetDevices, 0
+	}
+	near := c.NearNetDevices
+	if alike := strings.Count(near, ",") + 1; alike > 1 {
+		rails = alike
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return ""
-	}
 	ip := net.ParseIP(host)
 	switch {
-	case ip == nil || ip.IsUnspecified():
-		return ""
+	case err != nil || ip == nil || ip.IsUnspecified():
+		return near, rails
 	case ip.IsLoopback():
-		return "lo"
+		return "lo", 0
 	}
 	device := deviceOf(ip)
-	if device == "" {
-		return ""
+	switch {
+	case device == "":
+		return near, rails
+	case near != "":
+		return device + "," + near, rails
 	}
-	return strings.Join(append([]string{device}, activePorts(rdmaDevices)...), ",")
+	return strings.Join(append([]string{device}, activePorts(rdmaDevices)...), ","), 0
 }
 
 // deviceOf returns the network interface that has an address, empty if there is none.
@@ -312,7 +328,7 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 func (o *oneSided) Lane(address string) transfer.Lane {
 	if live := o.live.Load(); live != nil {
 		c := live.path.Connections()[address]
-		return transfer.Lane{Transport: c.Transport, BytesPerSecond: c.BytesPerSecond}
+		return transfer.Lane{Transport: c.Transport, Staged: c.Staged, BytesPerSecond: c.BytesPerSecond, Why: c.Why}
 	}
 	return transfer.Lane{}
 }

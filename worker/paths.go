@@ -26,9 +26,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	// A Staged space is that of a slab on a GPU.
 	_, far := space.(memory.Staged)
 	oneSided := &oneSided{
-		config: ucx.Config{
-			Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: c.netDevices(), Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
-		},
+		config: c.ucxConfig(space, source),
 		path:   ucx.PathConfig{Connect: streams.Connect, Worker: self, StallTimeout: c.StallTimeout, Received: received},
 		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), far: far, reach: hostReached, workers: workerTokens(c), log: c.Log,
 	}

@@ -173,6 +173,14 @@ type Config struct {
 	// UCXLibrary is the path of libucp.so.0; UCXTLS and UCXNetDevices select its transports and
 	// network devices. Empty: the library is searched for, and UCX chooses by itself.
 	UCXLibrary, UCXTLS, UCXNetDevices string
+	// NearNetDevices are the RDMA ports near the GPU, one or two that are alike, in UCX's notation.
+	// UCX uses them, unless UCXNetDevices or UCX_NET_DEVICES name others. Empty: UCX chooses.
+	NearNetDevices string
+	// UCXRCTimeout is how long an RDMA connection waits for the acknowledgement of a packet before
+	// it sends the packet again; UCXRCRetries, 1 to 7, is how often it does so before the peer
+	// counts as dead. 0: UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT, else UCX's defaults, 1 s and 7.
+	UCXRCTimeout time.Duration
+	UCXRCRetries int
 	// Drain, when closed, makes the worker leave: as soon as the running tasks have ended and the
 	// objects that only this worker has were copied elsewhere, or after DrainGrace. Drain may be
 	// nil. Alive, if set, is called about every second as long as the worker does not hang.
@@ -197,6 +205,14 @@ type Config struct {
 // NoSpill switches a tier off: as SpillLimitBytes the disk, as PinnedLimitBytes the pinned host
 // memory.
 const NoSpill = ^uint64(0)
+
+// The limits of UCXRCTimeout and UCXRCRetries. A card cannot repeat a packet more than 7 times. A
+// connection with the longest timeout notices a dead peer after 8 minutes.
+const (
+	MinRCTimeout = time.Millisecond
+	MaxRCTimeout = time.Minute
+	MaxRCRetries = 7
+)
 
 // defaultSpinTime is the default of Config.SpinTime on machines with enough processors; see
 // internal/spin.
@@ -253,6 +269,12 @@ func (c Config) validated() (Config, error) {
 	}
 	if c.Slots < 0 {
 		errs = append(errs, fmt.Errorf("worker: %d slots (--slots): at least 1", c.Slots))
+	}
+	if c.UCXRCTimeout != 0 && (c.UCXRCTimeout < MinRCTimeout || c.UCXRCTimeout > MaxRCTimeout) {
+		errs = append(errs, fmt.Errorf("worker: a timeout of %v (--ucx-rc-timeout): %v to %v", c.UCXRCTimeout, MinRCTimeout, MaxRCTimeout))
+	}
+	if c.UCXRCRetries < 0 || c.UCXRCRetries > MaxRCRetries {
+		errs = append(errs, fmt.Errorf("worker: %d repetitions (--ucx-rc-retries): 1 to %d", c.UCXRCRetries, MaxRCRetries))
 	}
 	if c.SpareExecutors < 0 {
 		errs = append(errs, fmt.Errorf("worker: %d spare executors (--spare-executors): at least 0", c.SpareExecutors))

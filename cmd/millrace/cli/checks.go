@@ -65,6 +65,8 @@ var checks = map[string]func(text string) error{
 	"stop-grace":      isDuration(0),
 	"timeout":         isDuration(time.Nanosecond),
 	"within":          isDrainLimit,
+	rcTimeout:         isDurationUpTo(worker.MinRCTimeout, worker.MaxRCTimeout),
+	rcRetries:         isNumber(1, worker.MaxRCRetries),
 }
 
 func cond(apply bool, check func(string) error, text string) error {
@@ -190,6 +192,16 @@ func isDuration(least time.Duration) func(string) error {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < least {
 			return fmt.Errorf("%s: a time such as 10s, of at least %v", text, least)
+		}
+		return nil
+	}
+}
+
+func isDurationUpTo(least, most time.Duration) func(string) error {
+	return func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < least || d > most {
+			return fmt.Errorf("%s: a time such as 10s, of %v to %v", text, least, most)
 		}
 		return nil
 	}

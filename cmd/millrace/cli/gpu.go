@@ -36,9 +36,7 @@ func (a *app) onDevice(c *worker.Config, p *placed) error {
 	if p.Instance {
 		c.GPU = "0" // it sees no other
 	}
-	if c.UCXNetDevices == "" {
-		c.UCXNetDevices = p.Net
-	}
+	c.NearNetDevices = p.Net
 	if library, err := openNVML(s.String("nvml-library")); err == nil {
 		c.GPUMonitor = library
 	} else if !errors.Is(err, errNoNVML) {

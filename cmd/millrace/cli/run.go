@@ -48,10 +48,8 @@ func workerFlags(f *pflag.FlagSet) {
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores; on a GPU one for each 16 GiB of its memory, 4 at most")
 	f.String("memory-limit", "auto", "slab of each worker in host memory: bytes (1GiB), a share of this machine's memory (0.2), or auto for half of it, shared by the workers")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
-	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
 	f.String("blas-library", "", "BLAS and LAPACK for linear algebra on the CPU: a path, a name such as libopenblas.so.0, or none for pure Go, which is many times slower; default: the first of scipy-openblas64, MKL and NumPy's copy in the interpreter of --python, else the system's")
-	f.String("ucx-tls", "", "UCX transports, as UCX_TLS")
-	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
+	ucxFlags(f)
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
 	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
 	f.String("working-directory", "", "directory in which Python functions run, and at which relative paths in them begin; default: a scratch directory of each process")
@@ -269,7 +267,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	}
 	c := worker.Config{
 		SpillLimitBytes: spill,
-		Protocol:        s.String("protocol"), BLASLibrary: s.String("blas-library"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
+		Protocol:        s.String("protocol"), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
@@ -299,6 +297,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		}
 		c.Exec[name] = strings.Fields(command)
 	}
+	a.ucx(&c)
 	if gpu != nil {
 		if err := a.onDevice(&c, gpu); err != nil {
 			return err

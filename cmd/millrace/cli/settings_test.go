@@ -4,11 +4,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/worker"
 )
 
 // commands visits all commands; again makes a new copy of each.
@@ -138,7 +142,9 @@ func TestAddressesAreChecked(t *testing.T) {
 // Values of the right type that the scheduler would refuse, or take for its own default.
 func TestLimitsAreChecked(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for command, given := range map[string]string{"up": "--inline-result=0", "retire": "--within=-1s", "restart": "--within=721h"} {
+	for given, command := range map[string]string{
+		"--inline-result=0": "up", "--within=-1s": "retire", "--within=721h": "restart", "--ucx-rc-timeout=0s": "worker", "--ucx-rc-timeout=1h0m0s": "up",
+	} {
 		var cmd *cobra.Command
 		commands(t, func(path string, again func() *cobra.Command) {
 			if path == command {
@@ -151,6 +157,40 @@ func TestLimitsAreChecked(t *testing.T) {
 		name, value, _ := strings.Cut(given, "=")
 		if _, err := loadSettings(cmd); err == nil || !strings.Contains(err.Error(), name+" "+value) || !strings.Contains(err.Error(), "such as") {
 			t.Errorf("%s %s: %v", command, given, err)
+		}
+	}
+}
+
+// The times of RDMA connections are UCX's own, so that UCX's variables apply, unless they are given.
+func TestTimesOfRDMAAreGivenOrUCXs(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv(variable("ucx-library"), "")
+	for _, command := range []string{"worker", "up"} {
+		for _, given := range []bool{false, true} {
+			var cmd *cobra.Command
+			commands(t, func(path string, again func() *cobra.Command) {
+				if path == command {
+					cmd = again()
+				}
+			})
+			var args []string
+			var want worker.Config
+			if given {
+				args = []string{"--ucx-rc-timeout=1s", "--ucx-rc-retries=3", "--ucx-tls=rc", "--ucx-net-devices=mlx5_0:1", "--ucx-library=/libucp.so.0"}
+				want = worker.Config{UCXRCTimeout: time.Second, UCXRCRetries: 3, UCXTLS: "rc", UCXNetDevices: "mlx5_0:1", UCXLibrary: "/libucp.so.0"}
+			}
+			if err := cmd.ParseFlags(args); err != nil {
+				t.Fatal(err)
+			}
+			s, err := loadSettings(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got worker.Config
+			(&app{settings: s}).ucx(&got)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s %v: %+v", command, args, got)
+			}
 		}
 	}
 }

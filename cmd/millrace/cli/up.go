@@ -71,7 +71,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level"),
 		// Values of these flags in files and in the environment are for the scheduler.
 		"--listen", "127.0.0.1:0", "--advertise", ""}
-	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "spare-executors", "zero", "resources", "exec", "spill-limit", "local-directory", "working-directory", "protocol", "blas-library", "ucx-library", "ucx-tls", "ucx-net-devices") {
+	for _, name := range slices.Concat(gpuFlagNames, ucxFlagNames, []string{"device", "python", "preload", "executors", "spare-executors", "zero", "resources", "exec", "spill-limit", "local-directory", "working-directory", "protocol", "blas-library"}) {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {
