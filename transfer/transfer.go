@@ -96,6 +96,8 @@ type Peer struct {
 	Name   string
 	// Address is the host:port of its DataService.
 	Address string
+	// OnGPU says that its slab is on a GPU.
+	OnGPU bool
 }
 
 // String describes the peer in messages.

@@ -106,7 +106,7 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 	case request.GetCheckToken() != 0:
 		return &workerv1.ConnectResponse{Ended: true}, nil
 	}
-	if err := o.welcome(ctx, request.GetReader()); err != nil {
+	if err := o.welcome(ctx); err != nil {
 		return nil, status.Error(codes.Unimplemented, err.Error())
 	}
 	if err := o.config.Acceptable(request.GetReader()); err != nil {
@@ -122,7 +122,7 @@ func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest)
 // eligible returns nil if a peer should be read by this path, the reason otherwise. It opens UCX
 // only for a peer that UCX may reach.
 func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
-	if err := o.promising(peer.Address); err != nil {
+	if err := o.promising(peer); err != nil {
 		return err
 	}
 	_, path, err := o.open()
@@ -146,13 +146,13 @@ func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
 // promising returns nil if a one-sided connection to a peer can work without emulation, the reason
 // otherwise. A connection of any other kind gains nothing and is a risk: UCX 1.19 has crashed its
 // process when the peer died in the middle of a TCP wire-up.
-func (o *oneSided) promising(address string) error {
+func (o *oneSided) promising(source transfer.Peer) error {
 	if o.forced {
 		return nil
 	}
 	reach := o.reach()
-	if reach.here(address) {
-		if o.far {
+	if reach.here(source.Address) {
+		if o.far || source.OnGPU {
 			return errSameHost
 		}
 		return nil
@@ -163,22 +163,14 @@ func (o *oneSided) promising(address string) error {
 	return nil
 }
 
-// welcome is promising for a reader that asks to connect. Its host is that of the control
-// connection. A reader on a GPU of this host is not refused, because it is one with --protocol ucx:
-// any other one does not ask.
-func (o *oneSided) welcome(ctx context.Context, reader *workerv1.Endpoint) error {
+// welcome returns an error if a reader that asks to connect can be reached over TCP only. The control
+// connection shows its host.
+func (o *oneSided) welcome(ctx context.Context) error {
 	from, ok := peer.FromContext(ctx)
-	if !ok || o.forced {
+	if !ok || o.forced || o.chosen {
 		return nil
 	}
-	reach := o.reach()
-	if reach.here(from.Addr.String()) {
-		if o.far && reader.GetDevice() == nil {
-			return errSameHost
-		}
-		return nil
-	}
-	if !reach.rdma && !o.chosen {
+	if reach := o.reach(); !reach.rdma && !reach.here(from.Addr.String()) {
 		return fmt.Errorf("%s: %w", reach.name, errNoRDMA)
 	}
 	return nil
@@ -188,8 +180,8 @@ func (o *oneSided) welcome(ctx context.Context, reader *workerv1.Endpoint) error
 var (
 	errNoRDMA = fmt.Errorf("%w: between hosts it needs an RDMA device at both ends, and there is none in %s: "+
 		"without it ucx would send messages over TCP, which is not faster than grpc; see millrace doctor", transfer.ErrUnreachable, rdmaDevices)
-	errSameHost = fmt.Errorf("%w: one of the two slabs is on a GPU, and both workers are on one host: there ipc, pinned and grpc read it; "+
-		"--protocol ucx does it all the same", transfer.ErrUnreachable)
+	errSameHost = fmt.Errorf("%w: one of the two slabs is on a GPU, and both workers are on one host, where other paths are better; "+
+		"--protocol ucx uses it all the same", transfer.ErrUnreachable)
 )
 
 // rdmaDevices is the directory in which Linux lists the RDMA devices of the host.

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
@@ -52,10 +51,18 @@ func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 	} {
 		tc.o.reach = reachOf(tc.rdma)
 		for _, address := range []string{here, named, other} {
-			if err := tc.o.promising(address); !errors.Is(err, tc.want[address]) {
+			if err := tc.o.promising(transfer.Peer{Address: address}); !errors.Is(err, tc.want[address]) {
 				t.Errorf("%s: %s: %v, want %v", name, address, err, tc.want[address])
 			}
 		}
+	}
+	// One GPU at either end is enough.
+	o := &oneSided{reach: reachOf(true)}
+	if err := o.promising(transfer.Peer{Address: here, OnGPU: true}); !errors.Is(err, errSameHost) {
+		t.Errorf("from a GPU to host memory of one host: %v", err)
+	}
+	if err := o.promising(transfer.Peer{Address: other, OnGPU: true}); err != nil {
+		t.Errorf("from a GPU to host memory of another host: %v", err)
 	}
 }
 
@@ -79,32 +86,28 @@ func TestHostsAreLookedAt(t *testing.T) {
 }
 
 // TestReadersThatGainNothingOpenNothing: a source does not open UCX for a reader that UCX would
-// reach over TCP only, or that has a better path to a slab on a GPU.
+// reach over TCP only.
 func TestReadersThatGainNothingOpenNothing(t *testing.T) {
-	inHost := &workerv1.Endpoint{Version: "1.19.0", Address: []byte("junk"), Token: 5}
-	onGPU := &workerv1.Endpoint{Version: "1.19.0", Address: []byte("junk"), Token: 5, Device: new(hostv1.DeviceMemory)}
+	reader := &workerv1.Endpoint{Version: "1.19.0", Address: []byte("junk"), Token: 5}
 	for name, tc := range map[string]struct {
-		o      *oneSided
-		rdma   bool
-		from   string
-		reader *workerv1.Endpoint
-		want   codes.Code // FailedPrecondition: it looks at the request
+		o    *oneSided
+		rdma bool
+		from string
+		want codes.Code // FailedPrecondition: it looks at the request
 	}{
-		"another host":                        {&oneSided{}, false, "192.0.2.1", inHost, codes.Unimplemented},
-		"another host, RDMA":                  {&oneSided{}, true, "192.0.2.1", inHost, codes.FailedPrecondition},
-		"another host, chosen transports":     {&oneSided{chosen: true}, false, "192.0.2.1", inHost, codes.FailedPrecondition},
-		"another host, --protocol ucx":        {&oneSided{forced: true}, false, "192.0.2.1", inHost, codes.FailedPrecondition},
-		"another host reads a GPU":            {&oneSided{far: true}, false, "192.0.2.1", onGPU, codes.Unimplemented},
-		"another host reads a GPU, RDMA":      {&oneSided{far: true}, true, "192.0.2.1", onGPU, codes.FailedPrecondition},
-		"another host, from memory to memory": {&oneSided{}, true, "192.0.2.1", onGPU, codes.FailedPrecondition},
-		"this host":                           {&oneSided{}, false, "127.0.0.1", inHost, codes.FailedPrecondition},
-		"this host reads a GPU":               {&oneSided{far: true}, true, "192.0.2.9", inHost, codes.Unimplemented},
-		"a GPU that insists reads a GPU":      {&oneSided{far: true}, false, "127.0.0.1", onGPU, codes.FailedPrecondition},
+		"another host":                    {&oneSided{}, false, "192.0.2.1", codes.Unimplemented},
+		"another host, RDMA":              {&oneSided{}, true, "192.0.2.1", codes.FailedPrecondition},
+		"another host, chosen transports": {&oneSided{chosen: true}, false, "192.0.2.1", codes.FailedPrecondition},
+		"another host, --protocol ucx":    {&oneSided{forced: true}, false, "192.0.2.1", codes.FailedPrecondition},
+		"another host, a GPU":             {&oneSided{far: true}, false, "192.0.2.1", codes.Unimplemented},
+		"another host, a GPU and RDMA":    {&oneSided{far: true}, true, "192.0.2.1", codes.FailedPrecondition},
+		"this host":                       {&oneSided{}, false, "127.0.0.1", codes.FailedPrecondition},
+		"this host, a GPU":                {&oneSided{far: true}, false, "192.0.2.9", codes.FailedPrecondition},
 	} {
 		tc.o.reach = reachOf(tc.rdma)
 		tc.o.config = ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}
 		ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(tc.from), Port: 7}})
-		_, err := tc.o.accept(ctx, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_Reader{Reader: tc.reader}})
+		_, err := tc.o.accept(ctx, &workerv1.ConnectRequest{Request: &workerv1.ConnectRequest_Reader{Reader: reader}})
 		if status.Code(err) != tc.want || tc.o.tried {
 			t.Errorf("%s: %v, opened %v", name, err, tc.o.tried)
 		}

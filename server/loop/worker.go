@@ -40,7 +40,7 @@ type worker struct {
 }
 
 func (w *worker) peer() schedapi.Peer {
-	return schedapi.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
+	return schedapi.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name, Device: w.registration.Device}
 }
 
 // peerOf is peer, with SameHost as seen from another worker.

@@ -68,7 +68,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	var outbound schedapi.Outbound
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
 	outbound.Functions = []schedapi.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
-	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true}}
+	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true, Device: 1}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}

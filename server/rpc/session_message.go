@@ -246,7 +246,7 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
 	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *workerv1.Peer {
-		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, SameHost: p.SameHost}
+		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, SameHost: p.SameHost, Device: pb.DeviceKind(p.Device)}
 	})
 	message.Assignments = message.Assignments[:0]
 	for i := range o.Assignments {

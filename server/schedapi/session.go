@@ -205,6 +205,8 @@ type Peer struct {
 	Name    string
 	// SameHost: the peer and the receiver of this message both have a GPU of the same host.
 	SameHost bool
+	// Device is the kind of the peer's memory, with the values of the API.
+	Device uint8
 }
 
 // Rescue orders copies of objects out of the memory of a dead worker. Dead has its last address.

@@ -68,7 +68,7 @@ func (w *Worker) setPeer(pb *workerv1.Peer) {
 	if pb.GetDataAddress() == "" {
 		delete(w.peers, id)
 	} else {
-		w.peers[id] = transfer.Peer{Worker: id, Name: pb.GetName(), Address: pb.GetDataAddress()}
+		w.peers[id] = transfer.Peer{Worker: id, Name: pb.GetName(), Address: pb.GetDataAddress(), OnGPU: pb.GetDevice() == millracev1.DeviceKind_DEVICE_KIND_CUDA}
 	}
 	path, ok := w.config.Path.(routed)
 	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {

@@ -1693,7 +1693,9 @@ type Peer struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Both workers have a GPU of the same host. The worker opens the route at once, so that its first
 	// fetch does not wait for that.
-	SameHost      bool `protobuf:"varint,4,opt,name=same_host,json=sameHost,proto3" json:"same_host,omitempty"`
+	SameHost bool `protobuf:"varint,4,opt,name=same_host,json=sameHost,proto3" json:"same_host,omitempty"`
+	// Kind of the worker's memory.
+	Device        v1.DeviceKind `protobuf:"varint,5,opt,name=device,proto3,enum=millrace.v1.DeviceKind" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1754,6 +1756,13 @@ func (x *Peer) GetSameHost() bool {
 		return x.SameHost
 	}
 	return false
+}
+
+func (x *Peer) GetDevice() v1.DeviceKind {
+	if x != nil {
+		return x.Device
+	}
+	return v1.DeviceKind(0)
 }
 
 // Assignment is one attempt to run.
@@ -2273,12 +2282,13 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x04life\x18\x05 \x01(\x06R\x04life\"D\n" +
 	"\fOpDefinition\x12\x13\n" +
 	"\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n" +
-	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"w\n" +
+	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"\xa8\x01\n" +
 	"\x04Peer\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12!\n" +
 	"\fdata_address\x18\x02 \x01(\tR\vdataAddress\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1b\n" +
-	"\tsame_host\x18\x04 \x01(\bR\bsameHost\"\xe5\x03\n" +
+	"\tsame_host\x18\x04 \x01(\bR\bsameHost\x12/\n" +
+	"\x06device\x18\x05 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device\"\xe5\x03\n" +
 	"\n" +
 	"Assignment\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2424,18 +2434,19 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	3,  // 33: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
 	32, // 34: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
 	33, // 35: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	19, // 36: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 37: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	34, // 38: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 39: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 40: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 41: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 42: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	41, // [41:43] is the sub-list for method output_type
-	39, // [39:41] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	25, // 36: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
+	19, // 37: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 38: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	34, // 39: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 40: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 41: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 42: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 43: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	42, // [42:44] is the sub-list for method output_type
+	40, // [40:42] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

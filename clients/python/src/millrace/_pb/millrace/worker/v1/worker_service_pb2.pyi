@@ -328,16 +328,18 @@ class OpDefinition(_message.Message):
     def __init__(self, op_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("worker_id", "data_address", "name", "same_host")
+    __slots__ = ("worker_id", "data_address", "name", "same_host", "device")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SAME_HOST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     data_address: str
     name: str
     same_host: bool
-    def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., same_host: bool = ...) -> None: ...
+    device: _worker_pb2.DeviceKind
+    def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., same_host: bool = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "rank", "timeout_millis", "key", "slots", "expected_output_bytes", "namespace", "resources")
