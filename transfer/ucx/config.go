@@ -37,7 +37,7 @@ type Config struct {
 	InlineBytes int
 	// RCTimeout is how long a reliable RDMA connection waits for the acknowledgement of a packet
 	// before it sends the packet again, and RCRetries how often it does so before it fails. 0:
-	// UCX's defaults, 1 s and 7 times. UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT come first.
+	// UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT apply, else UCX's defaults, 1 s and 7 times.
 	RCTimeout time.Duration
 	RCRetries int
 	// Rails is how many network devices share the reads of a connection. 0: UCX's default, 1.
@@ -97,14 +97,19 @@ func (c Config) environment() [][2]string {
 		{"UCX_LOG_LEVEL", "warn"},
 		{"UCX_WARN_UNUSED_ENV_VARS", "n"},
 	}
+	if c.Rails > 0 {
+		s = append(s, [2]string{"UCX_MAX_RMA_RAILS", strconv.Itoa(c.Rails)})
+	}
+	return s
+}
+
+// chosen returns further such variables, which replace those that the user has set.
+func (c Config) chosen() (s [][2]string) {
 	if c.RCTimeout > 0 {
 		s = append(s, [2]string{"UCX_RC_TIMEOUT", fmt.Sprintf("%dus", c.RCTimeout.Microseconds())})
 	}
 	if c.RCRetries > 0 {
 		s = append(s, [2]string{"UCX_RC_RETRY_COUNT", strconv.Itoa(c.RCRetries)})
-	}
-	if c.Rails > 0 {
-		s = append(s, [2]string{"UCX_MAX_RMA_RAILS", strconv.Itoa(c.Rails)})
 	}
 	return s
 }

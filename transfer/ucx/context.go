@@ -191,7 +191,7 @@ func (c Config) load() (version, error) {
 	err := errors.Join(checkFiles(library), checkDescriptors())
 	var v version
 	if err == nil {
-		v, err = loadLibrary(library, c.environment())
+		v, err = loadLibrary(library, c.environment(), c.chosen())
 	}
 	if err != nil {
 		return v, fmt.Errorf("ucx: load %s: %w", library, err)

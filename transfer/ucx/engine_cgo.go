@@ -31,18 +31,15 @@ var loading sync.Mutex // guards mr_load and the process's environment in C
 
 // loadLibrary calls dlopen, once per process, on a locked thread. It sets the defaults in C's
 // environment only, so that children do not inherit them, and only the variables that the user has
-// not set.
-func loadLibrary(path string, defaults [][2]string) (version, error) {
+// not set. The chosen variables replace those of the user.
+func loadLibrary(path string, defaults, chosen [][2]string) (version, error) {
 	loading.Lock()
 	defer loading.Unlock()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for _, d := range defaults {
-		name, value := C.CString(d[0]), C.CString(d[1])
-		C.mr_set_environment(name, value)
-		C.free(unsafe.Pointer(name))
-		C.free(unsafe.Pointer(value))
-	}
+	const keep, replace = 0, 1
+	setEnvironment(defaults, keep)
+	setEnvironment(chosen, replace)
 	p := C.CString(path)
 	defer C.free(unsafe.Pointer(p))
 	var text [1024]C.char
@@ -52,6 +49,16 @@ func loadLibrary(path string, defaults [][2]string) (version, error) {
 	var major, minor, release C.uint
 	C.mr_version(&major, &minor, &release)
 	return version{uint(major), uint(minor), uint(release)}, nil
+}
+
+// setEnvironment sets variables of C's environment.
+func setEnvironment(variables [][2]string, replace C.int) {
+	for _, v := range variables {
+		name, value := C.CString(v[0]), C.CString(v[1])
+		C.mr_set_environment(name, value, replace)
+		C.free(unsafe.Pointer(name))
+		C.free(unsafe.Pointer(value))
+	}
 }
 
 // allocations returns the number of the shim's allocations that were not freed.

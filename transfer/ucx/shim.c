@@ -149,7 +149,7 @@ int mr_load(const char *path, char *err, int room) {
   return 0;
 }
 
-void mr_set_environment(const char *name, const char *value) { setenv(name, value, 0); }
+void mr_set_environment(const char *name, const char *value, int replace) { setenv(name, value, replace); }
 void mr_version(unsigned *major, unsigned *minor, unsigned *release) { ucx.ucp_get_version(major, minor, release); }
 const char *mr_status_text(int status) { return ucx.ucs_status_string(status); }
 

@@ -45,7 +45,7 @@ typedef struct mr_engine mr_engine;
 // has space for room bytes. A call with the same path does nothing; one with another path fails.
 int mr_load(const char *path, char *err, int room);
 // Sets a variable that UCX reads, unless it is set already.
-void mr_set_environment(const char *name, const char *value);
+void mr_set_environment(const char *name, const char *value, int replace);
 void mr_version(unsigned *major, unsigned *minor, unsigned *release);
 const char *mr_status_text(int status);
 
