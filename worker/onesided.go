@@ -163,8 +163,8 @@ func (o *oneSided) promising(source transfer.Peer) error {
 	return nil
 }
 
-// welcome returns an error if a reader that asks to connect can be reached over TCP only. The control
-// connection shows its host.
+// welcome returns an error if a reader that asks to connect can be reached over TCP only. The
+// control connection shows its host.
 func (o *oneSided) welcome(ctx context.Context) error {
 	from, ok := peer.FromContext(ctx)
 	if !ok || o.forced || o.chosen {

@@ -161,7 +161,7 @@ func TestLimitsAreChecked(t *testing.T) {
 	}
 }
 
-// The times of RDMA connections are UCX's own, so that UCX's variables apply, unless they are given.
+// Unless the times of RDMA connections are given, they are left to UCX, whose variables apply.
 func TestTimesOfRDMAAreGivenOrUCXs(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv(variable("ucx-library"), "")
