@@ -16,6 +16,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/transfer/ucx"
 )
@@ -291,11 +292,7 @@ func (l *linking) lane(ctx context.Context, before []*millracev1.Route, bytes ui
 			}
 		}
 		if best != nil && (sum >= bytes || time.Now().After(limit)) {
-			name := pathName(best.GetPath())
-			if best.GetTransport() != "" {
-				name += " (" + best.GetTransport() + ")"
-			}
-			return name, nil
+			return pathName(best.GetPath()) + text.Lane(best.GetTransport(), best.GetStaged()), nil
 		}
 		if time.Now().After(limit) {
 			return "", fmt.Errorf("%s reported no path to %s within %v", l.reader, l.source, reportedWithin)
@@ -352,5 +349,9 @@ func (l *linking) addRaw(ctx context.Context, c LinkConfig, largest int, rows []
 		row.RawRate = float64(row.Bytes*row.Objects) / row.RawP50 / 1e3
 		row.Ratio = row.Rate / row.RawRate
 	}
-	return fmt.Sprintf("one read by UCX (%s) of the slab of %s into %s memory of this process", connection, l.source, memoryName(c.GPUs)), nil
+	what = fmt.Sprintf("reads by UCX alone (%s) of the slab of %s into %s memory of this process", connection, l.source, memoryName(c.GPUs))
+	if connection.Staged != "" && !connection.Emulated {
+		what = fmt.Sprintf("reads by UCX alone (%s), without the copies between slabs and rings", connection)
+	}
+	return what, nil
 }

@@ -28,6 +28,16 @@ func linkOf(t *testing.T, c *bench.Cluster) bench.LinkConfig {
 	}
 }
 
+// ucxLibrary is the UCX that the tests use.
+func ucxLibrary(t *testing.T) string {
+	t.Helper()
+	library, err := filepath.Abs(cmp.Or(os.Getenv("MILLRACE_UCX_LIBRARY"), "../.tools/ucx/lib/libucp.so.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return library
+}
+
 func startCluster(t *testing.T, c bench.ClusterConfig) *bench.Cluster {
 	t.Helper()
 	cluster, err := bench.StartCluster(t.Context(), c)
@@ -45,10 +55,7 @@ func startCluster(t *testing.T, c bench.ClusterConfig) *bench.Cluster {
 // Workers of a cluster that runs are measured beside reads by UCX alone.
 func TestLinkBetweenTwoWorkers(t *testing.T) {
 	program, _, _ := gpus(t)
-	library, err := filepath.Abs(cmp.Or(os.Getenv("MILLRACE_UCX_LIBRARY"), "../.tools/ucx/lib/libucp.so.0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := ucxLibrary(t)
 	cluster := startCluster(t, bench.ClusterConfig{
 		Executable: program, Workers: 2, Slots: 1, Arguments: []string{"--protocol", "ucx", "--ucx-library", library},
 	})
@@ -61,7 +68,7 @@ func TestLinkBetweenTwoWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(out.Rows) != 2 || calls != 2 || out.Memory != "host" || !strings.HasPrefix(out.Source, "host-0 on ") || !strings.HasPrefix(out.Reader, "host-1 on ") ||
-		!strings.HasPrefix(out.Raw, "one read by UCX (") {
+		!strings.HasPrefix(out.Raw, "reads by UCX alone (") {
 		t.Fatalf("%+v", out)
 	}
 	for i, row := range out.Rows {
@@ -97,24 +104,33 @@ func TestLinkBetweenTwoWorkers(t *testing.T) {
 	}
 }
 
-// Objects that come by another path than UCX are measured without raw reads, and the result says
-// why.
+// Between GPUs of one host, objects come by another path than UCX, so there are no raw reads, and
+// the result says why. With --protocol ucx they are staged, as between hosts.
 func TestLinkBetweenGPUs(t *testing.T) {
 	program, library, environment := gpus(t)
-	c := linkOf(t, startCluster(t, bench.ClusterConfig{
-		Executable: program, Workers: 2, Slots: 1, GPUs: true, Environment: environment, Arguments: []string{"--cuda-library", library},
-	}))
-	c.GPUs, c.CUDALibrary = true, library
-	out, err := bench.Link(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out.Rows) != 2 || out.Memory != "cuda" || !strings.HasPrefix(out.Raw, "none: ") {
-		t.Fatalf("%+v", out)
-	}
-	for _, row := range out.Rows {
-		if !strings.HasPrefix(row.Lane, "ipc (") || row.Rate <= 0 || row.RawRate != 0 || row.Ratio != 0 {
-			t.Errorf("%+v", row)
-		}
+	ucxLibrary := ucxLibrary(t)
+	for name, x := range map[string]struct{ protocol, lane, raw string }{
+		"ipc":    {"auto", "ipc (", "none: the objects do not come by UCX"},
+		"staged": {"ucx", "ucx (cma", "reads by UCX alone (cma, staged at both ends, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := linkOf(t, startCluster(t, bench.ClusterConfig{
+				Executable: program, Workers: 2, Slots: 1, GPUs: true, Environment: environment,
+				Arguments: []string{"--cuda-library", library, "--protocol", x.protocol, "--ucx-library", ucxLibrary},
+			}))
+			c.GPUs, c.CUDALibrary, c.UCX = true, library, ucx.Config{Library: ucxLibrary}
+			out, err := bench.Link(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(out.Rows) != 2 || out.Memory != "cuda" || !strings.HasPrefix(out.Raw, x.raw) {
+				t.Fatalf("%+v", out)
+			}
+			for _, row := range out.Rows {
+				if !strings.HasPrefix(row.Lane, x.lane) || row.Rate <= 0 || (row.RawRate > 0) != (x.protocol == "ucx") || (row.Ratio > 0) != (row.RawRate > 0) {
+					t.Errorf("%+v", row)
+				}
+			}
+		})
 	}
 }

@@ -32,7 +32,7 @@ func TestBenchBesideUCX(t *testing.T) {
 	if err := json.Unmarshal(text, &out); err != nil {
 		t.Fatal(err)
 	}
-	if len(out.Rows) != 4 || !strings.HasPrefix(out.Raw, "one read by UCX (rc_verbs, ") {
+	if len(out.Rows) != 4 || !strings.HasPrefix(out.Raw, "reads by UCX alone (rc_verbs, ") {
 		t.Errorf("%d rows, raw: %s", len(out.Rows), out.Raw)
 	}
 	for _, row := range out.Rows {

@@ -53,7 +53,7 @@ func (c Config) ucx() (f Finding, rdma bool) {
 		return f, false
 	}
 	f.Found += fmt.Sprintf(", RDMA devices: %d", len(devices))
-	context, err = c.open(c.rdmaTLS(), c.NetDevices, s)
+	context, err = c.open(c.rdmaTLS(false), c.NetDevices, s)
 	if err != nil {
 		f.warn("it cannot use them: "+err.Error(), "the libucx wheels are built without RDMA: name your site's build with --ucx-library, "+
 			"on all hosts the same version; for containers add /dev/infiniband")
@@ -71,10 +71,14 @@ func (c Config) ucx() (f Finding, rdma bool) {
 	return f, true
 }
 
-// rdmaTLS returns the transports with which RDMA devices are tried.
-func (c Config) rdmaTLS() string {
-	if c.TLS != "" {
+// rdmaTLS returns the transports with which RDMA devices are tried. cuda_copy gives them the memory
+// of GPUs.
+func (c Config) rdmaTLS(gpu bool) string {
+	switch {
+	case c.TLS != "":
 		return c.TLS
+	case gpu:
+		return "rc,cuda_copy"
 	}
 	return "rc"
 }
@@ -168,12 +172,13 @@ func (c Config) loopback(ctx context.Context, devices string, slab func() (memor
 		return x, err
 	}
 	defer func() { err = errors.Join(err, into.Close()) }()
-	source, err := c.open(c.rdmaTLS(), devices, space)
+	_, gpu := space.(*cuda.Slab)
+	source, err := c.open(c.rdmaTLS(gpu), devices, space)
 	if err != nil {
 		return x, err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	reader, err := c.open(c.rdmaTLS(), devices, into)
+	reader, err := c.open(c.rdmaTLS(false), devices, into)
 	if err != nil {
 		return x, err
 	}
