@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -18,8 +19,10 @@ import (
 const (
 	// proofBytes is the size of the timed reads at connect.
 	proofBytes = 4 << 20
-	// proofPieces is how many reads of that size a staged route is timed with.
+	// proofPieces is how many reads of that size a staged route is timed with, unless one takes
+	// longer than slowProof.
 	proofPieces = 4
+	slowProof   = 50 * time.Millisecond
 	// proofs is how many connections can be proved at the same time: a silent peer must not delay
 	// others.
 	proofs = 8

@@ -452,37 +452,15 @@ func proven(page []byte, source *workerv1.Endpoint, size uint64) error {
 
 // measure times reads by a route. header is the read of the header page.
 func (p *Path) measure(n *conn, r *route, header read) error {
-	size := min(proofBytes, n.bytes)
-	times := 4
+	large := header
+	large.remote, large.length = n.base, min(proofBytes, n.bytes)
+	rate := p.directRate
 	if r.staged() {
-		times = 2
+		rate = p.stagedRate
 	}
-	for i := range times {
-		sum := size
-		large := header
-		large.remote, large.length = n.base, size
-		var took time.Duration
-		var err error
-		if r.staged() {
-			// Several reads, because the copies and the network work at the same time.
-			sum = proofPieces * size
-			took, err = p.await(p.ctx, n, sum, func(l *loop, b *batch) {
-				var reads []*read
-				for range proofPieces {
-					reads = appendReads(reads, b, large.local, large.remote, size, n.route.readChunk(), large.memory)
-				}
-				l.take(n, b, reads)
-			})
-		} else {
-			took, err = p.get(p.ctx, n, large)
-		}
-		if err != nil {
-			return err
-		}
-		// The first read is not counted: it also causes page faults, or maps memory.
-		if i >= 1 {
-			r.description.BytesPerSecond = max(r.description.BytesPerSecond, float64(sum)/took.Seconds())
-		}
+	var err error
+	if r.description.BytesPerSecond, err = rate(n, large); err != nil {
+		return err
 	}
 	for range 4 {
 		short := header
@@ -496,4 +474,42 @@ func (p *Path) measure(n *conn, r *route, header read) error {
 		}
 	}
 	return nil
+}
+
+// directRate times repeated reads. The first one is not counted: it also causes page faults, or
+// maps memory.
+func (p *Path) directRate(n *conn, r read) (best float64, err error) {
+	for i := range 4 {
+		took, err := p.get(p.ctx, n, r)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			best = max(best, float64(r.length)/took.Seconds())
+		}
+	}
+	return best, nil
+}
+
+// stagedRate times several reads at once, because the copies and the network work at the same time,
+// after one that is not counted. On a slow network it times only one.
+func (p *Path) stagedRate(n *conn, r read) (rate float64, err error) {
+	var took time.Duration
+	pieces := uint64(1)
+	for range 2 {
+		if took > 0 && took < slowProof {
+			pieces = proofPieces
+		}
+		took, err = p.await(p.ctx, n, pieces*r.length, func(l *loop, b *batch) {
+			var reads []*read
+			for range pieces {
+				reads = appendReads(reads, b, r.local, r.remote, r.length, n.route.readChunk(), r.memory)
+			}
+			l.take(n, b, reads)
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return float64(pieces*r.length) / took.Seconds(), nil
 }

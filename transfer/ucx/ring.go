@@ -17,10 +17,18 @@ const ringSlots = 16
 // which connection uses a slot.
 type ring struct {
 	ring  *cuda.Ring
-	slots []*cuda.RingSlot
+	bytes []byte
+	slots []ringSlot
 	// memory is the index of the registration, and key the key for peers.
 	memory int32
 	key    []byte
+}
+
+// ringSlot is a slot of a ring. The kind that is used is cuda.RingSlot.
+type ringSlot interface {
+	memory.Buffer
+	// Offset returns the offset of the slot in the ring.
+	Offset() uint64
 }
 
 // newRing makes a ring for a slab on a GPU.
@@ -29,7 +37,7 @@ func newRing(slab *cuda.Slab) (*ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ring{ring: made}
+	r := &ring{ring: made, bytes: made.Memory()}
 	for range ringSlots {
 		slot, err := made.Take(context.Background()) // all slots are free, so it does not wait
 		if err != nil {
@@ -40,8 +48,8 @@ func newRing(slab *cuda.Slab) (*ring, error) {
 	return r, nil
 }
 
-func (r *ring) base() uint64 { return address(r.ring.Memory()) }
-func (r *ring) size() uint64 { return uint64(len(r.ring.Memory())) }
+func (r *ring) base() uint64 { return address(r.bytes) }
+func (r *ring) size() uint64 { return uint64(len(r.bytes)) }
 
 // address returns the address of a slot.
 func (r *ring) address(slot int) uint64 { return r.base() + r.slots[slot].Offset() }
