@@ -1,5 +1,11 @@
 package memory
 
+import (
+	"bytes"
+	"errors"
+	"slices"
+)
+
 // StageBytes is the size of the buffers of a Staged space.
 const StageBytes = 4 << 20
 
@@ -11,9 +17,13 @@ type Staged interface {
 	Reader
 	// WriteFrom copies p to [off, off+len(p)), and waits until the copy is done.
 	WriteFrom(off uint64, p []byte) error
-	// Buffer lends a buffer until Buffer.Free. It always returns one, but beyond a certain number
-	// the copies of a buffer are slow.
+	// Buffer lends a buffer until Buffer.Free. If all are lent, it waits for one, first come, first
+	// served. That cannot last for ever, because each holder gives its buffers back within a
+	// bounded time, without a wait for anything that may wait for a buffer.
+	// REQUIRES: the caller holds no other buffer of the space, and keeps that rule.
 	Buffer() (Buffer, error)
+	// TryBuffer is Buffer for callers that hold other buffers: it returns nil instead of waiting.
+	TryBuffer() (Buffer, error)
 }
 
 // Buffer is host memory to and from which a Staged space copies. Only one goroutine may use it at a
@@ -62,7 +72,8 @@ type DirectTier interface {
 const ahead = 2
 
 // Outflow reads the bytes of frames of a Staged space, in their order. The next buffer is copied
-// while the caller uses a chunk.
+// while the caller uses a chunk. A caller that waits for another process meanwhile must limit the
+// wait, and call Park.
 type Outflow struct {
 	space  Staged
 	frames []Frame
@@ -74,10 +85,12 @@ type Outflow struct {
 	current load
 }
 
-// load is a buffer and the chunks in it.
+// load is a buffer and the chunks in it. buffer is nil if the chunks were parked. Then err is the
+// error of the copies.
 type load struct {
 	buffer Buffer
 	chunks []Chunk
+	err    error
 }
 
 // Chunk is a range of bytes of one of the frames, from Offset in the frame on.
@@ -102,20 +115,62 @@ func (o *Outflow) Next() (c Chunk, ok bool, err error) {
 			o.current = load{}
 		}
 		for len(o.loaded) < ahead && o.more() {
-			if err := o.load(); err != nil {
+			buffer, err := o.buffer()
+			if err != nil {
 				return Chunk{}, false, err
 			}
+			if buffer == nil {
+				break // later, when this flow holds none
+			}
+			o.load(buffer)
 		}
 		if len(o.loaded) == 0 {
 			return Chunk{}, false, nil
 		}
 		o.current, o.loaded = o.loaded[0], o.loaded[1:]
-		if err := o.current.buffer.Wait(); err != nil {
+		if err := o.current.wait(); err != nil {
 			return Chunk{}, false, err
 		}
 	}
 	c, o.current.chunks = o.current.chunks[0], o.current.chunks[1:]
 	return c, true, nil
+}
+
+// buffer returns a buffer for the next load, nil if the flow holds one and no other is free.
+func (o *Outflow) buffer() (Buffer, error) {
+	if slices.ContainsFunc(o.loaded, func(l load) bool { return l.buffer != nil }) {
+		return o.space.TryBuffer()
+	}
+	return o.space.Buffer()
+}
+
+// wait waits for the copies to the buffer.
+func (l *load) wait() error {
+	if l.buffer == nil {
+		return l.err
+	}
+	return l.buffer.Wait()
+}
+
+// Park gives the buffers back and keeps their bytes in ordinary memory. The data of the chunk that
+// Next returned last is not valid any more.
+func (o *Outflow) Park() {
+	o.current.park()
+	for i := range o.loaded {
+		o.loaded[i].park()
+	}
+}
+
+func (l *load) park() {
+	if l.buffer == nil {
+		return
+	}
+	l.err = l.buffer.Wait()
+	for i := range l.chunks {
+		l.chunks[i].Data = bytes.Clone(l.chunks[i].Data)
+	}
+	l.buffer.Free()
+	l.buffer = nil
 }
 
 // Close gives the buffers back.
@@ -136,12 +191,8 @@ func (o *Outflow) more() bool {
 	return o.frame < len(o.frames)
 }
 
-// load begins to copy as many chunks as fit into one buffer.
-func (o *Outflow) load() error {
-	buffer, err := o.space.Buffer()
-	if err != nil {
-		return err
-	}
+// load begins to copy as many chunks as fit into a buffer.
+func (o *Outflow) load(buffer Buffer) {
 	room := buffer.Bytes()
 	l := load{buffer: buffer}
 	var pieces []Piece
@@ -158,17 +209,19 @@ func (o *Outflow) load() error {
 	}
 	buffer.Load(pieces...)
 	o.loaded = append(o.loaded, l)
-	return nil
 }
 
 // Inflow writes bytes to a Staged space. Received bytes are copied there while the next bytes are
-// received. The zero Inflow is not usable; make it with NewInflow.
+// received. A caller that waits for another process while the flow holds buffers must limit the
+// wait, and call Park. The zero Inflow is not usable; make it with NewInflow.
 type Inflow struct {
 	space   Staged
 	current Buffer
 	used    uint64
 	pieces  []Piece
 	sent    []Buffer
+	// err is the error of copies that Park waited for.
+	err error
 }
 
 // NewInflow returns an Inflow for a space.
@@ -179,17 +232,18 @@ func NewInflow(space Staged) *Inflow { return &Inflow{space: space} }
 // REQUIRES: n is not 0, and the slice of the last call has been filled.
 func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 	n = min(n, StageBytes)
+	if f.err != nil {
+		return nil, f.err
+	}
 	if f.used+n > StageBytes {
 		if err := f.send(); err != nil {
 			return nil, err
 		}
 	}
 	if f.current == nil {
-		buffer, err := f.space.Buffer()
-		if err != nil {
+		if err := f.take(); err != nil {
 			return nil, err
 		}
-		f.current = buffer
 	}
 	p := f.current.Bytes()[f.used : f.used+n : f.used+n]
 	f.used += n
@@ -199,6 +253,43 @@ func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 		f.pieces = append(f.pieces, Piece{At: f.used - n, Frame: Frame{Offset: off, Bytes: n}})
 	}
 	return p, nil
+}
+
+// take gets a buffer. It waits for one only if the flow holds none.
+func (f *Inflow) take() (err error) {
+	if len(f.sent) > 0 {
+		if f.current, err = f.space.TryBuffer(); err != nil || f.current != nil {
+			return err
+		}
+		if err := f.settleAll(); err != nil {
+			return err
+		}
+	}
+	f.current, err = f.space.Buffer()
+	return err
+}
+
+// Holds says whether the flow holds buffers.
+func (f *Inflow) Holds() bool { return f.current != nil || len(f.sent) > 0 }
+
+// Park gives the buffers back, when the received bytes are in the space. The last unfilled bytes of
+// the slice of the last Room have not been received: their Room is asked for again. An error is
+// returned by the next Room or Flush.
+func (f *Inflow) Park(unfilled uint64) {
+	if unfilled > 0 {
+		f.used -= unfilled
+		last := len(f.pieces) - 1
+		if f.pieces[last].Bytes -= unfilled; f.pieces[last].Bytes == 0 {
+			f.pieces = f.pieces[:last]
+		}
+	}
+	err := f.send()
+	for len(f.sent) > 0 {
+		err = errors.Join(err, f.settle())
+	}
+	if f.err == nil {
+		f.err = err
+	}
 }
 
 // send begins to copy the received bytes to the space.
@@ -223,14 +314,24 @@ func (f *Inflow) settle() error {
 	return err
 }
 
-// Flush returns when all received bytes are in the space. After an error, call Close.
-// REQUIRES: as for Room.
-func (f *Inflow) Flush() error {
-	err := f.send()
+// settleAll waits for all buffers that were sent, or for the first that fails.
+func (f *Inflow) settleAll() (err error) {
 	for len(f.sent) > 0 && err == nil {
 		err = f.settle()
 	}
 	return err
+}
+
+// Flush returns when all received bytes are in the space. After an error, call Close.
+// REQUIRES: as for Room.
+func (f *Inflow) Flush() error {
+	if f.err != nil {
+		return f.err
+	}
+	if err := f.send(); err != nil {
+		return err
+	}
+	return f.settleAll()
 }
 
 // Close gives the buffers back. It is undefined whether bytes that were not flushed are in the

@@ -18,16 +18,14 @@ const (
 	// the largest number of pinned buffers of a slab.
 	stagePinned = 16
 	stageMost   = 64
-	// stageWait is the time that Buffer waits for a pinned buffer when all are lent. Most are given
-	// back sooner, but a slow client could keep one for ever.
-	stageWait = 5 * time.Millisecond
 	// stageRetry is the time after a failure to pin buffers in which no other attempt is made.
 	stageRetry = time.Second
 )
 
 // stage is the set of a slab's buffers. They are created on demand.
 type stage struct {
-	// free has the pinned buffers that are not lent. It has room for all.
+	// free has the pinned buffers that are not lent. It has room for all. It serves the calls that
+	// wait in their order.
 	free chan *buffer
 	// pageable counts the lent buffers that were not pinned.
 	pageable atomic.Uint64
@@ -46,8 +44,9 @@ type stage struct {
 // Staging describes the buffers for copies through the host's memory.
 type Staging struct {
 	// Pinned is the number of pinned buffers. Pageable is the number of times that a pageable
-	// buffer was lent: its copies take the processor's time, and block a thread. Err is the last
-	// error of pinning, nil if the last attempt succeeded or none was necessary.
+	// buffer was lent, because there was no pinned one at all: its copies take the processor's
+	// time, and block a thread. Err is the last error of pinning, nil if the last attempt succeeded
+	// or none was necessary.
 	Pinned   int
 	Pageable uint64
 	Err      error
@@ -65,10 +64,16 @@ type buffer struct{ bounce }
 
 var _ memory.Buffer = (*buffer)(nil)
 
-// Buffer is part of memory.Staged. If all pinned buffers are lent and no more can be pinned, it
-// waits a little for one. After that it lends a pageable buffer, whose copies are made by the
-// processor, and Load and Store wait for them.
-func (s *Slab) Buffer() (memory.Buffer, error) {
+// Buffer is part of memory.Staged. If nothing can be pinned, it lends a pageable buffer, whose
+// copies are made by the processor, and Load and Store wait for them.
+func (s *Slab) Buffer() (memory.Buffer, error) { return s.buffer(true) }
+
+// TryBuffer is part of memory.Staged. It lends pageable buffers as Buffer does.
+func (s *Slab) TryBuffer() (memory.Buffer, error) { return s.buffer(false) }
+
+// buffer lends a pinned buffer, or a pageable one if there are no others. If all are lent, it waits
+// for one or returns nil.
+func (s *Slab) buffer(wait bool) (memory.Buffer, error) {
 	if err := s.device.Health(); err != nil {
 		return nil, err
 	}
@@ -81,17 +86,24 @@ func (s *Slab) Buffer() (memory.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if some {
-		timer := time.NewTimer(stageWait)
-		defer timer.Stop()
+	if !some {
+		s.stage.pageable.Add(1)
+		return &buffer{bounce{slab: s, data: make([]byte, memory.StageBytes)}}, nil
+	}
+	if !wait {
 		select {
 		case b := <-s.stage.free:
 			return b, nil
-		case <-timer.C:
+		default:
+			return nil, nil //nolint:nilnil // no buffer is free, which is no error
 		}
 	}
-	s.stage.pageable.Add(1)
-	return &buffer{bounce{slab: s, data: make([]byte, memory.StageBytes)}}, nil
+	select {
+	case b := <-s.stage.free:
+		return b, nil
+	case <-s.device.Failed():
+		return nil, s.device.Health()
+	}
 }
 
 // moreStage pins more buffers, unless some are free by now or there are enough. It says whether

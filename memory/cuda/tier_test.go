@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -221,14 +222,24 @@ func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 	if got := s.Staging(); got.Pinned < 24 || got.Pageable != 0 || got.Err != nil {
 		t.Errorf("24 buffers: %+v", got)
 	}
-	// One buffer more than stageMost: the last one is pageable, and its copies are made all the
-	// same.
-	for range 41 {
+	for range 40 {
 		take()
 	}
-	if got := s.Staging(); got.Pinned != 64 || got.Pageable != 1 {
-		t.Errorf("65 buffers: %+v", got)
+	if got := s.Staging(); got.Pinned != 64 || got.Pageable != 0 {
+		t.Errorf("64 buffers: %+v", got)
 	}
+	// All are lent: a caller that holds others gets none, and one without any waits.
+	if b, err := s.TryBuffer(); b != nil || err != nil {
+		t.Errorf("the 65th buffer: %v, %v", b, err)
+	}
+	waited := make(chan memory.Buffer)
+	go func() {
+		b, err := s.Buffer()
+		if err != nil {
+			t.Error(err)
+		}
+		waited <- b
+	}()
 	for _, b := range lent {
 		b.Store(memory.Piece{At: 0, Frame: memory.Frame{Offset: 4096, Bytes: 100}})
 		if err := b.Wait(); err != nil {
@@ -236,11 +247,137 @@ func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 		}
 		b.Free()
 	}
-	take()
-	if got := s.Staging(); got.Pageable != 1 {
+	b := <-waited
+	b.Store(memory.Piece{At: 0, Frame: memory.Frame{Offset: 4096, Bytes: 100}})
+	if err := b.Wait(); err != nil {
+		t.Error(err)
+	}
+	b.Free()
+	if b, err := s.TryBuffer(); err != nil || b == nil {
+		t.Errorf("when all are back: %v, %v", b, err)
+	} else {
+		b.Free()
+	}
+	if got := s.Staging(); got.Pageable != 0 {
 		t.Errorf("when all are back: %+v", got)
 	}
-	lent[65].Free()
+}
+
+// TestALostDeviceEndsTheWaitsForBuffers: as no buffer that is lent may come back.
+func TestALostDeviceEndsTheWaitsForBuffers(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 8<<20)
+	var lent []memory.Buffer
+	for range 64 {
+		b, err := s.Buffer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lent = append(lent, b)
+	}
+	waited := make(chan error)
+	go func() {
+		_, err := s.Buffer()
+		waited <- err
+	}()
+	fake.StickyCode.Store(cudatest.IllegalAddress)
+	fake.StickyPID.Store(uint64(os.Getpid()))
+	if err := d.Probe(); !errors.Is(err, cuda.ErrUnhealthy) {
+		t.Errorf("the device: %v", err)
+	}
+	fake.Heal() // whichever result the driver now returns, the device stays lost
+	if err := <-waited; !errors.Is(err, cuda.ErrUnhealthy) {
+		t.Errorf("the wait for a buffer: %v", err)
+	}
+	for _, b := range lent {
+		b.Free()
+	}
+}
+
+// TestGPUParkedFlowsGoOn: flows that give their buffers back in the middle, at any place, carry the
+// same bytes.
+func TestGPUParkedFlowsGoOn(t *testing.T) {
+	s := newSlab(t, open(t, 0), 32<<20)
+	content := random(9, 11<<20)
+	in := memory.NewInflow(s)
+	defer in.Close()
+	for done, round := uint64(0), uint64(0); done < uint64(len(content)); round++ {
+		room, err := in.Room(4096+done, min(uint64(len(content))-done, 3<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first is filled, the second partly, the third not at all.
+		n := uint64(copy(room, content[done:])) * (2 - round%3) / 2
+		done += n
+		if round%3 > 0 {
+			in.Park(uint64(len(room)) - n)
+			if in.Holds() {
+				t.Fatal("a parked flow holds buffers")
+			}
+		} else if round%2 == 0 {
+			in.Park(0)
+		}
+	}
+	if err := in.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, chunk := range []uint64{1 << 20, 4 << 20} {
+		out := memory.NewOutflow(s, []memory.Frame{{Offset: 4096, Bytes: 5<<20 + 3}, {Offset: 4096 + 5<<20 + 3, Bytes: 6<<20 - 3}}, chunk)
+		defer out.Close()
+		var back []byte
+		for i := 0; ; i++ {
+			c, more, err := out.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				break
+			}
+			back = append(back, c.Data...)
+			if i%3 == 0 {
+				out.Park()
+			}
+		}
+		if !bytes.Equal(back, content) {
+			t.Errorf("chunks of %d bytes: other bytes came back", chunk)
+		}
+	}
+	// All buffers are back.
+	for range 64 {
+		b, err := s.TryBuffer()
+		if err != nil || b == nil {
+			t.Fatal("a buffer is lost", err)
+		}
+		defer b.Free()
+	}
+}
+
+// TestAFailedCopyOfAParkedFlowIsReported: by the next call, as nobody waits for it before.
+func TestAFailedCopyOfAParkedFlowIsReported(t *testing.T) {
+	s := newSlab(t, open(t, 0), 32<<20)
+	in := memory.NewInflow(s)
+	defer in.Close()
+	if _, err := in.Room(4096, 100); err != nil {
+		t.Fatal(err)
+	}
+	fake.Fail("cuEventSynchronize", cudatest.Unknown, 0, 1)
+	in.Park(0)
+	if _, err := in.Room(4196, 100); err == nil || in.Holds() {
+		t.Errorf("the next bytes: %v", err)
+	}
+	if err := in.Flush(); err == nil {
+		t.Error("the failed copy was not reported")
+	}
+	out := memory.NewOutflow(s, []memory.Frame{{Offset: 4096, Bytes: 12 << 20}}, 4<<20)
+	defer out.Close()
+	if _, _, err := out.Next(); err != nil {
+		t.Fatal(err)
+	}
+	fake.Fail("cuEventSynchronize", cudatest.Unknown, 0, 1)
+	out.Park()
+	if _, _, err := out.Next(); err == nil {
+		t.Error("the failed copy of an outflow was not reported")
+	}
 }
 
 // A short lack of memory to pin must not make all later copies slow.

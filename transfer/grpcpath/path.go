@@ -271,6 +271,8 @@ type fetch struct {
 	part    part
 	objects []incoming
 	stall   *time.Timer
+	// last is the object that data came for last. No other object holds buffers.
+	last uint32
 }
 
 // incoming is one object of a fetch.
@@ -291,8 +293,11 @@ type incoming struct {
 
 func (f *fetch) receive(ctx context.Context, stream grpc.ClientStream) error {
 	var m rawframe.ReadResponse
+	held := newSilence(holdFor, holdFor, func() { f.objects[f.last].park() })
 	for {
+		held.begin()
 		err := stream.RecvMsg(&m)
+		held.end()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -318,6 +323,10 @@ func (f *fetch) violation(index uint32, format string, values ...any) error {
 func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 	if int(m.Index) >= len(f.objects) {
 		return f.violation(m.Index, "only %d were asked for", len(f.objects))
+	}
+	if m.Index != f.last {
+		f.objects[f.last].park()
+		f.last = m.Index
 	}
 	o := &f.objects[m.Index]
 	if m.Error != nil {
@@ -430,7 +439,7 @@ func (o *incoming) next(frame uint32, offset, n uint64) (transfer.Region, error)
 func (o *incoming) room(region transfer.Region) ([]byte, error) {
 	staged, ok := region.Space.(memory.Staged)
 	if !ok {
-		return region.Bytes(), nil
+		return region.Bytes(), o.flush()
 	}
 	if o.flow == nil || o.flowSpace != region.Space {
 		if err := o.flush(); err != nil {
@@ -451,6 +460,17 @@ func (o *incoming) flush() error {
 		o.close()
 	}
 	return err
+}
+
+// holds says whether buffers are in use.
+func (o *incoming) holds() bool { return o.flow != nil && o.flow.Holds() }
+
+// park gives the buffers back while we wait for more data. An error is that of the next room or
+// flush.
+func (o *incoming) park() {
+	if o.holds() {
+		o.flow.Park(0)
+	}
 }
 
 // close drops data that was not flushed. After it, nothing writes to the regions.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
@@ -105,11 +107,17 @@ type rawWriter struct {
 	conn    net.Conn
 	codec   *rawframe.Codec
 	pending []byte
-	// reader limits how long each write may wait for the reader.
-	reader *silence
+	// reader limits how long each write may wait for the reader. held interrupts a write that keeps
+	// buffers for too long.
+	reader, held *silence
 }
 
-func (w *rawWriter) write(m rawframe.Message, data []byte, _ bool) error {
+func newRawWriter(conn net.Conn, reader *silence) *rawWriter {
+	interrupt := func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) } // it fails if the connection is closed
+	return &rawWriter{conn: conn, codec: rawframe.NewCodec(), reader: reader, held: newSilence(holdFor, holdFor, interrupt)}
+}
+
+func (w *rawWriter) write(m rawframe.Message, data []byte, park func()) error {
 	encoded, err := w.codec.Marshal(&rawframe.ReadResponse{Message: m})
 	if err != nil {
 		return err
@@ -127,23 +135,39 @@ func (w *rawWriter) write(m rawframe.Message, data []byte, _ bool) error {
 		}
 		data = nil
 	}
-	return w.flush(data)
+	return w.flush(data, park)
 }
 
 // end writes the record that ends an answer.
 func (w *rawWriter) end() error {
 	w.pending = append(w.pending, make([]byte, recordBytes)...)
-	return w.flush(nil)
+	return w.flush(nil, nil)
 }
 
-func (w *rawWriter) flush(data []byte) error {
+func (w *rawWriter) flush(data []byte, park func()) error {
 	w.reader.begin()
 	defer w.reader.end()
-	buffers := net.Buffers{w.pending, data}
-	if len(data) == 0 {
-		buffers = buffers[:1]
+	if park != nil {
+		w.held.begin()
+		defer w.held.end()
 	}
-	_, err := buffers.WriteTo(w.conn)
+	rest := net.Buffers{w.pending, data}
+	if len(data) == 0 {
+		rest = rest[:1]
+	}
+	_, err := rest.WriteTo(w.conn)
+	for errors.Is(err, os.ErrDeadlineExceeded) {
+		if park != nil {
+			for i := range rest {
+				rest[i] = bytes.Clone(rest[i])
+			}
+			park()
+			park = nil
+		}
+		if err = w.conn.SetWriteDeadline(time.Time{}); err == nil {
+			_, err = rest.WriteTo(w.conn)
+		}
+	}
 	w.pending = w.pending[:0]
 	return err
 }

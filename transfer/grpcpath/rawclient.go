@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -27,6 +28,28 @@ const (
 type rawConn struct {
 	net.Conn
 	rawReader
+	// held interrupts a read that keeps buffers for too long. See resume.
+	held *silence
+}
+
+func newRawConn(conn net.Conn) *rawConn {
+	interrupt := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // it fails if the connection is closed
+	return &rawConn{
+		Conn:      conn,
+		rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()},
+		held:      newSilence(holdFor, holdFor, interrupt),
+	}
+}
+
+// resume makes a connection readable again that held has interrupted. It returns false if the fetch
+// has ended: then the connection stays interrupted.
+func (c *rawConn) resume(ctx context.Context) bool {
+	_ = c.SetReadDeadline(time.Time{}) // it fails if the connection is closed
+	if ctx.Err() == nil {
+		return true
+	}
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // what the end of ctx did, perhaps before the call above
+	return false
 }
 
 // rawPeer holds the bare streams to one address; guarded by Path.mu.
@@ -75,7 +98,7 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	conn, err := dialBeside(ctx, new(net.Dialer), rawMagic, address, p.config.Token)
 	var c *rawConn
 	if err == nil {
-		c = &rawConn{Conn: conn, rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()}}
+		c = newRawConn(conn)
 	}
 	refused := errors.Is(err, errBeside)
 	p.mu.Lock()
@@ -211,6 +234,7 @@ func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.
 		return 0, lost(err)
 	}
 	for m := new(rawframe.ReadResponse); ; records++ {
+		f.await(ctx, c)
 		n, err := c.next(m)
 		if errors.Is(err, io.EOF) {
 			return records, nil
@@ -223,14 +247,28 @@ func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.
 		if err := f.handle(ctx, &m.Message); err != nil {
 			return records + 1, err
 		}
-		if err := f.fill(c, &m.Message, n); err != nil {
+		if err := f.fill(ctx, c, &m.Message, n); err != nil {
 			return records + 1, err
 		}
 	}
 }
 
+// await waits for the next record if an object holds buffers meanwhile, and gives them back if that
+// takes longer than holdFor. Errors are those of the next read.
+func (f *fetch) await(ctx context.Context, c *rawConn) {
+	o := &f.objects[f.last]
+	if !o.holds() || c.in.Buffered() > 0 {
+		return
+	}
+	c.held.begin()
+	_, _ = c.in.Peek(1)
+	if c.held.end() && c.resume(ctx) {
+		o.park()
+	}
+}
+
 // fill reads the data of a record into its regions.
-func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
+func (f *fetch) fill(ctx context.Context, c *rawConn, m *rawframe.Message, n int) error {
 	if n == 0 {
 		return nil
 	}
@@ -248,24 +286,49 @@ func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
 			f.unplaced(m.Index, err)
 			return f.drain(c, n)
 		}
-		filled := len(into)
-		for len(into) > 0 {
-			got, err := c.in.Read(into)
-			if into = into[got:]; got > 0 {
-				f.stall.Reset(f.path.config.StallTimeout)
-				if f.path.config.Received != nil {
-					f.path.config.Received(got)
-				}
-			}
-			if err != nil && len(into) > 0 {
-				return lost(err)
-			}
+		filled, err := f.read(ctx, c, o, into)
+		if err != nil {
+			return lost(err)
 		}
 		n -= filled
 		region.Frame = memory.Frame{Offset: region.Frame.Offset + uint64(filled), Bytes: uint64(n)}
 	}
 	f.settle(m.Index)
 	return nil
+}
+
+// read fills into, the room of an object, and returns how much has come. If the room is a buffer,
+// and that takes longer than holdFor, it gives the buffer back with what has come, and waits for
+// more without one.
+func (f *fetch) read(ctx context.Context, c *rawConn, o *incoming, into []byte) (filled int, err error) {
+	if !o.holds() {
+		return f.readFull(c, into)
+	}
+	c.held.begin()
+	filled, err = f.readFull(c, into)
+	if !c.held.end() || !c.resume(ctx) || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return filled, err
+	}
+	o.flow.Park(uint64(len(into) - filled))
+	_, err = c.in.Peek(1)
+	return filled, err
+}
+
+// readFull fills into, and returns how much has come, also if there is an error.
+func (f *fetch) readFull(c *rawConn, into []byte) (filled int, err error) {
+	for filled < len(into) {
+		got, err := c.in.Read(into[filled:])
+		if filled += got; got > 0 {
+			f.stall.Reset(f.path.config.StallTimeout)
+			if f.path.config.Received != nil {
+				f.path.config.Received(got)
+			}
+		}
+		if err != nil && filled < len(into) {
+			return filled, err
+		}
+	}
+	return filled, nil
 }
 
 // drain reads and drops data that has no place.

@@ -14,7 +14,6 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/mishap"
-	"github.com/millrace/millrace/internal/rawframe"
 )
 
 const defaultReaderTimeout = 20 * time.Second
@@ -178,7 +177,7 @@ func (s *Server) serveRaw(conn net.Conn) {
 			}
 		}
 	})
-	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), reader: reader}
+	w := newRawWriter(conn, reader)
 	for request := range asked {
 		if !s.raw.busy(conn, true) {
 			break

@@ -100,10 +100,15 @@ func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watc
 	}
 	defer release()
 	outgoing := rawframe.Outgoing{Sent: stream.peer.alive}
+	var parkNow func()
+	held := newSilence(holdFor, holdFor, func() { parkNow() })
 	// Bytes in place do not change until the leases end. A buffer is used again, so it is cloned.
-	send := func(m rawframe.Message, data []byte, buffered bool) error {
-		if buffered {
+	send := func(m rawframe.Message, data []byte, park func()) error {
+		if park != nil {
 			data = bytes.Clone(data)
+			parkNow = park
+			held.begin()
+			defer held.end()
 		}
 		m.Data = outgoing.Payload(data)
 		return stream.SendMsg(&rawframe.ReadResponse{Message: m})
@@ -150,8 +155,10 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 	return leased, part{request.GetPart(), request.GetParts()}, func() { s.Source.Release(leases) }, nil
 }
 
-// sender sends a message with data. If buffered, the data is valid only until sender returns.
-type sender func(m rawframe.Message, data []byte, buffered bool) error
+// sender sends a message with data. If park is not nil, the data is in a buffer of a staged space,
+// and valid only until sender returns. If that takes longer than holdFor, sender clones the data
+// and calls park, which gives the buffers back.
+type sender func(m rawframe.Message, data []byte, park func()) error
 
 // send sends one object in chunks of at most chunkBytes.
 func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send sender) error {
@@ -160,15 +167,15 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 		if errors.Is(l.Err, transfer.ErrNotHere) {
 			reason = ReasonNotHere
 		}
-		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, false)
+		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, nil)
 	}
 	head := dataproto.HeadTo(l.Head)
 	if n := proto.Size(head); n > rawframe.MaxHeadBytes {
 		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonUnreadable, Message: fmt.Sprintf(
-			"object %s: its head has %d bytes with the sizes of %d frames, more than the %d that can be sent", l.Head.Ref, n, len(l.Head.FrameBytes), rawframe.MaxHeadBytes)}}, nil, false)
+			"object %s: its head has %d bytes with the sizes of %d frames, more than the %d that can be sent", l.Head.Ref, n, len(l.Head.FrameBytes), rawframe.MaxHeadBytes)}}, nil, nil)
 	}
-	chunk := func(frame int, offset uint64, data []byte, buffered bool) error {
-		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, buffered)
+	chunk := func(frame int, offset uint64, data []byte, park func()) error {
+		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, park)
 		head = nil
 		s.out.Add(uint64(len(data)))
 		return err
@@ -178,7 +185,7 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 		var unreadable *unreadableError
 		if errors.As(err, &unreadable) {
 			// The bytes that the reader already has are useless.
-			return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil, false)
+			return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil, nil)
 		}
 		if err != nil {
 			return err
@@ -188,7 +195,7 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 	if head == nil {
 		return nil
 	}
-	return send(rawframe.Message{Index: index, Head: head}, nil, false)
+	return send(rawframe.Message{Index: index, Head: head}, nil, nil)
 }
 
 // unreadableError: leased bytes could not be read.
@@ -199,7 +206,7 @@ func (e *unreadableError) Unwrap() error { return e.error }
 
 // sendRegions sends the first region, and those that follow it in the same staged space. It returns
 // how many it has sent.
-func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uint64, chunk func(frame int, offset uint64, data []byte, buffered bool) error) (n int, err error) {
+func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uint64, chunk func(frame int, offset uint64, data []byte, park func()) error) (n int, err error) {
 	switch from := regions[0].Space.(type) {
 	case memory.Staged:
 		var frames []memory.Frame
@@ -221,7 +228,7 @@ func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uin
 			if !more {
 				return len(frames), nil
 			}
-			if err := chunk(first+c.Frame, begins[c.Frame]+c.Offset, c.Data, true); err != nil {
+			if err := chunk(first+c.Frame, begins[c.Frame]+c.Offset, c.Data, out.Park); err != nil {
 				return 0, err
 			}
 		}
@@ -232,11 +239,11 @@ func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uin
 			if err := from.ReadInto(regions[0].Frame.Offset+offset, data); err != nil {
 				return &unreadableError{err}
 			}
-			return chunk(first, offset, data, false)
+			return chunk(first, offset, data, nil)
 		})
 	default:
 		return 1, eachChunk(regions[0], part, chunkBytes, func(offset, n uint64) error {
-			return chunk(first, offset, regions[0].Space.Bytes(regions[0].Frame.Offset+offset, n), false)
+			return chunk(first, offset, regions[0].Space.Bytes(regions[0].Frame.Offset+offset, n), nil)
 		})
 	}
 }
@@ -291,6 +298,7 @@ func (s *Server) writeObject(stream watchedStream) error {
 func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head transfer.Head, regions []transfer.Region) error {
 	o := incoming{regions: regions}
 	defer o.close()
+	held := newSilence(holdFor, holdFor, o.park)
 	for {
 		if n := m.Data.Len(); n > 0 {
 			misplaced, err := o.write(&m.Message)
@@ -303,7 +311,9 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 			s.in.Add(uint64(n))
 			m.Data.Free()
 		}
+		held.begin()
 		err := stream.RecvMsg(m)
+		held.end()
 		if errors.Is(err, io.EOF) {
 			break
 		}

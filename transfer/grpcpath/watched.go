@@ -28,6 +28,11 @@ const (
 	// forEver is the limit if the connection of a reader cannot be closed: at servers without
 	// Credentials.
 	forEver = 1000 * time.Hour
+	// holdFor is how long a stream keeps buffers of a staged space while it waits for the other
+	// side. Then it gives them back (memory.Outflow.Park, memory.Inflow.Park), since other streams
+	// wait for buffers, and the other side of this stream may in turn wait for them. It is long
+	// beside the time that a buffer takes over a network.
+	holdFor = 100 * time.Millisecond
 )
 
 // silence is a timer that runs while we wait for a peer. It expires when the peer has done nothing
@@ -37,33 +42,44 @@ type silence struct {
 	timeout time.Duration
 	timer   *time.Timer
 
-	mu      sync.Mutex
-	waiting bool // guarded by mu
+	mu sync.Mutex
+	// waiting and expired are guarded by mu. expired: the timer has run out in the current wait.
+	waiting, expired bool
 }
 
-// newSilence returns a stopped timer. It calls expire each time it runs out.
+// newSilence returns a stopped timer. It calls expire each time it runs out, but not outside of
+// waits: after end, no call of expire is under way.
 func newSilence(timeout, otherwise time.Duration, expire func()) *silence {
 	if timeout <= 0 {
 		timeout = otherwise
 	}
-	s := &silence{timeout: timeout, timer: time.AfterFunc(timeout, expire)}
+	s := &silence{timeout: timeout}
+	s.timer = time.AfterFunc(timeout, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting {
+			s.expired = true
+			expire()
+		}
+	})
 	s.timer.Stop()
 	return s
 }
 
-// begin and end enclose a wait for the peer.
+// begin and end enclose a wait for the peer. end says whether the timer ran out.
 func (s *silence) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = true
+	s.waiting, s.expired = true, false
 	s.timer.Reset(s.timeout)
 }
 
-func (s *silence) end() {
+func (s *silence) end() (expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = false
 	s.timer.Stop()
+	return s.expired
 }
 
 // alive restarts the timer: the peer has done something.

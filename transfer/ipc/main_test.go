@@ -562,11 +562,12 @@ func newHeld(tb testing.TB, bytes uint64) (*held, *child) {
 	return &held{peer: peer, export: c.export, device: d, pinned: pinned, bounce: slab}, c
 }
 
-func (h *held) Size() uint64                   { return h.export.SizeBytes }
-func (h *held) Identity() memory.Identity      { return h.export.Identity }
-func (h *held) Bytes(uint64, uint64) []byte    { return nil }
-func (h *held) FD() int                        { return -1 }
-func (h *held) Buffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
+func (h *held) Size() uint64                      { return h.export.SizeBytes }
+func (h *held) Identity() memory.Identity         { return h.export.Identity }
+func (h *held) Bytes(uint64, uint64) []byte       { return nil }
+func (h *held) FD() int                           { return -1 }
+func (h *held) Buffer() (memory.Buffer, error)    { return nil, errors.ErrUnsupported }
+func (h *held) TryBuffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
 func (h *held) ReadInto(at uint64, p []byte) error {
 	return h.move(at, p, func(pointer, address uint64, p []byte) error {
 		n := uint64(len(p))

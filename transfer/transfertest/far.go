@@ -18,6 +18,9 @@ type Far struct {
 	data []byte
 	// Lent is the number of buffers in use.
 	Lent atomic.Int64
+	// places, if not nil, has room for the largest number of buffers in use. Each of them occupies
+	// a place.
+	places chan struct{}
 	// Break, once true, makes every copy fail.
 	Break atomic.Bool
 	// idle are free buffers, for the next use.
@@ -44,6 +47,10 @@ func NewFar(tb testing.TB, n uint64) *Far {
 	})
 	return &Far{data: data}
 }
+
+// Limit sets the largest number of buffers in use, as a device limits them.
+// REQUIRES: it is called before the first use.
+func (f *Far) Limit(most int) { f.places = make(chan struct{}, most) }
 
 // Size is part of memory.Space.
 func (f *Far) Size() uint64 { return uint64(len(f.data)) }
@@ -80,11 +87,30 @@ func (f *Far) WriteFrom(off uint64, p []byte) error {
 
 // Buffer is part of memory.Staged.
 func (f *Far) Buffer() (memory.Buffer, error) {
+	if f.places != nil {
+		f.places <- struct{}{}
+	}
+	return f.lend(), nil
+}
+
+// TryBuffer is part of memory.Staged.
+func (f *Far) TryBuffer() (memory.Buffer, error) {
+	if f.places != nil {
+		select {
+		case f.places <- struct{}{}:
+		default:
+			return nil, nil //nolint:nilnil // no buffer is free, which is no error
+		}
+	}
+	return f.lend(), nil
+}
+
+func (f *Far) lend() memory.Buffer {
 	f.Lent.Add(1)
 	if b, ok := f.idle.Get().(*farBuffer); ok {
-		return b, nil
+		return b
 	}
-	return &farBuffer{far: f, data: make([]byte, memory.StageBytes)}, nil
+	return &farBuffer{far: f, data: make([]byte, memory.StageBytes)}
 }
 
 type farBuffer struct {
@@ -128,6 +154,9 @@ func (b *farBuffer) Free() {
 	b.err = nil
 	b.far.Lent.Add(-1)
 	b.far.idle.Put(b)
+	if b.far.places != nil {
+		<-b.far.places
+	}
 }
 
 // content returns the bytes of a region: the memory itself, or a copy if the CPU cannot address it.

@@ -272,11 +272,12 @@ var _ memory.Staged = (*far)(nil)
 
 const bounceBytes = 4 << 20
 
-func (f *far) Size() uint64                   { return f.export.SizeBytes }
-func (f *far) Identity() memory.Identity      { return f.export.Identity }
-func (f *far) Bytes(uint64, uint64) []byte    { return nil }
-func (f *far) FD() int                        { return -1 }
-func (f *far) Buffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
+func (f *far) Size() uint64                      { return f.export.SizeBytes }
+func (f *far) Identity() memory.Identity         { return f.export.Identity }
+func (f *far) Bytes(uint64, uint64) []byte       { return nil }
+func (f *far) FD() int                           { return -1 }
+func (f *far) Buffer() (memory.Buffer, error)    { return nil, errors.ErrUnsupported }
+func (f *far) TryBuffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
 
 func (f *far) ReadInto(at uint64, p []byte) error {
 	for part := range slices.Chunk(p, bounceBytes) {
