@@ -305,27 +305,3 @@ func TestGPUStoppedWorker(t *testing.T) {
 	held.check(t, millrace.WithWorkers(victim.GetName()))
 	more.check(t, millrace.WithWorkers(victim.GetName()))
 }
-
-// UCX is forced, but must not use the transport that reads from GPU to GPU: objects come in
-// streams.
-func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
-	library := os.Getenv("MILLRACE_UCX_LIBRARY")
-	if !onRealGPU() || library == "" {
-		t.Log("UCX has its own way to the driver, which no fake one satisfies")
-		return
-	}
-	needs(t, 2)
-	c := gpuMachine(t, 2, 0).start(t, 2, "--device-memory-limit", "2GiB", "--pinned-limit", "1GiB",
-		"--protocol", "ucx", "--ucx-library", library, "--ucx-tls", "self,posix,sysv,cma,tcp,cuda_copy")
-	client := c.dial(t)
-	list := activeWorkers(t, client)
-	held := stamp(t, client, list[0].GetName(), 1, 6, 16<<20)
-	held.check(t, millrace.WithWorkers(list[1].GetName()))
-	within(t, "the reason why the route is not used", func() bool {
-		return slices.ContainsFunc(activeWorkers(t, client), func(w *millracev1.Worker) bool {
-			return slices.ContainsFunc(w.GetRoutes(), func(l *millracev1.Route) bool {
-				return l.GetPath() == millracev1.TransferPath_TRANSFER_PATH_UCX && strings.Contains(l.GetReason(), "cannot read from one GPU to another")
-			})
-		})
-	})
-}
