@@ -97,7 +97,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	case errors.Is(err, cuda.ErrNotShared):
 		m.executors.Refused, m.lent = err, nil
 		c.Log.Warn("this system does not share a GPU's memory between processes: native operations run, Python tasks do not, and "+
-			"other workers read results as streams; run Python tasks on workers with --device host", "gpu", gpu.String(), "error", err)
+			"other workers read results by way of pinned memory or as streams; run Python tasks on workers with --device host", "gpu", gpu.String(), "error", err)
 	case err != nil:
 		return fmt.Errorf("worker: %w", err)
 	}

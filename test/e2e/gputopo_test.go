@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
 // The transport of bytes between GPUs, and its rate, are reported for pairs and for a task.
@@ -138,11 +139,18 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	if onRealGPU() {
 		return // real GPUs can
 	}
-	for limit, want := range map[string]struct{ path, transport string }{"16MiB": {"pinned", "staged"}, "none": {path: "grpc"}} {
-		t.Run("pinned memory "+limit, func(t *testing.T) {
+	for name, want := range map[string]struct {
+		pinned, path, transport, why string
+		refuse                       func(*cudatest.Fake)
+	}{
+		"no peer access":    {"16MiB", "pinned", "staged", "PEER_ACCESS", func(f *cudatest.Fake) { f.RefusePeer.Store(1) }},
+		"nor pinned memory": {"none", "grpc", "", "PEER_ACCESS", func(f *cudatest.Fake) { f.RefusePeer.Store(1) }},
+		"not shared":        {"16MiB", "pinned", "staged", "does not share", func(f *cudatest.Fake) { f.NoSharing.Store(1) }},
+	} {
+		t.Run(name, func(t *testing.T) {
 			m := gpuMachine(t, 2, 256<<20)
-			m.fake.RefusePeer.Store(1) // before they try it, when they register
-			c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", limit)
+			want.refuse(m.fake) // before they try it, when they register
+			c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", want.pinned)
 			client, ctx := c.dial(t), soon(t)
 			content := someBytes(3, 5<<20+1)
 			at0, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
@@ -168,7 +176,7 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 				}
 				first, _ := better[0].(map[string]any)
 				why, _ := first["why"].(string)
-				return first["path"] == "ipc" && strings.Contains(why, "PEER_ACCESS")
+				return first["path"] == "ipc" && strings.Contains(why, want.why)
 			})
 			workers, err := client.Workers(ctx)
 			if err != nil {

@@ -81,7 +81,7 @@ func (c Config) driver() Finding {
 	for _, d := range driver.Devices() {
 		if !d.Attributes.Shareable {
 			f.State, f.Found = Warn, fmt.Sprintf("%s; memory of %s (%s) cannot be shared with other processes (as under WSL, on some virtual GPUs and on Tegra)", f.Found, d.ID(), d.Name)
-			f.Remedy = "a worker on it runs native operations and serves others by streams; run Python tasks on workers with --device host"
+			f.Remedy = "a worker on it runs native operations and serves others by way of pinned memory or by streams; run Python tasks on workers with --device host"
 		}
 	}
 	return f
