@@ -6,6 +6,7 @@ package rdma
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -21,6 +22,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/test/rdma/remote"
 )
 
@@ -33,6 +35,29 @@ const (
 	pieces     = 24
 	pieceBytes = 6 << 20
 )
+
+// device is the device of the workers: host, or cuda for fake GPUs.
+var device = cmp.Or(os.Getenv("MILLRACE_TEST_DEVICE"), "host")
+
+// onGPUs says that the workers have fake GPUs. These compute only what moves bytes.
+func onGPUs() bool { return device == "cuda" }
+
+func TestMain(m *testing.M) {
+	if !onGPUs() {
+		os.Exit(m.Run())
+	}
+	fake, err := cudatest.Start(1, 1<<42)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := fake.Close(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // ownAddress and otherAddress are the addresses of this host and the other one. labFolder is the
 // directory through which we send requests to the machine that runs the nodes.
@@ -119,11 +144,15 @@ func start(t *testing.T) *cluster {
 }
 
 func (c *cluster) worker(name, host string) []string {
-	return []string{
+	args := []string{
 		"worker", "--address", c.address, "--token", token, "--listen", net.JoinHostPort(host, "0"), "--name", name, "--workers", "1",
-		"--slots", "1", "--memory-limit", "256MiB", "--spill-limit", "none", "--device", "host", "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1",
+		"--slots", "1", "--spill-limit", "none", "--device", device, "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1",
 		"--python", os.Getenv("MILLRACE_PYTHON"),
 	}
+	if onGPUs() {
+		return append(args, "--device-memory-limit", "256MiB", "--pinned-limit", "none")
+	}
+	return append(args, "--memory-limit", "256MiB")
 }
 
 func (c *cluster) process(args ...string) {
@@ -344,6 +373,34 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	again := c.makeObjects(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
 	// The new process may have been opening UCX, so read again if necessary.
+	c.awaitRoute("a-0", "b-0", true)
+}
+
+// TestWorkerIsStoppedInTheMiddle: a worker that is silent for longer than its lease is given up, and
+// its objects are computed again. When it continues, it comes back, and is read over rc again.
+func TestWorkerIsStoppedInTheMiddle(t *testing.T) {
+	c := start(t)
+	read, kept := c.startReading(100, 1)
+	victim := c.find("b-0")
+	stopped := time.Now()
+	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c.check(read, 1)
+	t.Logf("the right bytes were there %v after the stop", time.Since(stopped).Round(time.Millisecond))
+	c.logPathFailure(stopped)
+	c.until("b-0 is given up", func() bool { return c.find("b-0") == nil })
+	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	continued := time.Now()
+	c.until("b-0 is back", func() bool { return c.find("b-0") != nil })
+	t.Logf("b-0 is back %v after it went on", time.Since(continued).Round(time.Millisecond))
+	for _, f := range kept { // a-0 has no room for these and the next ones
+		f.Release()
+	}
+	again := c.makeObjects(200)
+	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
 	c.awaitRoute("a-0", "b-0", true)
 }
 
