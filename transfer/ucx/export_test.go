@@ -69,3 +69,67 @@ func (c Config) Open() Config {
 
 //nolint:gochecknoinits // cma stands for a network device: it reads the memory of an open GPU
 func init() { fabric = append(fabric, "cma") }
+
+// Kinds of messages, for SendToSources and SendToReaders.
+const (
+	MessageRead    = int(messageRead)
+	MessageStage   = int(messageStage)
+	MessageStaged  = int(messageStaged)
+	MessageUnstage = int(messageUnstage)
+)
+
+// FreeSlots returns the numbers of free slots of the two rings, and of all slots of each.
+func (c *Context) FreeSlots() (out, in, all int) {
+	if c.out == nil {
+		return 0, 0, 0
+	}
+	_, _ = ask(c, func(l *loop) struct{} {
+		out, in, all = len(l.stager.free), len(l.inFree), len(c.out.slots)
+		return struct{}{}
+	})
+	return out, in, all
+}
+
+// SendToSources sends a message some times to each peer that we read from.
+func (c *Context) SendToSources(kind, count int, payload []byte, times int) {
+	c.do(func(l *loop) {
+		for _, n := range l.conns {
+			for i := range times {
+				if !n.serves() {
+					l.send(n, preamble{token: n.theirs, request: uint64(1)<<32 + uint64(i), kind: messageKind(kind), count: uint32(count)}, len(payload), func(b []byte) []byte { return append(b, payload...) })
+				}
+			}
+		}
+	})
+}
+
+// SendToReaders sends a message to each peer that reads from us, as the answer to each of its first
+// requests. It returns the number of these peers.
+func (c *Context) SendToReaders(kind, count int, payload []byte) int {
+	readers, _ := ask(c, func(l *loop) (readers int) {
+		for _, n := range l.conns {
+			if !n.serves() || n.failure != nil {
+				continue
+			}
+			readers++
+			for i := range 64 {
+				l.send(n, preamble{token: n.theirs, request: uint64(i), kind: messageKind(kind), count: uint32(count)}, len(payload), func(b []byte) []byte { return append(b, payload...) })
+			}
+		}
+		return readers
+	})
+	return readers
+}
+
+// Readers returns the number of connections on which we serve, without those that have failed.
+func (c *Context) Readers() int {
+	n, _ := ask(c, func(l *loop) (readers int) {
+		for _, n := range l.conns {
+			if n.serves() && n.failure == nil {
+				readers++
+			}
+		}
+		return readers
+	})
+	return n
+}

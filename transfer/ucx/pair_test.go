@@ -47,18 +47,27 @@ type pair struct {
 func (p pair) order() childOrder { return childOrder{TLS: p.tls, Place: p.source} }
 
 // Places of source and reader: few for tests in which they matter little, all for the conformance
-// suite.
+// suite. The short tests leave out those that come last.
 var (
 	fewPlaces  = [][2]place{{onHost, onHost}, {onGPU, onGPU}}
 	manyPlaces = [][2]place{{onHost, onHost}, {onGPU, onGPU}, {onGPU, onHost}}
-	allPlaces  = [][2]place{{onHost, onHost}, {onGPU, onGPU}, {onHost, onGPU}, {onGPU, onHost}, {onOpenGPU, onOpenGPU}, {onOpenGPU, onGPU}, {onGPU, onOpenGPU}, {onOpenGPU, onHost}, {onHost, onOpenGPU}}
+	allPlaces  = [][2]place{
+		{onHost, onHost}, {onGPU, onGPU}, {onHost, onGPU}, {onOpenGPU, onOpenGPU},
+		{onGPU, onHost}, {onOpenGPU, onGPU}, {onGPU, onOpenGPU}, {onOpenGPU, onHost}, {onHost, onOpenGPU},
+	}
 )
+
+// mostShort is how many places the short tests use; over TCP they use two.
+const mostShort = 4
 
 // eachPair runs a test with slabs at each of the places and over each of the transports.
 func eachPair(t *testing.T, places [][2]place, f func(t *testing.T, p pair)) {
 	t.Helper()
 	for name, tls := range transports {
-		for _, x := range places {
+		for i, x := range places {
+			if testing.Short() && (i >= mostShort || name == "tcp" && i >= 2) {
+				break
+			}
 			p := pair{tls, x[0], x[1]}
 			switch {
 			case (p.source == onOpenGPU || p.reader == onOpenGPU) && (name == "tcp" || onRealGPU()):

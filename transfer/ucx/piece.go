@@ -2,6 +2,7 @@ package ucx
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -162,6 +163,9 @@ func (l *loop) askForSlot(p *piece) {
 	l.request(n, messageStage, len(p.parts), payload, func(a answer, err error) {
 		if err == nil {
 			err = p.gotSlot(a)
+		}
+		if errors.Is(err, transfer.ErrProtocol) {
+			l.fail(n, err) // the source lends a slot that nobody would give back
 		}
 		if err != nil {
 			l.finish(p, err)
