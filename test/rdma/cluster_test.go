@@ -282,7 +282,10 @@ func (c *cluster) awaitRoute(reader, source string, read bool) {
 		if read {
 			c.key += 2
 			made := c.stamp(c.key, 1<<20, 0, nil, millrace.WithWorkers(source))
-			c.check(c.stamp(c.key+1, 32, c.key, []*millrace.Future{made}, millrace.WithWorkers(reader)), c.key+1)
+			read := c.stamp(c.key+1, 32, c.key, []*millrace.Future{made}, millrace.WithWorkers(reader))
+			c.check(read, c.key+1)
+			made.Release() // the slab has no room for many of them
+			read.Release()
 		}
 		return false
 	})
