@@ -379,8 +379,8 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c.awaitRoute("a-0", "b-0", true)
 }
 
-// TestWorkerIsStoppedInTheMiddle: a worker that is silent for longer than its lease is given up, and
-// its objects are computed again. When it continues, it comes back, and is read over rc again.
+// TestWorkerIsStoppedInTheMiddle: a worker that is silent for longer than its lease is given up,
+// and its objects are computed again. When it continues, it comes back, and is read over rc again.
 func TestWorkerIsStoppedInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, kept := c.startReading(100, 1)

@@ -142,8 +142,8 @@ func TestNothingIsWrittenAfterAFetchThatWasGivenUp(t *testing.T) {
 	})
 }
 
-// TestACopyThatFailsFailsItsObjectsOnly: the driver refuses a copy to or from a ring. The objects of
-// that copy fail; later fetches succeed.
+// TestACopyThatFailsFailsItsObjectsOnly: the driver refuses a copy to or from a ring. The objects
+// of that copy fail; later fetches succeed.
 func TestACopyThatFailsFailsItsObjectsOnly(t *testing.T) {
 	if onRealGPU() {
 		return // a real driver fails no copy at will

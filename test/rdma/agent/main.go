@@ -1,6 +1,6 @@
 // Command agent is Test support: it runs on a host of a test and starts processes there. Its
-// argument is the address to listen at. If the environment names a fake CUDA driver, these processes
-// have one fake GPU.
+// argument is the address to listen at. If the environment names a fake CUDA driver, these
+// processes have one fake GPU.
 package main
 
 import (
