@@ -35,7 +35,7 @@ var (
 	protocol = flag.String("chaos.protocol", "auto", "auto, borrow, ucx or grpc; ipc with GPUs")
 	ucxTLS   = flag.String("chaos.ucx-tls", "", "UCX transports of the workers, as --ucx-tls")
 	// device is the memory of the workers of TestStampedStencil.
-	device = flag.String("chaos.device", "host", "host, or cuda: fake GPUs, one for each worker")
+	device = flag.String("chaos.device", "host", "host, or cuda: fake GPUs, one for each worker; apart: none of them reaches the memory of another")
 )
 
 const (

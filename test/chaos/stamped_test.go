@@ -158,6 +158,9 @@ func stencilFlags(t *testing.T) []string {
 			t.Error(err)
 		}
 	})
+	if *device == "apart" {
+		fake.RefusePeer.Store(1)
+	}
 	return append(flags, "--device", "cuda", "--cuda-library", fake.Library, "--device-memory-limit", slab, "--pinned-limit", slab)
 }
 
