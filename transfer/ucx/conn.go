@@ -59,8 +59,10 @@ type conn struct {
 	// stagings is the number of requests of the peer for slots of our ring that wait or have one.
 	// copying is the number of those for which bytes are being copied to the slot.
 	stagings, copying int
-	smallPosted       int
-	largePosted       int
+	// returned is when the peer last gave a slot back.
+	returned    time.Time
+	smallPosted int
+	largePosted int
 	// asked are the reads that the peer was asked to answer by a message, by request number; see
 	// byMessage.
 	asked map[uint64]flight

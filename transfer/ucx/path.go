@@ -296,6 +296,10 @@ func (p *Path) open(peer transfer.Peer, staged bool) (_ *conn, again bool, err e
 	return n, false, nil
 }
 
+// clearlyFaster is the ratio of rates from which on a more staged route is better than a direct
+// one, which uses no copies of the GPUs.
+const clearlyFaster = 1.1
+
 // choose proves the routes, and leaves the connection with the fastest one. Reads of mapped memory
 // are the fastest, and other routes are not tried then. Its error is that of the last route.
 func (p *Path) choose(n *conn, source *workerv1.Endpoint, routes []route) error {
@@ -307,7 +311,7 @@ func (p *Path) choose(n *conn, source *workerv1.Endpoint, routes []route) error 
 			}
 			continue
 		}
-		if best < 0 || routes[i].description.BytesPerSecond > routes[best].description.BytesPerSecond {
+		if best < 0 || routes[i].description.BytesPerSecond > clearlyFaster*routes[best].description.BytesPerSecond {
 			best = i
 		}
 		if routes[i].mapped() {

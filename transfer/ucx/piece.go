@@ -90,7 +90,7 @@ func (l *loop) take(n *conn, b *batch, reads []*read) {
 
 // beginPieces begins the pieces that are due.
 func (l *loop) beginPieces(n *conn) {
-	for n.failure == nil && len(n.pieces) < maxPieces {
+	for n.wanted > 0 && n.failure == nil && len(n.pieces) < maxPieces {
 		p := l.form(n)
 		if p == nil {
 			return

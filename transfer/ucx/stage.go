@@ -87,16 +87,16 @@ func (l *loop) unstage(n *conn, slot uint32) bool {
 	if x == nil {
 		return false
 	}
-	l.stager.back(x)
+	l.stager.returned(x, time.Now())
 	l.loadNext()
 	return true
 }
 
-// takeBackSlots ends the connections that keep slots for too long. Nothing that such a reader still
-// reads counts, because it gets no confirmation of its leases any more.
+// takeBackSlots ends the connections that keep slots for too long and give none back. Nothing that
+// such a reader still reads counts, because it gets no confirmation of its leases any more.
 func (l *loop) takeBackSlots(now time.Time) {
 	for _, n := range l.stager.overdue(now, l.c.config.slotTime) {
-		l.hangUp(n, fmt.Errorf("%w: the reader has kept a slot of the ring for more than %v", transfer.ErrPeerLost, l.c.config.slotTime))
+		l.hangUp(n, fmt.Errorf("%w: the reader has kept a slot of the ring for more than %v, and given none back", transfer.ErrPeerLost, l.c.config.slotTime))
 	}
 }
 

@@ -69,6 +69,12 @@ func (s *stager) next() *staging {
 // told records that the reader was told the slot.
 func (s *stager) told(x *staging, now time.Time) { x.since = now }
 
+// returned records that a reader has given a slot back.
+func (s *stager) returned(x *staging, now time.Time) {
+	x.conn.returned = now
+	s.back(x)
+}
+
 // back takes back the slot of a request.
 func (s *stager) back(x *staging) {
 	s.lent = slices.DeleteFunc(s.lent, func(y *staging) bool { return y == x })
@@ -100,10 +106,11 @@ func (s *stager) forget(n *conn) {
 	}
 }
 
-// overdue returns the readers that have kept a slot for longer than limit.
+// overdue returns the readers that have kept a slot for longer than limit, and have given none back
+// meanwhile: on a slow network, several slots are read one after the other.
 func (s *stager) overdue(now time.Time, limit time.Duration) (late []*conn) {
 	for _, x := range s.lent {
-		if !x.since.IsZero() && now.Sub(x.since) > limit {
+		if !x.since.IsZero() && now.Sub(x.since) > limit && now.Sub(x.conn.returned) > limit {
 			late = append(late, x.conn)
 		}
 	}
