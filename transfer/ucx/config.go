@@ -48,7 +48,7 @@ type Config struct {
 	// slotTime is how long a reader may keep a slot of the ring. 0: DefaultStallTimeout.
 	slotTime time.Duration
 	// asHost registers a slab on a GPU as host memory, for tests with a driver whose memory is host
-	// memory: any network device can read it then.
+	// memory: any network device can read it then. Reads that can be direct are never staged.
 	asHost bool
 	// Log, if set, receives records about connections that open, fail and close.
 	Log *slog.Logger

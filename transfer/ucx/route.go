@@ -111,7 +111,7 @@ func (c *Context) routes(o offer, transports []string) (routes []route) {
 	if len(routes) == 0 {
 		routes = append(routes, direct)
 	}
-	if r := routes[0]; r.stagedSource != full.stagedSource || r.stagedReader != full.stagedReader {
+	if r := routes[0]; !c.config.asHost && (r.stagedSource != full.stagedSource || r.stagedReader != full.stagedReader) {
 		routes = append(routes, full)
 	}
 	for i := range routes {

@@ -4,6 +4,7 @@ package ucx_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,20 +96,36 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConnectionIsProvedAndDescribed(t *testing.T) {
-	for name, tls := range transports {
-		t.Run(name, func(t *testing.T) {
-			c := startChild(t, childOrder{TLS: tls}, newObjects(t))
-			r := newReader(t, tls, transfertest.Patience)
-			connection, err := r.path.Connect(t.Context(), c.peer)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if connection.Transport != name || connection.Emulated != (name == "tcp") || (connection.Why == "") == connection.Emulated ||
-				connection.BytesPerSecond <= 0 || connection.Latency <= 0 || r.path.Connections()[c.peer.Address].Transport != name {
-				t.Errorf("%s, of %v", connection, connection.Transports)
-			}
-		})
+	eachPair(t, allPlaces, func(t *testing.T, p pair) {
+		t.Helper()
+		c := startChild(t, p.order(), newObjects(t))
+		r := newReaderAt(t, p, transfertest.Patience)
+		connection, err := r.path.Connect(t.Context(), c.peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(connection)
+		byMessage := p.tls == transports["tcp"]
+		if transports[connection.Transport] != p.tls || connection.Emulated != byMessage || byMessage && connection.Why == "" ||
+			connection.BytesPerSecond <= 0 || connection.Latency <= 0 || r.path.Connections()[c.peer.Address].Transport != connection.Transport {
+			t.Errorf("%s, of %v", connection, connection.Transports)
+		}
+		if want := p.staged(); !slices.Contains(want, connection.Staged) {
+			t.Errorf("staged at %q, expected one of %q", connection.Staged, want)
+		}
+	})
+}
+
+// staged returns the ends at which a connection of the pair may be staged. If it can be direct at
+// the source on a GPU, the faster way is kept, which can be the staged one. A reader on an open GPU
+// knows the direct way only.
+func (p pair) staged() []string {
+	direct := map[[2]bool]string{{false, true}: "reader", {true, false}: "source", {true, true}: "both"}
+	ends := []string{direct[[2]bool{p.source == onGPU, p.reader == onGPU}]}
+	if p.source == onOpenGPU && p.reader != onOpenGPU {
+		ends = append(ends, direct[[2]bool{p.source != onHost, p.reader != onHost}])
 	}
+	return ends
 }
 
 func idOf(task int) ids.TaskID { return ids.TaskID(task) }
