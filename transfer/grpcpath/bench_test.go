@@ -5,10 +5,47 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
+
+// BenchmarkFetchOfSeveral fetches eight objects of 32 MiB, by one connection and by several: from
+// host memory to host memory, and between spaces that the processor cannot address.
+func BenchmarkFetchOfSeveral(b *testing.B) {
+	const count, size = 8, 32 << 20
+	room := map[string]func() *transfertest.Room{
+		"host": func() *transfertest.Room {
+			return transfertest.NewRoom(transfertest.Heap(make([]byte, count*size+4096)))
+		},
+		"staged": func() *transfertest.Room { return transfertest.NewRoom(transfertest.NewFar(b, count*size+4096)) },
+	}
+	for _, kind := range []string{"host", "staged"} {
+		objects := transfertest.NewObjectsIn(room[kind]())
+		var refs []transfer.Ref
+		for i := range count {
+			refs = append(refs, transfer.Ref{Task: ids.TaskID(i + 1), Generation: 1})
+			objects.Put(refs[i], "h", make([]byte, size))
+		}
+		peer, _ := serve(b, objects, nil)
+		to := room[kind]()
+		for _, streams := range []int{1, 2, 4} {
+			b.Run(fmt.Sprint(kind, "/", streams), func(b *testing.B) {
+				path := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience, Streams: streams})
+				defer path.Close()
+				b.SetBytes(count * size)
+				for b.Loop() {
+					to.Reset()
+					if err := path.Fetch(b.Context(), peer, refs, transfertest.NewSinkIn(to)); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
 
 // fixed is a sink that uses the same region again for each object.
 type fixed struct{ region transfer.Region }

@@ -1,6 +1,7 @@
 package grpcpath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,58 +32,43 @@ func (p part) bounds(n uint64) (begin, end uint64) {
 	return begin, min(begin+share, n)
 }
 
-// fetchParts fetches one object over several connections if the object is large. The first stream
-// fetches part 0 and brings the head; it starts the other streams. A single stream is limited by
-// the one goroutine that writes and the one that reads.
-func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.Ref, sink transfer.Sink) error {
+// fetchParts fetches objects, the large ones over several connections. The first stream fetches
+// part 0 of each object, which is all of a small one, and brings the head. It starts the other
+// streams for each large object, and waits for them before it places the next one: they end at
+// about the same time as its own part. A single stream is limited by the one goroutine that writes
+// and the one that reads.
+func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	first := &firstPart{sink: sink, begin: func(head transfer.Head, regions []transfer.Region) *others {
-		o := &others{errs: make([]error, p.config.Streams)}
+	first := &firstPart{sink: sink, early: map[int]error{}, begin: func(index int, head transfer.Head, regions []transfer.Region) *others {
+		if !(part{1, uint32(p.config.Streams)}).needed(head) {
+			return nil
+		}
+		o := &others{index: index, parts: make([]otherPart, p.config.Streams), errs: make([]error, p.config.Streams)}
 		for k := 1; k < p.config.Streams; k++ {
 			mine := part{uint32(k), uint32(p.config.Streams)}
 			if !mine.needed(head) {
 				continue
 			}
 			o.wait.Go(func() {
-				s := &otherPart{head: head, regions: regions}
-				err := p.fetch(ctx, peer, []transfer.Ref{head.Ref}, s, mine)
-				if o.errs[k] = errors.Join(err, s.err); o.errs[k] != nil {
+				o.parts[k] = otherPart{head: head, regions: regions}
+				if o.errs[k] = p.fetch(ctx, peer, []transfer.Ref{head.Ref}, &o.parts[k], mine); o.errs[k] != nil {
 					cancel(o.errs[k])
 				}
 			})
 		}
 		return o
 	}}
-	err := p.fetch(ctx, peer, []transfer.Ref{ref}, first, part{0, uint32(p.config.Streams)})
-	failed := errors.Join(err, first.err)
-	if failed != nil {
-		cancel(failed)
-	}
-	if o := first.others; o != nil {
-		o.wait.Wait()
-		// Prefer the error of another part: part 0 was then only cancelled. If the others were only
-		// cancelled, the error of part 0 is the cause.
-		if err := first.others.cause(); err != nil && (!errors.Is(err, context.Canceled) || failed == nil) {
-			return err
-		}
-	}
+	err := p.fetch(ctx, peer, refs, first, part{0, uint32(p.config.Streams)})
 	if err != nil {
-		return err
+		cancel(err)
 	}
-	sink.Done(0, first.err)
-	return nil
-}
-
-// cause returns why a part failed. It prefers an error that is not the cancellation of that part on
-// behalf of another one. It returns nil if all parts have come.
-func (o *others) cause() (cause error) {
-	for _, err := range o.errs {
-		if err != nil && (cause == nil || errors.Is(cause, context.Canceled)) {
-			cause = err
-		}
+	// Prefer the error of another part: part 0 was then only cancelled. If the others were only
+	// cancelled, the error of part 0 is the cause.
+	if other := first.finish(); other != nil && (!errors.Is(other, context.Canceled) || err == nil) {
+		return other
 	}
-	return cause
+	return err
 }
 
 // needed says whether a part contains any byte of an object.
@@ -95,18 +81,51 @@ func (p part) needed(head transfer.Head) bool {
 	return false
 }
 
-// others are the streams besides the first one. Each writes its own element of errs.
+// others are the streams besides the first one for one object. Each writes its own element of parts
+// and of errs, the error that ended it.
 type others struct {
-	wait sync.WaitGroup
-	errs []error
+	index int
+	wait  sync.WaitGroup
+	parts []otherPart
+	errs  []error
+	// done: part 0 has come, with the error err.
+	done bool
+	err  error
 }
 
-// firstPart is the sink of part 0. It starts the other streams when the object has a place.
+// cause returns why a stream failed. It prefers an error that is not the cancellation of that part
+// on behalf of another one. It returns nil if no stream failed.
+func (o *others) cause() (cause error) {
+	for _, err := range o.errs {
+		if err != nil && (cause == nil || errors.Is(cause, context.Canceled)) {
+			cause = err
+		}
+	}
+	return cause
+}
+
+// object returns the first error of the object itself, nil if all other parts have come.
+func (o *others) object() error {
+	for i := range o.parts {
+		if err := o.parts[i].err; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstPart is the sink of part 0 of all objects. It starts the other streams of an object when the
+// object has a place.
 type firstPart struct {
-	sink   transfer.Sink
-	begin  func(transfer.Head, []transfer.Region) *others
+	sink  transfer.Sink
+	begin func(index int, head transfer.Head, regions []transfer.Region) *others
+	// others are the other streams of the object that was placed last. It is nil after finish, and
+	// for a small object.
 	others *others
-	err    error
+	// early has the errors of objects whose other parts ended before part 0.
+	early map[int]error
+	// failed is the error of a stream, which ends the fetch.
+	failed error
 }
 
 // Capabilities is part of transfer.Sink: the sink has no optional ability.
@@ -114,15 +133,42 @@ func (*firstPart) Capabilities() transfer.SinkCapabilities { return transfer.Sin
 
 // Place is part of transfer.Sink.
 func (f *firstPart) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	if err := f.finish(); err != nil {
+		return nil, err
+	}
 	regions, err := f.sink.Place(ctx, index, head)
 	if err == nil && head.Fits(regions) == nil {
-		f.others = f.begin(head, regions)
+		f.others = f.begin(index, head, regions)
 	}
 	return regions, err
 }
 
-// Done is part of transfer.Sink.
-func (f *firstPart) Done(_ int, err error) { f.err = err }
+// Done is part of transfer.Sink. The object is done when its other parts are.
+func (f *firstPart) Done(index int, err error) {
+	if o := f.others; o != nil && o.index == index {
+		o.done, o.err = true, err
+		return
+	}
+	f.sink.Done(index, cmp.Or(err, f.early[index]))
+}
+
+// finish waits for the other streams of the last object.
+func (f *firstPart) finish() error {
+	o := f.others
+	if o == nil {
+		return f.failed
+	}
+	f.others = nil
+	o.wait.Wait()
+	switch f.failed = o.cause(); {
+	case f.failed != nil:
+	case o.done:
+		f.sink.Done(o.index, cmp.Or(o.err, o.object()))
+	default:
+		f.early[o.index] = o.object()
+	}
+	return f.failed
+}
 
 // otherPart is the sink of any other part.
 type otherPart struct {

@@ -42,7 +42,7 @@ type Config struct {
 	StallTimeout time.Duration
 	// Received, if set, is called with the size of each chunk that arrives.
 	Received func(bytes int)
-	// Streams is the number of connections that carry one large object. Default: half the number of
+	// Streams is the number of connections that carry large objects. Default: half the number of
 	// cores, 1 to 4. A stream keeps two cores busy, and on a machine with two cores more streams
 	// were slower (1.2, 1.2, 0.6 GB/s with 1, 2, 4 streams).
 	Streams int
@@ -184,8 +184,8 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	switch {
 	case len(refs) == 0:
 		return nil
-	case len(refs) == 1 && p.config.Streams > 1:
-		return p.fetchParts(ctx, peer, refs[0], sink)
+	case p.config.Streams > 1:
+		return p.fetchParts(ctx, peer, refs, sink)
 	}
 	return p.fetch(ctx, peer, refs, sink, part{})
 }
