@@ -454,11 +454,13 @@ def within(seconds: float) -> Iterator[None]:
         raise TimeoutError(f"it took more than {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))
+    began = time.monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        # An outer limit continues.
+        signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - began), 0.1) if outer else 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -481,6 +483,35 @@ def measure(c: Cluster, small: bool) -> dict[str, float]:
             figure(f"{c.name}: {what}, as the reader reports", size / statistics.median(reported) / 1e9, "GB/s")
     say(f"{c.name}: {lane(c)}")
     return rates
+
+
+def beside(c: Cluster, before: list[str], tls: str, small: bool) -> None:
+    """Prints what `millrace bench transfer --hosts` measures: fetches, and UCX alone beside them.
+
+    before is what the command line begins with so that it runs on b's host.
+    """
+    line = [*before, str(c.binary), "bench", "transfer", "--hosts", "a-0,b-0", "--memory", "cuda", "--json"]
+    line += ["--ucx-tls", tls]
+    if small:
+        line += ["--samples", "3", "--sizes", "64KiB", "--objects", "1,60"]
+    else:
+        line += ["--samples", "8", "--sizes", "64KiB,1MiB,64MiB", "--objects", "1,1000"]
+    done = subprocess.run(
+        [*line, "--address", c.where, "--token", "hosts"], capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        raise OSError(0, done.stderr[-600:])
+    result = json.loads(done.stdout)
+    say(f"{c.name}: {result.get('raw')}")
+    for row in result["rows"]:
+        what = f"{c.name}, bench: {row['objects']} x {row['bytes'] >> 10} KiB"
+        for name, key, unit in (
+            ("", "gb_per_s", "GB/s"),
+            (", UCX alone", "raw_gb_per_s", "GB/s"),
+            (", beside UCX alone", "ratio", "x"),
+        ):
+            if row.get(key):
+                figure(what + name, row[key], unit)
 
 
 def lane(c: Cluster) -> str:
@@ -563,30 +594,39 @@ def main(binary: Path, small: bool) -> int:
 
     part("machine", 25, ask)
     hosts = Hosts()
-    rates: dict[str, dict[str, float]] = {}
 
-    def way(name: str, flags: list[str], program: Path = binary, apart: bool = True, kill: float = 0) -> None:
+    def way(
+        name: str, flags: list[str], do: Callable[[Cluster], Any], program: Path = binary, apart: bool = True
+    ) -> Any:
         c = Cluster(name, program, flags, hosts, small, apart)
         try:
-            rates[name] = measure(c, small)
-            if kill:
-                part(f"{name}, kills", kill + 15, lambda: kills(c, kill, small))
+            return do(c)
         finally:
             c.close()
 
-    ways: list[tuple[str, float, dict[str, Any]]] = [
-        ("ucx tcp", 45, {"flags": ["--protocol", "ucx", "--ucx-tls", "tcp"], "kill": 3 if small else 12}),
-        ("streams", 20, {"flags": ["--protocol", "grpc"]}),
-        ("ucx cma", 20, {"flags": ["--protocol", "ucx", "--ucx-tls", "posix,cma"], "apart": False}),
-    ]
+    tcp = ["--protocol", "ucx", "--ucx-tls", "tcp"]
+    ways: dict[str, dict[str, Any]] = {"ucx tcp": {"flags": tcp}, "streams": {"flags": ["--protocol", "grpc"]}}
     before = binary.with_name("millrace-before")
     if before.exists():
-        ways.insert(2, ("streams before", 20, {"flags": ["--protocol", "grpc"], "program": before}))
-    for name, limit, how in ways:
-        part(name, limit, lambda name=name, how=how: way(name, **how))
+        ways["streams before"] = {"flags": ["--protocol", "grpc"], "program": before}
+    ways["ucx cma"] = {"flags": ["--protocol", "ucx", "--ucx-tls", "posix,cma"], "apart": False}
+    rates: dict[str, dict[str, float]] = {}
+
+    def all_of(c: Cluster) -> dict[str, float]:
+        found = measure(c, small)
+        if c.name.startswith("ucx"):
+            there = hosts.on(1) if c.name == "ucx tcp" else []
+            part(f"{c.name}, bench", 20, lambda: beside(c, there, "tcp" if c.name == "ucx tcp" else "posix,cma", small))
+        return found
+
+    for name, how in ways.items():
+        rates[name] = part(name, 35, lambda name=name, how=how: way(name, do=all_of, **how)) or {}
     for other in ("streams", "streams before"):
-        for what in rates.get("ucx tcp", {}).keys() & rates.get(other, {}).keys():
-            figure(f"ucx tcp beside {other}: {what}", rates["ucx tcp"][what] / rates[other][what], "x")
+        for what, rate in rates.get(other, {}).items():
+            for name in ("ucx tcp", "ucx cma"):
+                if what in rates[name]:
+                    figure(f"{name} beside {other}: {what}", rates[name][what] / rate, "x")
+    part("kills", 30, lambda: way("ucx tcp", tcp, lambda c: kills(c, 3 if small else 15, small)))
     if failed:
         say(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
