@@ -28,9 +28,11 @@ type Connection struct {
 	Transport string
 	// Transports are all transports that the connection uses, with their devices.
 	Transports []string
-	// BytesPerSecond is the rate of a read of 4 MiB, as measured at connect.
+	// BytesPerSecond is the rate of a read of 4 MiB, as measured at connect; of several such reads
+	// at once if they are staged.
 	BytesPerSecond float64
-	// Latency is the shortest time of a read of a few bytes.
+	// Latency is the shortest time of a read of a few bytes. Neither figure includes the copy from
+	// the reader's ring to its slab.
 	Latency time.Duration
 	// Staged says at which ends the bytes go through a ring of host memory: "", "source", "reader"
 	// or "both".

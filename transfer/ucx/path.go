@@ -431,7 +431,7 @@ func (p *Path) prove(n *conn, r *route, source *workerv1.Endpoint) error {
 	if err := proven(page, source, size); err != nil {
 		return err
 	}
-	return p.measure(n, r, header)
+	return p.measure(n, &r.description, read{local: header.local, memory: header.memory})
 }
 
 // proven compares a header page with the identity that the peer sent over the control connection,
@@ -454,66 +454,47 @@ func proven(page []byte, source *workerv1.Endpoint, size uint64) error {
 	return nil
 }
 
-// measure times reads by a route. header is the read of the header page.
-func (p *Path) measure(n *conn, r *route, header read) error {
-	large := header
+// measure times reads of the slab by the route of the connection, into the given memory.
+func (p *Path) measure(n *conn, d *Connection, into read) error {
+	large, short := into, into
 	large.remote, large.length = n.base, min(proofBytes, n.bytes)
-	rate := p.directRate
-	if r.staged() {
-		rate = p.stagedRate
-	}
-	var err error
-	if r.description.BytesPerSecond, err = rate(n, large); err != nil {
+	short.remote, short.length = n.base, 8
+	// The first read is not counted: it also causes page faults, or maps memory.
+	took, err := p.timed(n, large, 1)
+	if err != nil {
 		return err
 	}
-	for range 4 {
-		short := header
-		short.length = 8
-		took, err := p.get(p.ctx, n, short)
-		if err != nil {
+	rounds, reads := 3, 1
+	if n.route.staged() {
+		// Several reads at once, because the copies and the network work at the same time.
+		if rounds = 1; took < slowProof {
+			reads = proofPieces
+		}
+	}
+	for range rounds {
+		if took, err = p.timed(n, large, reads); err != nil {
 			return err
 		}
-		if r.description.Latency == 0 || took < r.description.Latency {
-			r.description.Latency = took
+		d.BytesPerSecond = max(d.BytesPerSecond, float64(uint64(reads)*large.length)/took.Seconds())
+	}
+	for range 4 {
+		if took, err = p.timed(n, short, 1); err != nil {
+			return err
+		}
+		if d.Latency == 0 || took < d.Latency {
+			d.Latency = took
 		}
 	}
 	return nil
 }
 
-// directRate times repeated reads. The first one is not counted: it also causes page faults, or
-// maps memory.
-func (p *Path) directRate(n *conn, r read) (best float64, err error) {
-	for i := range 4 {
-		took, err := p.get(p.ctx, n, r)
-		if err != nil {
-			return 0, err
+// timed reads a range of the slab several times at once.
+func (p *Path) timed(n *conn, r read, times int) (time.Duration, error) {
+	return p.await(p.ctx, n, uint64(times)*r.length, func(l *loop, b *batch) {
+		var reads []*read
+		for range times {
+			reads = appendReads(reads, b, r.local, r.remote, r.length, n.route.readChunk(), r.memory)
 		}
-		if i > 0 {
-			best = max(best, float64(r.length)/took.Seconds())
-		}
-	}
-	return best, nil
-}
-
-// stagedRate times several reads at once, because the copies and the network work at the same time,
-// after one that is not counted. On a slow network it times only one.
-func (p *Path) stagedRate(n *conn, r read) (rate float64, err error) {
-	var took time.Duration
-	pieces := uint64(1)
-	for range 2 {
-		if took > 0 && took < slowProof {
-			pieces = proofPieces
-		}
-		took, err = p.await(p.ctx, n, pieces*r.length, func(l *loop, b *batch) {
-			var reads []*read
-			for range pieces {
-				reads = appendReads(reads, b, r.local, r.remote, r.length, n.route.readChunk(), r.memory)
-			}
-			l.take(n, b, reads)
-		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	return float64(pieces*r.length) / took.Seconds(), nil
+		l.take(n, b, reads)
+	})
 }
