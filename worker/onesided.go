@@ -91,6 +91,28 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 	return o.context, o.opened, o.err
 }
 
+// openWithin is open, for at most as long as the context lasts.
+func (o *oneSided) openWithin(ctx context.Context) (*ucx.Path, error) {
+	if live := o.live.Load(); live != nil {
+		return live.path, nil
+	}
+	type result struct {
+		path *ucx.Path
+		err  error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		_, path, err := o.open()
+		opened <- result{path, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.path, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // accept handles the request of a peer to connect. It opens UCX only for a request that it accepts,
 // because an open UCX context listens for peers and asks for no token.
 func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
@@ -125,15 +147,19 @@ func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
 	if err := o.promising(peer); err != nil {
 		return err
 	}
-	_, path, err := o.open()
-	if err != nil {
-		return err
-	}
-	// A connection that takes long is completed in the background, while fetches use other paths.
+	// Both steps are completed in the background if they take long, while fetches use other paths:
+	// to open UCX, which registers the slab with each RDMA device, and to connect.
 	timeout := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, timeout))
 	defer cancel()
+	path, err := o.openWithin(limited)
+	if err != nil {
+		return err
+	}
 	connection, err := path.Connect(limited, peer)
+	if errors.Is(err, ucx.ErrNoConnection) && !o.reach().here(peer.Address) {
+		return fmt.Errorf("%w; see `millrace doctor` on both hosts", err)
+	}
 	if err != nil {
 		return err
 	}

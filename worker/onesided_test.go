@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ucx"
 )
@@ -63,6 +67,40 @@ func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 	}
 	if err := o.promising(transfer.Peer{Address: other, OnGPU: true}); err != nil {
 		t.Errorf("from a GPU to host memory of another host: %v", err)
+	}
+}
+
+// TestAFetchDoesNotWaitForUCX: UCX hangs on some devices when it is opened.
+func TestAFetchDoesNotWaitForUCX(t *testing.T) {
+	o := &oneSided{reach: reachOf(true), path: ucx.PathConfig{StallTimeout: time.Millisecond}, closed: true}
+	other := transfer.Peer{Address: "192.0.2.1:7"}
+	o.mu.Lock() // UCX is being opened
+	if err := o.eligible(t.Context(), other); !errors.Is(err, transfer.ErrStalled) {
+		t.Errorf("while UCX is opened: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(io.EOF)
+	if err := o.eligible(ctx, other); !errors.Is(err, io.EOF) {
+		t.Errorf("for a fetch that was given up: %v", err)
+	}
+	o.mu.Unlock()
+	o.path.StallTimeout = time.Minute
+	if err := o.eligible(t.Context(), other); !errors.Is(err, transfer.ErrPeerLost) {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// TestWithoutUCXTheReasonIsShown: the reason is what topo shows for pairs that read in streams.
+func TestWithoutUCXTheReasonIsShown(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "libucp.so.0")
+	slab, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	o := &oneSided{reach: reachOf(true), config: ucx.Config{Library: missing, Space: slab}, log: slog.New(slog.DiscardHandler)}
+	if err := o.eligible(t.Context(), transfer.Peer{Address: "192.0.2.1:7"}); err == nil || !unreachable(err) || !strings.Contains(err.Error(), missing+": no such file") {
+		t.Error(err)
 	}
 }
 
