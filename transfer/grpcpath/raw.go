@@ -161,6 +161,7 @@ func (w *rawWriter) flush(data []byte, park func()) error {
 			for i := range rest {
 				rest[i] = bytes.Clone(rest[i])
 			}
+			w.held.end()
 			park()
 			park = nil
 		}

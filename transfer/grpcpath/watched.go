@@ -47,8 +47,8 @@ type silence struct {
 	waiting, expired bool
 }
 
-// newSilence returns a stopped timer. It calls expire each time it runs out, but not outside of
-// waits: after end, no call of expire is under way.
+// newSilence returns a stopped timer. It calls expire each time it runs out, and then starts again,
+// because gRPC may undo what expire does. After end, no call of expire is under way.
 func newSilence(timeout, otherwise time.Duration, expire func()) *silence {
 	if timeout <= 0 {
 		timeout = otherwise
@@ -60,6 +60,7 @@ func newSilence(timeout, otherwise time.Duration, expire func()) *silence {
 		if s.waiting {
 			s.expired = true
 			expire()
+			s.timer.Reset(s.timeout)
 		}
 	})
 	s.timer.Stop()
