@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	hostv1 "github.com/millrace/millrace/gen/go/millrace/host/v1"
@@ -227,9 +226,7 @@ func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.Bor
 		out.FramesOnGpu = nil
 	}
 	c.lent.Source.Release(elsewhere)
-	c.mu.Lock()
-	maps.Copy(c.leases, lent)
-	c.mu.Unlock()
+	c.keepLeases(lent)
 	c.server.out.Add(bytes)
 	response.Answer = &hostv1.BorrowResponse_AcquiredMany{AcquiredMany: out}
 	return c.send(response)

@@ -39,9 +39,10 @@ const (
 	// silent connections do not use up descriptors.
 	helloTimeout = 5 * time.Second
 	maxGreeting  = 64
-	// maxLeases is how many leases one connection may hold. answerBytes bounds the heads in one
-	// answer.
+	// maxLeases is how many leases one connection may hold. maxFrames is how many frames their
+	// objects may have, if the connection stages. answerBytes bounds the heads in one answer.
 	maxLeases   = 1 << 18
+	maxFrames   = 1 << 20
 	answerBytes = 64 << 20
 	// writerTimeout is the default of WriterTimeout. slowestWriter is the lowest rate of a writer
 	// in bytes per second: each 32 MiB of an object add a second to WriterTimeout.

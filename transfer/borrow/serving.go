@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -52,7 +52,9 @@ type serving struct {
 	stages    map[uint64]*staged
 	staging   int
 	lastPlace uint64
-	ended     bool
+	// frames is the number of all regions in leases.
+	frames int
+	ended  bool
 	// cut are the timers that end the connections of writers that are to give up; see hangUp.
 	cut []*time.Timer
 }
@@ -332,6 +334,7 @@ func (c *serving) release(leases []transfer.LeaseID) []bool {
 			delete(c.leases, id)
 			mine = append(mine, id)
 			kept += o.kept
+			c.frames -= len(o.regions)
 		}
 	}
 	c.mu.Unlock()
@@ -382,31 +385,43 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 		}
 	}
 	c.lent.Source.Release(elsewhere)
-	c.mu.Lock()
-	maps.Copy(c.leases, lent)
-	c.mu.Unlock()
+	c.keepLeases(lent)
 	c.server.out.Add(bytes)
 	response.Answer = &hostv1.BorrowResponse_Acquired{Acquired: out}
 	return c.send(response)
 }
 
 // answering counts the room that is left in an answer to a request for leases.
-type answering struct{ leases, bytes int }
+type answering struct{ leases, frames, bytes int }
 
 func (c *serving) answering() answering {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return answering{leases: maxLeases - len(c.leases), bytes: answerBytes}
+	left := answering{leases: maxLeases - len(c.leases), frames: math.MaxInt, bytes: answerBytes}
+	if c.stager != nil {
+		left.frames = maxFrames - c.frames
+	}
+	return left
+}
+
+// keepLeases adds the leases of an answer to those of the connection.
+func (c *serving) keepLeases(lent map[transfer.LeaseID]object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, o := range lent {
+		c.leases[id] = o
+		c.frames += len(o.regions)
+	}
 }
 
 // has says whether the answer has room for a lease on an object, and if so takes that room. Readers
 // get the other objects by DataService.
 func (a *answering) has(h transfer.Head) bool {
 	n := 64 + len(h.Header) + 32*len(h.FrameBytes)
-	if a.leases == 0 || n > a.bytes {
+	if a.leases == 0 || n > a.bytes || len(h.FrameBytes) > a.frames {
 		return false
 	}
-	a.leases, a.bytes = a.leases-1, a.bytes-n
+	a.leases, a.frames, a.bytes = a.leases-1, a.frames-len(h.FrameBytes), a.bytes-n
 	return true
 }
 

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -357,6 +359,39 @@ func TestStagingChecksWhatReadersSay(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// wide is a source of objects with many frames.
+type wide struct {
+	inSlab
+	frames int
+	last   atomic.Uint64
+}
+
+func (s *wide) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	out := s.inSlab.Lease(reader, refs, ttl)
+	for i := range out {
+		out[i].Lease = transfer.LeaseID(s.last.Add(1))
+		out[i].Head.FrameBytes = slices.Repeat(out[i].Head.FrameBytes, s.frames)
+		out[i].Regions = slices.Repeat(out[i].Regions, s.frames)
+	}
+	return out
+}
+
+// The lender keeps the locations of all leased frames, so their number is bounded.
+func TestFramesToStageAreBoundedPerConnection(t *testing.T) {
+	slab := newSlabbed(t, transfertest.NewObjects()).slab
+	source := &wide{inSlab: inSlab{slab, memory.Frame{Offset: 8192, Bytes: 1}}, frames: 400_000}
+	peer, _ := listen(t, borrow.ServerConfig{Space: slab, Source: source, Host: &borrow.Host{Space: slab, Source: source, Stager: &stager{}}})
+	conn := dial(t, peer)
+	first := lease(t, conn, 1)
+	lease(t, conn, 1)
+	third := &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_AcquireMany{AcquireMany: &hostv1.BorrowAcquireMany{TaskIds: []uint64{1}, Generations: []uint32{1}}}}
+	if a := ask(t, conn, third).GetAcquiredMany(); a.GetLeaseIds()[0] != 0 || a.GetRefusals()[0] != hostv1.Refusal_REFUSAL_ELSEWHERE {
+		t.Errorf("a third lease: %d, %v", a.GetLeaseIds()[0], a.GetRefusals()[0])
+	}
+	ask(t, conn, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Release{Release: &hostv1.BorrowRelease{LeaseIds: []uint64{first}}}})
+	lease(t, conn, 1)
 }
 
 // dial connects like a reader of pinned memory.
