@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -59,8 +60,11 @@ type fetch struct {
 	// next is the post that is not submitted yet, posted are those under way, in order.
 	next   *post
 	posted []*post
-	// refused are the objects with parts that the peer had no room for.
+	// refused are the objects with parts that the peer had no room for. full is the reason of the
+	// first one: no other object on the GPU is asked for after it, since the peer may take seconds
+	// for each refusal.
 	refused map[int]error
+	full    error
 }
 
 // run copies all objects. An error ends the fetch. When run returns, no copy writes to any region.
@@ -89,6 +93,11 @@ func (f *fetch) copyAll(ctx context.Context) error {
 		o := &f.batch.Objects[i]
 		if o.Err != nil {
 			f.sink.Done(f.first+i, o.Err)
+			continue
+		}
+		if f.full != nil && slices.Contains(o.OnGPU, true) {
+			f.batch.End([]int{i})
+			f.sink.Done(f.first+i, fmt.Errorf("%s: %w", o.Head.Ref, f.full))
 			continue
 		}
 		into, err := f.sink.Place(ctx, f.first+i, o.Head)
@@ -139,7 +148,7 @@ func (f *fetch) add(ctx context.Context, object, frame int, into memory.Frame) e
 	o := &f.batch.Objects[object]
 	from := o.Frames[frame]
 	onGPU := len(o.OnGPU) > 0 && o.OnGPU[frame]
-	for done := uint64(0); done < from.Bytes; {
+	for done := uint64(0); done < from.Bytes && f.refused[object] == nil; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -265,6 +274,9 @@ func (f *fetch) landed(tell bool) error {
 		// The peer has no room for these parts. Other objects do not depend on them.
 		for _, part := range p.parts {
 			f.refused[part.Object] = err
+		}
+		if f.full == nil {
+			f.full = err
 		}
 		err = nil
 	}

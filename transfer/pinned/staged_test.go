@@ -13,10 +13,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/memory/host"
@@ -276,6 +278,52 @@ func TestStagingWithAFullMirror(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, sink, 1, pattern(3<<20))
+}
+
+// counting counts the places that a source was asked for.
+type counting struct {
+	borrow.Stager
+	asked atomic.Int64
+}
+
+func (c *counting) Stage(ctx context.Context, bytes uint64, slab memory.Space, pieces []memory.Piece) (memory.Frame, error) {
+	c.asked.Add(1)
+	return c.Stager.Stage(ctx, bytes, slab, pieces)
+}
+
+// A refusal may take seconds, so a fetch asks for no other object after the first one.
+func TestAFullMirrorIsNotAskedAgainAndAgain(t *testing.T) {
+	apart(t)
+	s := onGPU(t, 256<<20, 8<<20)
+	c, count := s.config(), &counting{Stager: s.mirror}
+	c.Host.Stager = count
+	peer, _ := s.serve(t, c)
+	r := newReader(t, 256<<20, transfertest.Patience)
+	s.objects.Put(ref(99), "for a client", pattern(8<<20-256))
+	client := s.mirror.Source(s.objects)
+	kept := client.Lease(transfer.Reader{}, []transfer.Ref{ref(99)}, 0)[0]
+	if kept.Err != nil {
+		t.Fatal(kept.Err)
+	}
+	var refs []transfer.Ref
+	for i := range 40 { // of places of 1 MiB
+		s.objects.Put(ref(i), "x", pattern(5<<20/2))
+		refs = append(refs, ref(i))
+	}
+	sink := transfertest.NewSinkIn(r.room)
+	if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil {
+		t.Fatal(err)
+	}
+	for i := range refs {
+		if _, _, done, err := sink.Result(i); !done || !errors.Is(err, transfer.ErrUnreachable) {
+			t.Errorf("object %d: done %v, %v", i, done, err)
+		}
+	}
+	if n := count.asked.Load(); n > 2*8 {
+		t.Errorf("the source was asked for %d places", n)
+	}
+	client.Release([]transfer.LeaseID{kept.Lease})
+	transfertest.NoLeases(t, s.objects)
 }
 
 // The reader's copy fails: the places are given back, and the next fetch works.
