@@ -28,7 +28,7 @@ const deviceKeepalive = 100 * time.Millisecond
 func (c Config) onDevice() Config {
 	if c.TLS == "" && os.Getenv("UCX_TLS") == "" {
 		c.TLS = deviceTLS
-		if hasRDMADevice() {
+		if hasRDMADevice("/sys") {
 			c.TLS += rdmaTLS
 		}
 		if !c.NoTCP {

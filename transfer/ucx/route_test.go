@@ -2,6 +2,8 @@ package ucx
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,27 +59,36 @@ func TestRoutesStageWhatTheTransportCannotReach(t *testing.T) {
 }
 
 func TestNetworkDevicesGetTheMemoryOfSomeGPUs(t *testing.T) {
+	const device, module, old = "class/infiniband/mlx5_0", "module/nvidia_peermem", "kernel/mm/memory_peers/nv_mem"
 	for _, x := range []struct {
-		rdma    bool
-		gpu     cuda.Attributes
-		peermem bool
-		kernel  [2]int
-		why     string
+		sysfs     []string
+		gpu       cuda.Attributes
+		kernel    string
+		ways, why string
 	}{
-		{true, cuda.Attributes{DirectRDMA: true, DMABuf: true}, false, [2]int{5, 12}, ""},
-		{true, cuda.Attributes{DirectRDMA: true, DMABuf: true}, false, [2]int{6, 1}, ""},
-		{true, cuda.Attributes{DirectRDMA: true}, true, [2]int{4, 18}, ""},
-		{false, cuda.Attributes{DirectRDMA: true, DMABuf: true}, true, [2]int{6, 1}, "no RDMA device"},
-		{true, cuda.Attributes{DMABuf: true}, true, [2]int{6, 1}, "no other device"},
-		{true, cuda.Attributes{DirectRDMA: true, DMABuf: true}, false, [2]int{5, 11}, "install Linux 5.12"},
-		{true, cuda.Attributes{DirectRDMA: true}, false, [2]int{6, 1}, "nvidia_peermem"},
+		{[]string{device}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "5.12.0", "dma-buf", ""},
+		{[]string{device}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "6.1.0-56-amd64", "dma-buf", ""},
+		{[]string{device, module}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "6.1.0", "dma-buf nvidia_peermem", ""},
+		{[]string{device, module}, cuda.Attributes{DirectRDMA: true}, "4.18.0", "nvidia_peermem", ""},
+		{[]string{device, old}, cuda.Attributes{DirectRDMA: true}, "4.18.0", "nvidia_peermem", ""},
+		{[]string{module}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "6.1.0", "", "no RDMA device"},
+		{[]string{device, module}, cuda.Attributes{DMABuf: true}, "6.1.0", "", "no other device"},
+		{[]string{device}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "5.11.22", "", "install Linux 5.12"},
+		{[]string{device}, cuda.Attributes{DirectRDMA: true, DMABuf: true}, "", "", "install Linux 5.12"},
+		{[]string{device}, cuda.Attributes{DirectRDMA: true}, "6.1.0", "", "nvidia_peermem"},
 	} {
-		err := nicAccess(x.rdma, x.gpu, x.peermem, x.kernel)
-		if (err == nil) != (x.why == "") || err != nil && !strings.Contains(err.Error(), x.why) {
-			t.Errorf("%+v: %v", x, err)
+		sysfs := t.TempDir()
+		for _, folder := range x.sysfs {
+			if err := os.MkdirAll(filepath.Join(sysfs, folder), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ways, err := NICWays(sysfs, x.kernel, x.gpu)
+		if strings.Join(ways, " ") != x.ways || (err == nil) != (x.why == "") || err != nil && !strings.Contains(err.Error(), x.why) {
+			t.Errorf("%+v: %q, %v", x, ways, err)
 		}
 	}
-	if v := kernelVersion(); v[0] < 3 {
-		t.Errorf("the kernel is %v", v)
+	if v := KernelRelease(); !strings.Contains(v, ".") {
+		t.Errorf("the kernel is %q", v)
 	}
 }

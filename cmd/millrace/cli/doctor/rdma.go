@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker/topology"
 )
 
@@ -124,42 +125,6 @@ func (c Config) opened(f *Finding, name string) {
 	}
 }
 
-// peermem are the places in sysfs of the kernel modules that let network cards access the memory of
-// GPUs without dma-buf.
-var peermem = []string{"module/nvidia_peermem", "kernel/mm/memory_peers/nv_mem"}
-
-// peermemLoaded reports whether one of these modules is loaded.
-func (c Config) peermemLoaded() bool {
-	return slices.ContainsFunc(peermem, func(at string) bool {
-		_, err := os.Stat(filepath.Join(c.sysfs(), at))
-		return err == nil
-	})
-}
-
-// leastKernel is the first version of Linux with dma-buf for RDMA.
-var leastKernel = [2]int{5, 12}
-
-// kernel returns the version of Linux, such as "6.1.0-56-amd64".
-func (c Config) kernel() string {
-	if c.Kernel != "" {
-		return c.Kernel
-	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
-}
-
-// hasDMABuf reports whether a version of Linux has dma-buf for RDMA.
-func hasDMABuf(kernel string) bool {
-	var v [2]int
-	if _, err := fmt.Sscanf(kernel, "%d.%d", &v[0], &v[1]); err != nil {
-		return false
-	}
-	return slices.Compare(v[:], leastKernel[:]) >= 0
-}
-
 // direct checks whether network cards may access the memory of a GPU. If they may not, its objects
 // pass through pinned memory of the host.
 func (c Config) direct(d topology.Device) Finding {
@@ -170,27 +135,12 @@ func (c Config) direct(d topology.Device) Finding {
 		f.warn(err.Error(), "look at gpu-driver above")
 		return f
 	}
-	var open []string
-	switch kernel := c.kernel(); {
-	case attributes.DMABuf && hasDMABuf(kernel):
-		open = append(open, "dma-buf (Linux "+kernel+")")
-	case attributes.DMABuf:
-		f.Remedy = fmt.Sprintf("dma-buf needs Linux %d.%d or newer, and this is %s", leastKernel[0], leastKernel[1], kernel)
-	default:
-		f.Remedy = "dma-buf needs NVIDIA's open kernel modules (the driver says that it has no dma-buf)"
-	}
-	if c.peermemLoaded() {
-		open = append(open, "nvidia_peermem")
-	}
-	switch {
-	case !attributes.DirectRDMA:
-		f.Found = "the driver allows no other device to access its memory: objects pass through pinned memory of the host"
-		f.State, f.Remedy = Warn, "GPUDirect RDMA needs a data centre or professional GPU, and a virtual machine that passes it through as a whole"
-	case len(open) == 0:
-		f.Found = "network cards have no way to its memory: objects pass through pinned memory of the host"
-		f.State, f.Remedy = Warn, f.Remedy+", or else modprobe nvidia_peermem"
-	default:
-		f.Found, f.Remedy = "network cards can access its memory by "+strings.Join(open, ", or by "), ""
+	kernel := cmp.Or(c.Kernel, ucx.KernelRelease())
+	if open, err := ucx.NICWays(c.sysfs(), kernel, attributes); err != nil {
+		why, remedy, _ := strings.Cut(err.Error(), "; ")
+		f.State, f.Found, f.Remedy = Warn, "its objects pass through pinned memory of the host: "+why, remedy
+	} else {
+		f.Found = fmt.Sprintf("network cards can access its memory by %s (Linux %s)", strings.Join(open, ", or by "), kernel)
 	}
 	c.bar(&f, d)
 	return f

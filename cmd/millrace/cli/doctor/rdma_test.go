@@ -162,7 +162,8 @@ func ucxLibrary() string {
 }
 
 // findings runs all checks on the machine. The names of checks are without the UUID of the GPU.
-func (m machine) findings(kernel string) map[string]doctor.Finding {
+// Without a library of UCX there are no trial reads.
+func (m machine) findings(library, kernel string) map[string]doctor.Finding {
 	m.t.Helper()
 	sysfs := filepath.Join(m.root, "sys")
 	known := topology.GPU{UUID: gpu.uuid, Name: "Fake GPU 0", PCIBusID: gpuBus, TotalBytes: 150109880320}
@@ -170,7 +171,7 @@ func (m machine) findings(kernel string) map[string]doctor.Finding {
 	out := map[string]doctor.Finding{}
 	for _, f := range doctor.Run(m.t.Context(), doctor.Config{
 		// The tests' UCX has no RDMA. A process can read its own memory without.
-		Library: ucxLibrary(), TLS: "posix,cma", Sysfs: sysfs, Dev: filepath.Join(m.root, "dev"), Kernel: kernel,
+		Library: library, TLS: "posix,cma", Sysfs: sysfs, Dev: filepath.Join(m.root, "dev"), Kernel: kernel,
 		GPUs: doctor.GPUs{CUDALibrary: gpu.library, NVMLLibrary: "none", Topology: top},
 	}) {
 		if f.State != doctor.OK && f.Remedy == "" {
@@ -184,7 +185,7 @@ func (m machine) findings(kernel string) map[string]doctor.Finding {
 const goodKernel = "6.8.0-60-generic"
 
 func TestRDMAOfAHealthyMachine(t *testing.T) {
-	got := healthy(t).findings(goodKernel)
+	got := healthy(t).findings(ucxLibrary(), goodKernel)
 	for check, want := range map[string]string{
 		"rdma mlx5_0": "MT4129, driver mlx5_core 24.10-1.1.4, firmware 28.39.1002; port 1: ACTIVE, InfiniBand, 400 Gb/sec (4X NDR); its MTU is not in sysfs (ibv_devinfo",
 		"rdma mlx5_1": "port 1: ACTIVE, Ethernet, 100 Gb/sec (4X EDR); GID index 3 is RoCE v2, 10.0.0.7 (eth5); MTU 9000, so 4096 over RoCE",
@@ -198,6 +199,10 @@ func TestRDMAOfAHealthyMachine(t *testing.T) {
 		if f := got[check]; f.State != doctor.OK || !strings.Contains(f.Found, want) || f.Remedy != "" {
 			t.Errorf("%s: %+v", check, f)
 		}
+	}
+	// Here no network device reads the GPU, although the machine looks as if one could.
+	if f := got["rdma-read"]; f.State != doctor.Warn || !strings.HasPrefix(f.Found, "cma, staged at the source, ") || !strings.Contains(f.Remedy, "built with CUDA") {
+		t.Errorf("%+v", f)
 	}
 	if f := got["rdma-read host"]; f.State != doctor.OK || !strings.HasPrefix(f.Found, "cma, ") || !strings.Contains(f.Found, " GB/s") {
 		t.Errorf("%+v", f)
@@ -235,7 +240,7 @@ func TestRDMAThatLacksSomething(t *testing.T) {
 		"link-local":          {change: hide(port1 + "gids/3"), check: "rdma mlx5_1", found: "link-local", remedy: "UCX_IB_GID_INDEX"},
 		"small packets":       {change: set("sys/class/net/eth5/mtu", "1500"), check: "rdma mlx5_1", found: "MTU 1500, so 1024 over RoCE", remedy: "4192 or more"},
 		"packets of 4096":     {change: set("sys/class/net/eth5/mtu", "4096"), check: "rdma mlx5_1", found: "MTU 4096, so 2048 over RoCE", remedy: "4192 or more"},
-		"an old kernel":       {kernel: "5.11.22", check: "gpu-rdma", found: "no way to its memory", remedy: "Linux 5.12 or newer, and this is 5.11.22, or else modprobe nvidia_peermem"},
+		"an old kernel":       {kernel: "5.11.22", check: "gpu-rdma", found: "the kernel 5.11.22 cannot pass the memory of GPUs to RDMA devices", remedy: "load the kernel module nvidia_peermem, or install Linux 5.12"},
 		"a small window":      {change: set("sys/bus/pci/devices/"+gpuBus+"/resource", "0x0 0x0 0x0\n0x380000000000 0x38000fffffff 0x0"), check: "gpu-rdma", found: "256 MiB of its 140 GiB", remedy: "Resizable BAR"},
 		"ACS":                 {change: func(m machine) { m.acs(nicBridge, 0x1d) }, check: "pci-acs", found: "up to the processor, at " + nicBridge, remedy: "setpci -s " + nicBridge + " ECAP_ACS+6.w=0000"},
 		"hidden ACS":          {change: set("sys/bus/pci/devices/"+gpuBridge+"/config", strings.Repeat("x", 63)), check: "pci-acs", found: "cannot tell", remedy: "as root"},
@@ -256,7 +261,7 @@ func TestRDMAThatLacksSomething(t *testing.T) {
 			if c.change != nil {
 				c.change(m)
 			}
-			f := m.findings(cmp.Or(c.kernel, goodKernel))[c.check]
+			f := m.findings("/nowhere/libucp.so.0", cmp.Or(c.kernel, goodKernel))[c.check]
 			if f.State != doctor.Warn || !strings.Contains(f.Found, c.found) || !strings.Contains(f.Remedy, c.remedy) {
 				t.Errorf("%+v", f)
 			}
@@ -268,7 +273,7 @@ func TestRDMAThatLacksSomething(t *testing.T) {
 func TestPeermemLetsCardsReadGPUs(t *testing.T) {
 	m := healthy(t)
 	m.write("sys/module/nvidia_peermem/version", "580.159.04\n")
-	if f := m.findings("5.4.0")["gpu-rdma"]; f.State != doctor.OK || f.Found != "network cards can access its memory by nvidia_peermem" {
+	if f := m.findings("/nowhere/libucp.so.0", "5.4.0")["gpu-rdma"]; f.State != doctor.OK || f.Found != "network cards can access its memory by nvidia_peermem (Linux 5.4.0)" {
 		t.Errorf("%+v", f)
 	}
 }

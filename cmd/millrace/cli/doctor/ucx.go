@@ -108,7 +108,11 @@ func (c Config) reads(ctx context.Context) []Finding {
 		if devices == "" {
 			devices = d.NetDevices
 		}
-		findings = append(findings, c.read(ctx, "rdma-read "+d.UUID, devices, func() (memory.Space, func() error, error) { return c.gpuSlab(d) }))
+		f := c.read(ctx, "rdma-read "+d.UUID, devices, func() (memory.Space, func() error, error) { return c.gpuSlab(d) })
+		if f.State == OK && strings.Contains(f.Found, "staged") && c.direct(d).State == OK {
+			f.warn("the card may access the GPU, and a direct read fails or is slower", "look at the lines about this GPU above; UCX must be built with CUDA; UCX_LOG_LEVEL=info prints what it registers")
+		}
+		findings = append(findings, f)
 	}
 	return findings
 }
