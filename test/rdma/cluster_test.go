@@ -326,6 +326,13 @@ func TestConnectionIsProved(t *testing.T) {
 	}
 	table, err := exec.Command(c.binary, "topo", "--address", c.address, "--token", token).CombinedOutput()
 	t.Logf("millrace topo: %v\n%s", err, table)
+	lane := "ucx (rc_verbs)"
+	if onGPUs() {
+		lane = "ucx (rc_verbs, staged at both ends)"
+	}
+	if strings.Count(string(table), lane) != 2 {
+		t.Errorf("topo does not name %q for both directions", lane)
+	}
 	doctor, _ := exec.Command(c.binary, "doctor", "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1").CombinedOutput()
 	t.Logf("millrace doctor:\n%s", doctor)
 }
