@@ -210,6 +210,9 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 		within(t, transfertest.Patience, "coming back", func() { comes(impatient) })
+		for _, r := range []*reader{patient, impatient} {
+			allSlotsAreFree(t, r.context)
+		}
 	})
 }
 

@@ -28,13 +28,13 @@ func twoWorkers(t *testing.T, p pair) (source, reader *worker) {
 	return source, newWorkerThatServes(t, pair{tls: p.tls, source: p.reader}, transfertest.Patience, nil)
 }
 
-// allSlotsAreFree waits until no slot of a worker's rings is in use. Its peers have given all of
+// allSlotsAreFree waits until no slot of a context's rings is in use. Its peers have given all of
 // them back then.
-func (w *worker) allSlotsAreFree(t *testing.T) {
+func allSlotsAreFree(t *testing.T, c *ucx.Context) {
 	t.Helper()
 	within(t, transfertest.Patience, "the return of all slots", func() {
 		for {
-			out, in, all := w.context.FreeSlots()
+			out, in, all := c.FreeSlots()
 			if out == all && in == all || t.Context().Err() != nil {
 				return
 			}
@@ -136,7 +136,7 @@ func TestNothingIsWrittenAfterAFetchThatWasGivenUp(t *testing.T) {
 		}
 		t.Logf("%d of %d fetches were given up", gaveUp, rounds)
 		for _, w := range []*worker{source, reader} {
-			w.allSlotsAreFree(t)
+			allSlotsAreFree(t, w.context)
 		}
 		transfertest.NoLeases(t, source.objects)
 	})
@@ -166,7 +166,7 @@ func TestACopyThatFailsFailsItsObjectsOnly(t *testing.T) {
 				t.Errorf("the next fetch: %v", err)
 			}
 			for _, w := range []*worker{source, reader} {
-				w.allSlotsAreFree(t)
+				allSlotsAreFree(t, w.context)
 			}
 			transfertest.NoLeases(t, source.objects)
 		})
@@ -195,7 +195,7 @@ func TestAStoppedReaderDoesNotKeepSlots(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		source.allSlotsAreFree(t)
+		allSlotsAreFree(t, source.context)
 		if err := stopped.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestMessagesOfStagingThatMakeNoSenseEndTheirConnection(t *testing.T) {
 			if err := honest.fetchOne(t, source, want, nil); err != nil {
 				t.Errorf("another reader: %v", err)
 			}
-			source.allSlotsAreFree(t)
+			allSlotsAreFree(t, source.context)
 		})
 	}
 }
@@ -312,7 +312,7 @@ func TestAnswersOfStagingThatMakeNoSenseEndTheirConnection(t *testing.T) {
 			if err := reader.fetchOne(t, source, want, nil); err != nil {
 				t.Errorf("over a new connection: %v", err)
 			}
-			source.allSlotsAreFree(t)
+			allSlotsAreFree(t, source.context)
 		})
 	}
 }
