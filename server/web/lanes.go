@@ -55,8 +55,8 @@ func (m laneMetrics) collect(to chan<- prometheus.Metric, w *schedapi.Worker) {
 
 func laneOf(r *schedapi.Route) lane {
 	l := lane{path: r.Path.String(), staged: cmp.Or(r.Staged, "none")}
-	if r.Path == schedapi.PathUCX {
-		l.transport = r.Transport // that of ipc has figures, which differ between peers
+	if r.Path != schedapi.PathIPC { // its text has figures, which differ between peers
+		l.transport = r.Transport
 	}
 	return l
 }
