@@ -137,10 +137,12 @@ func TestSeveralObjectsTravelInParts(t *testing.T) {
 			}
 			// Parts are multiples of 8 MiB: 16 MiB are two, 20 MiB three, 40 MiB three of 16, and
 			// 24 MiB and a byte two of 16. The first of each comes with the other objects.
+			transfertest.NoLeases(t, objects)
+			source.mu.Lock()
+			defer source.mu.Unlock()
 			if source.alone != 1+2+2+1 {
 				t.Errorf("%d requests for parts", source.alone)
 			}
-			transfertest.NoLeases(t, objects)
 		})
 	}
 }
