@@ -121,7 +121,7 @@ func Open(config Config) (*Context, error) {
 
 // allocate makes the scratch memory, and the rings of a slab on a GPU.
 func (c *Context) allocate() (err error) {
-	if c.scratch, err = newHostScratch(); err != nil {
+	if c.scratch, err = newHostScratch(c.slab != nil || hasRDMADevice("/sys")); err != nil {
 		return fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
 	}
 	if c.slab == nil {

@@ -13,11 +13,16 @@ import (
 type scratch struct {
 	host   []byte
 	device *cuda.Scratch
+	// pinned says that devices know the pages of host.
+	pinned bool
 	// memory is the index of the registration.
 	memory int32
 }
 
-func newHostScratch() (s scratch, err error) {
+// newHostScratch makes host memory. pinned says that its registration gives its pages to devices,
+// which keep them: RDMA devices, or a GPU.
+func newHostScratch(pinned bool) (s scratch, err error) {
+	s.pinned = pinned
 	s.host, err = unix.Mmap(-1, 0, proofs*proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	return s, err
 }
@@ -46,9 +51,10 @@ func (s *scratch) read(at, n uint64) ([]byte, error) {
 	return p, s.device.ReadInto(at, p)
 }
 
-// tidy gives the pages of a slot back to the system.
+// tidy gives the pages of a slot back to the system. Not if devices know them: they would go on to
+// write to pages that are not in this memory any more.
 func (s *scratch) tidy(at uint64) {
-	if s.host != nil {
+	if s.host != nil && !s.pinned {
 		_ = unix.Madvise(s.host[at:at+proofBytes], unix.MADV_DONTNEED) // it only frees memory
 	}
 }
