@@ -140,12 +140,12 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 		return // real GPUs can
 	}
 	for name, want := range map[string]struct {
-		pinned, path, transport, why string
-		refuse                       func(*cudatest.Fake)
+		pinned, path, staged, why string
+		refuse                    func(*cudatest.Fake)
 	}{
-		"no peer access":    {"16MiB", "pinned", "staged", "PEER_ACCESS", func(f *cudatest.Fake) { f.RefusePeer.Store(1) }},
+		"no peer access":    {"16MiB", "pinned", "both", "PEER_ACCESS", func(f *cudatest.Fake) { f.RefusePeer.Store(1) }},
 		"nor pinned memory": {"none", "grpc", "", "PEER_ACCESS", func(f *cudatest.Fake) { f.RefusePeer.Store(1) }},
-		"not shared":        {"16MiB", "pinned", "staged", "does not share", func(f *cudatest.Fake) { f.NoSharing.Store(1) }},
+		"not shared":        {"16MiB", "pinned", "both", "does not share", func(f *cudatest.Fake) { f.NoSharing.Store(1) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := gpuMachine(t, 2, 256<<20)
@@ -170,8 +170,8 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 				}
 				p, _ := pairs[at].(map[string]any)
 				better, _ := p["better"].([]any)
-				transport, _ := p["transport"].(string)
-				if p["path"] != want.path || transport != want.transport || len(better) == 0 {
+				staged, _ := p["staged"].(string)
+				if p["path"] != want.path || staged != want.staged || len(better) == 0 {
 					return false
 				}
 				first, _ := better[0].(map[string]any)

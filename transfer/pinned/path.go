@@ -108,13 +108,14 @@ func (p *Path) Name() string { return "pinned" }
 // Forget ends the connection to a peer that is gone.
 func (p *Path) Forget(address string) { p.lenders.Forget(address) }
 
-// Lane describes how the objects of a peer come: "staged" if any came from its GPU. It is empty if
-// they came from where they lay in its pinned memory, or if there is no connection.
+// Lane describes how the objects of a peer come: staged at both ends if any came from its GPU. It
+// is the zero value if they came from where they lay in its pinned memory, or if there is no
+// connection.
 func (p *Path) Lane(address string) (l transfer.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m := p.mappings[address]; m != nil && m.staged.Load() {
-		l.Transport = "staged"
+		l = transfer.Lane{Transport: "shared memory", Staged: "both"}
 	}
 	return l
 }

@@ -235,8 +235,8 @@ func TestGPUFramesOnTheGPUAndBelowItComeInOneFetch(t *testing.T) {
 		compare(t, sink, i, want[i]...)
 	}
 	transfertest.NoLeases(t, s.objects)
-	if by := r.path.Lane(peer.Address).Transport; by != "staged" {
-		t.Errorf("they came %q", by)
+	if by := r.path.Lane(peer.Address); by != (transfer.Lane{Transport: "shared memory", Staged: "both"}) {
+		t.Errorf("they came by %+v", by)
 	}
 }
 
