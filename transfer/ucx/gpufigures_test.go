@@ -166,7 +166,7 @@ func fetches(t *testing.T, driver *cuda.Driver, p plan, onHost bool, tls string,
 		t.Cleanup(func() { done(t, "free the slab", s.Close()) })
 		space = s
 	}
-	path := figurePath(t, space, tls, on.ours)
+	path := pathInto(t, space, tls, on.ours, transfertest.Patience)
 	connection, err := path.Connect(t.Context(), c.peer)
 	if err != nil {
 		t.Fatal(err)
@@ -182,20 +182,23 @@ func fetches(t *testing.T, driver *cuda.Driver, p plan, onHost bool, tls string,
 	return append(rates, fetchRate(t, path, c.peer, place, p.times, len(p.single)+1, p.small, smallBytes))
 }
 
-func figurePath(t *testing.T, space memory.Space, tls, devices string) *ucx.Path {
+// pathInto opens UCX for a slab, and returns a path that fetches into it. It notes the time of
+// that, with the registration of the slab.
+func pathInto(t *testing.T, space memory.Space, tls, devices string, stall time.Duration) *ucx.Path {
 	t.Helper()
 	began := time.Now()
 	c, err := ucx.Open(ucx.Config{Library: library(t), TLS: tls, NetDevices: devices, Space: space})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("ucx was open after %v", time.Since(began).Round(time.Microsecond))
-	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
+	what := fmt.Sprintf("ucx (%s) is open, with %d MiB of %T", tls, space.Size()>>20, space)
+	transfertest.Note(t, what, time.Since(began).Seconds()*1e3, "ms")
+	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
 	path := ucx.NewPath(c, ucx.PathConfig{
 		Connect: func(ctx context.Context, peer transfer.Peer, r *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
 			return wire.Connect(ctx, peer, r)
 		},
-		StallTimeout: transfertest.Patience,
+		StallTimeout: stall,
 	})
 	t.Cleanup(func() { done(t, "close", errors.Join(path.Close(), c.Close(), wire.Close())) })
 	return path
