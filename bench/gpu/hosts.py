@@ -329,7 +329,7 @@ class Cluster:
         self.where = f"{hosts.addresses[0]}:{PORT}"
         try:
             self.run("scheduler", [], ["scheduler", "--listen", self.where, "--http", "", "--token", "hosts"])
-            limits = ["256MiB", "--pinned-limit", "128MiB"] if small else ["20GiB", "--pinned-limit", "4GiB"]
+            limits = ["256MiB", "--pinned-limit", "128MiB"] if small else ["20GiB", "--pinned-limit", "1GiB"]
             for host, worker in enumerate("ab"):
                 at = hosts.addresses[host * apart]
                 line = [
