@@ -111,7 +111,7 @@ func TestLinkBetweenGPUs(t *testing.T) {
 	ucxLibrary := ucxLibrary(t)
 	for name, x := range map[string]struct{ protocol, lane, raw string }{
 		"ipc":    {"auto", "ipc (", "none: the objects do not come by UCX"},
-		"staged": {"ucx", "ucx (cma", "reads by UCX alone (cma, staged at both ends, "},
+		"staged": {"ucx", "ucx (cma, staged at both ends)", "reads by UCX alone (cma, staged at both ends, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := linkOf(t, startCluster(t, bench.ClusterConfig{

@@ -15,7 +15,7 @@ import (
 func TestBenchBesideUCX(t *testing.T) {
 	c := start(t)
 	c.awaitRoute("a-0", "b-0", true)
-	cmd := exec.CommandContext(c.ctx(), c.binary, "bench", "transfer", "--json", "--hosts", "b-0,a-0", "--memory", "host", "--sizes", "64KiB,1MiB", "--objects", "1,20",
+	cmd := exec.CommandContext(c.ctx(), c.binary, "bench", "transfer", "--json", "--hosts", "b-0,a-0", "--memory", device, "--sizes", "64KiB,1MiB", "--objects", "1,20",
 		"--samples", "3", "--address", c.address, "--token", token, "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1")
 	cmd.Stderr = &c.log
 	text, err := cmd.Output()
@@ -32,11 +32,15 @@ func TestBenchBesideUCX(t *testing.T) {
 	if err := json.Unmarshal(text, &out); err != nil {
 		t.Fatal(err)
 	}
-	if len(out.Rows) != 4 || !strings.HasPrefix(out.Raw, "reads by UCX alone (rc_verbs, ") {
+	lane, raw := "ucx (rc_verbs)", "reads by UCX alone (rc_verbs, "
+	if onGPUs() {
+		lane, raw = "ucx (rc_verbs, staged at both ends)", raw+"staged at both ends, "
+	}
+	if len(out.Rows) != 4 || !strings.HasPrefix(out.Raw, raw) {
 		t.Errorf("%d rows, raw: %s", len(out.Rows), out.Raw)
 	}
 	for _, row := range out.Rows {
-		if !strings.HasPrefix(row.Lane, "ucx (rc_verbs") || row.GBPerS <= 0 || row.RawRate <= 0 || row.RawTimes.Max < row.RawTimes.Min {
+		if row.Lane != lane || row.GBPerS <= 0 || row.RawRate <= 0 || row.RawTimes.Max < row.RawTimes.Min {
 			t.Errorf("%+v", row)
 		}
 	}
