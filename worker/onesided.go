@@ -345,7 +345,7 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 // Lane describes the connection that carries the bytes from a peer.
 func (o *oneSided) Lane(address string) transfer.Lane {
 	if live := o.live.Load(); live != nil {
-		c := live.path.Connections()[address]
+		c, _ := live.path.Connection(address)
 		return transfer.Lane{Transport: c.Transport, Staged: c.Staged, BytesPerSecond: c.BytesPerSecond, Why: c.Why}
 	}
 	return transfer.Lane{}

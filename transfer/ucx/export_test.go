@@ -4,12 +4,27 @@ package ucx
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/millrace/millrace/transfer"
 )
 
 // Allocations is the number of the shim's allocations that were not freed.
 func Allocations() int64 { return allocations() }
+
+// Connections returns the number of open connections.
+func (p *Path) Connections() (open int) {
+	p.mu.Lock()
+	addresses := slices.Collect(maps.Keys(p.conns))
+	p.mu.Unlock()
+	for _, address := range addresses {
+		if _, ok := p.Connection(address); ok {
+			open++
+		}
+	}
+	return open
+}
 
 // Connections returns the number of connections, of both directions.
 func (c *Context) Connections() int {

@@ -147,7 +147,7 @@ func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 		}
 		c.kill()
 		within(t, transfertest.Patience, "the notice", func() {
-			for len(r.path.Connections()) > 0 {
+			for r.path.Connections() > 0 {
 				select {
 				case <-time.After(5 * time.Millisecond):
 				case <-t.Context().Done():

@@ -118,21 +118,22 @@ func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Connection, err
 	return n.route.description, nil
 }
 
-// Connections returns the open connections, by address.
-func (p *Path) Connections() map[string]Connection {
+// Connection describes the open connection to an address; false if there is none.
+func (p *Path) Connection(address string) (Connection, bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	out := make(map[string]Connection)
-	for address, entry := range p.conns {
-		select {
-		case <-entry.ready:
-			if entry.err == nil {
-				out[address] = entry.conn.route.description
-			}
-		default:
-		}
+	entry := p.conns[address]
+	p.mu.Unlock()
+	if entry == nil {
+		return Connection{}, false
 	}
-	return out
+	select {
+	case <-entry.ready:
+		if entry.err == nil {
+			return entry.conn.route.description, true
+		}
+	default:
+	}
+	return Connection{}, false
 }
 
 // conn returns the connection to a peer. It opens one if necessary. The connection is for all

@@ -107,8 +107,14 @@ func TestConnectionIsProvedAndDescribed(t *testing.T) {
 		t.Log(connection)
 		byMessage := p.tls == transports["tcp"]
 		if transports[connection.Transport] != p.tls || connection.Emulated != byMessage || byMessage && connection.Why == "" ||
-			connection.BytesPerSecond <= 0 || connection.Latency <= 0 || r.path.Connections()[c.peer.Address].Transport != connection.Transport {
+			connection.BytesPerSecond <= 0 || connection.Latency <= 0 {
 			t.Errorf("%s, of %v", connection, connection.Transports)
+		}
+		if again, open := r.path.Connection(c.peer.Address); !open || again.Transport != connection.Transport {
+			t.Errorf("%s is described as %s, open %v", connection, again, open)
+		}
+		if _, open := r.path.Connection("nobody:1"); open {
+			t.Error("a connection that was never opened is described")
 		}
 		if want := p.staged(); !slices.Contains(want, connection.Staged) {
 			t.Errorf("staged at %q, expected one of %q", connection.Staged, want)
