@@ -46,6 +46,9 @@ func joinAgent() error {
 	// to register memory.
 	slabBytes = 96 << 20
 	transports = map[string]string{"rc_verbs": "rc,self"}
+	if onRealGPU() {
+		transports = map[string]string{"rc": "rc,self,cuda_copy"} // cuda_copy lets UCX know the memory of GPUs
+	}
 	return err
 }
 
