@@ -197,7 +197,7 @@ e2e: build bootstrap-net $(LIBRARIES) ## Test real processes: clients, chaos, pa
 	  $(PROCESSES)
 
 .PHONY: rdma
-rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: about 5 minutes
+rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: 10 to 20 minutes
 	test/rdma/prepare
 	CGO_ENABLED=0 go build -o .tools/rdma/agent ./test/rdma/agent
 	go test -c -tags invariants -o .tools/rdma/ucx.test ./transfer/ucx
