@@ -21,8 +21,9 @@ func (a *app) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Look whether this machine has what workers need, and say how to get it", Args: noArgs,
 		Long: `Looks at this machine as a worker would: memory and its limits, disk, UCX, Python, the library for
-linear algebra, GPUs. Each line says what there is, and
-what to do if that is too little. The exit code is 1 if workers could not run here at all.`,
+linear algebra, GPUs, RDMA devices and their way to the GPUs. If there are RDMA devices, it reads memory of the host and of
+each GPU by them; docs/rdma.md describes these checks. Some need root. Each line says what there is, and what to do if that is
+too little. The exit code is 1 if workers could not run here at all.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s := a.settings
 			findings := doctor.Run(cmd.Context(), doctor.Config{
