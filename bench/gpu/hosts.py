@@ -485,13 +485,13 @@ def measure(c: Cluster, small: bool) -> dict[str, float]:
     return rates
 
 
-def beside(c: Cluster, before: list[str], tls: str, small: bool) -> None:
-    """Prints what `millrace bench transfer --hosts` measures: fetches, and UCX alone beside them.
+def bench_transfer(c: Cluster, program: list[str], tls: str, small: bool) -> dict[str, float]:
+    """Prints what `millrace bench transfer --hosts` measures: fetches as b reports them, and UCX alone.
 
-    before is what the command line begins with so that it runs on b's host.
+    program is what the command line begins with, so that it runs on b's host. Returns the rates of
+    the fetches in GB/s.
     """
-    line = [*before, str(c.binary), "bench", "transfer", "--hosts", "a-0,b-0", "--memory", "cuda", "--json"]
-    line += ["--ucx-tls", tls]
+    line = [*program, "bench", "transfer", "--hosts", "a-0,b-0", "--memory", "cuda", "--json", "--ucx-tls", tls]
     if small:
         line += ["--samples", "3", "--sizes", "64KiB", "--objects", "1,60"]
     else:
@@ -502,16 +502,16 @@ def beside(c: Cluster, before: list[str], tls: str, small: bool) -> None:
     if done.returncode:
         raise OSError(0, done.stderr[-600:])
     result = json.loads(done.stdout)
-    say(f"{c.name}: {result.get('raw')}")
+    say(f"{c.name}: {result['raw']}")
+    rates = {}
     for row in result["rows"]:
-        what = f"{c.name}, bench: {row['objects']} x {row['bytes'] >> 10} KiB"
-        for name, key, unit in (
-            ("", "gb_per_s", "GB/s"),
-            (", UCX alone", "raw_gb_per_s", "GB/s"),
-            (", beside UCX alone", "ratio", "x"),
-        ):
-            if row.get(key):
-                figure(what + name, row[key], unit)
+        what = f"{row['objects']} x {row['bytes'] >> 10} KiB, bench"
+        rates[what] = row["gb_per_s"]
+        figure(f"{c.name}: {what}", rates[what], "GB/s")
+        if row.get("ratio"):
+            figure(f"{c.name}: {what}, UCX alone", row["raw_gb_per_s"], "GB/s")
+            figure(f"{c.name}: {what}, beside UCX alone", row["ratio"], "x")
+    return rates
 
 
 def lane(c: Cluster) -> str:
@@ -614,13 +614,13 @@ def main(binary: Path, small: bool) -> int:
 
     def all_of(c: Cluster) -> dict[str, float]:
         found = measure(c, small)
-        if c.name.startswith("ucx"):
-            there = hosts.on(1) if c.name == "ucx tcp" else []
-            part(f"{c.name}, bench", 20, lambda: beside(c, there, "tcp" if c.name == "ucx tcp" else "posix,cma", small))
-        return found
+        apart = ways[c.name].get("apart", True)
+        program = [*(hosts.on(1) if apart else []), str(binary)]
+        more = part(f"{c.name}, bench", 20, lambda: bench_transfer(c, program, "tcp" if apart else "posix,cma", small))
+        return found | (more or {})
 
     for name, how in ways.items():
-        rates[name] = part(name, 35, lambda name=name, how=how: way(name, do=all_of, **how)) or {}
+        rates[name] = part(name, 30, lambda name=name, how=how: way(name, do=all_of, **how)) or {}
     for other in ("streams", "streams before"):
         for what, rate in rates.get(other, {}).items():
             for name in ("ucx tcp", "ucx cma"):

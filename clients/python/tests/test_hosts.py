@@ -32,12 +32,21 @@ def test_the_benchmark_measures_everything(fake: Fake, tmp_path: Path) -> None: 
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:] + (tmp_path / "logs.txt").read_text()[-4000:]
-    for part in ("machine", "ucx tcp", "ucx tcp, bench", "streams", "ucx cma", "ucx cma, bench", "kills"):
+    for part in (
+        "machine",
+        "ucx tcp",
+        "ucx tcp, bench",
+        "streams",
+        "streams, bench",
+        "ucx cma",
+        "ucx cma, bench",
+        "kills",
+    ):
         assert re.search(rf"^{part}: ended after", done.stdout, re.MULTILINE), part
     # A figure is a name, a number and a unit, as tools/gpu-run reads them.
     figures = {
         m[1]: float(m[2])
         for m in re.finditer(r"^(.*?) {2,}([0-9.]+) (?:GB/s|kills|objects|x)$", done.stdout, re.MULTILINE)
     }
-    assert len(figures) == 3 * 7 + 2 * 2 * 3 + 2 * 4 + 2 and all(v > 0 for v in figures.values()), figures
+    assert len(figures) == 3 * (7 + 2) + 2 * 2 * 2 + 2 * (4 + 2) + 2 and all(v > 0 for v in figures.values()), figures
     assert figures["ucx tcp: kills, with all words right"] >= 1
