@@ -214,9 +214,9 @@ fuzz-corpus: bootstrap ## Run each fuzz target on its corpus only
 	  '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: chaos
-chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n
+chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n CHAOS=flags
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
-	  go test -count=1 -v -timeout 60m ./test/chaos -chaos.seconds=$(SECONDS) -chaos.seed=$(SEED)
+	  go test -count=1 -v -timeout 60m ./test/chaos -chaos.seconds=$(SECONDS) -chaos.seed=$(SEED) $(CHAOS)
 
 .PHONY: soak
 soak: bootstrap ## Simulate seeds for some time: MINUTES=n
