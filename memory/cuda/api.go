@@ -83,6 +83,7 @@ type api interface {
 	eventSync(context, event uint64) result
 
 	copyBatch(context, stream uint64, copies []Copy, event uint64) (submitted int, r result)
+	flushWrites(context uint64) result
 	memset(context, stream, pointer uint64, value byte, bytes uint64) result
 	read(context, stream uint64, to []byte, from uint64) result
 	write(context, stream, to uint64, from []byte) result

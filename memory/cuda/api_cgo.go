@@ -9,6 +9,8 @@ package cuda
 #cgo nocallback mrc_copy_batch
 #cgo noescape mrc_launch_batch
 #cgo nocallback mrc_launch_batch
+#cgo noescape mrc_flush_writes
+#cgo nocallback mrc_flush_writes
 #cgo noescape mrc_memset
 #cgo nocallback mrc_memset
 #cgo noescape mrc_event_record
@@ -82,6 +84,7 @@ func (shim) describe(ordinal int) (Info, result) {
 			Multiprocessors: int(d.multiprocessors), SharedBytes: uint64(d.shared_bytes),
 			ReadOnlyRegistration: d.read_only_registration != 0, Shareable: d.ipc != 0, Pageable: d.pageable != 0,
 			DirectRDMA: d.direct_rdma != 0, DMABuf: d.dma_buf != 0,
+			FlushesWrites: d.flush_options&hostFlush != 0, OrdersWrites: d.writes_ordering >= orderedForAll,
 		},
 	}
 	for i := range info.UUID {
@@ -212,6 +215,11 @@ func (shim) copyBatch(context, stream uint64, copies []Copy, event uint64) (int,
 	list := (*C.mrc_copy)(unsafe.Pointer(unsafe.SliceData(copies)))
 	r := C.mrc_copy_batch(C.uint64_t(context), C.uint64_t(stream), list, C.int(len(copies)), C.uint64_t(event), &submitted)
 	return int(submitted), result(r)
+}
+
+// flushWrites calls cuFlushGPUDirectRDMAWrites.
+func (shim) flushWrites(context uint64) result {
+	return result(C.mrc_flush_writes(C.uint64_t(context)))
 }
 
 // memset calls cuMemsetD8Async.

@@ -208,3 +208,16 @@ const (
 	kindModule  = "module"
 	kindScratch = "scratch memory"
 )
+
+// FlushWrites returns when all devices see the bytes that network cards have written to the
+// device's memory. A card reports the end of a write to the processor, and the report may overtake
+// the bytes on their way to the device's memory. It does nothing on devices that order such writes.
+func (d *Device) FlushWrites() error {
+	if d.info.Attributes.OrdersWrites {
+		return nil
+	}
+	if err := d.Health(); err != nil {
+		return err
+	}
+	return d.check("cuFlushGPUDirectRDMAWrites", d.api.flushWrites(d.context))
+}

@@ -43,7 +43,7 @@ func TestDriverDescribesItsDevices(t *testing.T) {
 		Ordinal: 1, UUID: got.UUID, Name: "Fake GPU 1", PCIBusID: "0000:1c:00.0", TotalBytes: fakeMemory,
 		Attributes: cuda.Attributes{
 			ComputeMajor: 9, Multiprocessors: 132, SharedBytes: 227 << 10,
-			ReadOnlyRegistration: true, Shareable: true,
+			ReadOnlyRegistration: true, Shareable: true, FlushesWrites: true,
 		},
 	}
 	if got != want {

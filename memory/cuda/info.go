@@ -41,7 +41,17 @@ type Attributes struct {
 	// DirectRDMA: the driver can let other PCI devices, such as network cards, access the device's
 	// memory. DMABuf: it can do so by dma-buf, without the kernel module nvidia_peermem.
 	DirectRDMA, DMABuf bool
+	// OrdersWrites: when a network card has reported the end of a write to the device's memory, all
+	// devices see the bytes. FlushesWrites: if not, Device.FlushWrites waits until they do.
+	OrdersWrites, FlushesWrites bool
 }
+
+const (
+	// hostFlush is a bit of the attribute GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, and orderedForAll
+	// the value of GPU_DIRECT_RDMA_WRITES_ORDERING for all devices.
+	hostFlush     = 1
+	orderedForAll = 200
+)
 
 // Info describes a device that this process can see.
 type Info struct {

@@ -34,9 +34,13 @@ enum {
   DEVICE_PAGEABLE_ACCESS = 88,
   DEVICE_READ_ONLY_REGISTRATION = 113,
   DEVICE_DIRECT_RDMA = 116,
+  DEVICE_FLUSH_WRITES_OPTIONS = 117,
+  DEVICE_WRITES_ORDERING = 118,
   DEVICE_DMA_BUF = 124,
   DEVICE_IPC = 125,
   FUNCTION_DYNAMIC_SHARED_BYTES = 8,
+  FLUSH_OF_CURRENT_CONTEXT = 0,
+  FLUSH_TO_ALL_DEVICES = 200,
 };
 
 // Columns: name, parameters. The names are the library's own, with the version suffixes that have
@@ -79,6 +83,7 @@ enum {
   X(cuMemsetD8Async, (uint64_t, unsigned char, size_t, handle))           \
   X(cuMemHostRegister_v2, (void *, size_t, unsigned))                     \
   X(cuMemHostUnregister, (void *))                                        \
+  X(cuFlushGPUDirectRDMAWrites, (int, int))                               \
   X(cuMemHostGetDevicePointer_v2, (uint64_t *, void *, unsigned))         \
   X(cuModuleLoadData, (handle *, const void *))                           \
   X(cuModuleUnload, (handle))                                             \
@@ -190,9 +195,11 @@ int mrc_describe(int ordinal, mrc_device *out) {
       {DEVICE_PAGEABLE_ACCESS, &out->pageable},
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) TRY(cu.cuDeviceGetAttribute(list[i].to, list[i].attribute, d));
-  // Drivers before CUDA 11.7 refuse these two.
+  // Drivers before CUDA 11.7 refuse some of these.
   if (cu.cuDeviceGetAttribute(&out->direct_rdma, DEVICE_DIRECT_RDMA, d)) out->direct_rdma = 0;
   if (cu.cuDeviceGetAttribute(&out->dma_buf, DEVICE_DMA_BUF, d)) out->dma_buf = 0;
+  if (cu.cuDeviceGetAttribute(&out->flush_options, DEVICE_FLUSH_WRITES_OPTIONS, d)) out->flush_options = 0;
+  if (cu.cuDeviceGetAttribute(&out->writes_ordering, DEVICE_WRITES_ORDERING, d)) out->writes_ordering = 0;
   return 0;
 }
 
@@ -370,6 +377,11 @@ int mrc_copy_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, in
   ENTER(context);
   TRY(copy_all(stream, copies, count, submitted));
   return event ? cu.cuEventRecord((handle)event, (handle)stream) : 0;
+}
+
+int mrc_flush_writes(uint64_t context) {
+  ENTER(context);
+  return cu.cuFlushGPUDirectRDMAWrites(FLUSH_OF_CURRENT_CONTEXT, FLUSH_TO_ALL_DEVICES);
 }
 
 int mrc_memset(uint64_t context, uint64_t stream, uint64_t pointer, uint8_t value, uint64_t bytes) {

@@ -40,7 +40,8 @@ typedef struct {
   int32_t shared_bytes;
   int32_t read_only_registration;
   int32_t ipc, pageable;
-  int32_t direct_rdma, dma_buf;  // 0 also if the driver does not know the attribute
+  // 0 also if the driver does not know the attribute.
+  int32_t direct_rdma, dma_buf, flush_options, writes_ordering;
   int32_t pad;
 } mrc_device;
 
@@ -92,6 +93,8 @@ int mrc_event_sync(uint64_t context, uint64_t event);
 // Submits the copies in order, then records event if it is not 0. submitted is the number of copies
 // that were submitted, also after an error.
 int mrc_copy_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, int count, uint64_t event, int *submitted);
+// Waits until all devices see the writes of network cards to the memory of the context's device.
+int mrc_flush_writes(uint64_t context);
 int mrc_memset(uint64_t context, uint64_t stream, uint64_t pointer, uint8_t value, uint64_t bytes);
 // mrc_read and mrc_write copy between host and device, and return when the copy is complete.
 int mrc_read(uint64_t context, uint64_t stream, void *to, uint64_t from, uint64_t bytes);

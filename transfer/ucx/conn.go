@@ -221,8 +221,14 @@ func appendReads(reads []*read, b *batch, local, remote, length, chunk uint64, m
 }
 
 // confirm gives back the leases of all objects that were read in this turn, in as few messages as
-// possible.
+// possible. Before that it makes sure that GPUs see what network devices have written.
 func (l *loop) confirm(n *conn) {
+	if len(n.unconfirmed) > 0 && n.route.writesToGPU(l.c) {
+		if err := l.c.slab.Device().FlushWrites(); err != nil {
+			l.fail(n, fmt.Errorf("the bytes on their way to the GPU: %w", err))
+			return
+		}
+	}
 	for len(n.unconfirmed) > 0 {
 		k := min(len(n.unconfirmed), maxRefs)
 		part := n.unconfirmed[:k:k]

@@ -36,7 +36,7 @@ type Context struct {
 	engine  engine
 	// slab is Config.Space if it lies on a GPU, else nil.
 	slab *cuda.Slab
-	// address, key and base are sent to peers. From here to nicDenied, all is set before Open
+	// address, key and base are sent to peers. From here to writesDenied, all is set before Open
 	// returns, and does not change.
 	address, key []byte
 	base         uint64
@@ -45,7 +45,8 @@ type Context struct {
 	slabMemory int32
 	slabDenied error
 	// nicDenied, if not nil, says why the network devices of this host cannot access the slab.
-	nicDenied error
+	// writesDenied says why they cannot write to it.
+	nicDenied, writesDenied error
 	// scratch and deviceScratch are for proofs: in host memory, and on the GPU of a registered
 	// slab. slots has the numbers of the free slots of both: a goroutine that receives a number
 	// owns that slot until it sends the number back.
@@ -161,7 +162,7 @@ func (c *Context) register(e engine) (err error) {
 	}
 	if c.slabDenied = c.registerDevice(e); c.slabDenied != nil {
 		c.slabMemory = -1 // no registration
-		c.key, c.nicDenied = nil, c.slabDenied
+		c.key, c.nicDenied, c.writesDenied = nil, c.slabDenied, c.slabDenied
 		c.config.Log.Info("ucx cannot access the memory of the GPU: its bytes go through host memory", "why", c.slabDenied)
 	}
 	return nil
@@ -177,6 +178,10 @@ func (c *Context) registerDevice(e engine) (err error) {
 		return errors.New("this libucp.so.0 found no CUDA: is libuct_cuda.so.0 beside it, and cuda_copy among --ucx-tls?")
 	default:
 		c.nicDenied = NICAccess(c.slab.Device().Info().Attributes)
+	}
+	c.writesDenied = c.nicDenied
+	if a := c.slab.Device().Info().Attributes; c.nicDenied == nil && !a.OrdersWrites && !a.FlushesWrites {
+		c.writesDenied = errors.New("the driver of the GPU cannot tell when the writes of network devices have reached its memory; update the driver")
 	}
 	if c.deviceScratch.memory, _, err = e.mapMemory(c.deviceScratch.base(), proofs*proofBytes, kind); err != nil {
 		return fmt.Errorf("register %d bytes of the GPU for proofs: %w", proofs*proofBytes, err)

@@ -425,6 +425,11 @@ func (p *Path) prove(n *conn, r *route, source *workerv1.Endpoint) error {
 	if _, err := p.get(p.ctx, n, header); err != nil {
 		return err
 	}
+	if r.writesToGPU(c) {
+		if err := c.slab.Device().FlushWrites(); err != nil {
+			return err
+		}
+	}
 	page, err := into.read(at, memory.HeaderBytes)
 	if err != nil {
 		return err

@@ -70,6 +70,9 @@ func (r route) staged() bool { return r.stagedSource || r.stagedReader }
 // byMessage says that the peer is asked to send the bytes.
 func (r route) byMessage() bool { return r.description.Emulated }
 
+// writesToGPU says that network devices write to the slab of a reader on a GPU.
+func (r route) writesToGPU(c *Context) bool { return c.slab != nil && !r.stagedReader && !r.mapped() }
+
 // mapped says that we read from one GPU to another by a mapping.
 func (r route) mapped() bool { return r.description.Transport == transportCUDA }
 
@@ -104,7 +107,7 @@ func (c *Context) routes(o offer, transports []string) (routes []route) {
 	host := describe(c.version, transports, false)
 	nic := !host.Emulated && matches(host.Transport, fabric)
 	direct := route{
-		stagedSource: o.onDevice() && !(nic && o.key != nil && o.rdma), stagedReader: c.slab != nil && !(nic && c.nicDenied == nil),
+		stagedSource: o.onDevice() && !(nic && o.key != nil && o.rdma), stagedReader: c.slab != nil && !(nic && c.writesDenied == nil),
 		description: host,
 	}
 	full := route{stagedSource: o.onDevice(), stagedReader: c.slab != nil, description: host}
@@ -133,8 +136,8 @@ func (c *Context) describeStaging(r *route, o offer) {
 	}
 	switch {
 	case d.Why != "" || !r.staged():
-	case r.stagedReader && c.nicDenied != nil:
-		d.Why = "here " + c.nicDenied.Error()
+	case r.stagedReader && c.writesDenied != nil:
+		d.Why = "here " + c.writesDenied.Error()
 	case r.stagedSource && !o.rdma:
 		d.Why = "the network devices of the peer cannot access its GPU"
 	case !matches(d.Transport, fabric):

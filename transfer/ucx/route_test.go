@@ -20,8 +20,9 @@ func TestRoutesStageWhatTheTransportCannotReach(t *testing.T) {
 	rdma, unregistered := gpu, offer{ringKey: key}
 	rdma.rdma = true
 	slab := new(cuda.Slab)
-	plain, here := &Context{}, &Context{slab: slab, nicDenied: denied}
-	open, bare := &Context{slab: slab}, &Context{slab: slab, slabDenied: denied, nicDenied: denied}
+	plain, here := &Context{}, &Context{slab: slab, nicDenied: denied, writesDenied: denied}
+	open, bare := &Context{slab: slab}, &Context{slab: slab, slabDenied: denied, nicDenied: denied, writesDenied: denied}
+	readable := &Context{slab: slab, writesDenied: denied}
 	for _, x := range []struct {
 		name       string
 		c          *Context
@@ -35,6 +36,7 @@ func TestRoutesStageWhatTheTransportCannotReach(t *testing.T) {
 		{"GPU to GPU, both open", open, rdma, "rc_mlx5/a", "rc_mlx5: rc_mlx5:both"},
 		{"GPU to GPU, an open source", here, rdma, "rc_mlx5/a", "rc_mlx5:reader rc_mlx5:both"},
 		{"GPU to GPU, an open reader", open, gpu, "dc_mlx5/a", "dc_mlx5:source dc_mlx5:both"},
+		{"GPU to GPU, a reader that is only readable", readable, rdma, "rc_mlx5/a", "rc_mlx5:reader rc_mlx5:both"},
 		{"GPU to GPU, none open", here, gpu, "rc_verbs/a", "rc_verbs:both"},
 		{"GPU to GPU by message", open, rdma, "tcp/b", "tcp:both"},
 		{"GPU to GPU, unregistered", bare, gpu, "cma/m cuda_ipc/c", "cma:both"},

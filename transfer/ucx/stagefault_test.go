@@ -173,6 +173,40 @@ func TestACopyThatFailsFailsItsObjectsOnly(t *testing.T) {
 	}
 }
 
+// TestBytesReachTheGPUBeforeTheObjectIsDone: a network card reports the end of a write before
+// the GPU sees the bytes, so the driver is asked to wait for them. If it fails, the object is not
+// there.
+func TestBytesReachTheGPUBeforeTheObjectIsDone(t *testing.T) {
+	if onRealGPU() {
+		return // a real driver fails no call at will
+	}
+	for _, p := range []pair{{transports["cma"], onHost, onOpenGPU}, {transports["cma"], onHost, onGPU}} {
+		t.Run(p.reader.String(), func(t *testing.T) {
+			source, reader := twoWorkers(t, p)
+			want := stamped(1, 100<<10)
+			source.objects.Put(refOf(1), "x", want)
+			fake.Flushes.Store(0)
+			if err := reader.fetchOne(t, source, want, nil); err != nil {
+				t.Fatal(err)
+			}
+			if direct := p.reader == onOpenGPU; (fake.Flushes.Swap(0) > 0) != direct {
+				t.Errorf("the driver was asked to wait for the bytes: %v, want %v", !direct, direct)
+			} else if !direct {
+				return
+			}
+			fake.Fail("cuFlushGPUDirectRDMAWrites", cudatest.OutOfMemory, 0, 1)
+			reader.room.Reset()
+			if err := reader.fetchOne(t, source, want, nil); err == nil || !strings.Contains(err.Error(), "on their way to the GPU") || fake.Failing() {
+				t.Errorf("a wait that failed: %v", err)
+			}
+			reader.room.Reset()
+			if err := reader.fetchOne(t, source, want, nil); err != nil {
+				t.Errorf("the next fetch: %v", err)
+			}
+		})
+	}
+}
+
 // TestAStoppedReaderDoesNotKeepSlots: a reader that is stopped may have slots of the source's ring.
 // The source takes them back after a while, and serves other readers meanwhile.
 func TestAStoppedReaderDoesNotKeepSlots(t *testing.T) {

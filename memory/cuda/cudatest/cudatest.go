@@ -84,7 +84,10 @@ type State struct {
 	TakeOver, TakenOver atomic.Uint64
 	// FreedInUse counts the allocations that were freed while another process had them mapped.
 	FreedInUse atomic.Uint64
-	watch      atomic.Uint64
+	// OrdersWrites: the devices order the writes of network cards themselves. Flushes counts the
+	// calls that wait for such writes.
+	OrdersWrites, Flushes atomic.Uint64
+	watch                 atomic.Uint64
 	// The objects that this process created and has not destroyed.
 	Contexts, Streams, Events, Registrations, Allocations, Mappings, Modules atomic.Int64
 	// Launches is the number of kernel launches.

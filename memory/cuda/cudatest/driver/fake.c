@@ -73,6 +73,7 @@ typedef struct {
   _Atomic uint64_t late_code, late_calls;
   _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability, corrupt, take_over, taken_over;
   _Atomic uint64_t freed_in_use;
+  _Atomic uint64_t orders_writes, flushes;
   // Counts of the objects that the process watch_pid has created and not destroyed.
   _Atomic uint64_t watch_pid;
   _Atomic int64_t contexts, streams, events, registrations, allocations, mappings, modules;
@@ -328,6 +329,8 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
     case 88: *v = st->pageable != 0; break;
     case 97: *v = 227 << 10; break;
     case 113: *v = 1; break;
+    case 117: *v = 1; break;
+    case 118: *v = st->orders_writes ? 200 : 0; break;
 #ifdef FAKE_DIRECT_RDMA  // network cards may access the memory, by dma-buf
     case 116:
     case 124: *v = 1; break;
@@ -835,6 +838,13 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s) {
   IN_CONTEXT;
   if (!has_address(to, n) || !has_address(from, n)) return INVALID_VALUE;
   return submit(s, (work){.to = (void *)to, .from = (void *)from, .bytes = n, .between = 1});
+}
+
+int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  IN_CONTEXT;
+  if (target != 0 || scope != 200) return INVALID_VALUE;
+  st->flushes++;
+  return OK;
 }
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s) {
