@@ -177,13 +177,11 @@ func (o *oneSided) promising(source transfer.Peer) error {
 		return nil
 	}
 	reach := o.reach()
-	if reach.here(source.Address) {
-		if o.far || source.OnGPU {
-			return errSameHost
-		}
-		return nil
-	}
-	if !reach.rdma && !o.chosen {
+	here := reach.here(source.Address)
+	switch {
+	case (o.far || source.OnGPU) && (here || reach.named(source.Address)):
+		return errSameHost
+	case !here && !reach.rdma && !o.chosen:
 		return errNoRDMA
 	}
 	return nil
@@ -320,17 +318,21 @@ func lookAtHost(rdma string) (l hostReach) {
 // here reports whether a host:port is an address of this host.
 func (l hostReach) here(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
+	if err != nil {
 		return false
-	}
-	if host == l.name {
-		return true // a worker that listens on all addresses tells its peers this name
 	}
 	ip := net.ParseIP(host)
 	return ip != nil && slices.ContainsFunc(l.own, func(a net.Addr) bool {
 		n, ok := a.(*net.IPNet)
 		return ok && n.IP.Equal(ip)
 	})
+}
+
+// named reports whether a NAME:port has the name of this host, by which peers reach a worker that
+// listens on all addresses. Hosts that have the same name are not told apart.
+func (l hostReach) named(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && host != "" && host == l.name
 }
 
 // Fetch implements transfer.Path.

@@ -43,7 +43,7 @@ func TestOneSidedReadsAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 		// want has the reason for each address that is refused.
 		want map[string]error
 	}{
-		"host memory":                  {false, &oneSided{}, map[string]error{other: errNoRDMA}},
+		"host memory":                  {false, &oneSided{}, map[string]error{named: errNoRDMA, other: errNoRDMA}},
 		"host memory and RDMA":         {true, &oneSided{}, nil},
 		"host memory, chosen":          {false, &oneSided{chosen: true}, nil},
 		"a GPU":                        {false, &oneSided{far: true}, map[string]error{here: errSameHost, named: errSameHost, other: errNoRDMA}},
@@ -116,10 +116,13 @@ func TestHostsAreLookedAt(t *testing.T) {
 	if lookAtHost(none).rdma || !lookAtHost(some).rdma {
 		t.Error("RDMA devices are not found by their directory")
 	}
-	for address, want := range map[string]bool{"127.0.0.1:7": true, name + ":7": true, "192.0.2.1:7": false, "nonsense": false, ":7": false, "elsewhere.example:7": false} {
+	for address, want := range map[string]bool{"127.0.0.1:7": true, name + ":7": false, "192.0.2.1:7": false, "nonsense": false, ":7": false, "elsewhere.example:7": false} {
 		if got := lookAtHost(none).here(address); got != want {
 			t.Errorf("%s: %v", address, got)
 		}
+	}
+	if l := lookAtHost(none); !l.named(name+":7") || l.named("elsewhere.example:7") || l.named(":7") || l.named(name) {
+		t.Errorf("the name of this host is %s", l.name)
 	}
 }
 
