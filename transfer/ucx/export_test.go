@@ -85,7 +85,7 @@ func (c Config) Open() Config {
 //nolint:gochecknoinits // cma stands for a network device: it reads the memory of an open GPU
 func init() { fabric = append(fabric, "cma") }
 
-// Kinds of messages, for SendToSources and SendToReaders.
+// Kinds of messages, for SendToSources and AnswerStagings.
 const (
 	MessageRead    = int(messageRead)
 	MessageStage   = int(messageStage)
@@ -118,22 +118,16 @@ func (c *Context) SendToSources(kind, count int, payload []byte, times int) {
 	})
 }
 
-// SendToReaders sends a message to each peer that reads from us, as the answer to each of its first
-// requests. It returns the number of these peers.
-func (c *Context) SendToReaders(kind, count int, payload []byte) int {
-	readers, _ := ask(c, func(l *loop) (readers int) {
-		for _, n := range l.conns {
-			if !n.serves() || n.failure != nil {
-				continue
-			}
-			readers++
-			for i := range 64 {
-				l.send(n, preamble{token: n.theirs, request: uint64(i), kind: messageKind(kind), count: uint32(count)}, len(payload), func(b []byte) []byte { return append(b, payload...) })
+// AnswerStagings sends a message to each peer that waits for a copy to our ring, in place of the
+// answer.
+func (c *Context) AnswerStagings(kind, count int, payload []byte) {
+	c.do(func(l *loop) {
+		for _, x := range l.stager.lent {
+			if n := x.conn; n.failure == nil && x.since.IsZero() {
+				l.send(n, preamble{token: n.theirs, request: x.request, kind: messageKind(kind), count: uint32(count)}, len(payload), func(b []byte) []byte { return append(b, payload...) })
 			}
 		}
-		return readers
 	})
-	return readers
 }
 
 // Readers returns the number of connections on which we serve, without those that have failed.

@@ -333,7 +333,8 @@ func TestAnswersOfStagingThatMakeNoSenseEndTheirConnection(t *testing.T) {
 			reader.room.Reset()
 			err := reader.fetchOne(t, source, want, func() {
 				wait.Go(func() {
-					for source.context.SendToReaders(ucx.MessageStaged, 1, payload) > 0 && t.Context().Err() == nil {
+					for source.context.Readers() > 0 && t.Context().Err() == nil {
+						source.context.AnswerStagings(ucx.MessageStaged, 1, payload)
 					}
 				})
 			})
