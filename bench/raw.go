@@ -20,6 +20,10 @@ import (
 // rawTimes is the number of timed raw reads, after warmUps others.
 const rawTimes = 50
 
+// rawTimeout is the longest time of one raw read. It bounds the whole read, of up to a gigabyte and
+// on slow networks, not the time without progress as for fetches.
+const rawTimeout = time.Minute
+
 // rawConfig describes the memory that raw reads go to.
 type rawConfig struct {
 	// Token is the token of workers.
@@ -60,7 +64,7 @@ func openRaw(c rawConfig) (_ *rawReader, err error) {
 	r.closing = append(r.closing, context.Close)
 	streams := grpcpath.New(grpcpath.Config{Token: c.Token})
 	r.closing = append(r.closing, streams.Close)
-	r.path = ucx.NewPath(context, ucx.PathConfig{Connect: streams.Connect})
+	r.path = ucx.NewPath(context, ucx.PathConfig{Connect: streams.Connect, StallTimeout: rawTimeout})
 	r.closing = append(r.closing, r.path.Close)
 	return r, nil
 }
