@@ -22,7 +22,7 @@ func TestMetricsOfLanes(t *testing.T) {
 		{Peer: 4, Path: schedapi.PathUCX, State: open, Transport: "rc_mlx5", ConnectBytesPerSecond: 45},
 		{Peer: 5, Path: schedapi.PathUCX, State: unreachable},
 		{Peer: 5, Path: schedapi.PathGRPC, State: open},
-		{Peer: 6, Path: schedapi.PathPinned, State: open, Transport: "staged"},
+		{Peer: 6, Path: schedapi.PathPinned, State: open, Transport: "shared memory", Staged: "both"},
 	}}
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(laneCollector{newLaneMetrics(), w}); err != nil {
@@ -44,7 +44,7 @@ func TestMetricsOfLanes(t *testing.T) {
 	}
 	const peers, rate = "millrace_worker_lane_peers gpu-0 ", "millrace_worker_lane_connect_bytes_per_second gpu-0 "
 	want := map[string]float64{
-		peers + "ipc  none": 2, peers + "ucx rc_mlx5 both": 1, peers + "ucx rc_mlx5 none": 1, peers + "grpc  none": 1, peers + "pinned staged none": 1,
+		peers + "ipc  none": 2, peers + "ucx rc_mlx5 both": 1, peers + "ucx rc_mlx5 none": 1, peers + "grpc  none": 1, peers + "pinned shared memory both": 1,
 		rate + "ipc  none": 200, rate + "ucx rc_mlx5 both": 23, rate + "ucx rc_mlx5 none": 45,
 	}
 	if !maps.Equal(got, want) {
