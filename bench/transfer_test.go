@@ -3,6 +3,7 @@
 package bench_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,19 +13,31 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
+// fake is the fake driver of all tests: a process can load only one driver. It is nil until a test
+// needs it.
+var fake *cudatest.Fake
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if fake != nil {
+		if err := fake.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
 // gpus returns two GPUs of a fake driver that computes nothing, and a program that uses them:
-// MILLRACE_BIN, or else one that is built here.
+// MILLRACE_BIN, or else one that is built here. Tests that use it must not run in parallel.
 func gpus(t *testing.T) (program, library string, environment []string) {
 	t.Helper()
-	fake, err := cudatest.Start(2, 2<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := fake.Close(); err != nil {
-			t.Error(err)
+	if fake == nil {
+		var err error
+		if fake, err = cudatest.Start(2, 2<<30); err != nil {
+			t.Fatal(err)
 		}
-	})
+	}
 	environment = []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
 	// go test repeats tests if a file changed that they looked at, but not if a program changed
 	// that they run.
