@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -16,24 +15,8 @@ import (
 // between GPUs cannot read. The reason is what topo shows.
 func TestGPUWorkersOfAHostLeaveUCXClosed(t *testing.T) {
 	c, _ := startGPUs(t, 2, "--device-memory-limit", "24MiB", "--pinned-limit", "none", "--spill-limit", "1GiB")
-	client, ctx := c.dial(t), soon(t)
-	var all []*millrace.Future
-	var want [][]byte
-	for i := range 8 {
-		content := someBytes(byte(i), 5<<20+i)
-		f, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, want = append(all, f), append(want, content)
-	}
-	for i, f := range all {
-		again, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(f, []any{0}), millrace.WithWorkers("gpu-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkArray(t, again, want[i])
-	}
+	client := c.dial(t)
+	readByOtherGPU(t, client, 8)
 	within(t, "gpu-1 reports that streams have carried bytes, and why UCX has not", func() bool {
 		streams, reason := false, ""
 		for _, w := range activeWorkers(t, client) {

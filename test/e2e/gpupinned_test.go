@@ -9,14 +9,14 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// An object that a GPU spilled to pinned memory is read by another GPU directly from there: it does
-// not return to the first GPU, and goes through no stream.
-func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
-	c, _ := startGPUs(t, 2, "--device-memory-limit", "24MiB", "--pinned-limit", "96MiB", "--spill-limit", "none")
-	client, ctx := c.dial(t), soon(t)
+// readByOtherGPU makes objects of 5 MiB on gpu-0, reads all of them on gpu-1, and compares the
+// bytes.
+func readByOtherGPU(t *testing.T, client *millrace.Client, objects int) {
+	t.Helper()
+	ctx := soon(t)
 	var all []*millrace.Future
 	var want [][]byte
-	for i := range 10 {
+	for i := range objects {
 		content := someBytes(byte(i), 5<<20+i)
 		f, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
 		if err != nil {
@@ -32,6 +32,14 @@ func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
 		}
 		checkArray(t, again, want[i])
 	}
+}
+
+// An object that a GPU spilled to pinned memory is read by another GPU directly from there: it does
+// not return to the first GPU, and goes through no stream.
+func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
+	c, _ := startGPUs(t, 2, "--device-memory-limit", "24MiB", "--pinned-limit", "96MiB", "--spill-limit", "none")
+	client, ctx := c.dial(t), soon(t)
+	readByOtherGPU(t, client, 10)
 	within(t, "gpu-1 reports how it read", func() bool {
 		workers, err := client.FullWorkers(ctx)
 		if err != nil {

@@ -53,9 +53,9 @@ func TestStagedPiecesLieWhereTheyShould(t *testing.T) {
 
 // outcome is the result of a Stage.
 type outcome struct {
-	who int
-	at  memory.Frame
-	err error
+	waiter int
+	at     memory.Frame
+	err    error
 }
 
 // Stages use half of the mirror. Others wait until one of them ends, in their order.
@@ -80,8 +80,8 @@ func TestStagesWaitForOneAnotherInTheirOrder(t *testing.T) {
 	for i, at := range held[:3] {
 		m.Unstage(at)
 		o := <-ended
-		if o.err != nil || o.who != i {
-			t.Errorf("place %d went to %d, %v", i, o.who, o.err)
+		if o.err != nil || o.waiter != i {
+			t.Errorf("place %d went to %d, %v", i, o.waiter, o.err)
 		}
 		held[i] = o.at
 	}
@@ -111,7 +111,7 @@ func TestStageThatGivesUpWaiting(t *testing.T) {
 	}
 	cancel()
 	got := []outcome{<-ended, <-ended}
-	slices.SortFunc(got, func(a, b outcome) int { return a.who - b.who })
+	slices.SortFunc(got, func(a, b outcome) int { return a.waiter - b.waiter })
 	if !errors.Is(got[0].err, context.Canceled) || got[1].err != nil {
 		t.Errorf("%v, %v", got[0].err, got[1].err)
 	}

@@ -411,8 +411,8 @@ func startStaging(t *testing.T) (*exec.Cmd, transfer.Peer) {
 	return child, peer
 }
 
-// A source that is killed or stopped in the middle: what was delivered is right, and all else fails
-// in time.
+// The source is killed or stopped in the middle of a fetch. The delivered objects are right, and
+// the others fail in time.
 func TestGPUStagingSourceThatIsKilledOrStopped(t *testing.T) {
 	for _, kind := range []struct {
 		name   string

@@ -124,7 +124,7 @@ func killedAtConnect(t *testing.T, p pair) {
 		r.room.Reset()
 		sink := transfertest.NewSinkIn(r.room)
 		time.AfterFunc(delay, c.kill)
-		within(t, transfertest.Patience, fmt.Sprint("a fetch from who dies after ", delay), func() {
+		within(t, transfertest.Patience, fmt.Sprint("a fetch from a source that dies after ", delay), func() {
 			err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink)
 			if err != nil && !errors.Is(err, transfer.ErrPeerLost) && !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, ucx.ErrNoConnection) {
 				t.Errorf("got %v", err)
