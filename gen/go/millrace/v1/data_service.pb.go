@@ -16,6 +16,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -34,7 +35,10 @@ type ObjectRef struct {
 	// Task that made it.
 	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Attempt that made it. 0: any attempt.
-	Generation    uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// One item of an object whose header is a list, counted from 1: the header is that of the item,
+	// and the frames are those to which it refers. 0: the whole object.
+	Item          uint32 `protobuf:"varint,3,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -79,6 +83,13 @@ func (x *ObjectRef) GetTaskId() uint64 {
 func (x *ObjectRef) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *ObjectRef) GetItem() uint32 {
+	if x != nil {
+		return x.Item
 	}
 	return 0
 }
@@ -538,16 +549,283 @@ func (x *GetTaskLogsResponse) GetTruncated() bool {
 	return false
 }
 
+// FollowLogsRequest selects tasks.
+type FollowLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tasks. Empty: all.
+	TaskIds []uint64 `protobuf:"varint,1,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	// The tasks by key. Empty, as is `task_ids`: all. If both are set, the tasks of either.
+	Keys []string `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Namespace of the tasks. Empty: all.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Begin with what is kept of the attempts that have written after this position, the last one
+	// that was received from this worker. 0: see `within`.
+	AfterPosition uint64 `protobuf:"varint,3,opt,name=after_position,json=afterPosition,proto3" json:"after_position,omitempty"`
+	// Begin with what is kept of the attempts that have written within this time before the call.
+	Within *durationpb.Duration `protobuf:"bytes,4,opt,name=within,proto3" json:"within,omitempty"`
+	// End when all that was written before the call has been sent.
+	UntilNow      bool `protobuf:"varint,5,opt,name=until_now,json=untilNow,proto3" json:"until_now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowLogsRequest) Reset() {
+	*x = FollowLogsRequest{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowLogsRequest) ProtoMessage() {}
+
+func (x *FollowLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowLogsRequest.ProtoReflect.Descriptor instead.
+func (*FollowLogsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FollowLogsRequest) GetTaskIds() []uint64 {
+	if x != nil {
+		return x.TaskIds
+	}
+	return nil
+}
+
+func (x *FollowLogsRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *FollowLogsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *FollowLogsRequest) GetAfterPosition() uint64 {
+	if x != nil {
+		return x.AfterPosition
+	}
+	return 0
+}
+
+func (x *FollowLogsRequest) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+func (x *FollowLogsRequest) GetUntilNow() bool {
+	if x != nil {
+		return x.UntilNow
+	}
+	return false
+}
+
+// FollowLogsResponse is a batch of output.
+type FollowLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The output, in the order in which the attempts wrote last.
+	Outputs []*TaskOutput `protobuf:"bytes,1,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	// Position of this worker's output after the batch.
+	Position      uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowLogsResponse) Reset() {
+	*x = FollowLogsResponse{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowLogsResponse) ProtoMessage() {}
+
+func (x *FollowLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowLogsResponse.ProtoReflect.Descriptor instead.
+func (*FollowLogsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FollowLogsResponse) GetOutputs() []*TaskOutput {
+	if x != nil {
+		return x.Outputs
+	}
+	return nil
+}
+
+func (x *FollowLogsResponse) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+// TaskOutput is output of one attempt to stdout or to stderr.
+type TaskOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The attempt.
+	Attempt uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Key of the task.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// Namespace of the key.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Number of bytes that the attempt had written before this text.
+	Offset uint64 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Number of bytes immediately before this text that were left out, because the attempt wrote
+	// faster than the reader took them.
+	SkippedBytes uint64 `protobuf:"varint,6,opt,name=skipped_bytes,json=skippedBytes,proto3" json:"skipped_bytes,omitempty"`
+	// The text was written to stderr.
+	Stderr bool `protobuf:"varint,7,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	// Number of bytes of the output that the text stands for.
+	Bytes uint64 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The text. Bytes that are not UTF-8 are replaced by U+FFFD.
+	Text          string `protobuf:"bytes,9,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskOutput) Reset() {
+	*x = TaskOutput{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskOutput) ProtoMessage() {}
+
+func (x *TaskOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskOutput.ProtoReflect.Descriptor instead.
+func (*TaskOutput) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TaskOutput) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *TaskOutput) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskOutput) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TaskOutput) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TaskOutput) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *TaskOutput) GetSkippedBytes() uint64 {
+	if x != nil {
+		return x.SkippedBytes
+	}
+	return 0
+}
+
+func (x *TaskOutput) GetStderr() bool {
+	if x != nil {
+		return x.Stderr
+	}
+	return false
+}
+
+func (x *TaskOutput) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TaskOutput) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 var File_millrace_v1_data_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\"D\n" +
+	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x15millrace/v1/log.proto\x1a\x18millrace/v1/memory.proto\"X\n" +
 	"\tObjectRef\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
-	"generation\"u\n" +
+	"generation\x12\x12\n" +
+	"\x04item\x18\x03 \x01(\rR\x04item\"u\n" +
 	"\n" +
 	"ObjectHead\x12.\n" +
 	"\x06object\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n" +
@@ -577,12 +855,36 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\"G\n" +
 	"\x13GetTaskLogsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xe2\x02\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\xf6\x01\n" +
+	"\x11FollowLogsRequest\x12$\n" +
+	"\btask_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\ataskIds\x12\x1d\n" +
+	"\x04keys\x18\x06 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x04keys\x12%\n" +
+	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\tnamespace\x12%\n" +
+	"\x0eafter_position\x18\x03 \x01(\x04R\rafterPosition\x121\n" +
+	"\x06within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12\x1b\n" +
+	"\tuntil_now\x18\x05 \x01(\bR\buntilNow\"c\n" +
+	"\x12FollowLogsResponse\x121\n" +
+	"\aoutputs\x18\x01 \x03(\v2\x17.millrace.v1.TaskOutputR\aoutputs\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\"\xee\x01\n" +
+	"\n" +
+	"TaskOutput\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06offset\x18\x05 \x01(\x04R\x06offset\x12#\n" +
+	"\rskipped_bytes\x18\x06 \x01(\x04R\fskippedBytes\x12\x16\n" +
+	"\x06stderr\x18\a \x01(\bR\x06stderr\x12\x14\n" +
+	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04text\x18\t \x01(\tR\x04text2\x88\x04\n" +
 	"\vDataService\x12R\n" +
 	"\vReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n" +
 	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n" +
 	"\x0eDescribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n" +
-	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\xac\x01\n" +
+	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponse\x12O\n" +
+	"\n" +
+	"FollowLogs\x12\x1e.millrace.v1.FollowLogsRequest\x1a\x1f.millrace.v1.FollowLogsResponse0\x01\x12S\n" +
+	"\fGetWorkerLog\x12 .millrace.v1.GetWorkerLogRequest\x1a!.millrace.v1.GetWorkerLogResponseB\xac\x01\n" +
 	"\x0fdev.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -597,7 +899,7 @@ func file_millrace_v1_data_service_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_data_service_proto_rawDescData
 }
 
-var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*ObjectRef)(nil),              // 0: millrace.v1.ObjectRef
 	(*ObjectHead)(nil),             // 1: millrace.v1.ObjectHead
@@ -607,29 +909,41 @@ var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*WriteObjectResponse)(nil),    // 5: millrace.v1.WriteObjectResponse
 	(*GetTaskLogsRequest)(nil),     // 6: millrace.v1.GetTaskLogsRequest
 	(*GetTaskLogsResponse)(nil),    // 7: millrace.v1.GetTaskLogsResponse
-	(*TaskError)(nil),              // 8: millrace.v1.TaskError
-	(*DescribeMemoryRequest)(nil),  // 9: millrace.v1.DescribeMemoryRequest
-	(*DescribeMemoryResponse)(nil), // 10: millrace.v1.DescribeMemoryResponse
+	(*FollowLogsRequest)(nil),      // 8: millrace.v1.FollowLogsRequest
+	(*FollowLogsResponse)(nil),     // 9: millrace.v1.FollowLogsResponse
+	(*TaskOutput)(nil),             // 10: millrace.v1.TaskOutput
+	(*TaskError)(nil),              // 11: millrace.v1.TaskError
+	(*durationpb.Duration)(nil),    // 12: google.protobuf.Duration
+	(*DescribeMemoryRequest)(nil),  // 13: millrace.v1.DescribeMemoryRequest
+	(*GetWorkerLogRequest)(nil),    // 14: millrace.v1.GetWorkerLogRequest
+	(*DescribeMemoryResponse)(nil), // 15: millrace.v1.DescribeMemoryResponse
+	(*GetWorkerLogResponse)(nil),   // 16: millrace.v1.GetWorkerLogResponse
 }
 var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.ObjectHead.object:type_name -> millrace.v1.ObjectRef
 	0,  // 1: millrace.v1.ReadObjectsRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 2: millrace.v1.ReadObjectsResponse.head:type_name -> millrace.v1.ObjectHead
-	8,  // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
+	11, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
 	1,  // 4: millrace.v1.WriteObjectRequest.head:type_name -> millrace.v1.ObjectHead
-	2,  // 5: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
-	4,  // 6: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
-	9,  // 7: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
-	6,  // 8: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
-	3,  // 9: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
-	5,  // 10: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
-	10, // 11: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
-	7,  // 12: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	12, // 5: millrace.v1.FollowLogsRequest.within:type_name -> google.protobuf.Duration
+	10, // 6: millrace.v1.FollowLogsResponse.outputs:type_name -> millrace.v1.TaskOutput
+	2,  // 7: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
+	4,  // 8: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
+	13, // 9: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
+	6,  // 10: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
+	8,  // 11: millrace.v1.DataService.FollowLogs:input_type -> millrace.v1.FollowLogsRequest
+	14, // 12: millrace.v1.DataService.GetWorkerLog:input_type -> millrace.v1.GetWorkerLogRequest
+	3,  // 13: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
+	5,  // 14: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
+	15, // 15: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
+	7,  // 16: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
+	9,  // 17: millrace.v1.DataService.FollowLogs:output_type -> millrace.v1.FollowLogsResponse
+	16, // 18: millrace.v1.DataService.GetWorkerLog:output_type -> millrace.v1.GetWorkerLogResponse
+	13, // [13:19] is the sub-list for method output_type
+	7,  // [7:13] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_data_service_proto_init() }
@@ -638,6 +952,7 @@ func file_millrace_v1_data_service_proto_init() {
 		return
 	}
 	file_millrace_v1_error_proto_init()
+	file_millrace_v1_log_proto_init()
 	file_millrace_v1_memory_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -645,7 +960,7 @@ func file_millrace_v1_data_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_data_service_proto_rawDesc), len(file_millrace_v1_data_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,8 @@ const (
 	DataService_WriteObject_FullMethodName    = "/millrace.v1.DataService/WriteObject"
 	DataService_DescribeMemory_FullMethodName = "/millrace.v1.DataService/DescribeMemory"
 	DataService_GetTaskLogs_FullMethodName    = "/millrace.v1.DataService/GetTaskLogs"
+	DataService_FollowLogs_FullMethodName     = "/millrace.v1.DataService/FollowLogs"
+	DataService_GetWorkerLog_FullMethodName   = "/millrace.v1.DataService/GetWorkerLog"
 )
 
 // DataServiceClient is the client API for DataService service.
@@ -53,6 +55,11 @@ type DataServiceClient interface {
 	DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns the output of a task to stdout and stderr on this worker.
 	GetTaskLogs(ctx context.Context, in *GetTaskLogsRequest, opts ...grpc.CallOption) (*GetTaskLogsResponse, error)
+	// FollowLogs streams the output of tasks on this worker while they write it. No task waits for a
+	// reader: one that is too slow misses output, and learns how much.
+	FollowLogs(ctx context.Context, in *FollowLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowLogsResponse], error)
+	// GetWorkerLog returns the last lines of the worker's own log.
+	GetWorkerLog(ctx context.Context, in *GetWorkerLogRequest, opts ...grpc.CallOption) (*GetWorkerLogResponse, error)
 }
 
 type dataServiceClient struct {
@@ -115,6 +122,35 @@ func (c *dataServiceClient) GetTaskLogs(ctx context.Context, in *GetTaskLogsRequ
 	return out, nil
 }
 
+func (c *dataServiceClient) FollowLogs(ctx context.Context, in *FollowLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DataService_ServiceDesc.Streams[2], DataService_FollowLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FollowLogsRequest, FollowLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DataService_FollowLogsClient = grpc.ServerStreamingClient[FollowLogsResponse]
+
+func (c *dataServiceClient) GetWorkerLog(ctx context.Context, in *GetWorkerLogRequest, opts ...grpc.CallOption) (*GetWorkerLogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetWorkerLogResponse)
+	err := c.cc.Invoke(ctx, DataService_GetWorkerLog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DataServiceServer is the server API for DataService service.
 // All implementations must embed UnimplementedDataServiceServer
 // for forward compatibility.
@@ -137,6 +173,11 @@ type DataServiceServer interface {
 	DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns the output of a task to stdout and stderr on this worker.
 	GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error)
+	// FollowLogs streams the output of tasks on this worker while they write it. No task waits for a
+	// reader: one that is too slow misses output, and learns how much.
+	FollowLogs(*FollowLogsRequest, grpc.ServerStreamingServer[FollowLogsResponse]) error
+	// GetWorkerLog returns the last lines of the worker's own log.
+	GetWorkerLog(context.Context, *GetWorkerLogRequest) (*GetWorkerLogResponse, error)
 	mustEmbedUnimplementedDataServiceServer()
 }
 
@@ -158,6 +199,12 @@ func (UnimplementedDataServiceServer) DescribeMemory(context.Context, *DescribeM
 }
 func (UnimplementedDataServiceServer) GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTaskLogs not implemented")
+}
+func (UnimplementedDataServiceServer) FollowLogs(*FollowLogsRequest, grpc.ServerStreamingServer[FollowLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method FollowLogs not implemented")
+}
+func (UnimplementedDataServiceServer) GetWorkerLog(context.Context, *GetWorkerLogRequest) (*GetWorkerLogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetWorkerLog not implemented")
 }
 func (UnimplementedDataServiceServer) mustEmbedUnimplementedDataServiceServer() {}
 func (UnimplementedDataServiceServer) testEmbeddedByValue()                     {}
@@ -234,6 +281,35 @@ func _DataService_GetTaskLogs_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DataService_FollowLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(FollowLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DataServiceServer).FollowLogs(m, &grpc.GenericServerStream[FollowLogsRequest, FollowLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DataService_FollowLogsServer = grpc.ServerStreamingServer[FollowLogsResponse]
+
+func _DataService_GetWorkerLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetWorkerLogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DataServiceServer).GetWorkerLog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DataService_GetWorkerLog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DataServiceServer).GetWorkerLog(ctx, req.(*GetWorkerLogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // DataService_ServiceDesc is the grpc.ServiceDesc for DataService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -249,6 +325,10 @@ var DataService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GetTaskLogs",
 			Handler:    _DataService_GetTaskLogs_Handler,
 		},
+		{
+			MethodName: "GetWorkerLog",
+			Handler:    _DataService_GetWorkerLog_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -260,6 +340,11 @@ var DataService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "WriteObject",
 			Handler:       _DataService_WriteObject_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "FollowLogs",
+			Handler:       _DataService_FollowLogs_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "millrace/v1/data_service.proto",

@@ -83,6 +83,10 @@ const (
 	ErrorReason_ERROR_REASON_SCHEDULER_FULL ErrorReason = 21
 	// Of a call: the scheduler is stopping.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 22
+	// Of a call: the scheduler cannot write to its journal, so it accepts nothing. The message has
+	// the error of the disk. A request that got this error may have been written nevertheless: send
+	// the same `request_id` again.
+	ErrorReason_ERROR_REASON_JOURNAL_FAILED ErrorReason = 77
 	// Of a call: the client was built for a newer API.
 	ErrorReason_ERROR_REASON_VERSION_TOO_NEW ErrorReason = 23
 	// Of a call: the token is missing or unknown.
@@ -183,6 +187,23 @@ const (
 	ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED ErrorReason = 67
 	// Of a call: the client sent or took no bytes of a stream for too long. Begin again.
 	ErrorReason_ERROR_REASON_STREAM_STALLED ErrorReason = 68
+	// Of a call of DataService: too many calls of FollowLogs are open on this worker.
+	ErrorReason_ERROR_REASON_TOO_MANY_FOLLOWERS ErrorReason = 69
+	// Of a call: the client does not hold the lock that it gives back.
+	ErrorReason_ERROR_REASON_NOT_HELD ErrorReason = 70
+	// Of a call: the lock, semaphore or queue was closed while the call waited.
+	ErrorReason_ERROR_REASON_CLOSED ErrorReason = 71
+	// Of a call: there is no plugin of this name.
+	ErrorReason_ERROR_REASON_UNKNOWN_PLUGIN ErrorReason = 72
+	// Of a call: the plugin, or all plugins together, are larger than they may be.
+	ErrorReason_ERROR_REASON_PLUGIN_TOO_LARGE ErrorReason = 73
+	// Of a task: it waits for other tasks, too many tasks of its worker do, and none of them could go
+	// on.
+	ErrorReason_ERROR_REASON_TOO_MANY_WAITING ErrorReason = 74
+	// Of a run: its function asked to run again, on another worker if there is one.
+	ErrorReason_ERROR_REASON_RESCHEDULE ErrorReason = 75
+	// Of a call of an actor in Python: the actor's process has died, and its object with it.
+	ErrorReason_ERROR_REASON_ACTOR_LOST ErrorReason = 76
 )
 
 // Enum value maps for ErrorReason.
@@ -211,6 +232,7 @@ var (
 		20: "ERROR_REASON_REVISION_TOO_OLD",
 		21: "ERROR_REASON_SCHEDULER_FULL",
 		22: "ERROR_REASON_DRAINING",
+		77: "ERROR_REASON_JOURNAL_FAILED",
 		23: "ERROR_REASON_VERSION_TOO_NEW",
 		24: "ERROR_REASON_UNAUTHENTICATED",
 		25: "ERROR_REASON_PERMISSION_DENIED",
@@ -257,6 +279,14 @@ var (
 		66: "ERROR_REASON_UNIMPLEMENTED",
 		67: "ERROR_REASON_DEADLINE_EXCEEDED",
 		68: "ERROR_REASON_STREAM_STALLED",
+		69: "ERROR_REASON_TOO_MANY_FOLLOWERS",
+		70: "ERROR_REASON_NOT_HELD",
+		71: "ERROR_REASON_CLOSED",
+		72: "ERROR_REASON_UNKNOWN_PLUGIN",
+		73: "ERROR_REASON_PLUGIN_TOO_LARGE",
+		74: "ERROR_REASON_TOO_MANY_WAITING",
+		75: "ERROR_REASON_RESCHEDULE",
+		76: "ERROR_REASON_ACTOR_LOST",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -282,6 +312,7 @@ var (
 		"ERROR_REASON_REVISION_TOO_OLD":        20,
 		"ERROR_REASON_SCHEDULER_FULL":          21,
 		"ERROR_REASON_DRAINING":                22,
+		"ERROR_REASON_JOURNAL_FAILED":          77,
 		"ERROR_REASON_VERSION_TOO_NEW":         23,
 		"ERROR_REASON_UNAUTHENTICATED":         24,
 		"ERROR_REASON_PERMISSION_DENIED":       25,
@@ -328,6 +359,14 @@ var (
 		"ERROR_REASON_UNIMPLEMENTED":           66,
 		"ERROR_REASON_DEADLINE_EXCEEDED":       67,
 		"ERROR_REASON_STREAM_STALLED":          68,
+		"ERROR_REASON_TOO_MANY_FOLLOWERS":      69,
+		"ERROR_REASON_NOT_HELD":                70,
+		"ERROR_REASON_CLOSED":                  71,
+		"ERROR_REASON_UNKNOWN_PLUGIN":          72,
+		"ERROR_REASON_PLUGIN_TOO_LARGE":        73,
+		"ERROR_REASON_TOO_MANY_WAITING":        74,
+		"ERROR_REASON_RESCHEDULE":              75,
+		"ERROR_REASON_ACTOR_LOST":              76,
 	}
 )
 
@@ -509,7 +548,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd9\x11\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xf4\x13\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -534,7 +573,8 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x1bERROR_REASON_TASK_CANCELLED\x10\x13\x12!\n" +
 	"\x1dERROR_REASON_REVISION_TOO_OLD\x10\x14\x12\x1f\n" +
 	"\x1bERROR_REASON_SCHEDULER_FULL\x10\x15\x12\x19\n" +
-	"\x15ERROR_REASON_DRAINING\x10\x16\x12 \n" +
+	"\x15ERROR_REASON_DRAINING\x10\x16\x12\x1f\n" +
+	"\x1bERROR_REASON_JOURNAL_FAILED\x10M\x12 \n" +
 	"\x1cERROR_REASON_VERSION_TOO_NEW\x10\x17\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x18\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x19\x12\x1b\n" +
@@ -580,7 +620,15 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x1eERROR_REASON_WORKER_NOT_ACTIVE\x10A\x12\x1e\n" +
 	"\x1aERROR_REASON_UNIMPLEMENTED\x10B\x12\"\n" +
 	"\x1eERROR_REASON_DEADLINE_EXCEEDED\x10C\x12\x1f\n" +
-	"\x1bERROR_REASON_STREAM_STALLED\x10DB\xa6\x01\n" +
+	"\x1bERROR_REASON_STREAM_STALLED\x10D\x12#\n" +
+	"\x1fERROR_REASON_TOO_MANY_FOLLOWERS\x10E\x12\x19\n" +
+	"\x15ERROR_REASON_NOT_HELD\x10F\x12\x17\n" +
+	"\x13ERROR_REASON_CLOSED\x10G\x12\x1f\n" +
+	"\x1bERROR_REASON_UNKNOWN_PLUGIN\x10H\x12!\n" +
+	"\x1dERROR_REASON_PLUGIN_TOO_LARGE\x10I\x12!\n" +
+	"\x1dERROR_REASON_TOO_MANY_WAITING\x10J\x12\x1b\n" +
+	"\x17ERROR_REASON_RESCHEDULE\x10K\x12\x1b\n" +
+	"\x17ERROR_REASON_ACTOR_LOST\x10LB\xa6\x01\n" +
 	"\x0fdev.millrace.v1B\n" +
 	"ErrorProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 

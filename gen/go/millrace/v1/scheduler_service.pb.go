@@ -28,7 +28,7 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xd5\x13\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\x88\x15\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
@@ -47,7 +47,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"ListGraphs\x12\x1e.millrace.v1.ListGraphsRequest\x1a\x1f.millrace.v1.ListGraphsResponse\x12S\n" +
 	"\fReleaseGraph\x12 .millrace.v1.ReleaseGraphRequest\x1a!.millrace.v1.ReleaseGraphResponse\x12D\n" +
 	"\aGetTask\x12\x1b.millrace.v1.GetTaskRequest\x1a\x1c.millrace.v1.GetTaskResponse\x12J\n" +
-	"\tListTasks\x12\x1d.millrace.v1.ListTasksRequest\x1a\x1e.millrace.v1.ListTasksResponse\x12P\n" +
+	"\tListTasks\x12\x1d.millrace.v1.ListTasksRequest\x1a\x1e.millrace.v1.ListTasksResponse\x12S\n" +
+	"\fListTaskRuns\x12 .millrace.v1.ListTaskRunsRequest\x1a!.millrace.v1.ListTaskRunsResponse\x12P\n" +
 	"\vExplainTask\x12\x1f.millrace.v1.ExplainTaskRequest\x1a .millrace.v1.ExplainTaskResponse\x12J\n" +
 	"\tGetResult\x12\x1d.millrace.v1.GetResultRequest\x1a\x1e.millrace.v1.GetResultResponse\x12V\n" +
 	"\rLocateObjects\x12!.millrace.v1.LocateObjectsRequest\x1a\".millrace.v1.LocateObjectsResponse\x12J\n" +
@@ -63,7 +64,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"GetDataset\x12\x1e.millrace.v1.GetDatasetRequest\x1a\x1f.millrace.v1.GetDatasetResponse\x12S\n" +
 	"\fListDatasets\x12 .millrace.v1.ListDatasetsRequest\x1a!.millrace.v1.ListDatasetsResponse\x12_\n" +
 	"\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n" +
-	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12G\n" +
+	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12\\\n" +
+	"\x0fGetSchedulerLog\x12#.millrace.v1.GetSchedulerLogRequest\x1a$.millrace.v1.GetSchedulerLogResponse\x12G\n" +
 	"\bShutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseB\xb1\x01\n" +
 	"\x0fdev.millrace.v1B\x15SchedulerServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -82,52 +84,56 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*ReleaseGraphRequest)(nil),      // 11: millrace.v1.ReleaseGraphRequest
 	(*GetTaskRequest)(nil),           // 12: millrace.v1.GetTaskRequest
 	(*ListTasksRequest)(nil),         // 13: millrace.v1.ListTasksRequest
-	(*ExplainTaskRequest)(nil),       // 14: millrace.v1.ExplainTaskRequest
-	(*GetResultRequest)(nil),         // 15: millrace.v1.GetResultRequest
-	(*LocateObjectsRequest)(nil),     // 16: millrace.v1.LocateObjectsRequest
-	(*GetWorkerRequest)(nil),         // 17: millrace.v1.GetWorkerRequest
-	(*ListWorkersRequest)(nil),       // 18: millrace.v1.ListWorkersRequest
-	(*DrainWorkersRequest)(nil),      // 19: millrace.v1.DrainWorkersRequest
-	(*RetireWorkersRequest)(nil),     // 20: millrace.v1.RetireWorkersRequest
-	(*RestartWorkersRequest)(nil),    // 21: millrace.v1.RestartWorkersRequest
-	(*RebalanceRequest)(nil),         // 22: millrace.v1.RebalanceRequest
-	(*ListClientsRequest)(nil),       // 23: millrace.v1.ListClientsRequest
-	(*PublishDatasetRequest)(nil),    // 24: millrace.v1.PublishDatasetRequest
-	(*GetDatasetRequest)(nil),        // 25: millrace.v1.GetDatasetRequest
-	(*ListDatasetsRequest)(nil),      // 26: millrace.v1.ListDatasetsRequest
-	(*UnpublishDatasetRequest)(nil),  // 27: millrace.v1.UnpublishDatasetRequest
-	(*GetClusterInfoRequest)(nil),    // 28: millrace.v1.GetClusterInfoRequest
-	(*ShutdownRequest)(nil),          // 29: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 30: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 31: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 32: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 33: millrace.v1.SubmitResponse
-	(*WatchResponse)(nil),            // 34: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 35: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 36: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 37: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 38: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 39: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 40: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 41: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 42: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 43: millrace.v1.ListTasksResponse
-	(*ExplainTaskResponse)(nil),      // 44: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 45: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 46: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 47: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 48: millrace.v1.ListWorkersResponse
-	(*DrainWorkersResponse)(nil),     // 49: millrace.v1.DrainWorkersResponse
-	(*RetireWorkersResponse)(nil),    // 50: millrace.v1.RetireWorkersResponse
-	(*RestartWorkersResponse)(nil),   // 51: millrace.v1.RestartWorkersResponse
-	(*RebalanceResponse)(nil),        // 52: millrace.v1.RebalanceResponse
-	(*ListClientsResponse)(nil),      // 53: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 54: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 55: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 56: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 57: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 58: millrace.v1.GetClusterInfoResponse
-	(*ShutdownResponse)(nil),         // 59: millrace.v1.ShutdownResponse
+	(*ListTaskRunsRequest)(nil),      // 14: millrace.v1.ListTaskRunsRequest
+	(*ExplainTaskRequest)(nil),       // 15: millrace.v1.ExplainTaskRequest
+	(*GetResultRequest)(nil),         // 16: millrace.v1.GetResultRequest
+	(*LocateObjectsRequest)(nil),     // 17: millrace.v1.LocateObjectsRequest
+	(*GetWorkerRequest)(nil),         // 18: millrace.v1.GetWorkerRequest
+	(*ListWorkersRequest)(nil),       // 19: millrace.v1.ListWorkersRequest
+	(*DrainWorkersRequest)(nil),      // 20: millrace.v1.DrainWorkersRequest
+	(*RetireWorkersRequest)(nil),     // 21: millrace.v1.RetireWorkersRequest
+	(*RestartWorkersRequest)(nil),    // 22: millrace.v1.RestartWorkersRequest
+	(*RebalanceRequest)(nil),         // 23: millrace.v1.RebalanceRequest
+	(*ListClientsRequest)(nil),       // 24: millrace.v1.ListClientsRequest
+	(*PublishDatasetRequest)(nil),    // 25: millrace.v1.PublishDatasetRequest
+	(*GetDatasetRequest)(nil),        // 26: millrace.v1.GetDatasetRequest
+	(*ListDatasetsRequest)(nil),      // 27: millrace.v1.ListDatasetsRequest
+	(*UnpublishDatasetRequest)(nil),  // 28: millrace.v1.UnpublishDatasetRequest
+	(*GetClusterInfoRequest)(nil),    // 29: millrace.v1.GetClusterInfoRequest
+	(*GetSchedulerLogRequest)(nil),   // 30: millrace.v1.GetSchedulerLogRequest
+	(*ShutdownRequest)(nil),          // 31: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 32: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 33: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 34: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 35: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 36: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 37: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 38: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 39: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 40: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 41: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 42: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 43: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 44: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 45: millrace.v1.ListTasksResponse
+	(*ListTaskRunsResponse)(nil),     // 46: millrace.v1.ListTaskRunsResponse
+	(*ExplainTaskResponse)(nil),      // 47: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 48: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 49: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 50: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 51: millrace.v1.ListWorkersResponse
+	(*DrainWorkersResponse)(nil),     // 52: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersResponse)(nil),    // 53: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersResponse)(nil),   // 54: millrace.v1.RestartWorkersResponse
+	(*RebalanceResponse)(nil),        // 55: millrace.v1.RebalanceResponse
+	(*ListClientsResponse)(nil),      // 56: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 57: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 58: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 59: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 60: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 61: millrace.v1.GetClusterInfoResponse
+	(*GetSchedulerLogResponse)(nil),  // 62: millrace.v1.GetSchedulerLogResponse
+	(*ShutdownResponse)(nil),         // 63: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
@@ -145,55 +151,59 @@ var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	11, // 12: millrace.v1.SchedulerService.ReleaseGraph:input_type -> millrace.v1.ReleaseGraphRequest
 	12, // 13: millrace.v1.SchedulerService.GetTask:input_type -> millrace.v1.GetTaskRequest
 	13, // 14: millrace.v1.SchedulerService.ListTasks:input_type -> millrace.v1.ListTasksRequest
-	14, // 15: millrace.v1.SchedulerService.ExplainTask:input_type -> millrace.v1.ExplainTaskRequest
-	15, // 16: millrace.v1.SchedulerService.GetResult:input_type -> millrace.v1.GetResultRequest
-	16, // 17: millrace.v1.SchedulerService.LocateObjects:input_type -> millrace.v1.LocateObjectsRequest
-	17, // 18: millrace.v1.SchedulerService.GetWorker:input_type -> millrace.v1.GetWorkerRequest
-	18, // 19: millrace.v1.SchedulerService.ListWorkers:input_type -> millrace.v1.ListWorkersRequest
-	19, // 20: millrace.v1.SchedulerService.DrainWorkers:input_type -> millrace.v1.DrainWorkersRequest
-	20, // 21: millrace.v1.SchedulerService.RetireWorkers:input_type -> millrace.v1.RetireWorkersRequest
-	21, // 22: millrace.v1.SchedulerService.RestartWorkers:input_type -> millrace.v1.RestartWorkersRequest
-	22, // 23: millrace.v1.SchedulerService.Rebalance:input_type -> millrace.v1.RebalanceRequest
-	23, // 24: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
-	24, // 25: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
-	25, // 26: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
-	26, // 27: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
-	27, // 28: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
-	28, // 29: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
-	29, // 30: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	30, // 31: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	31, // 32: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	32, // 33: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	33, // 34: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	33, // 35: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
-	34, // 36: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	35, // 37: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	36, // 38: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	37, // 39: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	38, // 40: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	39, // 41: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	40, // 42: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	41, // 43: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	42, // 44: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	43, // 45: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	44, // 46: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	45, // 47: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	46, // 48: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	47, // 49: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	48, // 50: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	49, // 51: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
-	50, // 52: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
-	51, // 53: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
-	52, // 54: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
-	53, // 55: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	54, // 56: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	55, // 57: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	56, // 58: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	57, // 59: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	58, // 60: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	59, // 61: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
-	31, // [31:62] is the sub-list for method output_type
-	0,  // [0:31] is the sub-list for method input_type
+	14, // 15: millrace.v1.SchedulerService.ListTaskRuns:input_type -> millrace.v1.ListTaskRunsRequest
+	15, // 16: millrace.v1.SchedulerService.ExplainTask:input_type -> millrace.v1.ExplainTaskRequest
+	16, // 17: millrace.v1.SchedulerService.GetResult:input_type -> millrace.v1.GetResultRequest
+	17, // 18: millrace.v1.SchedulerService.LocateObjects:input_type -> millrace.v1.LocateObjectsRequest
+	18, // 19: millrace.v1.SchedulerService.GetWorker:input_type -> millrace.v1.GetWorkerRequest
+	19, // 20: millrace.v1.SchedulerService.ListWorkers:input_type -> millrace.v1.ListWorkersRequest
+	20, // 21: millrace.v1.SchedulerService.DrainWorkers:input_type -> millrace.v1.DrainWorkersRequest
+	21, // 22: millrace.v1.SchedulerService.RetireWorkers:input_type -> millrace.v1.RetireWorkersRequest
+	22, // 23: millrace.v1.SchedulerService.RestartWorkers:input_type -> millrace.v1.RestartWorkersRequest
+	23, // 24: millrace.v1.SchedulerService.Rebalance:input_type -> millrace.v1.RebalanceRequest
+	24, // 25: millrace.v1.SchedulerService.ListClients:input_type -> millrace.v1.ListClientsRequest
+	25, // 26: millrace.v1.SchedulerService.PublishDataset:input_type -> millrace.v1.PublishDatasetRequest
+	26, // 27: millrace.v1.SchedulerService.GetDataset:input_type -> millrace.v1.GetDatasetRequest
+	27, // 28: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
+	28, // 29: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
+	29, // 30: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
+	30, // 31: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
+	31, // 32: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	32, // 33: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	33, // 34: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	34, // 35: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	35, // 36: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	35, // 37: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	36, // 38: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	37, // 39: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	38, // 40: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	39, // 41: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	40, // 42: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	41, // 43: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	42, // 44: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	43, // 45: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	44, // 46: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	45, // 47: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	46, // 48: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
+	47, // 49: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	48, // 50: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	49, // 51: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	50, // 52: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	51, // 53: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	52, // 54: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
+	53, // 55: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
+	54, // 56: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
+	55, // 57: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
+	56, // 58: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	57, // 59: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	58, // 60: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	59, // 61: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	60, // 62: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	61, // 63: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	62, // 64: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
+	63, // 65: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	33, // [33:66] is the sub-list for method output_type
+	0,  // [0:33] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -208,6 +218,7 @@ func file_millrace_v1_scheduler_service_proto_init() {
 	file_millrace_v1_cluster_proto_init()
 	file_millrace_v1_dataset_proto_init()
 	file_millrace_v1_graph_proto_init()
+	file_millrace_v1_log_proto_init()
 	file_millrace_v1_submission_proto_init()
 	file_millrace_v1_task_calls_proto_init()
 	file_millrace_v1_watch_proto_init()

@@ -38,6 +38,7 @@ const (
 	SchedulerService_ReleaseGraph_FullMethodName     = "/millrace.v1.SchedulerService/ReleaseGraph"
 	SchedulerService_GetTask_FullMethodName          = "/millrace.v1.SchedulerService/GetTask"
 	SchedulerService_ListTasks_FullMethodName        = "/millrace.v1.SchedulerService/ListTasks"
+	SchedulerService_ListTaskRuns_FullMethodName     = "/millrace.v1.SchedulerService/ListTaskRuns"
 	SchedulerService_ExplainTask_FullMethodName      = "/millrace.v1.SchedulerService/ExplainTask"
 	SchedulerService_GetResult_FullMethodName        = "/millrace.v1.SchedulerService/GetResult"
 	SchedulerService_LocateObjects_FullMethodName    = "/millrace.v1.SchedulerService/LocateObjects"
@@ -53,6 +54,7 @@ const (
 	SchedulerService_ListDatasets_FullMethodName     = "/millrace.v1.SchedulerService/ListDatasets"
 	SchedulerService_UnpublishDataset_FullMethodName = "/millrace.v1.SchedulerService/UnpublishDataset"
 	SchedulerService_GetClusterInfo_FullMethodName   = "/millrace.v1.SchedulerService/GetClusterInfo"
+	SchedulerService_GetSchedulerLog_FullMethodName  = "/millrace.v1.SchedulerService/GetSchedulerLog"
 	SchedulerService_Shutdown_FullMethodName         = "/millrace.v1.SchedulerService/Shutdown"
 )
 
@@ -102,6 +104,9 @@ type SchedulerServiceClient interface {
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
 	// ListTasks lists tasks in the order of their numbers.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
+	// ListTaskRuns lists the latest finished attempts of tasks, also of tasks that are released, in
+	// the order of their ends.
+	ListTaskRuns(ctx context.Context, in *ListTaskRunsRequest, opts ...grpc.CallOption) (*ListTaskRunsResponse, error)
 	// ExplainTask explains, in words and numbers, why a task is not running, or how it ended.
 	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
 	// GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
@@ -147,6 +152,8 @@ type SchedulerServiceClient interface {
 	UnpublishDataset(ctx context.Context, in *UnpublishDatasetRequest, opts ...grpc.CallOption) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(ctx context.Context, in *GetClusterInfoRequest, opts ...grpc.CallOption) (*GetClusterInfoResponse, error)
+	// GetSchedulerLog returns the last lines of the scheduler's log.
+	GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
 	// the owner of a local cluster.
 	Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error)
@@ -322,6 +329,16 @@ func (c *schedulerServiceClient) ListTasks(ctx context.Context, in *ListTasksReq
 	return out, nil
 }
 
+func (c *schedulerServiceClient) ListTaskRuns(ctx context.Context, in *ListTaskRunsRequest, opts ...grpc.CallOption) (*ListTaskRunsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTaskRunsResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_ListTaskRuns_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainTaskResponse)
@@ -481,6 +498,16 @@ func (c *schedulerServiceClient) GetClusterInfo(ctx context.Context, in *GetClus
 	return out, nil
 }
 
+func (c *schedulerServiceClient) GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSchedulerLogResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_GetSchedulerLog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShutdownResponse)
@@ -537,6 +564,9 @@ type SchedulerServiceServer interface {
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
 	// ListTasks lists tasks in the order of their numbers.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
+	// ListTaskRuns lists the latest finished attempts of tasks, also of tasks that are released, in
+	// the order of their ends.
+	ListTaskRuns(context.Context, *ListTaskRunsRequest) (*ListTaskRunsResponse, error)
 	// ExplainTask explains, in words and numbers, why a task is not running, or how it ended.
 	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
 	// GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
@@ -582,6 +612,8 @@ type SchedulerServiceServer interface {
 	UnpublishDataset(context.Context, *UnpublishDatasetRequest) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error)
+	// GetSchedulerLog returns the last lines of the scheduler's log.
+	GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
 	// the owner of a local cluster.
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
@@ -640,6 +672,9 @@ func (UnimplementedSchedulerServiceServer) GetTask(context.Context, *GetTaskRequ
 func (UnimplementedSchedulerServiceServer) ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTasks not implemented")
 }
+func (UnimplementedSchedulerServiceServer) ListTaskRuns(context.Context, *ListTaskRunsRequest) (*ListTaskRunsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTaskRuns not implemented")
+}
 func (UnimplementedSchedulerServiceServer) ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainTask not implemented")
 }
@@ -684,6 +719,9 @@ func (UnimplementedSchedulerServiceServer) UnpublishDataset(context.Context, *Un
 }
 func (UnimplementedSchedulerServiceServer) GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetClusterInfo not implemented")
+}
+func (UnimplementedSchedulerServiceServer) GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSchedulerLog not implemented")
 }
 func (UnimplementedSchedulerServiceServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
@@ -961,6 +999,24 @@ func _SchedulerService_ListTasks_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_ListTaskRuns_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTaskRunsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).ListTaskRuns(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_ListTaskRuns_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).ListTaskRuns(ctx, req.(*ListTaskRunsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_ExplainTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExplainTaskRequest)
 	if err := dec(in); err != nil {
@@ -1224,6 +1280,24 @@ func _SchedulerService_GetClusterInfo_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_GetSchedulerLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSchedulerLogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).GetSchedulerLog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_GetSchedulerLog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).GetSchedulerLog(ctx, req.(*GetSchedulerLogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_Shutdown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShutdownRequest)
 	if err := dec(in); err != nil {
@@ -1302,6 +1376,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SchedulerService_ListTasks_Handler,
 		},
 		{
+			MethodName: "ListTaskRuns",
+			Handler:    _SchedulerService_ListTaskRuns_Handler,
+		},
+		{
 			MethodName: "ExplainTask",
 			Handler:    _SchedulerService_ExplainTask_Handler,
 		},
@@ -1356,6 +1434,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetClusterInfo",
 			Handler:    _SchedulerService_GetClusterInfo_Handler,
+		},
+		{
+			MethodName: "GetSchedulerLog",
+			Handler:    _SchedulerService_GetSchedulerLog_Handler,
 		},
 		{
 			MethodName: "Shutdown",

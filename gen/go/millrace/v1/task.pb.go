@@ -643,10 +643,11 @@ func (*WorkerSelector_Host) isWorkerSelector_By() {}
 type TaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the result, unique in the namespace. The same key is the same task: a repeated
-	// submission with an equal body joins it, one with another body is an error (KEY_CONFLICT). A
-	// joined task that was cancelled runs again, and so does one that has failed, unless a client
-	// holds it (see SubmitResponse.failed_task_ids). A key may have any characters of Unicode, and is
-	// compared byte by byte. A program that shows keys on a terminal escapes control characters.
+	// submission with an equal body joins it, one with another body is an error (KEY_CONFLICT). The
+	// priority is no part of the body: a joined task keeps the one that it has. A joined task runs
+	// again if it was cancelled, or if it has failed and no client holds it (see
+	// SubmitResponse.failed_task_ids). A key may have any characters of Unicode, and is compared byte
+	// by byte. A program that shows keys on a terminal escapes control characters.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The operation by name, for people who type JSON: a native op ("array.reduce"), or the import
 	// path of a Python function ("pkg.mod:fn"). Either this or `op_index` is required.
@@ -665,7 +666,12 @@ type TaskSpec struct {
 	OptionsIndex uint32 `protobuf:"varint,7,opt,name=options_index,json=optionsIndex,proto3" json:"options_index,omitempty"`
 	// The submitting client holds the result: it is kept until the client releases it or its lease
 	// ends.
-	Hold          bool `protobuf:"varint,8,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold bool `protobuf:"varint,8,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Inputs of which the task needs one item only, in ascending order of their indices. The result
+	// of such an input must be a list; the task gets the item in its place, and its worker reads only
+	// the frames of that item. A task may have several items of one list, as inputs with the same
+	// key.
+	Items         []*ItemInput `protobuf:"bytes,9,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -756,6 +762,78 @@ func (x *TaskSpec) GetHold() bool {
 	return false
 }
 
+func (x *TaskSpec) GetItems() []*ItemInput {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// ItemInput says that a task needs one item of an input, not the whole result.
+type ItemInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index into the `inputs` of the task, counted from 0.
+	Input uint32 `protobuf:"varint,1,opt,name=input,proto3" json:"input,omitempty"`
+	// Index of the item in the list, counted from 0.
+	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
+	// Expected length of the list. The scheduler expects that an item has this part of the bytes of
+	// the list, for placement and for the memory of the task. 0: unknown, the whole list is expected.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemInput) Reset() {
+	*x = ItemInput{}
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemInput) ProtoMessage() {}
+
+func (x *ItemInput) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemInput.ProtoReflect.Descriptor instead.
+func (*ItemInput) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ItemInput) GetInput() uint32 {
+	if x != nil {
+		return x.Input
+	}
+	return 0
+}
+
+func (x *ItemInput) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *ItemInput) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // TaskRef names one task.
 type TaskRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -774,7 +852,7 @@ type TaskRef struct {
 
 func (x *TaskRef) Reset() {
 	*x = TaskRef{}
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +864,7 @@ func (x *TaskRef) String() string {
 func (*TaskRef) ProtoMessage() {}
 
 func (x *TaskRef) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[5]
+	mi := &file_millrace_v1_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +877,7 @@ func (x *TaskRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskRef.ProtoReflect.Descriptor instead.
 func (*TaskRef) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskRef) GetTask() isTaskRef_Task {
@@ -868,7 +946,7 @@ type TaskSet struct {
 
 func (x *TaskSet) Reset() {
 	*x = TaskSet{}
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +958,7 @@ func (x *TaskSet) String() string {
 func (*TaskSet) ProtoMessage() {}
 
 func (x *TaskSet) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[6]
+	mi := &file_millrace_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +971,7 @@ func (x *TaskSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSet.ProtoReflect.Descriptor instead.
 func (*TaskSet) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskSet) GetIds() []uint64 {
@@ -970,13 +1048,16 @@ type Task struct {
 	// The library that computed its object, as in LinearAlgebra.library of the worker that ran it.
 	// Empty: it is no native op of linear algebra on the CPU, or it has not succeeded.
 	LinearAlgebra string `protobuf:"bytes,24,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
+	// Those of `inputs` of which it needs one item only. The lengths of the lists are about those of
+	// the submission.
+	Items         []*ItemInput `protobuf:"bytes,25,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1069,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[7]
+	mi := &file_millrace_v1_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1082,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Task) GetTaskId() uint64 {
@@ -1172,6 +1253,141 @@ func (x *Task) GetLinearAlgebra() string {
 	return ""
 }
 
+func (x *Task) GetItems() []*ItemInput {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// TaskRun is one finished attempt of a task on a worker. The scheduler keeps the latest 65,536 of
+// all tasks, also of those that are released. Output only.
+type TaskRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the attempt in the order of the ends, counted from 1 while the scheduler lives.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The task.
+	TaskId uint64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Key of the task.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// Namespace of the key.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the worker that ran it.
+	Worker string `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Number of the attempt of the task.
+	Attempt uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Whether it made its object. Otherwise it failed.
+	Succeeded bool `protobuf:"varint,7,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Size of the object in bytes.
+	OutputBytes uint64 `protobuf:"varint,8,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
+	// Time at which the scheduler learned of its end.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Time that the function ran.
+	RunTime       *durationpb.Duration `protobuf:"bytes,10,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRun) Reset() {
+	*x = TaskRun{}
+	mi := &file_millrace_v1_task_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRun) ProtoMessage() {}
+
+func (x *TaskRun) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRun.ProtoReflect.Descriptor instead.
+func (*TaskRun) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TaskRun) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TaskRun) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *TaskRun) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TaskRun) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TaskRun) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *TaskRun) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskRun) GetSucceeded() bool {
+	if x != nil {
+		return x.Succeeded
+	}
+	return false
+}
+
+func (x *TaskRun) GetOutputBytes() uint64 {
+	if x != nil {
+		return x.OutputBytes
+	}
+	return 0
+}
+
+func (x *TaskRun) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *TaskRun) GetRunTime() *durationpb.Duration {
+	if x != nil {
+		return x.RunTime
+	}
+	return nil
+}
+
 // TaskUpdate is a change of one task that a watching client holds. At most one of `inline_result`,
 // `error` and `worker_id` is set, depending on the state. They are not a oneof, for the same reason
 // as in TaskSpec.
@@ -1200,7 +1416,7 @@ type TaskUpdate struct {
 
 func (x *TaskUpdate) Reset() {
 	*x = TaskUpdate{}
-	mi := &file_millrace_v1_task_proto_msgTypes[8]
+	mi := &file_millrace_v1_task_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1428,7 @@ func (x *TaskUpdate) String() string {
 func (*TaskUpdate) ProtoMessage() {}
 
 func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_proto_msgTypes[8]
+	mi := &file_millrace_v1_task_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1441,7 @@ func (x *TaskUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskUpdate.ProtoReflect.Descriptor instead.
 func (*TaskUpdate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_task_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskUpdate) GetTaskId() uint64 {
@@ -1314,7 +1530,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02H\x00R\x04name\x12 \n" +
 	"\x04host\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02H\x00R\x04hostB\v\n" +
-	"\x02by\x12\x05\xbaH\x02\b\x01\"\xe8\x02\n" +
+	"\x02by\x12\x05\xbaH\x02\b\x01\"\x96\x03\n" +
 	"\bTaskSpec\x12\x1c\n" +
 	"\x03key\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x03key\x12\x18\n" +
@@ -1324,12 +1540,18 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\targuments\x18\x05 \x01(\v2\x16.millrace.v1.ArgumentsR\targuments\x12)\n" +
 	"\x10packed_arguments\x18\x06 \x01(\fR\x0fpackedArguments\x12#\n" +
 	"\roptions_index\x18\a \x01(\rR\foptionsIndex\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold:4\xbaH1\"\x10\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\x12,\n" +
+	"\x05items\x18\t \x03(\v2\x16.millrace.v1.ItemInputR\x05items:4\xbaH1\"\x10\n" +
 	"\x02op\n" +
 	"\bop_index\x10\x01\"\x1d\n" +
 	"\targuments\n" +
 	"\x10packed_argumentsB\v\n" +
-	"\t_op_index\"\x8d\x01\n" +
+	"\t_op_index\"W\n" +
+	"\tItemInput\x12\x14\n" +
+	"\x05input\x18\x01 \x01(\rR\x05input\x12\x1e\n" +
+	"\x04item\x18\x02 \x01(\rB\n" +
+	"\xbaH\a*\x05\x10\x80\x80\x80\bR\x04item\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\x8d\x01\n" +
 	"\aTaskRef\x12\x19\n" +
 	"\x02id\x18\x01 \x01(\x04B\a\xbaH\x042\x02 \x00H\x00R\x02id\x12\x1e\n" +
 	"\x03key\x18\x02 \x01(\tB\n" +
@@ -1339,7 +1561,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\aTaskSet\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12'\n" +
 	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xcc\x06\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xfa\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1367,7 +1589,20 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\blog_tail\x18\x16 \x01(\tR\alogTail\x12\x1f\n" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
 	"inputCount\x12%\n" +
-	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\"\x9d\x02\n" +
+	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\x12,\n" +
+	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xca\x02\n" +
+	"\aTaskRun\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\x04R\x06taskId\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06worker\x18\x05 \x01(\tR\x06worker\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\rR\aattempt\x12\x1c\n" +
+	"\tsucceeded\x18\a \x01(\bR\tsucceeded\x12!\n" +
+	"\foutput_bytes\x18\b \x01(\x04R\voutputBytes\x125\n" +
+	"\bend_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x124\n" +
+	"\brun_time\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\arunTime\"\x9d\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +
@@ -1428,7 +1663,7 @@ func file_millrace_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_task_proto_goTypes = []any{
 	(TaskState)(0),                // 0: millrace.v1.TaskState
 	(OpKind)(0),                   // 1: millrace.v1.OpKind
@@ -1438,36 +1673,42 @@ var file_millrace_v1_task_proto_goTypes = []any{
 	(*TaskOptions)(nil),           // 5: millrace.v1.TaskOptions
 	(*WorkerSelector)(nil),        // 6: millrace.v1.WorkerSelector
 	(*TaskSpec)(nil),              // 7: millrace.v1.TaskSpec
-	(*TaskRef)(nil),               // 8: millrace.v1.TaskRef
-	(*TaskSet)(nil),               // 9: millrace.v1.TaskSet
-	(*Task)(nil),                  // 10: millrace.v1.Task
-	(*TaskUpdate)(nil),            // 11: millrace.v1.TaskUpdate
-	nil,                           // 12: millrace.v1.TaskOptions.ResourcesEntry
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
-	(*Arguments)(nil),             // 14: millrace.v1.Arguments
-	(*TaskError)(nil),             // 15: millrace.v1.TaskError
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*ItemInput)(nil),             // 8: millrace.v1.ItemInput
+	(*TaskRef)(nil),               // 9: millrace.v1.TaskRef
+	(*TaskSet)(nil),               // 10: millrace.v1.TaskSet
+	(*Task)(nil),                  // 11: millrace.v1.Task
+	(*TaskRun)(nil),               // 12: millrace.v1.TaskRun
+	(*TaskUpdate)(nil),            // 13: millrace.v1.TaskUpdate
+	nil,                           // 14: millrace.v1.TaskOptions.ResourcesEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*Arguments)(nil),             // 16: millrace.v1.Arguments
+	(*TaskError)(nil),             // 17: millrace.v1.TaskError
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_millrace_v1_task_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Op.kind:type_name -> millrace.v1.OpKind
-	13, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
-	13, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
-	12, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
+	15, // 1: millrace.v1.TaskOptions.retry_backoff:type_name -> google.protobuf.Duration
+	15, // 2: millrace.v1.TaskOptions.timeout:type_name -> google.protobuf.Duration
+	14, // 3: millrace.v1.TaskOptions.resources:type_name -> millrace.v1.TaskOptions.ResourcesEntry
 	6,  // 4: millrace.v1.TaskOptions.workers:type_name -> millrace.v1.WorkerSelector
-	14, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
-	3,  // 6: millrace.v1.Task.op:type_name -> millrace.v1.Op
-	0,  // 7: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
-	15, // 8: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
-	5,  // 9: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
-	13, // 10: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
-	16, // 11: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	0,  // 12: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	15, // 13: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	16, // 5: millrace.v1.TaskSpec.arguments:type_name -> millrace.v1.Arguments
+	8,  // 6: millrace.v1.TaskSpec.items:type_name -> millrace.v1.ItemInput
+	3,  // 7: millrace.v1.Task.op:type_name -> millrace.v1.Op
+	0,  // 8: millrace.v1.Task.state:type_name -> millrace.v1.TaskState
+	17, // 9: millrace.v1.Task.error:type_name -> millrace.v1.TaskError
+	5,  // 10: millrace.v1.Task.options:type_name -> millrace.v1.TaskOptions
+	15, // 11: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
+	18, // 12: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	8,  // 13: millrace.v1.Task.items:type_name -> millrace.v1.ItemInput
+	18, // 14: millrace.v1.TaskRun.end_time:type_name -> google.protobuf.Timestamp
+	15, // 15: millrace.v1.TaskRun.run_time:type_name -> google.protobuf.Duration
+	0,  // 16: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	17, // 17: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }
@@ -1483,18 +1724,18 @@ func file_millrace_v1_task_proto_init() {
 		(*WorkerSelector_Host)(nil),
 	}
 	file_millrace_v1_task_proto_msgTypes[4].OneofWrappers = []any{}
-	file_millrace_v1_task_proto_msgTypes[5].OneofWrappers = []any{
+	file_millrace_v1_task_proto_msgTypes[6].OneofWrappers = []any{
 		(*TaskRef_Id)(nil),
 		(*TaskRef_Key)(nil),
 	}
-	file_millrace_v1_task_proto_msgTypes[8].OneofWrappers = []any{}
+	file_millrace_v1_task_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_task_proto_rawDesc), len(file_millrace_v1_task_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -14,6 +14,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -725,6 +726,134 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 	return ""
 }
 
+// ListTaskRunsRequest pages the latest finished attempts of tasks.
+type ListTaskRunsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Largest number of results in the page. 0 means 100; at most 1000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Token from the previous page. Empty: the first page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only attempts of tasks of this namespace. Empty: all.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only attempts that ended at this time or later. Absent: all.
+	BeginTime     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTaskRunsRequest) Reset() {
+	*x = ListTaskRunsRequest{}
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTaskRunsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTaskRunsRequest) ProtoMessage() {}
+
+func (x *ListTaskRunsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTaskRunsRequest.ProtoReflect.Descriptor instead.
+func (*ListTaskRunsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListTaskRunsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListTaskRunsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListTaskRunsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListTaskRunsRequest) GetBeginTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeginTime
+	}
+	return nil
+}
+
+// ListTaskRunsResponse is one page.
+type ListTaskRunsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempts, in the order of their ends.
+	Runs []*TaskRun `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Token for the next page. Empty: this is the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTaskRunsResponse) Reset() {
+	*x = ListTaskRunsResponse{}
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTaskRunsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTaskRunsResponse) ProtoMessage() {}
+
+func (x *ListTaskRunsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTaskRunsResponse.ProtoReflect.Descriptor instead.
+func (*ListTaskRunsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListTaskRunsResponse) GetRuns() []*TaskRun {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *ListTaskRunsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // ExplainTaskRequest names a task.
 type ExplainTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -736,7 +865,7 @@ type ExplainTaskRequest struct {
 
 func (x *ExplainTaskRequest) Reset() {
 	*x = ExplainTaskRequest{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[12]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +877,7 @@ func (x *ExplainTaskRequest) String() string {
 func (*ExplainTaskRequest) ProtoMessage() {}
 
 func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[12]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +890,7 @@ func (x *ExplainTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTaskRequest.ProtoReflect.Descriptor instead.
 func (*ExplainTaskRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExplainTaskRequest) GetTask() *TaskRef {
@@ -799,7 +928,7 @@ type WorkerVerdict struct {
 
 func (x *WorkerVerdict) Reset() {
 	*x = WorkerVerdict{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[13]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +940,7 @@ func (x *WorkerVerdict) String() string {
 func (*WorkerVerdict) ProtoMessage() {}
 
 func (x *WorkerVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[13]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +953,7 @@ func (x *WorkerVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerVerdict.ProtoReflect.Descriptor instead.
 func (*WorkerVerdict) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkerVerdict) GetWorker() string {
@@ -902,7 +1031,7 @@ type ExplainTaskResponse struct {
 
 func (x *ExplainTaskResponse) Reset() {
 	*x = ExplainTaskResponse{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[14]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1043,7 @@ func (x *ExplainTaskResponse) String() string {
 func (*ExplainTaskResponse) ProtoMessage() {}
 
 func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[14]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1056,7 @@ func (x *ExplainTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTaskResponse.ProtoReflect.Descriptor instead.
 func (*ExplainTaskResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{14}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainTaskResponse) GetTask() *Task {
@@ -978,7 +1107,7 @@ type GetResultRequest struct {
 
 func (x *GetResultRequest) Reset() {
 	*x = GetResultRequest{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[15]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1119,7 @@ func (x *GetResultRequest) String() string {
 func (*GetResultRequest) ProtoMessage() {}
 
 func (x *GetResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[15]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1132,7 @@ func (x *GetResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResultRequest.ProtoReflect.Descriptor instead.
 func (*GetResultRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{15}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetResultRequest) GetTask() *TaskRef {
@@ -1035,7 +1164,7 @@ type GetResultResponse struct {
 
 func (x *GetResultResponse) Reset() {
 	*x = GetResultResponse{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[16]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1176,7 @@ func (x *GetResultResponse) String() string {
 func (*GetResultResponse) ProtoMessage() {}
 
 func (x *GetResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[16]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1189,7 @@ func (x *GetResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResultResponse.ProtoReflect.Descriptor instead.
 func (*GetResultResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{16}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetResultResponse) GetValue() *Value {
@@ -1088,7 +1217,7 @@ type LocateObjectsRequest struct {
 
 func (x *LocateObjectsRequest) Reset() {
 	*x = LocateObjectsRequest{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[17]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1229,7 @@ func (x *LocateObjectsRequest) String() string {
 func (*LocateObjectsRequest) ProtoMessage() {}
 
 func (x *LocateObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[17]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1242,7 @@ func (x *LocateObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateObjectsRequest.ProtoReflect.Descriptor instead.
 func (*LocateObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{17}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LocateObjectsRequest) GetTaskIds() []uint64 {
@@ -1142,7 +1271,7 @@ type ObjectLocation struct {
 
 func (x *ObjectLocation) Reset() {
 	*x = ObjectLocation{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[18]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1283,7 @@ func (x *ObjectLocation) String() string {
 func (*ObjectLocation) ProtoMessage() {}
 
 func (x *ObjectLocation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[18]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1296,7 @@ func (x *ObjectLocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectLocation.ProtoReflect.Descriptor instead.
 func (*ObjectLocation) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{18}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ObjectLocation) GetTaskId() uint64 {
@@ -1219,7 +1348,7 @@ type LocateObjectsResponse struct {
 
 func (x *LocateObjectsResponse) Reset() {
 	*x = LocateObjectsResponse{}
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[19]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1360,7 @@ func (x *LocateObjectsResponse) String() string {
 func (*LocateObjectsResponse) ProtoMessage() {}
 
 func (x *LocateObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_task_calls_proto_msgTypes[19]
+	mi := &file_millrace_v1_task_calls_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1373,7 @@ func (x *LocateObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateObjectsResponse.ProtoReflect.Descriptor instead.
 func (*LocateObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{19}
+	return file_millrace_v1_task_calls_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LocateObjectsResponse) GetObjects() []*ObjectLocation {
@@ -1265,7 +1394,7 @@ var File_millrace_v1_task_calls_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"\n" +
-	"\x1cmillrace/v1/task_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"c\n" +
+	"\x1cmillrace/v1/task_calls.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"c\n" +
 	"\x10HoldTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x122\n" +
 	"\x05tasks\x18\x02 \x01(\v2\x14.millrace.v1.TaskSetB\x06\xbaH\x03\xc8\x01\x01R\x05tasks\".\n" +
@@ -1310,6 +1439,17 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"key_prefix\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\"d\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.millrace.v1.TaskR\x05tasks\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xdc\x01\n" +
+	"\x13ListTaskRunsRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x129\n" +
+	"\n" +
+	"begin_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tbeginTime\"h\n" +
+	"\x14ListTaskRunsResponse\x12(\n" +
+	"\x04runs\x18\x01 \x03(\v2\x14.millrace.v1.TaskRunR\x04runs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"F\n" +
 	"\x12ExplainTaskRequest\x120\n" +
 	"\x04task\x18\x01 \x01(\v2\x14.millrace.v1.TaskRefB\x06\xbaH\x03\xc8\x01\x01R\x04task\"\xd8\x02\n" +
@@ -1365,7 +1505,7 @@ func file_millrace_v1_task_calls_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_task_calls_proto_rawDescData
 }
 
-var file_millrace_v1_task_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_millrace_v1_task_calls_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_millrace_v1_task_calls_proto_goTypes = []any{
 	(*HoldTasksRequest)(nil),      // 0: millrace.v1.HoldTasksRequest
 	(*HoldTasksResponse)(nil),     // 1: millrace.v1.HoldTasksResponse
@@ -1379,55 +1519,61 @@ var file_millrace_v1_task_calls_proto_goTypes = []any{
 	(*GetTaskResponse)(nil),       // 9: millrace.v1.GetTaskResponse
 	(*ListTasksRequest)(nil),      // 10: millrace.v1.ListTasksRequest
 	(*ListTasksResponse)(nil),     // 11: millrace.v1.ListTasksResponse
-	(*ExplainTaskRequest)(nil),    // 12: millrace.v1.ExplainTaskRequest
-	(*WorkerVerdict)(nil),         // 13: millrace.v1.WorkerVerdict
-	(*ExplainTaskResponse)(nil),   // 14: millrace.v1.ExplainTaskResponse
-	(*GetResultRequest)(nil),      // 15: millrace.v1.GetResultRequest
-	(*GetResultResponse)(nil),     // 16: millrace.v1.GetResultResponse
-	(*LocateObjectsRequest)(nil),  // 17: millrace.v1.LocateObjectsRequest
-	(*ObjectLocation)(nil),        // 18: millrace.v1.ObjectLocation
-	(*LocateObjectsResponse)(nil), // 19: millrace.v1.LocateObjectsResponse
-	(*TaskSet)(nil),               // 20: millrace.v1.TaskSet
-	(*TaskRef)(nil),               // 21: millrace.v1.TaskRef
-	(*Task)(nil),                  // 22: millrace.v1.Task
-	(TaskState)(0),                // 23: millrace.v1.TaskState
-	(*WorkerRef)(nil),             // 24: millrace.v1.WorkerRef
-	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
-	(TaskStatus)(0),               // 26: millrace.v1.TaskStatus
-	(*Value)(nil),                 // 27: millrace.v1.Value
-	(*structpb.Value)(nil),        // 28: google.protobuf.Value
-	(*WorkerAddress)(nil),         // 29: millrace.v1.WorkerAddress
+	(*ListTaskRunsRequest)(nil),   // 12: millrace.v1.ListTaskRunsRequest
+	(*ListTaskRunsResponse)(nil),  // 13: millrace.v1.ListTaskRunsResponse
+	(*ExplainTaskRequest)(nil),    // 14: millrace.v1.ExplainTaskRequest
+	(*WorkerVerdict)(nil),         // 15: millrace.v1.WorkerVerdict
+	(*ExplainTaskResponse)(nil),   // 16: millrace.v1.ExplainTaskResponse
+	(*GetResultRequest)(nil),      // 17: millrace.v1.GetResultRequest
+	(*GetResultResponse)(nil),     // 18: millrace.v1.GetResultResponse
+	(*LocateObjectsRequest)(nil),  // 19: millrace.v1.LocateObjectsRequest
+	(*ObjectLocation)(nil),        // 20: millrace.v1.ObjectLocation
+	(*LocateObjectsResponse)(nil), // 21: millrace.v1.LocateObjectsResponse
+	(*TaskSet)(nil),               // 22: millrace.v1.TaskSet
+	(*TaskRef)(nil),               // 23: millrace.v1.TaskRef
+	(*Task)(nil),                  // 24: millrace.v1.Task
+	(TaskState)(0),                // 25: millrace.v1.TaskState
+	(*WorkerRef)(nil),             // 26: millrace.v1.WorkerRef
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*TaskRun)(nil),               // 28: millrace.v1.TaskRun
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(TaskStatus)(0),               // 30: millrace.v1.TaskStatus
+	(*Value)(nil),                 // 31: millrace.v1.Value
+	(*structpb.Value)(nil),        // 32: google.protobuf.Value
+	(*WorkerAddress)(nil),         // 33: millrace.v1.WorkerAddress
 }
 var file_millrace_v1_task_calls_proto_depIdxs = []int32{
-	20, // 0: millrace.v1.HoldTasksRequest.tasks:type_name -> millrace.v1.TaskSet
-	20, // 1: millrace.v1.ReleaseTasksRequest.tasks:type_name -> millrace.v1.TaskSet
-	20, // 2: millrace.v1.CancelTasksRequest.tasks:type_name -> millrace.v1.TaskSet
-	20, // 3: millrace.v1.RetryTasksRequest.tasks:type_name -> millrace.v1.TaskSet
-	21, // 4: millrace.v1.GetTaskRequest.task:type_name -> millrace.v1.TaskRef
-	22, // 5: millrace.v1.GetTaskResponse.task:type_name -> millrace.v1.Task
-	23, // 6: millrace.v1.ListTasksRequest.states:type_name -> millrace.v1.TaskState
-	24, // 7: millrace.v1.ListTasksRequest.worker:type_name -> millrace.v1.WorkerRef
-	22, // 8: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
-	21, // 9: millrace.v1.ExplainTaskRequest.task:type_name -> millrace.v1.TaskRef
-	25, // 10: millrace.v1.WorkerVerdict.queue_time:type_name -> google.protobuf.Duration
-	25, // 11: millrace.v1.WorkerVerdict.transfer_time:type_name -> google.protobuf.Duration
-	25, // 12: millrace.v1.WorkerVerdict.completion_time:type_name -> google.protobuf.Duration
-	22, // 13: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
-	26, // 14: millrace.v1.ExplainTaskResponse.status:type_name -> millrace.v1.TaskStatus
-	22, // 15: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
-	13, // 16: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
-	21, // 17: millrace.v1.GetResultRequest.task:type_name -> millrace.v1.TaskRef
-	25, // 18: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
-	27, // 19: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
-	28, // 20: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
-	23, // 21: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
-	18, // 22: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
-	29, // 23: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.WorkerAddress
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	22, // 0: millrace.v1.HoldTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	22, // 1: millrace.v1.ReleaseTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	22, // 2: millrace.v1.CancelTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	22, // 3: millrace.v1.RetryTasksRequest.tasks:type_name -> millrace.v1.TaskSet
+	23, // 4: millrace.v1.GetTaskRequest.task:type_name -> millrace.v1.TaskRef
+	24, // 5: millrace.v1.GetTaskResponse.task:type_name -> millrace.v1.Task
+	25, // 6: millrace.v1.ListTasksRequest.states:type_name -> millrace.v1.TaskState
+	26, // 7: millrace.v1.ListTasksRequest.worker:type_name -> millrace.v1.WorkerRef
+	24, // 8: millrace.v1.ListTasksResponse.tasks:type_name -> millrace.v1.Task
+	27, // 9: millrace.v1.ListTaskRunsRequest.begin_time:type_name -> google.protobuf.Timestamp
+	28, // 10: millrace.v1.ListTaskRunsResponse.runs:type_name -> millrace.v1.TaskRun
+	23, // 11: millrace.v1.ExplainTaskRequest.task:type_name -> millrace.v1.TaskRef
+	29, // 12: millrace.v1.WorkerVerdict.queue_time:type_name -> google.protobuf.Duration
+	29, // 13: millrace.v1.WorkerVerdict.transfer_time:type_name -> google.protobuf.Duration
+	29, // 14: millrace.v1.WorkerVerdict.completion_time:type_name -> google.protobuf.Duration
+	24, // 15: millrace.v1.ExplainTaskResponse.task:type_name -> millrace.v1.Task
+	30, // 16: millrace.v1.ExplainTaskResponse.status:type_name -> millrace.v1.TaskStatus
+	24, // 17: millrace.v1.ExplainTaskResponse.missing:type_name -> millrace.v1.Task
+	15, // 18: millrace.v1.ExplainTaskResponse.workers:type_name -> millrace.v1.WorkerVerdict
+	23, // 19: millrace.v1.GetResultRequest.task:type_name -> millrace.v1.TaskRef
+	29, // 20: millrace.v1.GetResultRequest.wait:type_name -> google.protobuf.Duration
+	31, // 21: millrace.v1.GetResultResponse.value:type_name -> millrace.v1.Value
+	32, // 22: millrace.v1.GetResultResponse.json:type_name -> google.protobuf.Value
+	25, // 23: millrace.v1.ObjectLocation.state:type_name -> millrace.v1.TaskState
+	20, // 24: millrace.v1.LocateObjectsResponse.objects:type_name -> millrace.v1.ObjectLocation
+	33, // 25: millrace.v1.LocateObjectsResponse.workers:type_name -> millrace.v1.WorkerAddress
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_calls_proto_init() }
@@ -1444,7 +1590,7 @@ func file_millrace_v1_task_calls_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_task_calls_proto_rawDesc), len(file_millrace_v1_task_calls_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

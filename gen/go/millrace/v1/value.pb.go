@@ -695,7 +695,12 @@ func (*Tensor_InlineData) isTensor_Location() {}
 // Opaque is a payload for one language only. The scheduler and native ops pass it on unread.
 type Opaque struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the encoding. "pickle5": Python pickle protocol 5, made by cloudpickle or pickle.
+	// Name of the encoding:
+	//   - "pickle5": Python pickle protocol 5, made by cloudpickle or pickle;
+	//   - "arrow": one stream of Arrow's IPC format, which libraries of many languages read: a table
+	//     of Arrow or Polars, whose kind `type_name` tells;
+	//   - "cudf": the frames of an object of cuDF, and as the in-band part the pickle of their
+	//     description.
 	Encoding string `protobuf:"bytes,1,opt,name=encoding,proto3" json:"encoding,omitempty"`
 	// The in-band part, if it is small (arguments, small results). Absent: it is in a frame.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
@@ -706,7 +711,9 @@ type Opaque struct {
 	TypeName string `protobuf:"bytes,4,opt,name=type_name,json=typeName,proto3" json:"type_name,omitempty"`
 	// Positions in `frames` of the out-of-band buffers that were arrays on a GPU. A decoder on a GPU
 	// leaves these there, and copies the other buffers to host memory.
-	DeviceFrames  []uint32 `protobuf:"varint,5,rep,packed,name=device_frames,json=deviceFrames,proto3" json:"device_frames,omitempty"`
+	DeviceFrames []uint32 `protobuf:"varint,5,rep,packed,name=device_frames,json=deviceFrames,proto3" json:"device_frames,omitempty"`
+	// A description of the payload, if it is a data frame. Absent for everything else.
+	Table         *Table `protobuf:"bytes,6,opt,name=table,proto3" json:"table,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -776,6 +783,132 @@ func (x *Opaque) GetDeviceFrames() []uint32 {
 	return nil
 }
 
+func (x *Opaque) GetTable() *Table {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+// Table describes a data frame, for programs and people that cannot read its payload.
+type Table struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of rows.
+	Rows uint64 `protobuf:"varint,1,opt,name=rows,proto3" json:"rows,omitempty"`
+	// The first columns, at most 256. Absent for a data frame inside of a list or a map.
+	Columns []*Column `protobuf:"bytes,2,rep,name=columns,proto3" json:"columns,omitempty"`
+	// Number of all columns.
+	ColumnCount   uint32 `protobuf:"varint,3,opt,name=column_count,json=columnCount,proto3" json:"column_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Table) Reset() {
+	*x = Table{}
+	mi := &file_millrace_v1_value_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Table) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Table) ProtoMessage() {}
+
+func (x *Table) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_value_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Table.ProtoReflect.Descriptor instead.
+func (*Table) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_value_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Table) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Table) GetColumns() []*Column {
+	if x != nil {
+		return x.Columns
+	}
+	return nil
+}
+
+func (x *Table) GetColumnCount() uint32 {
+	if x != nil {
+		return x.ColumnCount
+	}
+	return 0
+}
+
+// Column describes one column of a data frame.
+type Column struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its label, as text.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its element type, in the words of the library ("int64", "category", "timestamp[us]").
+	Type          string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Column) Reset() {
+	*x = Column{}
+	mi := &file_millrace_v1_value_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Column) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Column) ProtoMessage() {}
+
+func (x *Column) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_value_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Column.ProtoReflect.Descriptor instead.
+func (*Column) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_value_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Column) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Column) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
 // Arguments are the arguments of one task.
 type Arguments struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -793,7 +926,7 @@ type Arguments struct {
 
 func (x *Arguments) Reset() {
 	*x = Arguments{}
-	mi := &file_millrace_v1_value_proto_msgTypes[6]
+	mi := &file_millrace_v1_value_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +938,7 @@ func (x *Arguments) String() string {
 func (*Arguments) ProtoMessage() {}
 
 func (x *Arguments) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_value_proto_msgTypes[6]
+	mi := &file_millrace_v1_value_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +951,7 @@ func (x *Arguments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Arguments.ProtoReflect.Descriptor instead.
 func (*Arguments) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_value_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_value_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Arguments) GetPositional() []*Value {
@@ -886,13 +1019,21 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\vinline_data\x18\x06 \x01(\fH\x00R\n" +
 	"inlineDataB\n" +
 	"\n" +
-	"\blocation\"\xa5\x01\n" +
+	"\blocation\"\xcf\x01\n" +
 	"\x06Opaque\x12#\n" +
 	"\bencoding\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\bencoding\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
 	"\x06frames\x18\x03 \x03(\rR\x06frames\x12%\n" +
 	"\ttype_name\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\btypeName\x12#\n" +
-	"\rdevice_frames\x18\x05 \x03(\rR\fdeviceFrames\"\xef\x01\n" +
+	"\rdevice_frames\x18\x05 \x03(\rR\fdeviceFrames\x12(\n" +
+	"\x05table\x18\x06 \x01(\v2\x12.millrace.v1.TableR\x05table\"m\n" +
+	"\x05Table\x12\x12\n" +
+	"\x04rows\x18\x01 \x01(\x04R\x04rows\x12-\n" +
+	"\acolumns\x18\x02 \x03(\v2\x13.millrace.v1.ColumnR\acolumns\x12!\n" +
+	"\fcolumn_count\x18\x03 \x01(\rR\vcolumnCount\"0\n" +
+	"\x06Column\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\"\xef\x01\n" +
 	"\tArguments\x122\n" +
 	"\n" +
 	"positional\x18\x01 \x03(\v2\x12.millrace.v1.ValueR\n" +
@@ -932,7 +1073,7 @@ func file_millrace_v1_value_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_value_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_v1_value_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_millrace_v1_value_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_value_proto_goTypes = []any{
 	(DType)(0),        // 0: millrace.v1.DType
 	(NullValue)(0),    // 1: millrace.v1.NullValue
@@ -942,9 +1083,11 @@ var file_millrace_v1_value_proto_goTypes = []any{
 	(*MapValue)(nil),  // 5: millrace.v1.MapValue
 	(*Tensor)(nil),    // 6: millrace.v1.Tensor
 	(*Opaque)(nil),    // 7: millrace.v1.Opaque
-	(*Arguments)(nil), // 8: millrace.v1.Arguments
-	nil,               // 9: millrace.v1.MapValue.FieldsEntry
-	nil,               // 10: millrace.v1.Arguments.NamedEntry
+	(*Table)(nil),     // 8: millrace.v1.Table
+	(*Column)(nil),    // 9: millrace.v1.Column
+	(*Arguments)(nil), // 10: millrace.v1.Arguments
+	nil,               // 11: millrace.v1.MapValue.FieldsEntry
+	nil,               // 12: millrace.v1.Arguments.NamedEntry
 }
 var file_millrace_v1_value_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Value.null_value:type_name -> millrace.v1.NullValue
@@ -954,18 +1097,20 @@ var file_millrace_v1_value_proto_depIdxs = []int32{
 	7,  // 4: millrace.v1.Value.opaque_value:type_name -> millrace.v1.Opaque
 	3,  // 5: millrace.v1.Value.complex_value:type_name -> millrace.v1.Complex
 	2,  // 6: millrace.v1.ListValue.values:type_name -> millrace.v1.Value
-	9,  // 7: millrace.v1.MapValue.fields:type_name -> millrace.v1.MapValue.FieldsEntry
+	11, // 7: millrace.v1.MapValue.fields:type_name -> millrace.v1.MapValue.FieldsEntry
 	0,  // 8: millrace.v1.Tensor.dtype:type_name -> millrace.v1.DType
-	2,  // 9: millrace.v1.Arguments.positional:type_name -> millrace.v1.Value
-	10, // 10: millrace.v1.Arguments.named:type_name -> millrace.v1.Arguments.NamedEntry
-	7,  // 11: millrace.v1.Arguments.call:type_name -> millrace.v1.Opaque
-	2,  // 12: millrace.v1.MapValue.FieldsEntry.value:type_name -> millrace.v1.Value
-	2,  // 13: millrace.v1.Arguments.NamedEntry.value:type_name -> millrace.v1.Value
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 9: millrace.v1.Opaque.table:type_name -> millrace.v1.Table
+	9,  // 10: millrace.v1.Table.columns:type_name -> millrace.v1.Column
+	2,  // 11: millrace.v1.Arguments.positional:type_name -> millrace.v1.Value
+	12, // 12: millrace.v1.Arguments.named:type_name -> millrace.v1.Arguments.NamedEntry
+	7,  // 13: millrace.v1.Arguments.call:type_name -> millrace.v1.Opaque
+	2,  // 14: millrace.v1.MapValue.FieldsEntry.value:type_name -> millrace.v1.Value
+	2,  // 15: millrace.v1.Arguments.NamedEntry.value:type_name -> millrace.v1.Value
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_value_proto_init() }
@@ -997,7 +1142,7 @@ func file_millrace_v1_value_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_value_proto_rawDesc), len(file_millrace_v1_value_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

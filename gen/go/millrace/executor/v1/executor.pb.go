@@ -11,7 +11,8 @@
 //     its answer in `allocations`, and writes the frames into the slab.
 //  6. Finish: the executor sends one entry of `finished` for each run, with the result or an error.
 //  7. Release: inputs and memory that it uses for longer than a run end by `releases`.
-//  8. Shutdown: after `shutdown`, or at the end of the link, the process exits.
+//  8. Calls: beside the runs, the worker sends `calls`, which the executor makes at once.
+//  9. Shutdown: after `shutdown`, or at the end of the link, the process exits.
 //
 // On the link, each message is preceded by its length: 4 bytes, little-endian. An absent field has
 // the default of its type: 0, false or empty, unless its comment says something else.
@@ -72,7 +73,12 @@ type ToExecutor struct {
 	ReleaseUnused bool `protobuf:"varint,10,opt,name=release_unused,json=releaseUnused,proto3" json:"release_unused,omitempty"`
 	// Finish the run that has begun, drop the others, then exit with code 0. The worker kills the
 	// process after 2 s.
-	Shutdown      bool `protobuf:"varint,11,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	Shutdown bool `protobuf:"varint,11,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	// Answers to `FromExecutor.resumed`: these attempts may go on.
+	Resumptions []*AttemptRef `protobuf:"bytes,12,rep,name=resumptions,proto3" json:"resumptions,omitempty"`
+	// Functions to call at once, beside the run in progress. Sent only to executors that have set
+	// `ready.supports_calls`.
+	Calls         []*ExecutorCall `protobuf:"bytes,16,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -184,6 +190,20 @@ func (x *ToExecutor) GetShutdown() bool {
 	return false
 }
 
+func (x *ToExecutor) GetResumptions() []*AttemptRef {
+	if x != nil {
+		return x.Resumptions
+	}
+	return nil
+}
+
+func (x *ToExecutor) GetCalls() []*ExecutorCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
 // FromExecutor is a message of the executor: a batch.
 type FromExecutor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -200,7 +220,18 @@ type FromExecutor struct {
 	Finished []*ExecutorFinished `protobuf:"bytes,5,rep,name=finished,proto3" json:"finished,omitempty"`
 	// Memory and inputs that the process does not use any more. The worker handles them after
 	// `finished`.
-	Releases      []*ExecutorRelease `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty"`
+	Releases []*ExecutorRelease `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty"`
+	// Attempts that have begun and wait for other tasks, for instance for their results. The worker
+	// runs others in the slot meanwhile, in another process. An attempt may also end like this.
+	Blocked []*AttemptRef `protobuf:"bytes,7,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	// Attempts that were blocked and want to go on. The worker answers each with an entry of
+	// `ToExecutor.resumptions` as soon as there is a slot for it; the attempt waits for that.
+	Resumed []*AttemptRef `protobuf:"bytes,8,rep,name=resumed,proto3" json:"resumed,omitempty"`
+	// The process holds something that others need and that ends with it. From now on the worker does
+	// not end it for being idle.
+	Needed bool `protobuf:"varint,9,opt,name=needed,proto3" json:"needed,omitempty"`
+	// Results of calls. Exactly one entry for each call that the executor was sent.
+	Returns       []*ExecutorReturn `protobuf:"bytes,16,rep,name=returns,proto3" json:"returns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -277,6 +308,34 @@ func (x *FromExecutor) GetReleases() []*ExecutorRelease {
 	return nil
 }
 
+func (x *FromExecutor) GetBlocked() []*AttemptRef {
+	if x != nil {
+		return x.Blocked
+	}
+	return nil
+}
+
+func (x *FromExecutor) GetResumed() []*AttemptRef {
+	if x != nil {
+		return x.Resumed
+	}
+	return nil
+}
+
+func (x *FromExecutor) GetNeeded() bool {
+	if x != nil {
+		return x.Needed
+	}
+	return false
+}
+
+func (x *FromExecutor) GetReturns() []*ExecutorReturn {
+	if x != nil {
+		return x.Returns
+	}
+	return nil
+}
+
 // ExecutorHello introduces the worker.
 type ExecutorHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -305,7 +364,9 @@ type ExecutorHello struct {
 	// The process is a spare one: it replaces a process that dies, and may wait long for its first
 	// run. It loads the modules of `preload_modules`. Until its first run it must do nothing else
 	// that costs memory, such as making a context on a GPU.
-	Spare         bool `protobuf:"varint,10,opt,name=spare,proto3" json:"spare,omitempty"`
+	Spare bool `protobuf:"varint,10,opt,name=spare,proto3" json:"spare,omitempty"`
+	// host:port of the worker's DataService.
+	DataAddress   string `protobuf:"bytes,11,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -408,6 +469,13 @@ func (x *ExecutorHello) GetSpare() bool {
 		return x.Spare
 	}
 	return false
+}
+
+func (x *ExecutorHello) GetDataAddress() string {
+	if x != nil {
+		return x.DataAddress
+	}
+	return ""
 }
 
 // ExecutorDevice says how to open a slab on a GPU. CUDA_VISIBLE_DEVICES of the process names
@@ -552,6 +620,8 @@ type ExecutorReady struct {
 	SupportsSplitRuns bool `protobuf:"varint,5,opt,name=supports_split_runs,json=supportsSplitRuns,proto3" json:"supports_split_runs,omitempty"`
 	// It understands `ExecutorHello.spare`. False: the worker starts no spare process of its kind.
 	SupportsSpare bool `protobuf:"varint,6,opt,name=supports_spare,json=supportsSpare,proto3" json:"supports_spare,omitempty"`
+	// It understands `ToExecutor.calls`. False: calls to it fail with UNIMPLEMENTED.
+	SupportsCalls bool `protobuf:"varint,16,opt,name=supports_calls,json=supportsCalls,proto3" json:"supports_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +694,13 @@ func (x *ExecutorReady) GetSupportsSplitRuns() bool {
 func (x *ExecutorReady) GetSupportsSpare() bool {
 	if x != nil {
 		return x.SupportsSpare
+	}
+	return false
+}
+
+func (x *ExecutorReady) GetSupportsCalls() bool {
+	if x != nil {
+		return x.SupportsCalls
 	}
 	return false
 }
@@ -758,7 +835,10 @@ type ExecutorRun struct {
 	// for it.
 	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
 	// Namespace of the key. Empty: the default one.
-	Namespace     string `protobuf:"bytes,9,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace string `protobuf:"bytes,9,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Priority of the task (TaskOptions). Tasks that its function submits have the same one, unless
+	// the function says another.
+	Priority      int32 `protobuf:"zigzag32,10,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,13 +936,28 @@ func (x *ExecutorRun) GetNamespace() string {
 	return ""
 }
 
+func (x *ExecutorRun) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 // ExecutorInput is one input: a header and its frames, in the slab or in a segment.
 type ExecutorInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A serialised millrace.v1.Value. Tensors and opaque payloads in it refer to `frames` by index.
 	Header []byte `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	// The locations of its frames. The executor must not write there.
-	Frames        []*FrameLocation `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames []*FrameLocation `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	// The task that made it. With `generation` it names these bytes in the cluster, for an executor
+	// that keeps what it has decoded. 0: unknown.
+	TaskId uint64 `protobuf:"varint,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The number of that task's run. 0: unknown.
+	Generation uint32 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The input is one item of that task's result, which is a list; counted from 1. 0: the whole
+	// result.
+	Item          uint32 `protobuf:"varint,5,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -909,6 +1004,27 @@ func (x *ExecutorInput) GetFrames() []*FrameLocation {
 		return x.Frames
 	}
 	return nil
+}
+
+func (x *ExecutorInput) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *ExecutorInput) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ExecutorInput) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
 }
 
 // ExecutorAllocationRequest requests memory of the slab, for one run or for the process.
@@ -1272,6 +1388,155 @@ func (x *ExecutorRetainedInput) GetInputIndex() uint32 {
 	return 0
 }
 
+// ExecutorCall is a function to be called beside the runs, in a thread of its own or between two
+// runs. It has no inputs, and does not count as a run: it has no ordinal, and the control page does
+// not mention it. Calls may overlap.
+type ExecutorCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call, at least 1. It is not used again for this process.
+	CallId uint64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// The function, as in OpDefinition.
+	Op *v1.Op `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	// Its pickle, if op.kind is OP_KIND_PYTHON_PICKLE. The executor need not keep it.
+	Function *v1.Function `protobuf:"bytes,3,opt,name=function,proto3" json:"function,omitempty"`
+	// A serialised millrace.v1.Arguments without inputs.
+	Arguments     []byte `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorCall) Reset() {
+	*x = ExecutorCall{}
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorCall) ProtoMessage() {}
+
+func (x *ExecutorCall) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorCall.ProtoReflect.Descriptor instead.
+func (*ExecutorCall) Descriptor() ([]byte, []int) {
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExecutorCall) GetCallId() uint64 {
+	if x != nil {
+		return x.CallId
+	}
+	return 0
+}
+
+func (x *ExecutorCall) GetOp() *v1.Op {
+	if x != nil {
+		return x.Op
+	}
+	return nil
+}
+
+func (x *ExecutorCall) GetFunction() *v1.Function {
+	if x != nil {
+		return x.Function
+	}
+	return nil
+}
+
+func (x *ExecutorCall) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+// ExecutorReturn ends a call.
+type ExecutorReturn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the call.
+	CallId uint64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// The reason why it failed. Absent: it succeeded.
+	Error *v1.TaskError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// A serialised millrace.v1.Value. Empty: the result is null. Tensors and opaque payloads in it
+	// refer to `frames` by index.
+	Header []byte `protobuf:"bytes,3,opt,name=header,proto3" json:"header,omitempty"`
+	// The bytes of the frames. Header and frames have at most 16 MiB together.
+	Frames        [][]byte `protobuf:"bytes,4,rep,name=frames,proto3" json:"frames,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorReturn) Reset() {
+	*x = ExecutorReturn{}
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorReturn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorReturn) ProtoMessage() {}
+
+func (x *ExecutorReturn) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorReturn.ProtoReflect.Descriptor instead.
+func (*ExecutorReturn) Descriptor() ([]byte, []int) {
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExecutorReturn) GetCallId() uint64 {
+	if x != nil {
+		return x.CallId
+	}
+	return 0
+}
+
+func (x *ExecutorReturn) GetError() *v1.TaskError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ExecutorReturn) GetHeader() []byte {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+func (x *ExecutorReturn) GetFrames() [][]byte {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
 // ExecutorLog is text that a task wrote.
 type ExecutorLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1287,7 +1552,7 @@ type ExecutorLog struct {
 
 func (x *ExecutorLog) Reset() {
 	*x = ExecutorLog{}
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1564,7 @@ func (x *ExecutorLog) String() string {
 func (*ExecutorLog) ProtoMessage() {}
 
 func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[14]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1577,7 @@ func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorLog.ProtoReflect.Descriptor instead.
 func (*ExecutorLog) Descriptor() ([]byte, []int) {
-	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{14}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecutorLog) GetTaskId() uint64 {
@@ -1349,7 +1614,7 @@ type AttemptRef struct {
 
 func (x *AttemptRef) Reset() {
 	*x = AttemptRef{}
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1626,7 @@ func (x *AttemptRef) String() string {
 func (*AttemptRef) ProtoMessage() {}
 
 func (x *AttemptRef) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[15]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1639,7 @@ func (x *AttemptRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptRef.ProtoReflect.Descriptor instead.
 func (*AttemptRef) Descriptor() ([]byte, []int) {
-	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{15}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttemptRef) GetTaskId() uint64 {
@@ -1405,7 +1670,7 @@ type OpDefinition struct {
 
 func (x *OpDefinition) Reset() {
 	*x = OpDefinition{}
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1682,7 @@ func (x *OpDefinition) String() string {
 func (*OpDefinition) ProtoMessage() {}
 
 func (x *OpDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[16]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1695,7 @@ func (x *OpDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpDefinition.ProtoReflect.Descriptor instead.
 func (*OpDefinition) Descriptor() ([]byte, []int) {
-	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{16}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpDefinition) GetOpId() uint32 {
@@ -1462,7 +1727,7 @@ type FrameLocation struct {
 
 func (x *FrameLocation) Reset() {
 	*x = FrameLocation{}
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1739,7 @@ func (x *FrameLocation) String() string {
 func (*FrameLocation) ProtoMessage() {}
 
 func (x *FrameLocation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_executor_v1_executor_proto_msgTypes[17]
+	mi := &file_millrace_executor_v1_executor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1752,7 @@ func (x *FrameLocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrameLocation.ProtoReflect.Descriptor instead.
 func (*FrameLocation) Descriptor() ([]byte, []int) {
-	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{17}
+	return file_millrace_executor_v1_executor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FrameLocation) GetOffset() uint64 {
@@ -1515,7 +1780,7 @@ var File_millrace_executor_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\"\x8b\x05\n" +
+	"#millrace/executor/v1/executor.proto\x12\x14millrace.executor.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\"\x89\x06\n" +
 	"\n" +
 	"ToExecutor\x129\n" +
 	"\x05hello\x18\x01 \x01(\v2#.millrace.executor.v1.ExecutorHelloR\x05hello\x12M\n" +
@@ -1529,14 +1794,20 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\x11dropped_functions\x18\t \x03(\fR\x10droppedFunctions\x12%\n" +
 	"\x0erelease_unused\x18\n" +
 	" \x01(\bR\rreleaseUnused\x12\x1a\n" +
-	"\bshutdown\x18\v \x01(\bR\bshutdown\"\x90\x03\n" +
+	"\bshutdown\x18\v \x01(\bR\bshutdown\x12B\n" +
+	"\vresumptions\x18\f \x03(\v2 .millrace.executor.v1.AttemptRefR\vresumptions\x128\n" +
+	"\x05calls\x18\x10 \x03(\v2\".millrace.executor.v1.ExecutorCallR\x05calls\"\xe0\x04\n" +
 	"\fFromExecutor\x129\n" +
 	"\x05ready\x18\x01 \x01(\v2#.millrace.executor.v1.ExecutorReadyR\x05ready\x125\n" +
 	"\x04logs\x18\x02 \x03(\v2!.millrace.executor.v1.ExecutorLogR\x04logs\x12`\n" +
 	"\x13allocation_requests\x18\x03 \x03(\v2/.millrace.executor.v1.ExecutorAllocationRequestR\x12allocationRequests\x12%\n" +
 	"\x0eloaded_modules\x18\x04 \x03(\tR\rloadedModules\x12B\n" +
 	"\bfinished\x18\x05 \x03(\v2&.millrace.executor.v1.ExecutorFinishedR\bfinished\x12A\n" +
-	"\breleases\x18\x06 \x03(\v2%.millrace.executor.v1.ExecutorReleaseR\breleases\"\x98\x03\n" +
+	"\breleases\x18\x06 \x03(\v2%.millrace.executor.v1.ExecutorReleaseR\breleases\x12:\n" +
+	"\ablocked\x18\a \x03(\v2 .millrace.executor.v1.AttemptRefR\ablocked\x12:\n" +
+	"\aresumed\x18\b \x03(\v2 .millrace.executor.v1.AttemptRefR\aresumed\x12\x16\n" +
+	"\x06needed\x18\t \x01(\bR\x06needed\x12>\n" +
+	"\areturns\x18\x10 \x03(\v2$.millrace.executor.v1.ExecutorReturnR\areturns\"\xbb\x03\n" +
 	"\rExecutorHello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1f\n" +
 	"\vworker_name\x18\x02 \x01(\tR\n" +
@@ -1550,7 +1821,8 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\x06device\x18\b \x01(\v2$.millrace.executor.v1.ExecutorDeviceR\x06device\x12'\n" +
 	"\x0fpreload_modules\x18\t \x03(\tR\x0epreloadModules\x12\x14\n" +
 	"\x05spare\x18\n" +
-	" \x01(\bR\x05spare\"\xc5\x02\n" +
+	" \x01(\bR\x05spare\x12!\n" +
+	"\fdata_address\x18\v \x01(\tR\vdataAddress\"\xc5\x02\n" +
 	"\x0eExecutorDevice\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x18\n" +
 	"\aordinal\x18\x02 \x01(\rR\aordinal\x12#\n" +
@@ -1562,14 +1834,15 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\varena_bytes\x18\a \x01(\x04R\n" +
 	"arenaBytes\x12'\n" +
 	"\x0farena_libraries\x18\b \x03(\tR\x0earenaLibraries\x12%\n" +
-	"\x0eexecutor_count\x18\t \x01(\rR\rexecutorCount\"\xff\x01\n" +
+	"\x0eexecutor_count\x18\t \x01(\rR\rexecutorCount\"\xa6\x02\n" +
 	"\rExecutorReady\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1a\n" +
 	"\blanguage\x18\x02 \x01(\tR\blanguage\x12#\n" +
 	"\rdevice_opened\x18\x03 \x01(\bR\fdeviceOpened\x12+\n" +
 	"\x11supports_segments\x18\x04 \x01(\bR\x10supportsSegments\x12.\n" +
 	"\x13supports_split_runs\x18\x05 \x01(\bR\x11supportsSplitRuns\x12%\n" +
-	"\x0esupports_spare\x18\x06 \x01(\bR\rsupportsSpare\"N\n" +
+	"\x0esupports_spare\x18\x06 \x01(\bR\rsupportsSpare\x12%\n" +
+	"\x0esupports_calls\x18\x10 \x01(\bR\rsupportsCalls\"N\n" +
 	"\x0eExecutorAttach\x12\x1d\n" +
 	"\n" +
 	"segment_id\x18\x01 \x01(\rR\tsegmentId\x12\x1d\n" +
@@ -1577,7 +1850,7 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"size_bytes\x18\x02 \x01(\x04R\tsizeBytes\"/\n" +
 	"\x0eExecutorDetach\x12\x1d\n" +
 	"\n" +
-	"segment_id\x18\x01 \x01(\rR\tsegmentId\"\xa8\x02\n" +
+	"segment_id\x18\x01 \x01(\rR\tsegmentId\"\xc4\x02\n" +
 	"\vExecutorRun\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x13\n" +
@@ -1588,10 +1861,17 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"moreInputs\x12%\n" +
 	"\x0etimeout_millis\x18\a \x01(\x04R\rtimeoutMillis\x12\x10\n" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x1c\n" +
-	"\tnamespace\x18\t \x01(\tR\tnamespace\"d\n" +
+	"\tnamespace\x18\t \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bpriority\x18\n" +
+	" \x01(\x11R\bpriority\"\xb1\x01\n" +
 	"\rExecutorInput\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x12;\n" +
-	"\x06frames\x18\x02 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\"\xb0\x01\n" +
+	"\x06frames\x18\x02 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\x12\x17\n" +
+	"\atask_id\x18\x03 \x01(\x04R\x06taskId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\rR\n" +
+	"generation\x12\x12\n" +
+	"\x04item\x18\x05 \x01(\rR\x04item\"\xb0\x01\n" +
 	"\x19ExecutorAllocationRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12:\n" +
@@ -1620,7 +1900,17 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x1f\n" +
 	"\vinput_index\x18\x02 \x01(\rR\n" +
-	"inputIndex\"R\n" +
+	"inputIndex\"\x99\x01\n" +
+	"\fExecutorCall\x12\x17\n" +
+	"\acall_id\x18\x01 \x01(\x04R\x06callId\x12\x1f\n" +
+	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\x121\n" +
+	"\bfunction\x18\x03 \x01(\v2\x15.millrace.v1.FunctionR\bfunction\x12\x1c\n" +
+	"\targuments\x18\x04 \x01(\fR\targuments\"\x87\x01\n" +
+	"\x0eExecutorReturn\x12\x17\n" +
+	"\acall_id\x18\x01 \x01(\x04R\x06callId\x12,\n" +
+	"\x05error\x18\x02 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x12\x16\n" +
+	"\x06header\x18\x03 \x01(\fR\x06header\x12\x16\n" +
+	"\x06frames\x18\x04 \x03(\fR\x06frames\"R\n" +
 	"\vExecutorLog\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\bR\x06stderr\x12\x12\n" +
@@ -1652,7 +1942,7 @@ func file_millrace_executor_v1_executor_proto_rawDescGZIP() []byte {
 	return file_millrace_executor_v1_executor_proto_rawDescData
 }
 
-var file_millrace_executor_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_millrace_executor_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_millrace_executor_v1_executor_proto_goTypes = []any{
 	(*ToExecutor)(nil),                // 0: millrace.executor.v1.ToExecutor
 	(*FromExecutor)(nil),              // 1: millrace.executor.v1.FromExecutor
@@ -1668,43 +1958,53 @@ var file_millrace_executor_v1_executor_proto_goTypes = []any{
 	(*ExecutorRelease)(nil),           // 11: millrace.executor.v1.ExecutorRelease
 	(*ExecutorFinished)(nil),          // 12: millrace.executor.v1.ExecutorFinished
 	(*ExecutorRetainedInput)(nil),     // 13: millrace.executor.v1.ExecutorRetainedInput
-	(*ExecutorLog)(nil),               // 14: millrace.executor.v1.ExecutorLog
-	(*AttemptRef)(nil),                // 15: millrace.executor.v1.AttemptRef
-	(*OpDefinition)(nil),              // 16: millrace.executor.v1.OpDefinition
-	(*FrameLocation)(nil),             // 17: millrace.executor.v1.FrameLocation
-	(*v1.Function)(nil),               // 18: millrace.v1.Function
-	(*v1.TaskError)(nil),              // 19: millrace.v1.TaskError
-	(*v1.Op)(nil),                     // 20: millrace.v1.Op
+	(*ExecutorCall)(nil),              // 14: millrace.executor.v1.ExecutorCall
+	(*ExecutorReturn)(nil),            // 15: millrace.executor.v1.ExecutorReturn
+	(*ExecutorLog)(nil),               // 16: millrace.executor.v1.ExecutorLog
+	(*AttemptRef)(nil),                // 17: millrace.executor.v1.AttemptRef
+	(*OpDefinition)(nil),              // 18: millrace.executor.v1.OpDefinition
+	(*FrameLocation)(nil),             // 19: millrace.executor.v1.FrameLocation
+	(*v1.Function)(nil),               // 20: millrace.v1.Function
+	(*v1.TaskError)(nil),              // 21: millrace.v1.TaskError
+	(*v1.Op)(nil),                     // 22: millrace.v1.Op
 }
 var file_millrace_executor_v1_executor_proto_depIdxs = []int32{
 	2,  // 0: millrace.executor.v1.ToExecutor.hello:type_name -> millrace.executor.v1.ExecutorHello
 	5,  // 1: millrace.executor.v1.ToExecutor.attach_segments:type_name -> millrace.executor.v1.ExecutorAttach
-	16, // 2: millrace.executor.v1.ToExecutor.ops:type_name -> millrace.executor.v1.OpDefinition
-	18, // 3: millrace.executor.v1.ToExecutor.functions:type_name -> millrace.v1.Function
+	18, // 2: millrace.executor.v1.ToExecutor.ops:type_name -> millrace.executor.v1.OpDefinition
+	20, // 3: millrace.executor.v1.ToExecutor.functions:type_name -> millrace.v1.Function
 	7,  // 4: millrace.executor.v1.ToExecutor.runs:type_name -> millrace.executor.v1.ExecutorRun
 	10, // 5: millrace.executor.v1.ToExecutor.allocations:type_name -> millrace.executor.v1.ExecutorAllocation
-	15, // 6: millrace.executor.v1.ToExecutor.cancellations:type_name -> millrace.executor.v1.AttemptRef
+	17, // 6: millrace.executor.v1.ToExecutor.cancellations:type_name -> millrace.executor.v1.AttemptRef
 	6,  // 7: millrace.executor.v1.ToExecutor.detach_segments:type_name -> millrace.executor.v1.ExecutorDetach
-	4,  // 8: millrace.executor.v1.FromExecutor.ready:type_name -> millrace.executor.v1.ExecutorReady
-	14, // 9: millrace.executor.v1.FromExecutor.logs:type_name -> millrace.executor.v1.ExecutorLog
-	9,  // 10: millrace.executor.v1.FromExecutor.allocation_requests:type_name -> millrace.executor.v1.ExecutorAllocationRequest
-	12, // 11: millrace.executor.v1.FromExecutor.finished:type_name -> millrace.executor.v1.ExecutorFinished
-	11, // 12: millrace.executor.v1.FromExecutor.releases:type_name -> millrace.executor.v1.ExecutorRelease
-	3,  // 13: millrace.executor.v1.ExecutorHello.device:type_name -> millrace.executor.v1.ExecutorDevice
-	8,  // 14: millrace.executor.v1.ExecutorRun.inputs:type_name -> millrace.executor.v1.ExecutorInput
-	17, // 15: millrace.executor.v1.ExecutorInput.frames:type_name -> millrace.executor.v1.FrameLocation
-	15, // 16: millrace.executor.v1.ExecutorAllocationRequest.attempt:type_name -> millrace.executor.v1.AttemptRef
-	17, // 17: millrace.executor.v1.ExecutorAllocation.frames:type_name -> millrace.executor.v1.FrameLocation
-	19, // 18: millrace.executor.v1.ExecutorAllocation.error:type_name -> millrace.v1.TaskError
-	19, // 19: millrace.executor.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
-	17, // 20: millrace.executor.v1.ExecutorFinished.frames:type_name -> millrace.executor.v1.FrameLocation
-	13, // 21: millrace.executor.v1.ExecutorFinished.retained_inputs:type_name -> millrace.executor.v1.ExecutorRetainedInput
-	20, // 22: millrace.executor.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	17, // 8: millrace.executor.v1.ToExecutor.resumptions:type_name -> millrace.executor.v1.AttemptRef
+	14, // 9: millrace.executor.v1.ToExecutor.calls:type_name -> millrace.executor.v1.ExecutorCall
+	4,  // 10: millrace.executor.v1.FromExecutor.ready:type_name -> millrace.executor.v1.ExecutorReady
+	16, // 11: millrace.executor.v1.FromExecutor.logs:type_name -> millrace.executor.v1.ExecutorLog
+	9,  // 12: millrace.executor.v1.FromExecutor.allocation_requests:type_name -> millrace.executor.v1.ExecutorAllocationRequest
+	12, // 13: millrace.executor.v1.FromExecutor.finished:type_name -> millrace.executor.v1.ExecutorFinished
+	11, // 14: millrace.executor.v1.FromExecutor.releases:type_name -> millrace.executor.v1.ExecutorRelease
+	17, // 15: millrace.executor.v1.FromExecutor.blocked:type_name -> millrace.executor.v1.AttemptRef
+	17, // 16: millrace.executor.v1.FromExecutor.resumed:type_name -> millrace.executor.v1.AttemptRef
+	15, // 17: millrace.executor.v1.FromExecutor.returns:type_name -> millrace.executor.v1.ExecutorReturn
+	3,  // 18: millrace.executor.v1.ExecutorHello.device:type_name -> millrace.executor.v1.ExecutorDevice
+	8,  // 19: millrace.executor.v1.ExecutorRun.inputs:type_name -> millrace.executor.v1.ExecutorInput
+	19, // 20: millrace.executor.v1.ExecutorInput.frames:type_name -> millrace.executor.v1.FrameLocation
+	17, // 21: millrace.executor.v1.ExecutorAllocationRequest.attempt:type_name -> millrace.executor.v1.AttemptRef
+	19, // 22: millrace.executor.v1.ExecutorAllocation.frames:type_name -> millrace.executor.v1.FrameLocation
+	21, // 23: millrace.executor.v1.ExecutorAllocation.error:type_name -> millrace.v1.TaskError
+	21, // 24: millrace.executor.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
+	19, // 25: millrace.executor.v1.ExecutorFinished.frames:type_name -> millrace.executor.v1.FrameLocation
+	13, // 26: millrace.executor.v1.ExecutorFinished.retained_inputs:type_name -> millrace.executor.v1.ExecutorRetainedInput
+	22, // 27: millrace.executor.v1.ExecutorCall.op:type_name -> millrace.v1.Op
+	20, // 28: millrace.executor.v1.ExecutorCall.function:type_name -> millrace.v1.Function
+	21, // 29: millrace.executor.v1.ExecutorReturn.error:type_name -> millrace.v1.TaskError
+	22, // 30: millrace.executor.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_millrace_executor_v1_executor_proto_init() }
@@ -1718,7 +2018,7 @@ func file_millrace_executor_v1_executor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_executor_v1_executor_proto_rawDesc), len(file_millrace_executor_v1_executor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -36,7 +36,7 @@ const (
 	// The worker does not have it.
 	Refusal_REFUSAL_NOT_HERE Refusal = 1
 	// It is in other memory than the one that was passed, or the reader has borrowed too much, or the
-	// answer is full. Read it by DataService.ReadObjects.
+	// answer is full, or the worker needs its memory. Read it by DataService.ReadObjects.
 	Refusal_REFUSAL_ELSEWHERE Refusal = 2
 )
 
@@ -728,8 +728,8 @@ func (x *BorrowWelcome) GetStageBytes() uint64 {
 	return 0
 }
 
-// BorrowAcquireMany names objects: object n has the task task_ids[n] and the generation
-// generations[n].
+// BorrowAcquireMany names objects: object n has the task task_ids[n], the generation generations[n]
+// and, if there are items, the item items[n].
 type BorrowAcquireMany struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Duration of the leases, in milliseconds.
@@ -737,7 +737,9 @@ type BorrowAcquireMany struct {
 	// Tasks that made the objects.
 	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
 	// Generations of the objects. 0: any generation.
-	Generations   []uint32 `protobuf:"varint,3,rep,packed,name=generations,proto3" json:"generations,omitempty"`
+	Generations []uint32 `protobuf:"varint,3,rep,packed,name=generations,proto3" json:"generations,omitempty"`
+	// Items of the objects, as in ObjectRef.item. Empty: the whole objects.
+	Items         []uint32 `protobuf:"varint,4,rep,packed,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -789,6 +791,13 @@ func (x *BorrowAcquireMany) GetTaskIds() []uint64 {
 func (x *BorrowAcquireMany) GetGenerations() []uint32 {
 	if x != nil {
 		return x.Generations
+	}
+	return nil
+}
+
+func (x *BorrowAcquireMany) GetItems() []uint32 {
+	if x != nil {
+		return x.Items
 	}
 	return nil
 }
@@ -1316,7 +1325,14 @@ type BorrowAcquire struct {
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
 	// Duration of the leases, in milliseconds; at most 10 minutes. 0 means as long as the connection.
-	TtlMillis     uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	TtlMillis uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	// The reader keeps the leases until a task has run, and reads the objects in place. They are
+	// refused if the worker has little free memory. False: the reader copies the objects at once.
+	Keeps bool `protobuf:"varint,4,opt,name=keeps,proto3" json:"keeps,omitempty"`
+	// Copies of the objects do not fit into the reader's memory. The worker lends them even if it has
+	// little free memory. It begins to bring those that are refused with REFUSAL_ELSEWHERE because
+	// they are in slower memory into the memory that was passed: ask again after some milliseconds.
+	Needs         bool `protobuf:"varint,5,opt,name=needs,proto3" json:"needs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,6 +1386,20 @@ func (x *BorrowAcquire) GetTtlMillis() uint64 {
 		return x.TtlMillis
 	}
 	return 0
+}
+
+func (x *BorrowAcquire) GetKeeps() bool {
+	if x != nil {
+		return x.Keeps
+	}
+	return false
+}
+
+func (x *BorrowAcquire) GetNeeds() bool {
+	if x != nil {
+		return x.Needs
+	}
+	return false
 }
 
 // ReadLease is one lease.
@@ -1751,12 +1781,13 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\fobject_index\x18\x06 \x01(\bR\vobjectIndex\x12$\n" +
 	"\rnotifications\x18\a \x01(\bR\rnotifications\x12\x1f\n" +
 	"\vstage_bytes\x18\b \x01(\x04R\n" +
-	"stageBytes\"\x90\x01\n" +
+	"stageBytes\"\xb1\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
 	"\n" +
 	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +
 	"\btask_ids\x18\x02 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\ataskIds\x12+\n" +
-	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\xc9\x02\n" +
+	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\x12\x1f\n" +
+	"\x05items\x18\x04 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05items\"\xc9\x02\n" +
 	"\x12BorrowAcquiredMany\x12\x1b\n" +
 	"\tlease_ids\x18\x01 \x03(\x04R\bleaseIds\x125\n" +
 	"\brefusals\x18\x02 \x03(\x0e2\x19.millrace.host.v1.RefusalR\brefusals\x12 \n" +
@@ -1789,12 +1820,14 @@ const file_millrace_host_v1_borrow_proto_rawDesc = "" +
 	"\x06frames\x18\x02 \x03(\v2\x1f.millrace.host.v1.FrameLocationR\x06frames\"A\n" +
 	"\fBorrowFinish\x12\x19\n" +
 	"\bplace_id\x18\x01 \x01(\x04R\aplaceId\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\bR\x06commit\"\xa0\x01\n" +
+	"\x06commit\x18\x02 \x01(\bR\x06commit\"\xcc\x01\n" +
 	"\rBorrowAcquire\x12;\n" +
 	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aobjects\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12(\n" +
 	"\n" +
-	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"\xc1\x01\n" +
+	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12\x14\n" +
+	"\x05keeps\x18\x04 \x01(\bR\x05keeps\x12\x14\n" +
+	"\x05needs\x18\x05 \x01(\bR\x05needs\"\xc1\x01\n" +
 	"\tReadLease\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
 	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x127\n" +

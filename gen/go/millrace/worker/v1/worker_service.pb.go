@@ -49,20 +49,27 @@ const (
 	TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED TaskOutcome = 7
 	// Its executor process died. For this task it counts like the death of a worker.
 	TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED TaskOutcome = 8
+	// It runs and waits for other tasks. It gives its slots to others when the scheduler names it in
+	// `SessionResponse.freed_slots`. Repeated after each registration as long as it waits.
+	TaskOutcome_TASK_OUTCOME_BLOCKED TaskOutcome = 9
+	// It has its slots again, or still, after TASK_OUTCOME_BLOCKED.
+	TaskOutcome_TASK_OUTCOME_GOES_ON TaskOutcome = 10
 )
 
 // Enum value maps for TaskOutcome.
 var (
 	TaskOutcome_name = map[int32]string{
-		0: "TASK_OUTCOME_UNSPECIFIED",
-		1: "TASK_OUTCOME_STARTED",
-		2: "TASK_OUTCOME_SUCCEEDED",
-		3: "TASK_OUTCOME_FAILED",
-		4: "TASK_OUTCOME_INPUT_UNREACHABLE",
-		5: "TASK_OUTCOME_RETRACTED",
-		6: "TASK_OUTCOME_CANCELLED",
-		7: "TASK_OUTCOME_RETRACT_REFUSED",
-		8: "TASK_OUTCOME_EXECUTOR_DIED",
+		0:  "TASK_OUTCOME_UNSPECIFIED",
+		1:  "TASK_OUTCOME_STARTED",
+		2:  "TASK_OUTCOME_SUCCEEDED",
+		3:  "TASK_OUTCOME_FAILED",
+		4:  "TASK_OUTCOME_INPUT_UNREACHABLE",
+		5:  "TASK_OUTCOME_RETRACTED",
+		6:  "TASK_OUTCOME_CANCELLED",
+		7:  "TASK_OUTCOME_RETRACT_REFUSED",
+		8:  "TASK_OUTCOME_EXECUTOR_DIED",
+		9:  "TASK_OUTCOME_BLOCKED",
+		10: "TASK_OUTCOME_GOES_ON",
 	}
 	TaskOutcome_value = map[string]int32{
 		"TASK_OUTCOME_UNSPECIFIED":       0,
@@ -74,6 +81,8 @@ var (
 		"TASK_OUTCOME_CANCELLED":         6,
 		"TASK_OUTCOME_RETRACT_REFUSED":   7,
 		"TASK_OUTCOME_EXECUTOR_DIED":     8,
+		"TASK_OUTCOME_BLOCKED":           9,
+		"TASK_OUTCOME_GOES_ON":           10,
 	}
 )
 
@@ -731,7 +740,10 @@ type TaskReport struct {
 	// Last lines of its output; at most 8 KiB.
 	LogTail string `protobuf:"bytes,9,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
 	// Number of bytes that were fetched from other workers for it.
-	FetchedBytes  uint64 `protobuf:"varint,10,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	FetchedBytes uint64 `protobuf:"varint,10,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	// The input to which the failure is due, counted from 1. The scheduler names its task, and the
+	// item, in front of `error.message`. 0: none.
+	InputAtFault  uint32 `protobuf:"varint,11,opt,name=input_at_fault,json=inputAtFault,proto3" json:"input_at_fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,6 +844,13 @@ func (x *TaskReport) GetLogTail() string {
 func (x *TaskReport) GetFetchedBytes() uint64 {
 	if x != nil {
 		return x.FetchedBytes
+	}
+	return 0
+}
+
+func (x *TaskReport) GetInputAtFault() uint32 {
+	if x != nil {
+		return x.InputAtFault
 	}
 	return 0
 }
@@ -1182,7 +1201,10 @@ type SessionResponse struct {
 	// workers that have them are gone, or are drained. The worker answers for each of them with
 	// OBJECT_EVENT_KEPT, or with OBJECT_EVENT_LOST if it has dropped the object. The
 	// scheduler repeats unanswered requests in the next session.
-	Keeps         []*Replica `protobuf:"bytes,17,rep,name=keeps,proto3" json:"keeps,omitempty"`
+	Keeps []*Replica `protobuf:"bytes,17,rep,name=keeps,proto3" json:"keeps,omitempty"`
+	// Attempts that wait for other tasks (TASK_OUTCOME_BLOCKED), and may give their slots to others
+	// now. The assignments of this message and of earlier ones can run in them.
+	FreedSlots    []*AttemptRef `protobuf:"bytes,18,rep,name=freed_slots,json=freedSlots,proto3" json:"freed_slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1332,6 +1354,13 @@ func (x *SessionResponse) GetAcceptedWrites() []*Replica {
 func (x *SessionResponse) GetKeeps() []*Replica {
 	if x != nil {
 		return x.Keeps
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetFreedSlots() []*AttemptRef {
+	if x != nil {
+		return x.FreedSlots
 	}
 	return nil
 }
@@ -1792,7 +1821,9 @@ type Assignment struct {
 	// Namespace of the key; empty means "default".
 	Namespace string `protobuf:"bytes,11,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Amounts of resources that it uses, by name.
-	Resources     map[string]float64 `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Resources map[string]float64 `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// Priority of the task, for the tasks that its function submits.
+	Priority      int32 `protobuf:"zigzag32,13,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1911,6 +1942,13 @@ func (x *Assignment) GetResources() map[string]float64 {
 	return nil
 }
 
+func (x *Assignment) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 // Input is one input of an assignment.
 type Input struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1938,6 +1976,12 @@ type Input struct {
 	// The worker has a downstream worker in a broadcast chain, which reads the object here while it
 	// arrives.
 	HasDownstream bool `protobuf:"varint,8,opt,name=has_downstream,json=hasDownstream,proto3" json:"has_downstream,omitempty"`
+	// The task needs one item of the object, which is a list; the item is counted from 1. The other
+	// fields describe the whole list. 0: the task needs the whole object.
+	Item uint32 `protobuf:"varint,9,opt,name=item,proto3" json:"item,omitempty"`
+	// About how many items the list has; 0: unknown. The worker expects that an item has this part of
+	// `bytes`.
+	ItemCount     uint32 `protobuf:"varint,10,opt,name=item_count,json=itemCount,proto3" json:"item_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2026,6 +2070,20 @@ func (x *Input) GetHasDownstream() bool {
 		return x.HasDownstream
 	}
 	return false
+}
+
+func (x *Input) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *Input) GetItemCount() uint32 {
+	if x != nil {
+		return x.ItemCount
+	}
+	return 0
 }
 
 // ReportWorkerDeathRequest reports a death.
@@ -2189,7 +2247,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x123\n" +
 	"\x06failed\x18\x02 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x06failed\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\x90\x03\n" +
+	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\xb6\x03\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2202,7 +2260,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\vunreachable\x18\b \x03(\v2\x1f.millrace.worker.v1.UnreachableR\vunreachable\x12\x19\n" +
 	"\blog_tail\x18\t \x01(\tR\alogTail\x12#\n" +
 	"\rfetched_bytes\x18\n" +
-	" \x01(\x04R\ffetchedBytes\"\x82\x01\n" +
+	" \x01(\x04R\ffetchedBytes\x12$\n" +
+	"\x0einput_at_fault\x18\v \x01(\rR\finputAtFault\"\x82\x01\n" +
 	"\vUnreachable\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -2232,7 +2291,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12*\n" +
 	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\x8f\a\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xd0\a\n" +
 	"\x0fSessionResponse\x12>\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1e.millrace.worker.v1.RegisteredR\n" +
@@ -2256,7 +2315,9 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x11dropped_functions\x18\x0e \x03(\fR\x10droppedFunctions\x12\x18\n" +
 	"\adrained\x18\x0f \x01(\bR\adrained\x12D\n" +
 	"\x0faccepted_writes\x18\x10 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x0eacceptedWrites\x121\n" +
-	"\x05keeps\x18\x11 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x05keeps\"\xb5\x01\n" +
+	"\x05keeps\x18\x11 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x05keeps\x12?\n" +
+	"\vfreed_slots\x18\x12 \x03(\v2\x1e.millrace.worker.v1.AttemptRefR\n" +
+	"freedSlots\"\xb5\x01\n" +
 	"\x06Rescue\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12!\n" +
@@ -2288,7 +2349,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\fdata_address\x18\x02 \x01(\tR\vdataAddress\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1b\n" +
 	"\tsame_host\x18\x04 \x01(\bR\bsameHost\x12/\n" +
-	"\x06device\x18\x05 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device\"\xe5\x03\n" +
+	"\x06device\x18\x05 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device\"\x81\x04\n" +
 	"\n" +
 	"Assignment\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2303,10 +2364,11 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x15expected_output_bytes\x18\n" +
 	" \x01(\x04R\x13expectedOutputBytes\x12\x1c\n" +
 	"\tnamespace\x18\v \x01(\tR\tnamespace\x12K\n" +
-	"\tresources\x18\f \x03(\v2-.millrace.worker.v1.Assignment.ResourcesEntryR\tresources\x1a<\n" +
+	"\tresources\x18\f \x03(\v2-.millrace.worker.v1.Assignment.ResourcesEntryR\tresources\x12\x1a\n" +
+	"\bpriority\x18\r \x01(\x11R\bpriority\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x84\x02\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xb7\x02\n" +
 	"\x05Input\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -2317,14 +2379,18 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rinline_result\x18\x05 \x01(\fR\finlineResult\x12\x18\n" +
 	"\apending\x18\x06 \x01(\bR\apending\x12,\n" +
 	"\x12upstream_worker_id\x18\a \x01(\rR\x10upstreamWorkerId\x12%\n" +
-	"\x0ehas_downstream\x18\b \x01(\bR\rhasDownstream\"\x9d\x01\n" +
+	"\x0ehas_downstream\x18\b \x01(\bR\rhasDownstream\x12\x12\n" +
+	"\x04item\x18\t \x01(\rR\x04item\x12\x1d\n" +
+	"\n" +
+	"item_count\x18\n" +
+	" \x01(\rR\titemCount\"\x9d\x01\n" +
 	"\x18ReportWorkerDeathRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +
 	"\n" +
 	"restarting\x18\x03 \x01(\bR\n" +
 	"restarting\"\x1b\n" +
-	"\x19ReportWorkerDeathResponse*\x98\x02\n" +
+	"\x19ReportWorkerDeathResponse*\xcc\x02\n" +
 	"\vTaskOutcome\x12\x1c\n" +
 	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TASK_OUTCOME_STARTED\x10\x01\x12\x1a\n" +
@@ -2334,7 +2400,10 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x16TASK_OUTCOME_RETRACTED\x10\x05\x12\x1a\n" +
 	"\x16TASK_OUTCOME_CANCELLED\x10\x06\x12 \n" +
 	"\x1cTASK_OUTCOME_RETRACT_REFUSED\x10\a\x12\x1e\n" +
-	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b*\x8c\x01\n" +
+	"\x1aTASK_OUTCOME_EXECUTOR_DIED\x10\b\x12\x18\n" +
+	"\x14TASK_OUTCOME_BLOCKED\x10\t\x12\x18\n" +
+	"\x14TASK_OUTCOME_GOES_ON\x10\n" +
+	"*\x8c\x01\n" +
 	"\vObjectEvent\x12\x1c\n" +
 	"\x18OBJECT_EVENT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13OBJECT_EVENT_GAINED\x10\x01\x12\x18\n" +
@@ -2431,22 +2500,23 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	12, // 30: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
 	3,  // 31: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
 	3,  // 32: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
-	3,  // 33: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	32, // 34: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	33, // 35: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	25, // 36: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
-	19, // 37: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 38: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	34, // 39: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 40: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 41: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 42: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 43: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	42, // [42:44] is the sub-list for method output_type
-	40, // [40:42] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	4,  // 33: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 34: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	32, // 35: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	33, // 36: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	25, // 37: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
+	19, // 38: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 39: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	34, // 40: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	5,  // 41: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 42: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 43: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 44: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	43, // [43:45] is the sub-list for method output_type
+	41, // [41:43] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }
