@@ -68,8 +68,16 @@ type DirectTier interface {
 	Host() (s Space, base uint64)
 }
 
-// ahead is the number of buffers that a flow uses: one is copied while another is used.
-const ahead = 2
+const (
+	// ahead is the number of buffers that a flow uses: one is copied while another is used.
+	ahead = 2
+	// pieceAlign is the alignment of the pieces of different frames in a buffer. Devices copy
+	// pieces fastest whose addresses there and here are equal modulo 16.
+	pieceAlign = 16
+)
+
+// aligned returns the next place for a piece, from at on.
+func aligned(at uint64) uint64 { return (at + pieceAlign - 1) / pieceAlign * pieceAlign }
 
 // Outflow reads the bytes of frames of a Staged space, in their order. The next buffer is copied
 // while the caller uses a chunk. A caller that waits for another process meanwhile must limit the
@@ -136,6 +144,19 @@ func (o *Outflow) Next() (c Chunk, ok bool, err error) {
 	return c, true, nil
 }
 
+// Several is Next for up to most chunks that lie in one buffer. It returns none when there are no
+// more.
+func (o *Outflow) Several(most int) ([]Chunk, error) {
+	first, ok, err := o.Next()
+	if !ok {
+		return nil, err
+	}
+	n := min(most-1, len(o.current.chunks))
+	chunks := append([]Chunk{first}, o.current.chunks[:n]...)
+	o.current.chunks = o.current.chunks[n:]
+	return chunks, nil
+}
+
 // buffer returns a buffer for the next load, nil if the flow holds one and no other is free.
 func (o *Outflow) buffer() (Buffer, error) {
 	if slices.ContainsFunc(o.loaded, func(l load) bool { return l.buffer != nil }) {
@@ -199,13 +220,14 @@ func (o *Outflow) load(buffer Buffer) {
 	for at := uint64(0); o.more(); {
 		f := o.frames[o.frame]
 		n := min(o.chunk, f.Bytes-o.offset)
-		if n > StageBytes-at {
+		if at+n > StageBytes {
 			break
 		}
 		l.chunks = append(l.chunks, Chunk{Frame: o.frame, Offset: o.offset, Data: room[at : at+n : at+n]})
 		pieces = append(pieces, Piece{At: at, Frame: Frame{Offset: f.Offset + o.offset, Bytes: n}})
-		at += n
-		o.offset += n
+		if at, o.offset = at+n, o.offset+n; o.offset == f.Bytes {
+			at = aligned(at)
+		}
 	}
 	buffer.Load(pieces...)
 	o.loaded = append(o.loaded, l)
@@ -227,18 +249,30 @@ type Inflow struct {
 // NewInflow returns an Inflow for a space.
 func NewInflow(space Staged) *Inflow { return &Inflow{space: space} }
 
+// Fits says whether the Room of the next bytes would be in the buffer of the last Room. Then it may
+// be asked for before the slice of the last Room is filled.
+func (f *Inflow) Fits(n uint64) bool {
+	return f.err == nil && f.current != nil && aligned(f.used)+n <= StageBytes
+}
+
 // Room returns a slice for the next bytes, which belong at offset off of the space. Its length is
 // n, or StageBytes if that is less.
-// REQUIRES: n is not 0, and the slice of the last call has been filled.
+// REQUIRES: n is not 0, and the slice of the last call has been filled, or Fits returned true.
 func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 	n = min(n, StageBytes)
 	if f.err != nil {
 		return nil, f.err
 	}
+	last := len(f.pieces) - 1
+	follows := last >= 0 && f.pieces[last].End() == off
+	if !follows {
+		f.used = aligned(f.used)
+	}
 	if f.used+n > StageBytes {
 		if err := f.send(); err != nil {
 			return nil, err
 		}
+		follows = false
 	}
 	if f.current == nil {
 		if err := f.take(); err != nil {
@@ -247,7 +281,7 @@ func (f *Inflow) Room(off, n uint64) ([]byte, error) {
 	}
 	p := f.current.Bytes()[f.used : f.used+n : f.used+n]
 	f.used += n
-	if last := len(f.pieces) - 1; last >= 0 && f.pieces[last].End() == off {
+	if follows {
 		f.pieces[last].Bytes += n
 	} else {
 		f.pieces = append(f.pieces, Piece{At: f.used - n, Frame: Frame{Offset: off, Bytes: n}})
@@ -273,14 +307,15 @@ func (f *Inflow) take() (err error) {
 func (f *Inflow) Holds() bool { return f.current != nil || len(f.sent) > 0 }
 
 // Park gives the buffers back, when the received bytes are in the space. The last unfilled bytes of
-// the slice of the last Room have not been received: their Room is asked for again. An error is
+// the slices of the last Rooms have not been received: their Room is asked for again. An error is
 // returned by the next Room or Flush.
 func (f *Inflow) Park(unfilled uint64) {
-	if unfilled > 0 {
-		f.used -= unfilled
-		last := len(f.pieces) - 1
-		if f.pieces[last].Bytes -= unfilled; f.pieces[last].Bytes == 0 {
-			f.pieces = f.pieces[:last]
+	for unfilled > 0 {
+		last := &f.pieces[len(f.pieces)-1]
+		n := min(unfilled, last.Bytes)
+		unfilled -= n
+		if last.Bytes -= n; last.Bytes == 0 {
+			f.pieces = f.pieces[:len(f.pieces)-1]
 		}
 	}
 	err := f.send()

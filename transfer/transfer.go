@@ -35,15 +35,25 @@ var (
 	ErrUnreachable = errors.New("unreachable by this path")
 )
 
-// Ref names one generation of an object.
+// Ref names one generation of an object, or one item of an object that is a list. An item is read
+// like an object of its own: its header is that of the item, and its frames are those to which this
+// header refers.
 type Ref struct {
 	Task ids.TaskID
 	// Generation is the number of the attempt that made the object. 0 asks for any generation.
 	Generation ids.Attempt
+	Item       ids.Item
 }
 
-// String returns task and attempt, as in t42/a1.
-func (r Ref) String() string { return r.Task.String() + "/" + r.Generation.String() }
+// String returns task and attempt, as in t42/a1, and the item, if any, as in t42/a1/i3.
+func (r Ref) String() string {
+	return r.Task.String() + "/" + r.Generation.String() + r.Item.String()
+}
+
+// Answers says whether an object that came for the request is the one that was asked for.
+func (r Ref) Answers(request Ref) bool {
+	return r.Task == request.Task && (request.Generation == 0 || r.Generation == request.Generation) && r.Item == request.Item
+}
 
 // Head describes an object.
 type Head struct {
@@ -105,7 +115,7 @@ func (p Peer) String() string {
 	return fmt.Sprintf("%s (%s, %s)", p.Name, p.Worker, p.Address)
 }
 
-// Sink receives the objects of a fetch. The goroutine of the fetch calls its methods: Place for
+// Sink receives the objects of a fetch, which calls its methods one at a time: Place for
 // each object that the peer has, and afterwards Done. Done is called exactly once for each object
 // of the request, also without Place if the peer does not have it, unless Fetch fails as a whole.
 type Sink interface {
@@ -154,9 +164,10 @@ type Loan struct {
 type Borrower interface {
 	// Lends says whether it is worth asking a peer for loans. It does not ask the peer.
 	Lends(peer Peer) bool
-	// Borrow asks one peer for loans, one for each ref. Its error matches ErrUnreachable if that
-	// peer lends nothing to us.
-	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
+	// Borrow asks one peer for loans, one for each ref. needs says that copies of the objects do
+	// not fit here; see Reader. Its error matches ErrUnreachable if that peer lends nothing to us.
+	// The Err of a loan that the peer may give later matches ErrUnreachable.
+	Borrow(ctx context.Context, peer Peer, refs []Ref, needs bool) ([]Loan, error)
 }
 
 // Lender is a Path that gives a loan at once if the peer's memory is already mapped, and otherwise
@@ -187,6 +198,12 @@ type Rescuer interface {
 type Reader struct {
 	// Worker is 0 for a client.
 	Worker ids.WorkerID
+	// Keeps: it reads the objects in place until a task has run. A source that has little free
+	// memory refuses that: the objects could not leave meanwhile.
+	Keeps bool
+	// Needs: copies of the objects do not fit into its memory, so that it reads them in place or
+	// not at all. A source does not refuse that for lack of free memory.
+	Needs bool
 }
 
 // LeaseID names a read lease; 0 means none.
@@ -215,6 +232,13 @@ type Source interface {
 	// Renew makes leases end after ttl from now. It says for each whether the lease has held until
 	// now and was renewed.
 	Renew(leases []LeaseID, ttl time.Duration) []bool
+}
+
+// Bringer is a Source that can bring objects into the memory from which they are lent.
+type Bringer interface {
+	// Bring begins to bring objects from slower memory into the memory that is lent. They stay
+	// there for a moment, in which the reader can ask for them again. It does not wait.
+	Bring(reader Reader, refs []Ref)
 }
 
 // Receiver is the store that the serving side of a path writes to when a client puts an object

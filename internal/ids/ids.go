@@ -33,6 +33,9 @@ type OpID uint32
 // 0: the task was not assigned.
 type Attempt uint32
 
+// Item names one item of an object that is a list, counted from 1. 0: the whole object.
+type Item uint32
+
 // Incarnation is the name of one life of a worker process: the text of a random UUID, version 7.
 // The supervisor makes it for a process that it starts. A worker without a supervisor makes its
 // own. Empty means unknown.
@@ -59,6 +62,14 @@ func (id OpID) String() string { return "o" + strconv.FormatUint(uint64(id), 10)
 
 // String returns a and the number, as in a1.
 func (a Attempt) String() string { return "a" + strconv.FormatUint(uint64(a), 10) }
+
+// String returns nothing for the whole object, and otherwise /i and the number, as in /i3.
+func (i Item) String() string {
+	if i == 0 {
+		return ""
+	}
+	return "/i" + strconv.FormatUint(uint64(i), 10)
+}
 
 // String returns the text itself, or "unknown" when it is empty.
 func (i Incarnation) String() string {

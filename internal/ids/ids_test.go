@@ -20,6 +20,8 @@ func TestIDsPrintWithTheirLetter(t *testing.T) {
 		{ids.ClientID(5), "c5"},
 		{ids.OpID(9), "o9"},
 		{ids.Attempt(1), "a1"},
+		{ids.Item(3), "/i3"},
+		{ids.Item(0), ""},
 		{ids.Incarnation(""), "unknown"},
 		{ids.Incarnation("0198"), "0198"},
 		{ids.FunctionHash{0xab}, "ab" + strings.Repeat("0", 62)},

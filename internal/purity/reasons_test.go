@@ -28,13 +28,13 @@ var pythonText = regexp.MustCompile(`"([A-Z][A-Z0-9_]{2,})"`)
 // Each must still be in the code.
 var notReasons = strings.Fields(`
 	NONE FETCHING QUEUED GPU PCI_BUS_ID
-	MILLRACE MILLUCX1 MILLNTF1 MILLRAW1 KMGTPE SIGKILL
+	MILLRACE MILLJRNL MILLUCX1 MILLNTF1 MILLRAW1 DSL_VERSION KMGTPE SIGKILL
 	TLS NET_DEVICES KEEPALIVE_INTERVAL TOKEN_FILE
-	LD_LIBRARY_PATH PYTHONPATH PYTHONUNBUFFERED MKL_NUM_THREADS OMP_NUM_THREADS OPENBLAS_NUM_THREADS
+	CONDA_EXE LD_LIBRARY_PATH PYTHONPATH PYTHONUNBUFFERED MKL_NUM_THREADS OMP_NUM_THREADS OPENBLAS_NUM_THREADS
 	AF_UNIX SO_PEERCRED STATUS_ALLOC_FAILED MKL BLIS ATLAS PIX PXB PHB NODE SYS`)
 
 // foreign are the beginnings of names that others chose, and of our environment variables.
-var foreign = regexp.MustCompile(`^(MILLRACE|UCX|CUDA|CUBLAS)_`)
+var foreign = regexp.MustCompile(`^(MILLRACE|UCX|CUDA|CUDF|DASK|CUBLAS)_`)
 
 // TestReasonsAreThoseOfTheAPI: the code has a reason as text, since machines and Python executors
 // do not know the enum. So each text in capitals is in ErrorReason, in notReasons, or foreign; and

@@ -32,7 +32,21 @@ func OpenGlobal(path string) (*Library, error) {
 	return openAs(path, true)
 }
 
+// loading is held while a library is loaded: see Exclusively.
+var loading sync.Mutex
+
+// Exclusively calls a function that loads a library by other means, while this package loads none.
+// UCX changes the tables of symbols of all libraries while it is loaded, and a library that is
+// being loaded at that moment has tables that cannot be read.
+func Exclusively(load func()) {
+	loading.Lock()
+	defer loading.Unlock()
+	load()
+}
+
 func openAs(path string, global bool) (*Library, error) {
+	loading.Lock()
+	defer loading.Unlock()
 	handle, err := open(path, global)
 	if err != nil {
 		return nil, err

@@ -10,9 +10,9 @@ import (
 
 // PackageFolders returns the folders in which Pythons search for packages, those of the first
 // Python first. A Python that is empty, or that does not run, has none. Wheels have libraries in
-// these folders.
-func PackageFolders(pythons ...string) []string {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+// these folders. The Pythons are ended when ctx is done.
+func PackageFolders(ctx context.Context, pythons ...string) []string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var folders []string
 	for _, python := range pythons {

@@ -38,6 +38,15 @@ type bounce struct {
 	table  int
 }
 
+// newBounceGather loads the kernel for the given number of bounces in pinned memory, if kernels
+// find that memory where the copy engine finds it.
+func (d *Device) newBounceGather(pinned []byte, bounces int) (*Gather, error) {
+	if err := d.findable(pinned); err != nil {
+		return nil, err
+	}
+	return d.NewGather(bounces, bounceRows)
+}
+
 // Bytes is part of memory.Buffer.
 func (b *bounce) Bytes() []byte { return b.data }
 

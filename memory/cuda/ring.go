@@ -81,7 +81,7 @@ func (r *Ring) make(s *Slab, slots int) (err error) {
 	if r.in, err = r.device.NewStream(In); err != nil {
 		return err
 	}
-	r.gather, r.noGather = r.newGather(slots)
+	r.gather, r.noGather = r.device.newBounceGather(r.memory, slots)
 	if err := r.device.Health(); err != nil {
 		return err
 	}
@@ -99,15 +99,6 @@ func (r *Ring) make(s *Slab, slots int) (err error) {
 	}
 	r.free = slices.Clone(r.slots)
 	return nil
-}
-
-// newGather loads the kernel that copies the pieces of slots, if kernels find the ring where the
-// copy engine finds it.
-func (r *Ring) newGather(slots int) (*Gather, error) {
-	if err := r.device.findable(r.memory); err != nil {
-		return nil, err
-	}
-	return r.device.NewGather(slots, bounceRows)
 }
 
 // NoGather returns the reason why each small piece is copied by itself, which takes the device

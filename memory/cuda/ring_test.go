@@ -127,8 +127,20 @@ func TestManySmallPiecesAreGathered(t *testing.T) {
 	if err := s.WriteFrom(memory.HeaderBytes, content); err != nil {
 		t.Fatal(err)
 	}
-	x := takeSlot(t, r)
-	defer x.Free()
+	slot := takeSlot(t, r)
+	defer slot.Free()
+	buffer, err := s.Buffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer buffer.Free()
+	for name, x := range map[string]memory.Buffer{"a slot of a ring": slot, "a buffer of a slab": buffer} {
+		t.Run(name, func(t *testing.T) { gathers(t, s, x, content) })
+	}
+}
+
+func gathers(t *testing.T, s *cuda.Slab, x memory.Buffer, content []byte) {
+	t.Helper()
 	for _, c := range []struct {
 		name         string
 		count, bytes uint64

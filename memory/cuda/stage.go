@@ -33,12 +33,19 @@ type stage struct {
 	mu sync.Mutex
 	// mu guards all fields below.
 	closed bool
-	arenas [][]byte
+	arenas []arena
 	all    []*buffer
 	// err is the result of the last attempt to pin buffers. After an error, retry is the time from
 	// which the next attempt is allowed.
 	err   error
 	retry time.Time
+}
+
+// arena is the pinned memory of stagePinned buffers, and the kernel that copies many small pieces
+// to and from them. gather is nil if the device does not run it.
+type arena struct {
+	memory []byte
+	gather *Gather
 }
 
 // Staging describes the buffers for copies through the host's memory.
@@ -130,33 +137,42 @@ func (s *Slab) moreStage() (some bool, err error) {
 // REQUIRES: mu is held.
 func (s *Slab) makeStage() (err error) {
 	const bytes = stagePinned * memory.StageBytes
-	arena, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
+	var a arena
+	if a.memory, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
 		return fmt.Errorf("cuda: %d bytes for copies to and from %s: %w", bytes, s.device.name, err)
 	}
 	var made []*buffer
 	pinned := false
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, releaseStage(s.device, made, arena, pinned))
+			err = errors.Join(err, releaseStage(s.device, made, a, pinned))
 		}
 	}()
-	if err := touch(arena, RegisterConfig{Touchers: 4}); err != nil {
+	if err := touch(a.memory, RegisterConfig{Touchers: 4}); err != nil {
 		return fmt.Errorf("cuda: %d bytes for copies to and from %s: %w", bytes, s.device.name, err)
 	}
-	if err := s.device.pin(arena, false); err != nil {
+	if err := s.device.pin(a.memory, false); err != nil {
 		return err
 	}
 	pinned = true
+	// Without the kernel, each small piece is copied by itself.
+	if a.gather, err = s.device.newBounceGather(a.memory, stagePinned); err != nil {
+		a.gather, err = nil, s.device.Health()
+		if err != nil {
+			return err
+		}
+	}
 	for i := range stagePinned {
 		event, err := s.device.NewEvent()
 		if err != nil {
 			return err
 		}
-		data := arena[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes]
-		made = append(made, &buffer{bounce{slab: s, data: data, out: s.device.Stream(Out), in: s.device.Stream(In), event: event}})
+		data := a.memory[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes]
+		made = append(made, &buffer{bounce{
+			slab: s, data: data, out: s.device.Stream(Out), in: s.device.Stream(In), event: event, gather: a.gather, table: i,
+		}})
 	}
-	s.stage.arenas = append(s.stage.arenas, arena)
+	s.stage.arenas = append(s.stage.arenas, a)
 	s.stage.all = append(s.stage.all, made...)
 	for _, b := range made {
 		s.stage.free <- b
@@ -171,22 +187,25 @@ func (s *stage) close(d *Device) error {
 	defer s.mu.Unlock()
 	s.closed = true
 	var errs []error
-	for i, arena := range s.arenas {
-		errs = append(errs, releaseStage(d, s.all[i*stagePinned:(i+1)*stagePinned], arena, true))
+	for i, a := range s.arenas {
+		errs = append(errs, releaseStage(d, s.all[i*stagePinned:(i+1)*stagePinned], a, true))
 	}
 	s.all, s.arenas = nil, nil
 	return errors.Join(errs...)
 }
 
-func releaseStage(d *Device, made []*buffer, arena []byte, pinned bool) error {
+func releaseStage(d *Device, made []*buffer, a arena, pinned bool) error {
 	var errs []error
 	for _, b := range made {
 		errs = append(errs, b.event.Close())
 	}
-	if pinned {
-		errs = append(errs, d.unpin(arena))
+	if a.gather != nil {
+		errs = append(errs, a.gather.Close())
 	}
-	return errors.Join(append(errs, unix.Munmap(arena))...)
+	if pinned {
+		errs = append(errs, d.unpin(a.memory))
+	}
+	return errors.Join(append(errs, unix.Munmap(a.memory))...)
 }
 
 // Free is part of memory.Buffer. On a lost device no copy is in progress any more.

@@ -74,6 +74,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -110,25 +111,18 @@ type ObjectID struct {
 	// Generation is the attempt that produced the bytes. The result of another attempt is a
 	// different object, even if its bytes should be equal.
 	Generation ids.Attempt
+	// Item: the object is a copy of one item of that result, which is a list. 0: it is the result.
+	Item ids.Item
 }
 
-// String returns task and attempt, as in t42/a1.
-func (id ObjectID) String() string { return id.Task.String() + "/" + id.Generation.String() }
+// String returns task and attempt, as in t42/a1, and the item, if any, as in t42/a1/i3.
+func (id ObjectID) String() string {
+	return id.Task.String() + "/" + id.Generation.String() + id.Item.String()
+}
 
-// compare orders objects by task and generation.
+// compare orders objects by task, generation and item.
 func (id ObjectID) compare(b ObjectID) int {
-	switch {
-	case id.Task != b.Task:
-		if id.Task < b.Task {
-			return -1
-		}
-		return 1
-	case id.Generation < b.Generation:
-		return -1
-	case id.Generation > b.Generation:
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(id.Task, b.Task), cmp.Compare(id.Generation, b.Generation), cmp.Compare(id.Item, b.Item))
 }
 
 // HolderKind is the kind of a party that keeps memory.

@@ -21,6 +21,8 @@ type Request struct {
 	Holder Holder
 	// Bytes are the sizes of the blocks, one for each expected frame. Zeros are left out.
 	Bytes []uint64
+	// Partial: the holder will probably ask for as much again, and keeps this meanwhile.
+	Partial bool
 	// Inputs are objects that must be in the slab from the time when the reservation is loaded
 	// until it is released. Inputs that are not sealed here when it is granted are left out: see
 	// Hold.
@@ -41,8 +43,10 @@ type reservation struct {
 	deadline time.Time
 	inputs   []ObjectID
 	urgent   bool
-	since    time.Time
-	granted  bool
+	// later is what the holder will probably ask for later.
+	later   uint64
+	since   time.Time
+	granted bool
 	// loading is the number of its inputs' extents that are still coming.
 	loading int
 	// holds are the objects that it keeps in their place: its inputs, and the objects that were
@@ -97,6 +101,9 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Progress, out []Effect, er
 	slices.SortFunc(r.sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
 	if !l.fitsEmpty(r) {
 		return Waiting, nil, l.tooLarge(q)
+	}
+	if q.Partial {
+		r.later = r.bytes
 	}
 	before := 0
 	for q.Urgent && before < len(l.waiting) && l.waiting[before].urgent {
@@ -285,27 +292,41 @@ func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 
 // leavesHeadroom says whether a reservation may be granted without taking the room that other
 // holders of memory may still ask for. While there are such holders, a quarter of the slab is kept
-// free of bytes that cannot leave. The limit does not apply to urgent reservations, nor if there is
-// no tier below the slab.
+// free of bytes that cannot leave, or as much as one of them will probably ask for later: each of
+// them can end while the others wait. The limit does not apply to urgent reservations, nor if there
+// is no tier below the slab.
 func (l *Ledger) leavesHeadroom(r *reservation) bool {
 	if len(l.tiers) == 1 || r.urgent {
 		return true
 	}
 	t := l.tiers[0]
 	stuck := t.heldBytes + l.reservedBytes + r.bytes - min(t.heldBytes, t.cheap.bytes+t.costly.bytes+t.leavingBytes)
+	headroom := max(l.config.SizeBytes/4, r.later)
 	for _, e := range l.loads(r, true) {
 		if e.busy == 0 {
 			stuck += alloc.Rounded(e.bytes)
 		}
 	}
-	return stuck <= l.config.SizeBytes/4*3 || !l.othersGranted(r)
+	if stuck+headroom > l.config.SizeBytes {
+		return !l.othersGranted(r)
+	}
+	// order-free: a disjunction.
+	for _, g := range l.reservations {
+		if g != r && g.granted && g.holding() && stuck+g.later > l.config.SizeBytes {
+			return false
+		}
+	}
+	return true
 }
+
+// holding says whether a granted reservation keeps any memory.
+func (r *reservation) holding() bool { return len(r.blocks)+len(r.holds)+len(r.building) > 0 }
 
 // othersGranted says whether any reservation other than r has been granted memory.
 func (l *Ledger) othersGranted(r *reservation) bool {
 	// order-free: a disjunction.
 	for _, g := range l.reservations {
-		if g != r && g.granted && (len(g.blocks)+len(g.holds)+len(g.building) > 0) {
+		if g != r && g.granted && g.holding() {
 			return true
 		}
 	}
@@ -473,6 +494,31 @@ func (l *Ledger) Hold(id ReservationID, oid ObjectID) error {
 	return nil
 }
 
+// smallest returns the smallest block that has room for n bytes, -1 if none has.
+func smallest(blocks []memory.Frame, n uint64) int {
+	best := -1
+	for i, b := range blocks {
+		if n <= b.Bytes && (best < 0 || b.Bytes < blocks[best].Bytes) {
+			best = i
+		}
+	}
+	return best
+}
+
+// uncut undoes what Allocate did for frames.
+func (l *Ledger) uncut(r *reservation, frames []memory.Frame, cuts []int) {
+	for i, f := range frames {
+		switch {
+		case f.Bytes == 0:
+		case cuts[i] < 0:
+			l.space.Free(f.Offset)
+		default:
+			r.blocks[cuts[i]].Offset -= alloc.Rounded(f.Bytes)
+			r.blocks[cuts[i]].Bytes += alloc.Rounded(f.Bytes)
+		}
+	}
+}
+
 // Allocate makes frames of a Building object out of a granted reservation, one per size. It creates
 // the object if necessary; without sizes it does only that. A frame comes from the smallest block
 // of the reservation that is large enough. If there is none, free memory beyond the reservation is
@@ -484,55 +530,47 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 	if err != nil {
 		return nil, err
 	}
-	// Plan on a copy, so that a failure half-way changes nothing.
-	left := slices.Clone(r.blocks)
 	frames := make([]memory.Frame, len(sizes))
-	var grown []int
+	// cuts[i] is the block that frame i was cut from, -1 if it is beyond the reservation.
+	cuts := make([]int, len(sizes))
 	for i, n := range sizes {
 		if n == 0 {
 			continue
 		}
-		need := alloc.Rounded(n)
-		best := -1
-		for j, b := range left {
-			if n <= b.Bytes && (best < 0 || b.Bytes < left[best].Bytes) {
-				best = j
-			}
-		}
-		if best >= 0 {
-			frames[i] = memory.Frame{Offset: left[best].Offset, Bytes: n}
-			left[best].Offset += need
-			if left[best].Bytes -= need; left[best].Bytes == 0 {
-				left = slices.Delete(left, best, best+1)
-			}
+		cuts[i] = smallest(r.blocks, n)
+		if cuts[i] >= 0 {
+			b := &r.blocks[cuts[i]]
+			frames[i] = memory.Frame{Offset: b.Offset, Bytes: n}
+			b.Offset += alloc.Rounded(n)
+			b.Bytes -= alloc.Rounded(n)
 			continue
 		}
 		off, ok := l.space.Alloc(n)
 		if !ok {
-			for _, g := range grown {
-				l.space.Free(frames[g].Offset)
-			}
+			left := slices.Clone(r.blocks)
+			l.uncut(r, frames[:i], cuts)
 			return nil, l.outgrown(r, oid, n, left)
 		}
 		frames[i] = memory.Frame{Offset: off, Bytes: n}
-		grown = append(grown, i)
 	}
-	// Carry out the plan: each frame is cut from the front of the block in use at its offset, in
-	// the order of the plan.
+	// Each frame is split from the front of the block in use at its offset, in the order of the
+	// cuts.
+	emptied := false
 	for i, f := range frames {
 		if f.Bytes == 0 {
 			continue
 		}
 		need := alloc.Rounded(f.Bytes)
-		if len(grown) > 0 && grown[0] == i {
-			grown = grown[1:]
-		} else {
+		if cuts[i] >= 0 {
 			l.space.Split(f.Offset, f.Bytes)
 			l.reservedBytes -= need
+			emptied = emptied || r.blocks[cuts[i]].Bytes == 0
 		}
 		l.trim.touch(f.Offset, need, l.space.Used())
 	}
-	r.blocks = left
+	if emptied {
+		r.blocks = slices.DeleteFunc(r.blocks, func(b memory.Frame) bool { return b.Bytes == 0 })
+	}
 	if o == nil {
 		o = l.build(r, oid)
 	}

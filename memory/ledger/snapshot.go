@@ -76,6 +76,9 @@ func (l *Ledger) Available() uint64 {
 	return l.space.Size() - l.space.Used() + t.cheap.bytes + t.costly.bytes
 }
 
+// Spare returns the bytes of the slab that are free or leave without a write.
+func (l *Ledger) Spare() uint64 { return l.space.Size() - l.space.Used() + l.tiers[0].cheap.bytes }
+
 // Snapshot describes the whole ledger. Largest and Pinned have at most n entries each.
 // REQUIRES: n is not negative.
 func (l *Ledger) Snapshot(n int) Snapshot {

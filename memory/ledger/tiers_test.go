@@ -477,6 +477,25 @@ func TestUrgentGoesFirst(t *testing.T) {
 	x.check()
 }
 
+// A holder that will ask for as much again keeps others from the room for that.
+func TestRoomIsLeftForTheResultsOfHolders(t *testing.T) {
+	for _, partial := range []bool{false, true} {
+		x := newTester(t, 16*mib, disk(64*mib))
+		first, _ := x.ask(Request{Holder: task(1), Bytes: []uint64{6 * mib}, Partial: partial}, time.Hour)
+		_, granted := x.ask(Request{Holder: task(2), Bytes: []uint64{5 * mib}, Partial: partial}, time.Hour)
+		if granted == partial {
+			t.Errorf("partial %v: the second was granted: %v", partial, granted)
+		}
+		if _, granted := x.ask(Request{Holder: task(1), Bytes: []uint64{6 * mib}, Urgent: true}, time.Hour); granted != partial {
+			t.Errorf("partial %v: the first got as much again: %v", partial, granted)
+		}
+		if !x.l.Waits() || x.l.reservations[first] == nil {
+			t.Error("one of both waits")
+		}
+		x.check()
+	}
+}
+
 // Tasks of a random graph run on a slab that holds a part of their data, above a disk that holds
 // all of it. In any order of IO, every reservation is served, no deadline passes, and nothing is
 // dropped.

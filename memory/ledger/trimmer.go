@@ -12,17 +12,25 @@ import (
 // call each for little memory.
 const trimChunk = 1 << 20
 
+// RememberedTrims is the number of calls of Trim for which memory that was in use at one moment
+// keeps its pages. Jobs use memory in waves: with fewer calls, the pages that one wave has made are
+// given back before the next wave needs them.
+const RememberedTrims = 16
+
 // trimmer tracks which parts of the slab may have physical pages. Free memory keeps its pages at
 // first, for two reasons: new pages cost more than the copy into them (a fault and a cleared page
 // for each 4 KiB), and a worker's next result often has the size of the one just freed. The pages
-// go back in batches when there are more than the caller wants to keep, and more than were recently
-// in use.
+// go back in batches when there are more than the caller wants to keep, and more than were in use
+// at one moment since the last RememberedTrims calls of Trim.
 type trimmer struct {
 	// dirty has one bit for each whole or partial chunk. A bit is set exactly if the chunk was part
 	// of a frame since it was last punched.
 	dirty []uint64
-	// peak is the largest number of bytes in use at one moment since the last Trim.
-	peak uint64
+	// peak is the largest number of bytes in use at one moment since the last Trim. peaks are those
+	// before the last calls of Trim; next is the place of the oldest one.
+	peak  uint64
+	peaks [RememberedTrims - 1]uint64
+	next  int
 	// punching are the ranges withheld until Punched. They are blocks in use of the allocator.
 	punching []memory.Frame
 }
@@ -40,6 +48,10 @@ func (t *trimmer) touch(off, n, used uint64) {
 	}
 }
 
+// recent returns the largest number of bytes in use at one moment since the last RememberedTrims
+// calls of Trim.
+func (t *trimmer) recent() uint64 { return max(t.peak, slices.Max(t.peaks[:])) }
+
 func (t *trimmer) withheld() (n uint64) {
 	for _, f := range t.punching {
 		n += f.Bytes
@@ -51,9 +63,9 @@ func (t *trimmer) isDirty(chunk uint64) bool { return t.dirty[chunk/64]&(1<<(chu
 
 // Trim orders the pages of free memory to be given back if more than keep bytes of free memory have
 // pages. It leaves half of keep, so that the next frees do not order it again. In addition it keeps
-// as much as was in use at one moment since the last Trim, because that much is likely to be needed
-// again. So call Trim at intervals that are long compared with tasks. Trim(0) gives back all memory
-// that was not in use since the last Trim.
+// as much as was in use at one moment since the last RememberedTrims calls, because that much is
+// likely to be needed again. So call Trim at intervals that are long compared with tasks. Trim(0)
+// gives back all memory beyond that.
 //
 // Trim does nothing while a PunchHoles is in progress or a reservation waits for the memory.
 func (l *Ledger) Trim(keep uint64) []Effect {
@@ -61,7 +73,8 @@ func (l *Ledger) Trim(keep uint64) []Effect {
 	if len(t.punching) > 0 || len(l.waiting) > 0 {
 		return nil
 	}
-	recent := t.peak - min(t.peak, l.space.Used())
+	recent := t.recent() - min(t.recent(), l.space.Used())
+	t.peaks[t.next], t.next = t.peak, (t.next+1)%len(t.peaks)
 	t.peak = l.space.Used()
 	touched := 0
 	for _, w := range t.dirty {

@@ -55,6 +55,12 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 	}
 	for i, r := range refs {
 		request.TaskIds[i], request.Generations[i] = uint64(r.Task), uint32(r.Generation)
+		if r.Item != 0 {
+			if request.Items == nil {
+				request.Items = make([]uint32, len(refs))
+			}
+			request.Items[i] = uint32(r.Item)
+		}
 	}
 	asked := time.Now()
 	response, err := c.call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_AcquireMany{AcquireMany: request}}, c.decline)
@@ -127,7 +133,7 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *hostv1.BorrowAcq
 		if r.Generation != 0 && generation != r.Generation {
 			return fmt.Errorf("%s was asked for, generation %s came", r, generation)
 		}
-		o.Head = transfer.Head{Ref: transfer.Ref{Task: r.Task, Generation: generation}, Header: headers[:h:h], FrameBytes: sizes[:k:k]}
+		o.Head = transfer.Head{Ref: transfer.Ref{Task: r.Task, Generation: generation, Item: r.Item}, Header: headers[:h:h], FrameBytes: sizes[:k:k]}
 		o.Frames = frames[:k:k]
 		if len(onGPU) > 0 {
 			o.OnGPU, onGPU = onGPU[:k:k], onGPU[k:]
@@ -180,13 +186,16 @@ func (b *Batch) EndAll() {
 
 // acquireMany answers a request for leases.
 func (c *serving) acquireMany(response *hostv1.BorrowResponse, order *hostv1.BorrowAcquireMany) error {
-	n := len(order.GetTaskIds())
-	if n > maxRefs || len(order.GetGenerations()) != n {
-		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects with %d generations in one request; at most %d", n, len(order.GetGenerations()), maxRefs)))
+	n, items := len(order.GetTaskIds()), order.GetItems()
+	if n > maxRefs || len(order.GetGenerations()) != n || len(items) != 0 && len(items) != n {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects with %d generations and %d items in one request; at most %d", n, len(order.GetGenerations()), len(items), maxRefs)))
 	}
 	refs := make([]transfer.Ref, n)
 	for i := range refs {
 		refs[i] = transfer.Ref{Task: ids.TaskID(order.GetTaskIds()[i]), Generation: ids.Attempt(order.GetGenerations()[i])}
+		if len(items) > 0 {
+			refs[i].Item = ids.Item(items[i])
+		}
 	}
 	out := &hostv1.BorrowAcquiredMany{
 		LeaseIds: make([]uint64, n), Refusals: make([]hostv1.Refusal, n), Generations: make([]uint32, n), Frames: make([]uint32, n),

@@ -61,7 +61,8 @@ func lendUntilKilled(address string) {
 	if err != nil {
 		panic(err)
 	}
-	if !index.Publish(one, []byte("head"), []memory.Frame{s.frame}) {
+	// The header is as long as that of a data frame.
+	if !index.Publish(one, bytes.Repeat([]byte("head"), 300), []memory.Frame{s.frame}) {
 		panic("the object is not published")
 	}
 	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s, Index: index}); err != nil {
@@ -105,7 +106,7 @@ func kill(t *testing.T, child *exec.Cmd) {
 func TestLoansOutliveTheLender(t *testing.T) {
 	take := func(t *testing.T, path *borrow.Path, peer transfer.Peer) transfer.Loan {
 		t.Helper()
-		loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
+		loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +154,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		if !g.End() {
 			t.Error("a stopped lender revoked a slot")
 		}
-		if _, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}); err == nil {
+		if _, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}, false); err == nil {
 			t.Error("a stopped peer lends")
 		}
 		kill(t, child)

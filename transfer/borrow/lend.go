@@ -64,7 +64,7 @@ func (p *Path) Prompt(at transfer.Peer) bool { return p.at(at) != nil }
 // CanLend is part of transfer.Lender.
 func (p *Path) CanLend(at transfer.Peer, ref transfer.Ref) bool {
 	c := p.at(at)
-	if c == nil || !c.lends || ref.Generation == 0 {
+	if c == nil || !c.lends || ref.Generation == 0 || ref.Item != 0 {
 		return false
 	}
 	c.mu.Lock()

@@ -208,7 +208,12 @@ func (p *Path) Connect(ctx context.Context, at transfer.Peer) error {
 func (p *Path) Lends(transfer.Peer) bool { return true }
 
 // Borrow is part of transfer.Borrower.
-func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, needs bool) ([]transfer.Loan, error) {
+	return p.borrow(ctx, at, refs, transfer.Reader{Keeps: true, Needs: needs})
+}
+
+// borrow requests leases. Of the reader, it says what the leases are for.
+func (p *Path) borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, reader transfer.Reader) ([]transfer.Loan, error) {
 	if len(refs) == 0 {
 		return nil, nil
 	}
@@ -217,7 +222,7 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 		return nil, err
 	}
 	request := &hostv1.BorrowAcquire{
-		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
+		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond), Keeps: reader.Keeps, Needs: reader.Needs,
 	}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
@@ -251,7 +256,7 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 		}
 		refs = rest
 	}
-	loans, err := p.Borrow(ctx, at, refs)
+	loans, err := p.borrow(ctx, at, refs, transfer.Reader{})
 	if err != nil {
 		return err
 	}

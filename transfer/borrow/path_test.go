@@ -178,7 +178,7 @@ func TestLoanIsUsedInPlace(t *testing.T) {
 	objects.Put(one, "head", []byte("some bytes"), nil, []byte("more"))
 	peer, end := serve(t, objects, borrow.ServerConfig{})
 	path := open(t, borrow.Config{})
-	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one, {Task: 2, Generation: 1}})
+	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one, {Task: 2, Generation: 1}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestLoanIsUsedInPlace(t *testing.T) {
 
 	// If a live peer closes the connection, a loan no longer counts as valid. But its memory stays
 	// mapped until the loan ends.
-	if loans, err = path.Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
+	if loans, err = path.Borrow(t.Context(), peer, []transfer.Ref{one}, false); err != nil {
 		t.Fatal(err)
 	}
 	end()
@@ -226,7 +226,7 @@ func TestLeaseThatWasNotRenewedDoesNotHold(t *testing.T) {
 	objects.Put(one, "", []byte("x"))
 	peer, _ := serve(t, refusing{objects}, borrow.ServerConfig{})
 	path := open(t, borrow.Config{LeaseTTL: 20 * time.Millisecond})
-	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
+	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,14 +240,14 @@ func TestStrangersGetNothing(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "", []byte("x"))
 	peer, _ := serve(t, objects, borrow.ServerConfig{Accept: func(token string) bool { return token == "right" }})
-	if _, err := open(t, borrow.Config{Token: "wrong"}).Borrow(t.Context(), peer, []transfer.Ref{one}); !errors.Is(err, transfer.ErrUnreachable) {
+	if _, err := open(t, borrow.Config{Token: "wrong"}).Borrow(t.Context(), peer, []transfer.Ref{one}, false); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("with a wrong token: %v", err)
 	}
-	if _, err := open(t, borrow.Config{Token: "right"}).Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
+	if _, err := open(t, borrow.Config{Token: "right"}).Borrow(t.Context(), peer, []transfer.Ref{one}, false); err != nil {
 		t.Errorf("with the right token: %v", err)
 	}
 	nowhere := transfer.Peer{Worker: 9, Name: "other host", Address: "192.0.2.1:7"}
-	if _, err := open(t, borrow.Config{}).Borrow(t.Context(), nowhere, []transfer.Ref{one}); !errors.Is(err, transfer.ErrUnreachable) {
+	if _, err := open(t, borrow.Config{}).Borrow(t.Context(), nowhere, []transfer.Ref{one}, false); !errors.Is(err, transfer.ErrUnreachable) {
 		t.Errorf("of a peer on another host: %v", err)
 	}
 }
@@ -263,7 +263,7 @@ func TestClientsDoNotTakeAllTheRoom(t *testing.T) {
 	}
 	peer, _ := serve(t, objects, borrow.ServerConfig{})
 	lent := func(path *borrow.Path) (loans []transfer.Loan) {
-		got, err := path.Borrow(t.Context(), peer, refs)
+		got, err := path.Borrow(t.Context(), peer, refs, false)
 		if err != nil {
 			t.Fatal(err)
 		}

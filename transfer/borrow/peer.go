@@ -325,7 +325,7 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *hostv1.ReadLease, li
 	switch {
 	case unmapped:
 		out.Err = transfer.ErrPeerLost
-	case out.Head.Ref.Task != ref.Task || ref.Generation != 0 && out.Head.Ref.Generation != ref.Generation,
+	case !out.Head.Ref.Answers(ref),
 		len(pb.GetFrames()) != len(out.Head.FrameBytes):
 		out.Err = fmt.Errorf("%w: another object, %s with %d of %d frames", transfer.ErrProtocol, out.Head.Ref, len(pb.GetFrames()), len(out.Head.FrameBytes))
 	}

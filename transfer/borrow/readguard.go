@@ -95,7 +95,7 @@ func (c *peer) newGuard(slot objindex.ReadGuard, limit uint64, objects int) *Rea
 // Find looks an object up. If it returns false, the peer may still have the object. The frames are
 // in a list of the ReadGuard, and are valid until End.
 func (g *ReadGuard) Find(ref transfer.Ref, into *Lent) bool {
-	if ref.Generation == 0 {
+	if ref.Generation == 0 || ref.Item != 0 {
 		return false
 	}
 	o, ok := g.guard.Find(ref, g.Memory.Size(), &g.found)

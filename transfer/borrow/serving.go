@@ -91,8 +91,11 @@ func (c *serving) run() {
 	defer s.wait.Done()
 	ctx, cancel := context.WithCancel(context.Background())
 	err := c.guarded(ctx)
-	// NB: first close the socket, then take the leases back. A reader that finds the socket open
-	// then knows that its leases hold.
+	// NB: first end the connection, then take the leases back. A reader that finds the socket open
+	// then knows that its leases hold. Closing alone does not end it while a process that this one
+	// starts has a copy of the descriptor, between fork and exec.
+	_ = c.unix.CloseWrite() // these fail if the reader has ended the connection
+	_ = c.unix.CloseRead()
 	_ = c.unix.Close()
 	if c.slots != nil {
 		err = errors.Join(err, c.slots.Close())
@@ -366,7 +369,10 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	answer := c.answering()
-	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
+	reader := c.reader
+	reader.Keeps, reader.Needs = order.GetKeeps(), order.GetNeeds()
+	var away []transfer.Ref
+	for i, l := range c.lent.Source.Lease(reader, refs, lifetime(order.GetTtlMillis(), 0)) {
 		lease := &hostv1.ReadLease{}
 		out.Leases[i] = lease
 		switch {
@@ -377,6 +383,9 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 		case !c.lends(l.Regions, false) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			lease.Refusal = hostv1.Refusal_REFUSAL_ELSEWHERE
+			if reader.Needs && !c.lends(l.Regions, false) {
+				away = append(away, refs[i])
+			}
 		default:
 			lent[l.Lease] = c.object(l)
 			lease.LeaseId, lease.Head = uint64(l.Lease), dataproto.HeadTo(l.Head)
@@ -385,6 +394,9 @@ func (c *serving) acquire(response *hostv1.BorrowResponse, order *hostv1.BorrowA
 		}
 	}
 	c.lent.Source.Release(elsewhere)
+	if source, ok := c.lent.Source.(transfer.Bringer); ok && len(away) > 0 {
+		source.Bring(reader, away) // the reader asks again
+	}
 	c.keepLeases(lent)
 	c.server.out.Add(bytes)
 	response.Answer = &hostv1.BorrowResponse_Acquired{Acquired: out}

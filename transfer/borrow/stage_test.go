@@ -71,6 +71,12 @@ func (s *stager) Unstage(at memory.Frame) {
 	s.returned <- struct{}{}
 }
 
+func (s *stager) mostHeld() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most
+}
+
 func (s *stager) held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +187,8 @@ func TestPlacesAreBoundedPerConnection(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if s.most > 8 {
-		t.Errorf("%d places at once", s.most)
+	if most := s.mostHeld(); most > 8 {
+		t.Errorf("%d places at once", most)
 	}
 }
 

@@ -86,9 +86,9 @@ func FramesTo(regions []transfer.Region) []*hostv1.FrameLocation {
 }
 
 func refTo(r transfer.Ref) *millracev1.ObjectRef {
-	return &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
+	return &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation), Item: uint32(r.Item)}
 }
 
 func refFrom(pb *millracev1.ObjectRef) transfer.Ref {
-	return transfer.Ref{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
+	return transfer.Ref{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration()), Item: ids.Item(pb.GetItem())}
 }

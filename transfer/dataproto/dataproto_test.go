@@ -9,7 +9,7 @@ import (
 )
 
 func TestMessagesAreReadAsWritten(t *testing.T) {
-	refs := []transfer.Ref{{Task: 1 << 60, Generation: 1<<32 - 1}, {Task: 2}, {}}
+	refs := []transfer.Ref{{Task: 1 << 60, Generation: 1<<32 - 1}, {Task: 2}, {}, {Task: 3, Generation: 1, Item: 1<<32 - 1}}
 	if got := RefsFrom(RefsTo(refs)); !reflect.DeepEqual(got, refs) {
 		t.Errorf("refs %v became %v", refs, got)
 	}

@@ -79,3 +79,37 @@ func BenchmarkFetch(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkFetchOfMany fetches a thousand objects of 64 KiB by one connection: from host memory to
+// host memory, and between spaces that the processor cannot address.
+func BenchmarkFetchOfMany(b *testing.B) {
+	const count, size = 1000, 64 << 10
+	room := map[string]func() *transfertest.Room{
+		"host": func() *transfertest.Room {
+			space := transfertest.Heap(make([]byte, count*size+4096))
+			return transfertest.NewRoom(&space)
+		},
+		"staged": func() *transfertest.Room { return transfertest.NewRoom(transfertest.NewFar(b, count*size+4096)) },
+	}
+	for _, kind := range []string{"host", "staged"} {
+		objects := transfertest.NewObjectsIn(room[kind]())
+		var refs []transfer.Ref
+		for i := range count {
+			refs = append(refs, transfer.Ref{Task: ids.TaskID(i + 1), Generation: 1})
+			objects.Put(refs[i], "h", make([]byte, size))
+		}
+		peer, _ := serve(b, objects, nil)
+		to := room[kind]()
+		b.Run(kind, func(b *testing.B) {
+			path := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience, Streams: 1})
+			defer path.Close()
+			b.SetBytes(count * size)
+			for b.Loop() {
+				to.Reset()
+				if err := path.Fetch(b.Context(), peer, refs, transfertest.Batching{Sink: transfertest.NewSinkIn(to)}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

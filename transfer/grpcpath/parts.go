@@ -93,17 +93,6 @@ type others struct {
 	err  error
 }
 
-// cause returns why a stream failed. It prefers an error that is not the cancellation of that part
-// on behalf of another one. It returns nil if no stream failed.
-func (o *others) cause() (cause error) {
-	for _, err := range o.errs {
-		if err != nil && (cause == nil || errors.Is(cause, context.Canceled)) {
-			cause = err
-		}
-	}
-	return cause
-}
-
 // object returns the first error of the object itself, nil if all other parts have come.
 func (o *others) object() error {
 	for i := range o.parts {
@@ -160,7 +149,7 @@ func (f *firstPart) finish() error {
 	}
 	f.others = nil
 	o.wait.Wait()
-	switch f.failed = o.cause(); {
+	switch f.failed = causeOf(o.errs); {
 	case f.failed != nil:
 	case o.done:
 		f.sink.Done(o.index, cmp.Or(o.err, o.object()))

@@ -184,6 +184,8 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	switch {
 	case len(refs) == 0:
 		return nil
+	case p.config.Streams > 1 && len(refs) >= manyObjects:
+		return p.fetchShares(ctx, peer, refs, sink)
 	case p.config.Streams > 1:
 		return p.fetchParts(ctx, peer, refs, sink)
 	}
@@ -202,11 +204,9 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 		}),
 	}
 	defer f.stall.Stop()
-	defer func() {
-		for i := range f.objects {
-			f.objects[i].close()
-		}
-	}()
+	f.land.stored = f.stored
+	defer f.land.close()
+	f.placing = newSilence(holdFor, holdFor, func() { f.land.park(0) })
 	request := &millracev1.ReadObjectsRequest{Objects: dataproto.RefsTo(refs), Parts: part.of, Part: part.index}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
@@ -215,6 +215,7 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	if !ok {
 		err = f.overGRPC(ctx, request)
 	}
+	_ = f.land.flush() // what has come is in its place, also if the stream failed behind it
 	if err == nil {
 		return f.complete()
 	}
@@ -270,13 +271,21 @@ type fetch struct {
 	sink    transfer.Sink
 	part    part
 	objects []incoming
-	stall   *time.Timer
-	// last is the object that data came for last. No other object holds buffers.
-	last uint32
+	// queue are the objects whose heads have come, but for which no place was asked for yet. They
+	// are placed when their data comes: then the objects before them are complete, and waiting for
+	// memory delays none.
+	queue []uint32
+	stall *time.Timer
+	// land has the buffers of data for a space that the CPU cannot address.
+	land landing
+	// placing parks the buffers in a long wait for memory.
+	placing *silence
 }
 
 // incoming is one object of a fetch.
 type incoming struct {
+	head transfer.Head
+	// regions are the places of its frames, if it has places.
 	regions []transfer.Region
 	// frame and offset are the position of the next byte: the data of an object must arrive in
 	// order, so nothing can be missing when the end is reached. offset counts from the beginning of
@@ -284,16 +293,13 @@ type incoming struct {
 	part   part
 	frame  int
 	offset uint64
-	begun  bool
-	done   bool
-	// flow stages the data for a space that the CPU cannot address.
-	flow      *memory.Inflow
-	flowSpace memory.Space
+	// begun: its head has come. placed: a place was asked for; without one it is done.
+	begun, placed, done bool
 }
 
 func (f *fetch) receive(ctx context.Context, stream grpc.ClientStream) error {
 	var m rawframe.ReadResponse
-	held := newSilence(holdFor, holdFor, func() { f.objects[f.last].park() })
+	held := newSilence(holdFor, holdFor, func() { _ = f.land.flush() }) // its error is that of the objects
 	for {
 		held.begin()
 		err := stream.RecvMsg(&m)
@@ -324,17 +330,13 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 	if int(m.Index) >= len(f.objects) {
 		return f.violation(m.Index, "only %d were asked for", len(f.objects))
 	}
-	if m.Index != f.last {
-		f.objects[f.last].park()
-		f.last = m.Index
-	}
 	o := &f.objects[m.Index]
 	if m.Error != nil {
 		if o.done {
 			return nil
 		}
 		o.done = true
-		o.close()
+		_ = f.land.flush() // then nothing writes to its regions; the error is that of other objects
 		err := fmt.Errorf("%s on %s: %w: %s: %s", f.refs[m.Index], f.peer, transfer.ErrPeerLost, m.Error.GetReason(), m.Error.GetMessage())
 		if m.Error.GetReason() == ReasonNotHere {
 			err = fmt.Errorf("%s on %s: %w", f.refs[m.Index], f.peer, transfer.ErrNotHere)
@@ -343,11 +345,10 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 		return nil
 	}
 	if m.Head != nil {
-		if o.begun {
-			return f.violation(m.Index, "a second head")
+		if err := f.begin(m); err != nil {
+			return err
 		}
-		o.begun = true
-		if err := f.place(ctx, int(m.Index), m.Head); err != nil {
+		if err := f.placeQueue(ctx); err != nil {
 			return err
 		}
 	}
@@ -355,61 +356,162 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 		return f.violation(m.Index, "data before its head")
 	}
 	if m.Data.Len() > 0 && !o.done {
-		misplaced, err := o.write(m)
+		misplaced, err := o.write(m, &f.land)
 		if misplaced != nil {
 			return f.violation(m.Index, "%v", misplaced)
 		}
 		if err != nil {
 			f.unplaced(m.Index, err)
 		}
+		f.settle(m.Index)
 	}
-	f.settle(m.Index)
 	return nil
 }
 
-// unplaced fails an object whose memory could not be written. Its other data is dropped.
+// begin notes the head of an object.
+func (f *fetch) begin(m *rawframe.Message) error {
+	o := &f.objects[m.Index]
+	if o.begun {
+		return f.violation(m.Index, "a second head")
+	}
+	head := dataproto.HeadFrom(m.Head)
+	if want := f.refs[m.Index]; !head.Ref.Answers(want) {
+		return f.violation(m.Index, "%s was asked for, %s came", want, head.Ref)
+	}
+	o.begun, o.head, o.part = true, head, f.part
+	f.queue = append(f.queue, m.Index)
+	return nil
+}
+
+// unplaced fails an object whose memory could not be written, and all that wait for the same
+// buffers. Its other data is dropped.
 func (f *fetch) unplaced(index uint32, err error) {
-	o := &f.objects[index]
-	o.done = true
-	o.close()
-	f.sink.Done(int(index), fmt.Errorf("%s from %s: %w", f.refs[index], f.peer, err))
+	f.land.fail(err)
+	f.objects[index].done = true
+	f.finish(index, err)
 }
 
-// settle calls Done if the object is complete.
-func (f *fetch) settle(index uint32) {
-	if o := &f.objects[index]; !o.done && o.complete() {
-		o.done = true
-		f.sink.Done(int(index), o.flush())
+// stored reports objects that have come: in one call, if they are consecutive and the sink can take
+// many at once. err says why they could not be stored.
+func (f *fetch) stored(objects []uint32, err error) {
+	first, last := objects[0], objects[len(objects)-1]
+	batch := f.sink.Capabilities().Batch
+	if err == nil && batch != nil && int(last-first) == len(objects)-1 && len(objects) > 1 {
+		batch.DoneBatch(int(first), len(objects))
+		return
+	}
+	for _, index := range objects {
+		f.finish(index, err)
 	}
 }
 
-// place asks the sink for memory. The stall timer does not run during that wait, because the peer
-// is not the cause. The data of an object without a place is dropped.
-func (f *fetch) place(ctx context.Context, index int, pb *millracev1.ObjectHead) error {
-	o := &f.objects[index]
-	head := dataproto.HeadFrom(pb)
-	if want := f.refs[index]; head.Ref.Task != want.Task || want.Generation != 0 && head.Ref.Generation != want.Generation {
-		return f.violation(uint32(index), "%s was asked for, %s came", want, head.Ref)
-	}
-	f.stall.Stop()
-	regions, err := f.sink.Place(ctx, index, head)
-	f.stall.Reset(f.path.config.StallTimeout)
+// finish calls Done for an object that has come. err says why it could not be stored.
+func (f *fetch) finish(index uint32, err error) {
 	if err != nil {
-		o.done = true
-		f.sink.Done(index, err)
+		err = fmt.Errorf("%s from %s: %w", f.refs[index], f.peer, err)
+	}
+	f.sink.Done(int(index), err)
+}
+
+// settle notes which of some objects are complete.
+func (f *fetch) settle(objects ...uint32) {
+	var complete []uint32
+	for _, index := range objects {
+		if o := &f.objects[index]; !o.done && o.complete() {
+			o.done = true
+			complete = append(complete, index)
+		}
+	}
+	if len(complete) > 0 {
+		f.land.arrive(complete, func(index uint32) uint64 { return f.objects[index].bytes() })
+	}
+}
+
+// placeQueue places all objects of the queue.
+func (f *fetch) placeQueue(ctx context.Context) error {
+	for len(f.queue) > 0 {
+		if err := f.place(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place asks the sink for memory for the first objects of the queue: for many at once, if they are
+// consecutive and the sink can do that. The stall timer does not run during that wait, because the
+// peer is not the cause. In a long wait the stream gives its buffers back, but objects that have
+// come are reported after it: the sink need not be ready for that. The data of an object without a
+// place is dropped.
+func (f *fetch) place(ctx context.Context) error {
+	first := f.queue[0]
+	f.stall.Stop()
+	f.placing.begin()
+	places, err := f.places(ctx, int(first))
+	f.placing.end()
+	f.stall.Reset(f.path.config.StallTimeout)
+	if len(places) == 0 {
+		f.queue = f.queue[1:]
+		o := &f.objects[first]
+		o.placed, o.done = true, true
+		f.sink.Done(int(first), err)
 		return ctx.Err()
 	}
-	if err := head.Fits(regions); err != nil {
-		return f.violation(uint32(index), "%v", err)
+	placed := f.queue[:len(places)]
+	f.queue = f.queue[len(places):]
+	for i, regions := range places {
+		o := &f.objects[placed[i]]
+		if err := o.head.Fits(regions); err != nil {
+			return f.violation(placed[i], "%v", err)
+		}
+		o.placed, o.regions = true, regions
 	}
-	o.regions, o.part = regions, f.part
+	f.settle(placed...)
 	return nil
+}
+
+// places returns the regions of the first objects of the queue, or the error of the first one.
+func (f *fetch) places(ctx context.Context, first int) ([][]transfer.Region, error) {
+	n := 1
+	for n < len(f.queue) && int(f.queue[n]) == first+n {
+		n++
+	}
+	batch := f.sink.Capabilities().Batch
+	if n == 1 || batch == nil {
+		regions, err := f.sink.Place(ctx, first, f.objects[first].head)
+		if err != nil {
+			return nil, err
+		}
+		return [][]transfer.Region{regions}, nil
+	}
+	heads := make([]transfer.Head, n)
+	for i := range heads {
+		heads[i] = f.objects[first+i].head
+	}
+	placed, err := batch.PlaceBatch(ctx, first, heads, nil)
+	if placed.Objects == 0 {
+		return nil, err
+	}
+	regions := make([]transfer.Region, len(placed.Frames))
+	for i, frame := range placed.Frames {
+		regions[i] = transfer.Region{Space: placed.Space, Frame: frame}
+	}
+	places := make([][]transfer.Region, placed.Objects)
+	for i := range places {
+		k := min(len(heads[i].FrameBytes), len(regions))
+		places[i], regions = regions[:k:k], regions[k:]
+	}
+	return places, nil
+}
+
+// bounds returns the range of the current frame that belongs to the part.
+func (o *incoming) bounds() (begin, end uint64) {
+	return o.part.bounds(o.head.FrameBytes[o.frame])
 }
 
 // complete says whether all frames are full. It moves on past empty frames.
 func (o *incoming) complete() bool {
-	for o.frame < len(o.regions) {
-		if begin, end := o.part.bounds(o.regions[o.frame].Frame.Bytes); o.offset < end-begin {
+	for o.frame < len(o.head.FrameBytes) {
+		if begin, end := o.bounds(); o.offset < end-begin {
 			return false
 		}
 		o.frame, o.offset = o.frame+1, 0
@@ -417,77 +519,50 @@ func (o *incoming) complete() bool {
 	return true
 }
 
-// next returns the region for data that must continue at the current position, and advances the
-// position.
-func (o *incoming) next(frame uint32, offset, n uint64) (transfer.Region, error) {
+// expects returns an error unless data for a position comes next.
+func (o *incoming) expects(frame uint32, offset uint64) error {
 	if o.complete() {
-		return transfer.Region{}, errors.New("more data than its frames hold")
+		return errors.New("more data than its frames hold")
 	}
+	begin, _ := o.bounds()
+	if int(frame) != o.frame || offset != begin+o.offset {
+		return fmt.Errorf("byte %d of frame %d came, byte %d of frame %d is next", offset, frame, begin+o.offset, o.frame)
+	}
+	return nil
+}
+
+// rest returns the region of the next bytes of the current frame, at most n.
+// REQUIRES: it has places, and is not complete.
+func (o *incoming) rest(n uint64) transfer.Region {
 	region := o.regions[o.frame]
-	begin, end := o.part.bounds(region.Frame.Bytes)
+	begin, end := o.bounds()
 	at := begin + o.offset
-	if int(frame) != o.frame || offset != at || n > end-at {
-		return transfer.Region{}, fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", frame, offset, n, o.frame, at, end-at)
-	}
-	o.offset += n
-	region.Frame = memory.Frame{Offset: region.Frame.Offset + at, Bytes: n}
-	return region, nil
+	region.Frame = memory.Frame{Offset: region.Frame.Offset + at, Bytes: min(n, end-at)}
+	return region
 }
 
-// room returns the memory for the first bytes of a region; for all of them if the CPU can address
-// the space. REQUIRES: the memory that it returned before has been filled.
-func (o *incoming) room(region transfer.Region) ([]byte, error) {
-	staged, ok := region.Space.(memory.Staged)
-	if !ok {
-		return region.Bytes(), o.flush()
+// bytes returns the size of the part.
+func (o *incoming) bytes() (n uint64) {
+	for _, bytes := range o.head.FrameBytes {
+		begin, end := o.part.bounds(bytes)
+		n += end - begin
 	}
-	if o.flow == nil || o.flowSpace != region.Space {
-		if err := o.flush(); err != nil {
-			return nil, err
-		}
-		o.flow, o.flowSpace = memory.NewInflow(staged), region.Space
-	}
-	return o.flow.Room(region.Frame.Offset, region.Frame.Bytes)
-}
-
-// flush waits until all data that arrived is in its regions.
-func (o *incoming) flush() error {
-	if o.flow == nil {
-		return nil
-	}
-	err := o.flow.Flush()
-	if err != nil {
-		o.close()
-	}
-	return err
-}
-
-// holds says whether buffers are in use.
-func (o *incoming) holds() bool { return o.flow != nil && o.flow.Holds() }
-
-// park gives the buffers back while we wait for more data. An error is that of the next room or
-// flush.
-func (o *incoming) park() {
-	if o.holds() {
-		o.flow.Park(0)
-	}
-}
-
-// close drops data that was not flushed. After it, nothing writes to the regions.
-func (o *incoming) close() {
-	if o.flow != nil {
-		o.flow.Close()
-	}
+	return n
 }
 
 // write stores the data of a message. misplaced is an error of the sender, err one of our memory.
-func (o *incoming) write(m *rawframe.Message) (misplaced, err error) {
-	region, err := o.next(m.Frame, m.Offset, uint64(m.Data.Len()))
-	if err != nil {
+func (o *incoming) write(m *rawframe.Message, land *landing) (misplaced, err error) {
+	n := uint64(m.Data.Len())
+	if err := o.expects(m.Frame, m.Offset); err != nil {
 		return err, nil
 	}
+	region := o.rest(n)
+	if region.Frame.Bytes < n {
+		return fmt.Errorf("%d bytes came for the %d that are left of frame %d", n, region.Frame.Bytes, m.Frame), nil
+	}
+	o.offset += n
 	for done := 0; done < m.Data.Len(); {
-		into, err := o.room(region)
+		into, err := land.room(region)
 		if err != nil {
 			return nil, err
 		}
@@ -504,7 +579,6 @@ func (f *fetch) complete() error {
 	for i := range f.objects {
 		if o := &f.objects[i]; !o.done {
 			o.done = true
-			o.close()
 			f.sink.Done(i, fmt.Errorf("%s on %s: %w: the stream ended in its middle", f.refs[i], f.peer, transfer.ErrProtocol))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -28,8 +29,9 @@ import (
 // client sends requests: rawAsk, and the length (4 bytes) and bytes of a ReadObjectsRequest. While
 // it waits for an answer it also sends rawPing from time to time. The server answers with records:
 // the length of a message and the length of the data that follows it (4 bytes each), a
-// ReadObjectsResponse without data, and the data. A record with two zero lengths ends the answer.
-// Numbers are little-endian.
+// ReadObjectsResponse without data, and the data. The data may go on in the next frames, and in the
+// objects that follow, if records with their heads came before. So many small objects need few
+// system calls. A record with two zero lengths ends the answer. Numbers are little-endian.
 const (
 	// rawMagic differs from any first bytes of HTTP/2 or TLS.
 	rawMagic = "MILLRAW1"
@@ -117,25 +119,51 @@ func newRawWriter(conn net.Conn, reader *silence) *rawWriter {
 	return &rawWriter{conn: conn, codec: rawframe.NewCodec(), reader: reader, held: newSilence(holdFor, holdFor, interrupt)}
 }
 
-func (w *rawWriter) write(m rawframe.Message, data []byte, park func()) error {
+func (w *rawWriter) write(m rawframe.Message, park func(), data ...[]byte) error {
 	encoded, err := w.codec.Marshal(&rawframe.ReadResponse{Message: m})
 	if err != nil {
 		return err
 	}
+	size := 0
+	for _, d := range data {
+		size += len(d)
+	}
 	w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(encoded.Len()))
-	w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(len(data)))
+	w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(size))
 	for _, b := range encoded {
 		w.pending = append(w.pending, b.ReadOnlyData()...)
 	}
 	encoded.Free()
-	if len(data) < rawCopyBytes {
-		w.pending = append(w.pending, data...)
-		if len(w.pending) < rawFlushBytes {
-			return nil
+	if park != nil {
+		give := park
+		park = func() { // for the data that is not written yet, besides what flush has
+			for i := range data {
+				data[i] = slices.Clone(data[i])
+			}
+			give()
 		}
-		data = nil
 	}
-	return w.flush(data, park)
+	for len(data) > 0 {
+		n := 0
+		for n < len(data) && len(data[n]) >= rawCopyBytes {
+			n++
+		}
+		large := data[:n]
+		data = data[n:]
+		if n == 0 {
+			w.pending = append(w.pending, data[0]...)
+			data = data[1:]
+		}
+		if n > 0 || len(w.pending) >= rawFlushBytes {
+			if err := w.flush(large, park); err != nil {
+				return err
+			}
+		}
+	}
+	if len(w.pending) < rawFlushBytes {
+		return nil
+	}
+	return w.flush(nil, nil)
 }
 
 // end writes the record that ends an answer.
@@ -144,17 +172,15 @@ func (w *rawWriter) end() error {
 	return w.flush(nil, nil)
 }
 
-func (w *rawWriter) flush(data []byte, park func()) error {
+// flush writes the pending bytes and data.
+func (w *rawWriter) flush(data [][]byte, park func()) error {
 	w.reader.begin()
 	defer w.reader.end()
 	if park != nil {
 		w.held.begin()
 		defer w.held.end()
 	}
-	rest := net.Buffers{w.pending, data}
-	if len(data) == 0 {
-		rest = rest[:1]
-	}
+	rest := append(net.Buffers{w.pending}, data...)
 	_, err := rest.WriteTo(w.conn)
 	for errors.Is(err, os.ErrDeadlineExceeded) {
 		if park != nil {

@@ -9,11 +9,14 @@ import (
 	"math"
 	"net"
 	"os"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/rawframe"
-	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
 )
 
 const (
@@ -28,16 +31,25 @@ const (
 type rawConn struct {
 	net.Conn
 	rawReader
-	// held interrupts a read that keeps buffers for too long. See resume.
-	held *silence
+	// raw is for system calls on the connection; nil if it has none.
+	raw syscall.RawConn
+	// held interrupts a read that keeps buffers for too long, brief the wait for a record while
+	// objects that have come are not stored. See resume.
+	held, brief *silence
 }
 
 func newRawConn(conn net.Conn) *rawConn {
 	interrupt := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // it fails if the connection is closed
+	var raw syscall.RawConn
+	if c, ok := conn.(syscall.Conn); ok {
+		raw, _ = c.SyscallConn() // it fails if the connection is closed
+	}
 	return &rawConn{
 		Conn:      conn,
+		raw:       raw,
 		rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()},
 		held:      newSilence(holdFor, holdFor, interrupt),
+		brief:     newSilence(landWithin, landWithin, interrupt),
 	}
 }
 
@@ -237,98 +249,216 @@ func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.
 		f.await(ctx, c)
 		n, err := c.next(m)
 		if errors.Is(err, io.EOF) {
-			return records, nil
+			return records, f.placeQueue(ctx)
 		}
 		if err != nil {
 			return records, lost(err)
 		}
 		f.stall.Reset(f.path.config.StallTimeout)
 		m.Data.Free() // the data of a bare stream follows the message
-		if err := f.handle(ctx, &m.Message); err != nil {
-			return records + 1, err
-		}
-		if err := f.fill(ctx, c, &m.Message, n); err != nil {
+		if err := f.record(ctx, c, &m.Message, n); err != nil {
 			return records + 1, err
 		}
 	}
 }
 
-// await waits for the next record if an object holds buffers meanwhile, and gives them back if that
-// takes longer than holdFor. Errors are those of the next read.
+// record handles one record, which n bytes of data follow.
+func (f *fetch) record(ctx context.Context, c *rawConn, m *rawframe.Message, n int) error {
+	if int(m.Index) >= len(f.objects) || m.Error != nil || m.Head == nil && !f.objects[m.Index].begun {
+		if err := f.placeQueue(ctx); err != nil {
+			return err
+		}
+		return f.handle(ctx, m)
+	}
+	if m.Head != nil {
+		if err := f.begin(m); err != nil {
+			return err
+		}
+	}
+	if n == 0 {
+		return nil // it is placed with those that follow
+	}
+	return f.fill(ctx, c, m, n)
+}
+
+// await waits for the next record if the stream holds buffers meanwhile. If that takes longer than
+// landWithin, it stores what has come, and gives them back. Errors are those of the next read.
 func (f *fetch) await(ctx context.Context, c *rawConn) {
-	o := &f.objects[f.last]
-	if !o.holds() || c.in.Buffered() > 0 {
+	if !f.land.holds() || c.in.Buffered() > 0 {
 		return
 	}
-	c.held.begin()
+	c.brief.begin()
 	_, _ = c.in.Peek(1)
-	if c.held.end() && c.resume(ctx) {
-		o.park()
+	if c.brief.end() && c.resume(ctx) {
+		_ = f.land.flush() // its error is that of the objects
 	}
 }
 
-// fill reads the data of a record into its regions.
+// maxRooms is the number of regions that one system call fills.
+const maxRooms = 256
+
+// fill reads the data of a record into the regions of its object, and of those that follow.
 func (f *fetch) fill(ctx context.Context, c *rawConn, m *rawframe.Message, n int) error {
-	if n == 0 {
-		return nil
-	}
-	o := &f.objects[m.Index]
-	if o.done {
-		return f.drain(c, n)
-	}
-	region, err := o.next(m.Frame, m.Offset, uint64(n))
-	if err != nil {
-		return f.violation(m.Index, "%v", err)
+	index := m.Index
+	if err := f.objects[index].expects(m.Frame, m.Offset); err != nil {
+		return f.violation(index, "%v", err)
 	}
 	for n > 0 {
-		into, err := o.room(region)
-		if err != nil {
-			f.unplaced(m.Index, err)
-			return f.drain(c, n)
+		o := &f.objects[index]
+		if o.complete() {
+			if index++; int(index) == len(f.objects) || !f.objects[index].begun {
+				return f.violation(index-1, "more data than its frames hold")
+			}
+			continue
 		}
-		filled, err := f.read(ctx, c, o, into)
+		for !o.placed {
+			if err := f.place(ctx); err != nil {
+				return err
+			}
+		}
+		if o.done {
+			begin, end := o.bounds()
+			dropped := min(n, int(end-begin-o.offset))
+			if err := f.drain(c, dropped); err != nil {
+				return err
+			}
+			o.offset += uint64(dropped)
+			n -= dropped
+			continue
+		}
+		into, err := f.land.rooms(f.next(index, n))
+		if err != nil {
+			f.unplaced(index, err)
+			continue
+		}
+		filled, err := f.read(ctx, c, into)
 		if err != nil {
 			return lost(err)
 		}
 		n -= filled
-		region.Frame = memory.Frame{Offset: region.Frame.Offset + uint64(filled), Bytes: uint64(n)}
+		index = f.advance(index, filled)
 	}
-	f.settle(m.Index)
 	return nil
 }
 
-// read fills into, the room of an object, and returns how much has come. If the room is a buffer,
-// and that takes longer than holdFor, it gives the buffer back with what has come, and waits for
-// more without one.
-func (f *fetch) read(ctx context.Context, c *rawConn, o *incoming, into []byte) (filled int, err error) {
-	if !o.holds() {
-		return f.readFull(c, into)
+// next returns the regions of the next n bytes, from the current position of an object on, as far
+// as objects have places.
+func (f *fetch) next(index uint32, n int) (regions []transfer.Region) {
+	for left := uint64(n); left > 0 && int(index) < len(f.objects) && len(regions) < maxRooms; index++ {
+		o := f.objects[index]
+		if !o.placed || o.done && !o.complete() {
+			break
+		}
+		for left > 0 && !o.complete() {
+			r := o.rest(left)
+			regions = append(regions, r)
+			o.offset += r.Frame.Bytes
+			left -= r.Frame.Bytes
+		}
 	}
-	c.held.begin()
-	filled, err = f.readFull(c, into)
-	if !c.held.end() || !c.resume(ctx) || !errors.Is(err, os.ErrDeadlineExceeded) {
+	return regions
+}
+
+// advance notes that the next n bytes have come, from the current position of an object on. It
+// returns the object at which they end.
+func (f *fetch) advance(index uint32, n int) uint32 {
+	first := index
+	for left := uint64(n); ; index++ {
+		o := &f.objects[index]
+		for left > 0 && !o.complete() {
+			k := o.rest(left).Frame.Bytes
+			o.offset += k
+			left -= k
+		}
+		if left == 0 {
+			break
+		}
+	}
+	var reached []uint32
+	for i := first; i <= index; i++ {
+		reached = append(reached, i)
+	}
+	f.settle(reached...)
+	return index
+}
+
+// read fills into, the rooms of objects, and returns how much has come. Without a buffer it waits
+// only for the first bytes, so that objects which have come are reported before it waits again. If
+// the rooms are in a buffer, it waits for all of them. If that takes too long, it stores what has
+// come, gives the buffer back, and waits for more without one. The limit is holdFor, or landWithin
+// while objects wait to be stored.
+func (f *fetch) read(ctx context.Context, c *rawConn, into [][]byte) (filled int, err error) {
+	if !f.land.holds() {
+		return f.readFull(c, into, false)
+	}
+	limit := c.held
+	if len(f.land.arrived) > 0 {
+		limit = c.brief
+	}
+	size := 0
+	for _, b := range into {
+		size += len(b)
+	}
+	limit.begin()
+	filled, err = f.readFull(c, into, true)
+	if !limit.end() || !c.resume(ctx) || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return filled, err
 	}
-	o.flow.Park(uint64(len(into) - filled))
+	f.land.park(uint64(size - filled))
+	_ = f.land.flush() // its error is that of the objects, and of the next room
 	_, err = c.in.Peek(1)
 	return filled, err
 }
 
-// readFull fills into, and returns how much has come, also if there is an error.
-func (f *fetch) readFull(c *rawConn, into []byte) (filled int, err error) {
-	for filled < len(into) {
-		got, err := c.in.Read(into[filled:])
+// readFull fills into, and returns how much has come, also if there is an error. Unless patient, it
+// returns also when it would have to wait for more than the first bytes.
+func (f *fetch) readFull(c *rawConn, into [][]byte, patient bool) (filled int, err error) {
+	for len(into) > 0 {
+		got, err := c.readSome(into, patient || filled == 0)
 		if filled += got; got > 0 {
 			f.stall.Reset(f.path.config.StallTimeout)
 			if f.path.config.Received != nil {
 				f.path.config.Received(got)
 			}
 		}
-		if err != nil && filled < len(into) {
+		for len(into) > 0 && got >= len(into[0]) {
+			got -= len(into[0])
+			into = into[1:]
+		}
+		switch {
+		case len(into) == 0:
+			return filled, nil
+		case errors.Is(err, unix.EAGAIN):
+			return filled, nil
+		case err != nil:
 			return filled, err
 		}
+		into[0] = into[0][got:]
 	}
 	return filled, nil
+}
+
+// readSome reads into several slices, at least one byte: with one system call into all of them, if
+// nothing is buffered. Unless it may wait, it returns EAGAIN instead.
+func (c *rawConn) readSome(into [][]byte, wait bool) (n int, err error) {
+	if wait && len(into) == 1 || c.in.Buffered() > 0 || c.raw == nil {
+		return c.in.Read(into[0])
+	}
+	var failed error
+	err = c.raw.Read(func(fd uintptr) bool {
+		for {
+			if n, failed = unix.Readv(int(fd), into); !errors.Is(failed, unix.EINTR) {
+				return !wait || !errors.Is(failed, unix.EAGAIN)
+			}
+		}
+	})
+	switch err = cmp.Or(err, failed); {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, nil
 }
 
 // drain reads and drops data that has no place.

@@ -200,10 +200,9 @@ func (s *Server) answer(w *rawWriter, request *millracev1.ReadObjectsRequest) er
 		return err
 	}
 	defer release()
-	for i := range leased {
-		if err := s.send(uint32(i), &leased[i], part, rawChunkBytes, w.write); err != nil {
-			return err
-		}
+	a := &answer{server: s, leased: leased, part: part, chunkBytes: rawChunkBytes, together: true, send: w.write}
+	if err := a.all(); err != nil {
+		return err
 	}
 	return w.end()
 }

@@ -15,14 +15,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
-	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/dataproto"
 )
@@ -58,6 +56,10 @@ type Server struct {
 	OneSided func(context.Context, *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error)
 	// Logs returns the output of a task, and whether its beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
+	// Follow streams the output of tasks.
+	Follow func(*millracev1.FollowLogsRequest, grpc.ServerStreamingServer[millracev1.FollowLogsResponse]) error
+	// OwnLog returns the last lines of the process's log, at most limit; 0 means all.
+	OwnLog func(limit int) []*millracev1.LogLine
 	// Memory describes the memory, with at most limit of the largest holders, and the history of a
 	// task's result if task is not 0.
 	Memory func(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse
@@ -103,20 +105,21 @@ func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watc
 	var parkNow func()
 	held := newSilence(holdFor, holdFor, func() { parkNow() })
 	// Bytes in place do not change until the leases end. A buffer is used again, so it is cloned.
-	send := func(m rawframe.Message, data []byte, park func()) error {
-		if park != nil {
-			data = bytes.Clone(data)
-			parkNow = park
-			held.begin()
-			defer held.end()
+	send := func(m rawframe.Message, park func(), data ...[]byte) error {
+		for _, chunk := range data { // at most one, since answer.together is not set
+			if park != nil {
+				chunk = bytes.Clone(chunk)
+				parkNow = park
+				held.begin()
+				defer held.end()
+			}
+			m.Data = outgoing.Payload(chunk)
 		}
-		m.Data = outgoing.Payload(data)
 		return stream.SendMsg(&rawframe.ReadResponse{Message: m})
 	}
-	for i := range leased {
-		if err := s.send(uint32(i), &leased[i], part, rawframe.ChunkBytes, send); err != nil {
-			return err
-		}
+	a := &answer{server: s, leased: leased, part: part, chunkBytes: rawframe.ChunkBytes, send: send}
+	if err := a.all(); err != nil {
+		return err
 	}
 	// The leases must hold until the last byte has left the slab.
 	stream.peer.begin()
@@ -153,110 +156,6 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 		}
 	}
 	return leased, part{request.GetPart(), request.GetParts()}, func() { s.Source.Release(leases) }, nil
-}
-
-// sender sends a message with data. If park is not nil, the data is in a buffer of a staged space,
-// and valid only until sender returns. If that takes longer than holdFor, sender clones the data
-// and calls park, which gives the buffers back.
-type sender func(m rawframe.Message, data []byte, park func()) error
-
-// send sends one object in chunks of at most chunkBytes.
-func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send sender) error {
-	if l.Err != nil {
-		reason := ReasonUnreadable
-		if errors.Is(l.Err, transfer.ErrNotHere) {
-			reason = ReasonNotHere
-		}
-		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, nil)
-	}
-	head := dataproto.HeadTo(l.Head)
-	if n := proto.Size(head); n > rawframe.MaxHeadBytes {
-		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonUnreadable, Message: fmt.Sprintf(
-			"object %s: its head has %d bytes with the sizes of %d frames, more than the %d that can be sent", l.Head.Ref, n, len(l.Head.FrameBytes), rawframe.MaxHeadBytes)}}, nil, nil)
-	}
-	chunk := func(frame int, offset uint64, data []byte, park func()) error {
-		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, park)
-		head = nil
-		s.out.Add(uint64(len(data)))
-		return err
-	}
-	for first := 0; first < len(l.Regions); {
-		n, err := sendRegions(l.Regions[first:], first, part, chunkBytes, chunk)
-		var unreadable *unreadableError
-		if errors.As(err, &unreadable) {
-			// The bytes that the reader already has are useless.
-			return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil, nil)
-		}
-		if err != nil {
-			return err
-		}
-		first += n
-	}
-	if head == nil {
-		return nil
-	}
-	return send(rawframe.Message{Index: index, Head: head}, nil, nil)
-}
-
-// unreadableError: leased bytes could not be read.
-type unreadableError struct{ error }
-
-// Unwrap makes errors.Is find the cause.
-func (e *unreadableError) Unwrap() error { return e.error }
-
-// sendRegions sends the first region, and those that follow it in the same staged space. It returns
-// how many it has sent.
-func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uint64, chunk func(frame int, offset uint64, data []byte, park func()) error) (n int, err error) {
-	switch from := regions[0].Space.(type) {
-	case memory.Staged:
-		var frames []memory.Frame
-		var begins []uint64
-		for _, r := range regions {
-			if r.Space != regions[0].Space {
-				break
-			}
-			begin, end := part.bounds(r.Frame.Bytes)
-			frames, begins = append(frames, memory.Frame{Offset: r.Frame.Offset + begin, Bytes: end - begin}), append(begins, begin)
-		}
-		out := memory.NewOutflow(from, frames, chunkBytes)
-		defer out.Close()
-		for {
-			c, more, err := out.Next()
-			if err != nil {
-				return 0, &unreadableError{err}
-			}
-			if !more {
-				return len(frames), nil
-			}
-			if err := chunk(first+c.Frame, begins[c.Frame]+c.Offset, c.Data, out.Park); err != nil {
-				return 0, err
-			}
-		}
-	case memory.Reader:
-		chunkBytes = min(chunkBytes, rawframe.ChunkBytes)
-		return 1, eachChunk(regions[0], part, chunkBytes, func(offset, n uint64) error {
-			data := make([]byte, n)
-			if err := from.ReadInto(regions[0].Frame.Offset+offset, data); err != nil {
-				return &unreadableError{err}
-			}
-			return chunk(first, offset, data, nil)
-		})
-	default:
-		return 1, eachChunk(regions[0], part, chunkBytes, func(offset, n uint64) error {
-			return chunk(first, offset, regions[0].Space.Bytes(regions[0].Frame.Offset+offset, n), nil)
-		})
-	}
-}
-
-// eachChunk calls do for each chunk of the given part of a region.
-func eachChunk(r transfer.Region, part part, chunkBytes uint64, do func(offset, n uint64) error) error {
-	begin, end := part.bounds(r.Frame.Bytes)
-	for offset := begin; offset < end; offset += chunkBytes {
-		if err := do(offset, min(chunkBytes, end-offset)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // WriteObject is part of DataServiceServer.
@@ -296,12 +195,12 @@ func (s *Server) writeObject(stream watchedStream) error {
 
 // fill copies the chunks of the stream into the regions. m is the first message, already received.
 func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head transfer.Head, regions []transfer.Region) error {
-	o := incoming{regions: regions}
-	defer o.close()
-	held := newSilence(holdFor, holdFor, o.park)
+	o, land := incoming{head: head, regions: regions}, landing{}
+	defer land.close()
+	held := newSilence(holdFor, holdFor, func() { land.park(0) })
 	for {
 		if n := m.Data.Len(); n > 0 {
-			misplaced, err := o.write(&m.Message)
+			misplaced, err := o.write(&m.Message, &land)
 			if misplaced != nil {
 				return edge.InvalidField("data", fmt.Sprintf("object %s: %v", head.Ref, misplaced))
 			}
@@ -327,7 +226,7 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 	if !o.complete() {
 		return edge.InvalidField("data", fmt.Sprintf("object %s: the stream ended at frame %d, byte %d, before the end: send all bytes, or correct head.frame_bytes", head.Ref, o.frame, o.offset))
 	}
-	if err := o.flush(); err != nil {
+	if err := land.flush(); err != nil {
 		return status.Errorf(codes.Internal, "object %s: %v", head.Ref, err)
 	}
 	return nil
@@ -363,4 +262,20 @@ func (s *Server) GetTaskLogs(_ context.Context, request *millracev1.GetTaskLogsR
 	}
 	text, truncated := s.Logs(ids.TaskID(request.GetTaskId()))
 	return &millracev1.GetTaskLogsResponse{Text: strings.ToValidUTF8(text, "\uFFFD"), Truncated: truncated}, nil
+}
+
+// FollowLogs is part of DataServiceServer.
+func (s *Server) FollowLogs(request *millracev1.FollowLogsRequest, stream grpc.ServerStreamingServer[millracev1.FollowLogsResponse]) error {
+	if s.Follow == nil {
+		return status.Error(codes.Unimplemented, "this server keeps no logs")
+	}
+	return s.Follow(request, stream)
+}
+
+// GetWorkerLog is part of DataServiceServer.
+func (s *Server) GetWorkerLog(_ context.Context, request *millracev1.GetWorkerLogRequest) (*millracev1.GetWorkerLogResponse, error) {
+	if s.OwnLog == nil {
+		return nil, status.Error(codes.Unimplemented, "this server keeps no log of its own")
+	}
+	return &millracev1.GetWorkerLogResponse{Lines: s.OwnLog(int(request.GetLimit()))}, nil
 }

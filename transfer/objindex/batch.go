@@ -117,9 +117,9 @@ func (r *Reader) readLines(keys []transfer.Ref, entries []uint64, size uint64, f
 		offset, bytes := atomic.LoadUint64(&w[payloadAt]), atomic.LoadUint64(&w[payloadAt+1])
 		one, two := atomic.LoadUint64(&w[payloadAt+2]), atomic.LoadUint64(&w[payloadAt+3])
 		// One comparison of everything is faster than one of each.
-		differs := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
-			(atomic.LoadUint64(&w[progressAt]) ^ whole) | (atomic.LoadUint64(&w[0]) ^ seq)
-		header := shape >> 40
+		differs := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<headerBits>>headerBits ^ (1<<32 | uint64(uint32(k.Generation)))) |
+			(atomic.LoadUint64(&w[progressAt]) ^ whole) | (atomic.LoadUint64(&w[0]) ^ seq) | uint64(k.Item)
+		header := shape >> (64 - headerBits)
 		if differs != 0 || k.Task == 0 || header > lineHeader || bytes-1 >= size || offset > size-bytes {
 			break
 		}

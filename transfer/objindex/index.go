@@ -63,6 +63,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -70,7 +71,8 @@ import (
 var ErrNotAnIndex = errors.New("not an object index")
 
 const (
-	// DefaultEntries is the default capacity. Such an index takes 8.25 MiB.
+	// DefaultEntries is the default capacity. Such an index takes 8.25 MiB, and up to
+	// 32 MiB more for objects with many frames or long headers.
 	DefaultEntries = 32 << 10
 	// DefaultTTL equals the duration of leases in package borrow.
 	DefaultTTL = 10 * time.Second
@@ -86,8 +88,10 @@ type Index struct {
 	mu sync.Mutex
 	// All fields below are guarded by mu.
 	words words
-	// free lists the entries without an object. The next one to use is at the end.
+	// free lists the entries without an object. The next one to use is at the end. long has the
+	// blocks of long payloads.
 	free    []uint32
+	long    *alloc.Allocator
 	readers []*ReaderSlots
 	gone    uint64 // bytes read through slots of closed connections
 	revoked int
@@ -104,7 +108,7 @@ func New(entries int, ttl time.Duration) (*Index, error) {
 	}
 	n := uint64(entries) / ways
 	if entries < 2*ways || entries&(entries-1) != 0 || fileBytes(n) > maxFileBytes {
-		return nil, fmt.Errorf("object index: room for %d objects: must be a power of two from 16 to 2 Mi", entries)
+		return nil, fmt.Errorf("object index: room for %d objects: must be a power of two from 16 to 512 Ki", entries)
 	}
 	file, err := sealed("millrace-objindex", int(fileBytes(n)))
 	if err != nil {
@@ -115,6 +119,9 @@ func New(entries int, ttl time.Duration) (*Index, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	b.words.populate(n, unix.MADV_POPULATE_WRITE)
+	if b.long, err = alloc.New(n * longBytes); err != nil {
+		return nil, errors.Join(err, b.words.unmap(), file.Close())
+	}
 	for i := range uint32(entries) {
 		b.free = append(b.free, uint32(entries)-1-i)
 	}
@@ -146,14 +153,14 @@ func (x *Index) File() *os.File { return x.file }
 
 // Publish publishes an object that is not yet in the index. The object's bytes must neither change
 // nor move until Unpublish, and after it until Readers reports that no reader is left. Publish
-// returns false if the object does not fit.
+// returns false if the object does not fit, or is an item: readers find items in their object.
 func (x *Index) Publish(k transfer.Ref, header []byte, frames []memory.Frame) bool {
 	return x.write(k, header, frames, whole)
 }
 
 // write writes an entry and links it in the index. See Publish.
 func (x *Index) write(k transfer.Ref, header []byte, frames []memory.Frame, progress uint64) bool {
-	if k.Task == 0 || k.Generation == 0 || len(frames) > maxFrames || len(frames)*16+len(header) > MaxPayload {
+	if k.Task == 0 || k.Generation == 0 || k.Item != 0 || len(frames) > MaxFrames || len(header) > MaxHeader {
 		return false
 	}
 	tag := mix(uint64(k.Task), uint32(k.Generation))
@@ -162,34 +169,47 @@ func (x *Index) write(k transfer.Ref, header []byte, frames []memory.Frame, prog
 	if x.words.list == nil {
 		return false
 	}
-	index, entry, again := x.find(k, tag)
-	if !again {
-		var ok bool
-		if index, ok = x.freePlace(tag); !ok {
-			return false
-		}
-		last := len(x.free) - 1
-		entry, x.free = uint64(x.free[last]), x.free[:last]
+	if index, entry, again := x.find(k, tag); again {
+		x.remove(index, entry)
 	}
+	index, ok := x.freePlace(tag)
+	if !ok {
+		return false
+	}
+	last := len(x.free) - 1
+	entry := uint64(x.free[last])
 	w := &x.words
 	at, rest := entryAt(x.mask+1, entry), restAt(x.mask+1, entry)
+	line := at
+	if isLong(len(frames), len(header)) {
+		block, ok := x.long.Alloc(uint64(payloadWords(len(frames), len(header))) * 8)
+		if !ok {
+			return false
+		}
+		place := longAt(x.mask+1) + int(block/8)
+		line, rest = longLine(place), longRest(place)
+	}
+	x.free = x.free[:last]
 	seq := w.load(at)
 	w.store(at, seq+1)
 	w.store(at+1, uint64(k.Task))
-	w.store(at+2, uint64(uint32(k.Generation))|uint64(len(frames))<<32|uint64(len(header))<<40)
+	w.store(at+2, newShape(uint32(k.Generation), len(frames), len(header)))
 	w.store(at+progressAt, progress)
+	// Clear the line: readers compare whole lines to detect objects with equal headers.
+	for i := range inLine {
+		w.store(payload(at, rest, i), 0)
+	}
+	if line != at {
+		w.store(payload(at, rest, 0), uint64(rest))
+	}
 	for i, f := range frames {
-		w.store(payload(at, rest, 2*i), f.Offset)
-		w.store(payload(at, rest, 2*i+1), f.Bytes)
+		w.store(payload(line, rest, 2*i), f.Offset)
+		w.store(payload(line, rest, 2*i+1), f.Bytes)
 	}
 	for i, left := 2*len(frames), header; len(left) > 0; i++ {
 		var v [8]byte
 		left = left[copy(v[:], left):]
-		w.store(payload(at, rest, i), binary.NativeEndian.Uint64(v[:]))
-	}
-	// Clear the rest of the line: readers compare whole lines to detect objects with equal headers.
-	for i := 2*len(frames) + (len(header)+7)/8; i < inLine; i++ {
-		w.store(payload(at, rest, i), 0)
+		w.store(payload(line, rest, i), binary.NativeEndian.Uint64(v[:]))
 	}
 	w.store(at, seq+2)
 	w.store(index, indexWord(tag, entry))
@@ -253,9 +273,15 @@ func (x *Index) Unpublish(k transfer.Ref) bool {
 		return false
 	}
 	index, entry, ok := x.find(k, tag)
-	if !ok {
-		return false
+	if ok {
+		x.remove(index, entry)
 	}
+	return ok
+}
+
+// remove removes an object from its index place and its entry. Readers that are reading a long
+// payload notice by the sequence that its block may be in use for another. REQUIRES: mu.
+func (x *Index) remove(index int, entry uint64) {
 	at := entryAt(x.mask+1, entry)
 	seq := x.words.load(at)
 	x.words.store(at, seq+1)
@@ -263,7 +289,9 @@ func (x *Index) Unpublish(k transfer.Ref) bool {
 	x.words.store(at, seq+2)
 	x.words.store(index, 0)
 	x.free = append(x.free, uint32(entry))
-	return true
+	if isLong(shapeOf(x.words.load(at + 2))) {
+		x.long.Free((x.words.load(at+payloadAt) - uint64(longAt(x.mask+1))) * 8)
+	}
 }
 
 // Stats describes an index.

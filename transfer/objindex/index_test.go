@@ -95,9 +95,20 @@ func pin(tb testing.TB, v *objindex.Reader) objindex.ReadGuard {
 func TestPublishedObjectsAreFound(t *testing.T) {
 	b := newIndex(t, 1<<10, 0)
 	_, v := connect(t, b)
-	header := func(n int) []byte { return bytes.Repeat([]byte{byte(n)}, n%90) }
+	// Each tenth object is a list: its frames and its header need a block of their own.
+	lengths := func(n int) (header, frames int) {
+		if n%10 == 0 {
+			return n % 90 * 50, n % 200
+		}
+		return n % 90, n % 8
+	}
+	header := func(n int) []byte {
+		length, _ := lengths(n)
+		return bytes.Repeat([]byte{byte(n)}, length)
+	}
 	frames := func(n int) (list []memory.Frame) {
-		for i := range n % 8 {
+		_, count := lengths(n)
+		for i := range count {
 			list = append(list, frame(n+i))
 		}
 		return list
@@ -123,7 +134,7 @@ func TestPublishedObjectsAreFound(t *testing.T) {
 			}
 		}
 		for n := 1; n <= count; n++ {
-			if o := kept[n-1]; shown[n] && (!bytes.Equal(o.Header, header(n)) || !slices.Equal(o.Frames, frames(n)) || len(o.Sizes) != n%8) {
+			if o := kept[n-1]; shown[n] && (!bytes.Equal(o.Header, header(n)) || !slices.Equal(o.Frames, frames(n)) || len(o.Sizes) != len(o.Frames)) {
 				t.Fatalf("object %d is %+v", n, o)
 			}
 		}
@@ -161,8 +172,8 @@ func TestObjectsThatDoNotFitAreNotPublished(t *testing.T) {
 	b := newIndex(t, 16, 0)
 	_, v := connect(t, b)
 	for name, shown := range map[string]bool{
-		"long header": b.Publish(ref(1), make([]byte, objindex.MaxPayload+1), nil), "many frames": b.Publish(ref(2), nil, make([]memory.Frame, 9)),
-		"both": b.Publish(ref(3), make([]byte, objindex.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Publish(transfer.Ref{Task: 4}, nil, nil),
+		"long header": b.Publish(ref(1), make([]byte, objindex.MaxHeader+1), nil), "many frames": b.Publish(ref(2), nil, make([]memory.Frame, objindex.MaxFrames+1)),
+		"no room": b.Publish(ref(3), make([]byte, objindex.MaxHeader), nil), "no generation": b.Publish(transfer.Ref{Task: 4}, nil, nil),
 	} {
 		if shown {
 			t.Error(name)
@@ -185,6 +196,38 @@ func TestObjectsThatDoNotFitAreNotPublished(t *testing.T) {
 	var found objindex.Found
 	if _, ok := pin(t, v).Find(ref(1), size, &found); ok {
 		t.Error("a frame beyond the memory is found")
+	}
+}
+
+// The room of long payloads is used again, and objects that find none there are not published.
+func TestRoomOfLongPayloadsIsUsedAgain(t *testing.T) {
+	b := newIndex(t, 16, 0)
+	_, v := connect(t, b)
+	long := bytes.Repeat([]byte("header "), 900)
+	var found objindex.Found
+	for n := 1; n <= 50; n++ {
+		if !b.Publish(ref(n), long, []memory.Frame{frame(n)}) {
+			t.Fatalf("object %d has no room", n)
+		}
+		g := pin(t, v)
+		found.Begin(1)
+		if o, ok := g.Find(ref(n), size, &found); !ok || !bytes.Equal(o.Header, long) || o.Frames[0] != frame(n) {
+			t.Errorf("object %d: %v, %+v", n, ok, o)
+		}
+		g.End(0)
+		shown := 0
+		for other := 100; other < 110; other++ {
+			if b.Publish(ref(other), long, nil) {
+				shown++
+			}
+		}
+		if shown == 0 || shown == 10 {
+			t.Errorf("%d objects of %d bytes have room", shown, len(long))
+		}
+		for other := 100; other < 110; other++ {
+			b.Unpublish(ref(other))
+		}
+		b.Unpublish(ref(n))
 	}
 }
 

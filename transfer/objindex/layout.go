@@ -19,6 +19,9 @@ import (
 //	entry  a line of 8 words: sequence, task, shape, progress, and 4 words of payload.
 //	       The payload is offset and size of each frame, then the header
 //	rest   for each entry the words of payload that do not fit in its line
+//	long   the payloads that do not fit in line and rest. The first word of payload in the line
+//	       is then the place of the payload in the file, in words. The system gives memory to the
+//	       parts that have been in use
 //
 // The sequence is odd while an entry is being written. An entry without a task is free. shape holds
 // the generation, above it the number of frames and the number of bytes of the header. progress is
@@ -41,9 +44,16 @@ const (
 	payloadAt   = 4
 	inLine      = lineWords - payloadAt // words of payload in the line
 	lineHeader  = (inLine - 2) * 8      // header bytes next to one frame in the line
-	// MaxPayload is the largest payload in bytes: 16 for each frame, and the header.
-	MaxPayload = (inLine + restWords) * 8
-	maxFrames  = 8
+	// shortPayload is the largest payload in bytes that fits in line and rest: 16 for each frame,
+	// and the header.
+	shortPayload = (inLine + restWords) * 8
+	// longBytes is the room for long payloads, for each bucket.
+	longBytes = 8 << 10
+	// MaxFrames and MaxHeader bound what one entry describes. shape has room for no more.
+	MaxFrames  = 1<<frameBits - 1
+	MaxHeader  = 1<<headerBits - 1
+	frameBits  = 12
+	headerBits = 64 - 32 - frameBits
 	whole      = 1<<64 - 1
 	// firstBytes is the size of the entry lines that are used first. See populate.
 	firstBytes = 64 << 10
@@ -182,7 +192,20 @@ func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
 }
 
 // shapeOf returns the number of frames and the number of header bytes.
-func shapeOf(shape uint64) (frames, header int) { return int(shape >> 32 & 0xFF), int(shape >> 40) }
+func shapeOf(shape uint64) (frames, header int) {
+	return int(shape >> 32 & MaxFrames), int(shape >> (64 - headerBits))
+}
+
+// newShape is the inverse of shapeOf.
+func newShape(generation uint32, frames, header int) uint64 {
+	return uint64(generation) | uint64(frames)<<32 | uint64(header)<<(64-headerBits)
+}
+
+// isLong reports whether the payload is in a block of its own, and not in line and rest.
+func isLong(frames, header int) bool { return frames*16+header > shortPayload }
+
+// payloadWords returns the number of words of a payload.
+func payloadWords(frames, header int) int { return 2*frames + (header+7)/8 }
 
 func indexAt(bucket uint64) int { return int(pageBytes/8 + bucket*ways) }
 
@@ -204,9 +227,16 @@ func payload(line, rest, word int) int {
 	return rest + word
 }
 
-func fileBytes(buckets uint64) int64 {
-	return int64(pageBytes + buckets*(bucketBytes+ways*entryBytes))
+// longLine and longRest make payload return the words of a block, one after the other.
+func longLine(block int) int { return block - payloadAt }
+func longRest(block int) int { return block }
+
+// longAt returns the word offset of the room for long payloads.
+func longAt(buckets uint64) int {
+	return int((pageBytes + buckets*(bucketBytes+ways*entryBytes)) / 8)
 }
+
+func fileBytes(buckets uint64) int64 { return int64(longAt(buckets))*8 + int64(buckets*longBytes) }
 
 // maxFileBytes bounds the size of a mapping that a peer can cause.
 const maxFileBytes = 1 << 30

@@ -182,6 +182,21 @@ func (r *Reader) search(k transfer.Ref, size uint64, f *Found, arriving bool, h 
 	return 0, 0
 }
 
+// payloadOf returns line and rest, as payload takes them, of the payload of an entry. It returns
+// false if the place of a long payload is not within the file.
+func (r *Reader) payloadOf(entry uint64, frames, header int) (line, rest int, ok bool) {
+	line = entryAt(r.mask+1, entry)
+	if !isLong(frames, header) {
+		return line, restAt(r.mask+1, entry), true
+	}
+	block, first, end := r.words.load(line+payloadAt), uint64(longAt(r.mask+1)), uint64(len(r.words.list))
+	words := uint64(payloadWords(frames, header))
+	if block < first || words > end-first || block > end-words {
+		return 0, 0, false
+	}
+	return longLine(int(block)), longRest(int(block)), true
+}
+
 // read reads an entry if it holds the key, and if the object is whole or arriving objects are
 // accepted. If so, it sets the head and appends the frames to f.frames.
 func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool, h *transfer.Head) (seq uint64, ok bool) {
@@ -193,16 +208,18 @@ func (r *Reader) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriv
 			runtime.Gosched()
 			continue
 		}
-		if k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return 0, false // a free entry belongs to no key
+		if k.Task == 0 || k.Item != 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
+			return 0, false // a free entry belongs to no key, and no entry to an item
 		}
 		shape := atomic.LoadUint64(&w[2])
 		frames, header := shapeOf(shape)
-		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload ||
-			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
+		if uint32(shape) != uint32(k.Generation) || !arriving && atomic.LoadUint64(&w[progressAt]) != whole {
 			return 0, false // or another object is being written into the entry
 		}
-		at, rest := entryAt(r.mask+1, entry), restAt(r.mask+1, entry)
+		at, rest, there := r.payloadOf(entry, frames, header)
+		if !there {
+			return 0, false // or its place is being written
+		}
 		own, first, inside := f.alloc(frames+(header+7)/8), len(f.frames), true
 		for i := range frames {
 			frame := memory.Frame{

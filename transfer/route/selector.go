@@ -164,6 +164,12 @@ func (s *Selector) ended(peer transfer.Peer, path int, e flow.End) {
 	s.machine.Ended(time.Now(), peer.Address, path, e)
 }
 
+func (s *Selector) state(peer transfer.Peer, path int) flow.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.State(peer.Address, path)
+}
+
 func (s *Selector) describe(peer transfer.Peer) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,8 +193,9 @@ func (s *Selector) Lends(peer transfer.Peer) bool {
 	return s.machine.Promising(time.Now(), peer.Address, s.lender)
 }
 
-// Borrow is part of transfer.Borrower.
-func (s *Selector) Borrow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+// Borrow is part of transfer.Borrower. Its error matches ErrPeerLost, and not ErrUnreachable, if
+// the path has failed and is not tried for a while.
+func (s *Selector) Borrow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, needs bool) ([]transfer.Loan, error) {
 	if s.lender < 0 {
 		return nil, fmt.Errorf("%s: %w: no path lends", peer, transfer.ErrUnreachable)
 	}
@@ -198,11 +205,15 @@ func (s *Selector) Borrow(ctx context.Context, peer transfer.Peer, refs []transf
 	}
 	at, ok := s.choose(peer, tried)
 	if !ok {
-		return nil, fmt.Errorf("%s: %w: %s", peer, transfer.ErrUnreachable, s.describe(peer))
+		kind := transfer.ErrUnreachable
+		if s.state(peer, s.lender) == flow.Shut {
+			kind = transfer.ErrPeerLost
+		}
+		return nil, fmt.Errorf("%s: %w: %s", peer, kind, s.describe(peer))
 	}
 	candidate := &s.config.Candidates[at]
 	began := time.Now()
-	loans, err := s.capabilities[at].Borrow.Borrow(ctx, peer, refs)
+	loans, err := s.capabilities[at].Borrow.Borrow(ctx, peer, refs, needs)
 	end := flow.End{Took: time.Since(began)}
 	for i := range loans {
 		if loans[i].Err == nil {

@@ -18,6 +18,8 @@ type Far struct {
 	data []byte
 	// Lent is the number of buffers in use.
 	Lent atomic.Int64
+	// Loads is the number of Load calls.
+	Loads atomic.Int64
 	// places, if not nil, has room for the largest number of buffers in use. Each of them occupies
 	// a place.
 	places chan struct{}
@@ -124,7 +126,10 @@ type farBuffer struct {
 func (b *farBuffer) Bytes() []byte { return b.data }
 
 // Load is part of memory.Buffer.
-func (b *farBuffer) Load(pieces ...memory.Piece) { b.begin(pieces, b.far.ReadInto) }
+func (b *farBuffer) Load(pieces ...memory.Piece) {
+	b.far.Loads.Add(1)
+	b.begin(pieces, b.far.ReadInto)
+}
 
 // Store is part of memory.Buffer.
 func (b *farBuffer) Store(pieces ...memory.Piece) { b.begin(pieces, b.far.WriteFrom) }

@@ -100,6 +100,7 @@ func (h Harness) Run(t *testing.T) {
 	t.Run("several chunks", h.chunks)
 	t.Run("many small frames", h.manyFrames)
 	t.Run("missing objects", h.missing)
+	t.Run("items of lists", h.items)
 	t.Run("refused places", h.refused)
 	t.Run("places that do not fit", h.misplaced)
 	t.Run("place sees the head", h.head)
@@ -214,6 +215,35 @@ func (h Harness) missing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []error{nil, transfer.ErrNotHere, transfer.ErrNotHere, nil} {
+		if _, _, done, err := sink.Result(i); !done || !errors.Is(err, want) {
+			t.Errorf("object %d: done %v, %v", i, done, err)
+		}
+	}
+	NoLeases(t, objects)
+}
+
+// items fetches items of lists, which the source narrows: the path only has to name them. A shared
+// object index has the whole list under the same task and generation.
+func (h Harness) items(t *testing.T) {
+	objects := h.objects(t)
+	list, other := ref(1), ref(2)
+	item := func(n ids.Item) transfer.Ref {
+		return transfer.Ref{Task: list.Task, Generation: list.Generation, Item: n}
+	}
+	objects.Put(list, "the list", random(1, 1<<20), random(2, 3000))
+	objects.Put(other, "another object", random(3, 100))
+	objects.Put(item(1), "the first item", random(4, 1<<20))
+	objects.Put(item(2), "the second item")
+	objects.Put(item(1<<32-1), "the last item", random(5, 3000), nil, random(6, 9<<20))
+	peer, _ := h.Serve(t, objects)
+	path := h.Path(t, Patience)
+	h.fetchAll(t, path, peer, objects, item(1))
+	h.fetchAll(t, path, peer, objects, item(1<<32-1), list, item(1), other, item(2))
+	sink := h.sink(path)
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{item(3), list}, h.to(sink)); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []error{transfer.ErrNotHere, nil} {
 		if _, _, done, err := sink.Result(i); !done || !errors.Is(err, want) {
 			t.Errorf("object %d: done %v, %v", i, done, err)
 		}

@@ -25,6 +25,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/millrace/millrace/internal/sharedlib"
 )
 
 var loading sync.Mutex // guards mr_load and the process's environment in C
@@ -43,7 +45,9 @@ func loadLibrary(path string, defaults, chosen [][2]string) (version, error) {
 	p := C.CString(path)
 	defer C.free(unsafe.Pointer(p))
 	var text [1024]C.char
-	if C.mr_load(p, &text[0], C.int(len(text))) != 0 {
+	var failed C.int
+	sharedlib.Exclusively(func() { failed = C.mr_load(p, &text[0], C.int(len(text))) })
+	if failed != 0 {
 		return version{}, fmt.Errorf("%w: %s; install the wheel libucx-cu13==1.19.0, or name a libucp.so.0", ErrUnavailable, C.GoString(&text[0]))
 	}
 	var major, minor, release C.uint
@@ -88,7 +92,8 @@ func newEngine(settings [][2]string) (engine, error) {
 	}
 	var status C.int
 	var step *C.char
-	e := C.mr_create(&list[0], &status, &step)
+	var e *C.mr_engine
+	sharedlib.Exclusively(func() { e = C.mr_create(&list[0], &status, &step) }) // it loads transports
 	if e == nil {
 		return nil, statusError(status, C.GoString(step))
 	}

@@ -169,10 +169,11 @@ func (f *fetch) request() {
 	n := min(len(f.ask), maxRefs)
 	asked := f.ask[:n:n]
 	f.ask = f.ask[n:]
-	payload := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+12*n), uint32(leaseTTL.Milliseconds()))
+	payload := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+refBytes*n), uint32(leaseTTL.Milliseconds()))
 	for _, i := range asked {
 		payload = binary.LittleEndian.AppendUint64(payload, uint64(f.refs[i].Task))
 		payload = binary.LittleEndian.AppendUint32(payload, uint32(f.refs[i].Generation))
+		payload = binary.LittleEndian.AppendUint32(payload, uint32(f.refs[i].Item))
 	}
 	f.asked = true
 	answered := func(a answer, err error) {
@@ -248,7 +249,7 @@ func (f *fetch) place(ctx context.Context, i int) {
 		return
 	case grantLease, grantInline, grantLater:
 	}
-	if g.head.Ref.Task != want.Task || want.Generation != 0 && g.head.Ref.Generation != want.Generation {
+	if !g.head.Ref.Answers(want) {
 		f.fail(fmt.Errorf("%w: %s was asked for, %s came", transfer.ErrProtocol, want, g.head.Ref))
 		return
 	}

@@ -258,7 +258,7 @@ func (lender) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
 // connection. It reads nothing outside of the slab, and writes only the bytes that were asked for.
 func FuzzHandledMessages(f *testing.F) {
 	data := flat(make([]byte, 1000))
-	f.Add(uint64(1), uint64(9), byte(messageLease), uint32(1), append([]byte{100, 0, 0, 0}, make([]byte, 12)...))
+	f.Add(uint64(1), uint64(9), byte(messageLease), uint32(1), append([]byte{100, 0, 0, 0}, make([]byte, refBytes)...))
 	f.Add(uint64(1), uint64(9), byte(messageRelease), uint32(1), []byte{7, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(uint64(1), uint64(9), byte(messageRead), uint32(0), make([]byte, 16))
 	f.Add(uint64(2), uint64(3), byte(messageData), uint32(0), make([]byte, 10))

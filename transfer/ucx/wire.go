@@ -16,8 +16,8 @@ import (
 type messageKind uint8
 
 const (
-	// messageLease asks for leases: TTL in ms (uint32), then task (uint64) and generation (uint32)
-	// of each object.
+	// messageLease asks for leases: TTL in ms (uint32), then task (uint64), generation (uint32) and
+	// item (uint32) of each object.
 	messageLease messageKind = iota + 1
 	// messageLeased answers messageLease with a grant for each object.
 	messageLeased
@@ -41,6 +41,9 @@ const (
 	// messageUnstage gives a slot back: its number (uint32). It has no answer.
 	messageUnstage
 )
+
+// refBytes is the size of an object's name in a message.
+const refBytes = 8 + 4 + 4
 
 // preamble is the beginning of every message: the receiver's token, the number of the request, the
 // kind and the number of elements.
@@ -97,12 +100,13 @@ type grant struct {
 
 // describedBytes is the size of a grant with a description, without offsets or object bytes.
 func describedBytes(h transfer.Head) int {
-	return 1 + 8 + 4 + 4 + 4 + len(h.Header) + 8*len(h.FrameBytes)
+	return 1 + 8 + 4 + 4 + 4 + 4 + len(h.Header) + 8*len(h.FrameBytes)
 }
 
 func appendDescription(b []byte, h transfer.Head) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.Ref.Task))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.Ref.Generation))
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.Ref.Item))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(h.Header)))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(h.FrameBytes)))
 	b = append(b, h.Header...)
@@ -173,14 +177,15 @@ func (r *reader) frames(n uint32) []memory.Frame {
 }
 
 func (r *reader) refs(n uint32) []transfer.Ref {
-	b := r.take(12 * uint64(n))
+	b := r.take(refBytes * uint64(n))
 	if len(b) == 0 {
 		return nil
 	}
 	out := make([]transfer.Ref, n)
 	for i := range out {
-		out[i].Task = ids.TaskID(binary.LittleEndian.Uint64(b[12*i:]))
-		out[i].Generation = ids.Attempt(binary.LittleEndian.Uint32(b[12*i+8:]))
+		out[i].Task = ids.TaskID(binary.LittleEndian.Uint64(b[refBytes*i:]))
+		out[i].Generation = ids.Attempt(binary.LittleEndian.Uint32(b[refBytes*i+8:]))
+		out[i].Item = ids.Item(binary.LittleEndian.Uint32(b[refBytes*i+12:]))
 	}
 	return out
 }
@@ -204,6 +209,7 @@ func (r *reader) grant(slabBytes uint64) grant {
 	}
 	g.head.Ref.Task = ids.TaskID(r.u64())
 	g.head.Ref.Generation = ids.Attempt(r.u32())
+	g.head.Ref.Item = ids.Item(r.u32())
 	header, frames := r.u32(), r.u32()
 	g.head.Header = append([]byte(nil), r.take(uint64(header))...)
 	g.head.FrameBytes = r.u64s(frames)
