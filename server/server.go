@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/millrace/millrace/internal/logring"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/sched"
@@ -49,6 +52,8 @@ type Config struct {
 	Listener net.Listener
 	// HTTPAddress is host:port of the HTTP port; empty: none.
 	HTTPAddress string
+	// HTTPAnyPort takes a free port for HTTP if the port of HTTPAddress is in use.
+	HTTPAnyPort bool
 	// Tokens gives each token its role. Empty: everybody may do everything; this is allowed on
 	// loopback addresses only.
 	Tokens map[string]Role
@@ -66,6 +71,9 @@ type Config struct {
 	InlineResultBytes uint32
 	// SubmissionBytes bounds one submission. 0: 1 GiB.
 	SubmissionBytes int64
+	// Journal is the directory in which the scheduler keeps what it has accepted; nil: nowhere. Its
+	// owner closes it after Run.
+	Journal journal.Files
 	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	// Machine are the limits of the scheduler machine.
@@ -94,6 +102,8 @@ func New(config Config) (*Server, error) {
 	if config.StopGrace == 0 {
 		config.StopGrace = defaultStopGrace
 	}
+	lines := new(logring.Ring)
+	config.Log = lines.Logger(config.Log)
 	s := &Server{config: config, listener: config.Listener}
 	if err := s.listen(); err != nil {
 		s.close()
@@ -102,10 +112,22 @@ func New(config Config) (*Server, error) {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	config.Machine.InlineResultBytes = uint64(config.InlineResultBytes)
+	id, life := uuid.NewString(), uint64(0)
+	if config.Journal != nil {
+		config.Machine.RecordEnds = true
+		begun, err := journal.Identify(config.Journal)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		if begun != nil {
+			id, life = begun.Cluster, begun.Life
+		}
+	}
 	s.loop = loop.New(loop.Config{
 		Machine: config.Machine,
 		Cluster: schedapi.Cluster{
-			ID: uuid.NewString(), StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
+			ID: id, Life: life, StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
 			MaxMessageBytes: rpc.MaxMessageBytes, HTTPAddress: s.HTTPAddress(), WorkerLease: config.WorkerLease,
 		},
 		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
@@ -114,7 +136,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	s.rpc, err = rpc.New(rpc.Config{
 		Tokens: config.Tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
-		SubmissionBytes: config.SubmissionBytes,
+		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last,
 	}, s.loop)
 	if err != nil {
 		s.close()
@@ -140,7 +162,13 @@ func (s *Server) listen() (err error) {
 		return fmt.Errorf("listen on %s: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.listener.Addr())
 	}
 	if s.config.HTTPAddress != "" {
-		if s.web, err = net.Listen("tcp", s.config.HTTPAddress); err != nil {
+		s.web, err = net.Listen("tcp", s.config.HTTPAddress)
+		if s.config.HTTPAnyPort && errors.Is(err, syscall.EADDRINUSE) {
+			if host, _, split := net.SplitHostPort(s.config.HTTPAddress); split == nil {
+				s.web, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("listen on %s for HTTP: %w: choose another address, or stop what uses it", s.config.HTTPAddress, err)
 		}
 	}
@@ -185,10 +213,6 @@ func (s *Server) Run(ctx context.Context) error {
 	// The loop must outlive the streams, because it is the loop that ends them.
 	loopContext, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	looped := make(chan struct{})
-	go func() {
-		defer close(looped)
-		s.loop.Run(loopContext)
-	}()
 	group.Go(func() error {
 		scavenge(serving)
 		return nil
@@ -199,6 +223,20 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+	if s.config.Journal != nil {
+		if err := s.loop.Restore(journal.Config{Files: s.config.Journal, Log: s.config.Log}); err != nil {
+			s.rpc.Stop(ctx)
+			stopServing()
+			stopLoop()
+			_ = group.Wait() // Nothing was served.
+			return err
+		}
+	}
+	go func() {
+		defer close(looped)
+		s.loop.Run(loopContext)
+	}()
+	s.rpc.Ready()
 	if s.web != nil {
 		group.Go(func() error {
 			if err := s.http.Serve(s.web); !errors.Is(err, http.ErrServerClosed) {
@@ -224,5 +262,5 @@ func (s *Server) Run(ctx context.Context) error {
 	err := group.Wait()
 	stopLoop()
 	<-looped
-	return err
+	return errors.Join(err, s.loop.CloseJournal())
 }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -99,5 +100,27 @@ func TestSpilledBytesAreShown(t *testing.T) {
 		if !strings.Contains(string(body), line+"\n") {
 			t.Errorf("no %s in\n%s", line, body)
 		}
+	}
+}
+
+// With HTTPAnyPort, a port that is in use is replaced; without it, it is an error.
+func TestHTTPPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	address := taken.Addr().String()
+	c := start(t, server.Config{HTTPAddress: address, HTTPAnyPort: true})
+	if c.server.HTTPAddress() == address {
+		t.Errorf("HTTP is served at %s, which is in use", address)
+	}
+	response, err := http.Get("http://" + c.server.HTTPAddress() + "/healthz")
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("healthz: %v, %v", response, err)
+	}
+	_ = response.Body.Close()
+	if _, err := server.New(server.Config{Address: "127.0.0.1:0", HTTPAddress: address}); err == nil || !strings.Contains(err.Error(), address) {
+		t.Errorf("New: %v, want an error that names %s", err, address)
 	}
 }

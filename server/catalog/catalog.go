@@ -49,6 +49,14 @@ func New() *Catalog {
 	return &Catalog{db: db}
 }
 
+// Begin makes the catalogue begin at a revision: watchers that have seen an earlier one get a
+// snapshot. REQUIRES: the revision is higher than the last one.
+func (c *Catalog) Begin(revision uint64) {
+	txn := c.db.Txn(true)
+	must(txn.Insert(tableHead, &head{revision: revision, floor: revision}))
+	txn.Commit()
+}
+
 // Snapshot returns the state as of the last commit.
 func (c *Catalog) Snapshot() schedapi.Snapshot {
 	txn := c.db.Txn(false)
@@ -150,7 +158,7 @@ func (b *Batch) trim(floor uint64) uint64 {
 		if i >= excess && stone.revision != floor {
 			break
 		}
-		floor = stone.revision
+		floor = max(floor, stone.revision)
 		must(b.txn.Delete(tableTombstone, stone))
 	}
 	return floor

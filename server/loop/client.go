@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -21,8 +22,10 @@ type client struct {
 	lastSeen time.Time
 	changes  changeLog
 	watches  []*watch
-	// kept says that a timer renews the lease because watches are open.
-	kept bool
+	// kept says that a timer renews the lease because watches are open or calls of Ask wait, whose
+	// number is asking.
+	kept   bool
+	asking int
 	// await is not nil for a lease that Await opened for itself; it receives the task's final
 	// update. Such leases are not listed in the catalogue.
 	await chan sched.Update
@@ -64,7 +67,9 @@ func (l *Loop) OpenClient(ctx context.Context, spec schedapi.ClientSpec) (*sched
 		if refused = l.refuseIfDraining(); refused != nil {
 			return
 		}
-		row = l.clientRow(l.openClient(spec))
+		c := l.openClient(spec)
+		l.record(&journal.ClientOpened{Client: c.id, Spec: c.spec})
+		row = l.clientRow(c)
 		row.Revision = l.catalog.Snapshot().Revision()
 	})
 	if err == nil {
@@ -77,7 +82,15 @@ func (l *Loop) openClient(spec schedapi.ClientSpec) *client {
 	if spec.TTL == 0 {
 		spec.TTL = defaultTTL
 	}
-	c := &client{id: l.newClientID(), spec: spec, openedAt: l.now, lastSeen: l.now}
+	return l.addClient(l.newClientID(), spec)
+}
+
+func (l *Loop) addClient(id ids.ClientID, spec schedapi.ClientSpec) *client {
+	c := &client{id: id, spec: spec, openedAt: l.now, lastSeen: l.now}
+	if starts := l.restarting.starts; starts > 0 {
+		first := (starts - 1) * restartRevisions
+		c.changes = changeLog{revision: first, floor: first}
+	}
 	l.clients.byID[c.id] = c
 	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, Worker: spec.Worker, TTL: spec.TTL})
 	l.dirty.client(c, l.now)
@@ -112,6 +125,7 @@ func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
 		}
 		l.step(sched.ClientClosed{Client: id})
 		l.forgetClient(id, false)
+		l.settleHolds()
 	})
 }
 
@@ -124,19 +138,23 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 	if expired {
 		l.log.Info("a client's lease ended", "client", id, "name", c.spec.Name, "ttl", c.spec.TTL)
 	}
+	if c.await == nil {
+		l.record(&sched.ClientClosed{Client: id})
+	}
 	delete(l.clients.byID, id)
 	l.clients.recent = nil
 	for _, w := range c.watches {
 		w.end()
 	}
 	c.watches = nil
+	l.coordinated(l.coordination.machine.ClientGone(l.now, id, l.coordination.effects[:0]))
 	l.dirty.client(c, l.now)
 }
 
 // notify records that a task changed, for the watches of the client.
 func (l *Loop) notify(effect *sched.Effect) {
 	c := l.clients.get(effect.Client)
-	if c == nil {
+	if c == nil || l.restarting.replaying {
 		return
 	}
 	if c.await != nil {

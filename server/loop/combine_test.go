@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -108,7 +109,7 @@ func TestEveryAcknowledgedCallIsInTheNextSnapshot(t *testing.T) {
 	if w := l.LastSnapshot().Worker(session.Worker()); err != nil || w == nil || w.DataAddress != "there:1" {
 		t.Errorf("a registered worker in the last snapshot: %v, %v", w, err)
 	}
-	err = l.ReportDeath(ctx, "w", schedapi.Death{})
+	err = l.ReportDeath(ctx, "w", members.Death{})
 	seen("a death", err, func(s schedapi.Snapshot) bool { return s.Worker(session.Worker()).State == schedapi.WorkerLost })
 }
 

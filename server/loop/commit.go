@@ -236,7 +236,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device, GPU: r.GPU, GPUHealth: w.stats.GPU,
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
-		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths.of(w.name),
+		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.machine.Deaths(w.name),
 		Version: r.Version, Executors: r.Worker.Executors, Supervised: r.Worker.Supervised, Linalg: r.Worker.Linalg,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
 		ReceivedBytes: w.stats.ReceivedBytes, SentBytes: w.stats.SentBytes, Routes: w.stats.Routes,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -30,19 +31,19 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 			return schedapi.Accepted{}, err
 		}
 	}
-	added, missing := l.takeFunctions(s)
+	added, missing := l.functions.Take(s.Functions, s.Needed)
 	if len(missing) > 0 {
 		return schedapi.Accepted{MissingFunctions: missing}, nil
 	}
-	s.Graph.CallerBytes = l.functionBytes
+	s.Graph.CallerBytes = l.functions.Bytes()
+	first := l.machine.NextTask()
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
-		for _, hash := range added {
-			l.forgetFunction(hash)
-		}
+		l.functions.Forget(added)
 		return schedapi.Accepted{}, refused
 	}
+	l.recordSubmitted(s, first, &result)
 	l.carryOut()
 	accepted := schedapi.Accepted{SubmitResult: result}
 	if c != nil {
@@ -50,33 +51,6 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 		l.dirty.clientCounters(c)
 	}
 	return accepted, nil
-}
-
-// takeFunctions stores the functions that a submission needs and carries. If some are missing, it
-// stores none and returns the missing ones.
-func (l *Loop) takeFunctions(s *schedapi.Submission) (added, missing []ids.FunctionHash) {
-	brought := map[ids.FunctionHash]schedapi.Function{}
-	for _, f := range s.Functions {
-		brought[f.Hash] = f
-	}
-	for _, hash := range s.Needed {
-		if _, known := l.functions[hash]; known {
-			continue
-		}
-		if _, comes := brought[hash]; !comes {
-			missing = append(missing, hash)
-			continue
-		}
-		added = append(added, hash)
-	}
-	if len(missing) > 0 {
-		return nil, missing
-	}
-	for _, hash := range added {
-		l.functions[hash] = &function{Function: brought[hash]}
-		l.functionBytes += uint64(len(brought[hash].Payload))
-	}
-	return added, nil
 }
 
 // Hold makes a client hold tasks.
@@ -90,7 +64,10 @@ func (l *Loop) Hold(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) 
 			return err
 		}
 		var err error
-		tasks, err = l.hold(sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys})
+		event := sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys}
+		if tasks, err = l.hold(event); err == nil {
+			l.record(&event)
+		}
 		return err
 	})
 	return tasks, err
@@ -122,6 +99,7 @@ func (l *Loop) Release(ctx context.Context, id ids.ClientID, set schedapi.TaskSe
 				event.Tasks = append(event.Tasks, task)
 			}
 		}
+		l.record(&event)
 		l.step(event)
 		return nil
 	})
@@ -141,6 +119,7 @@ func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, set sched
 			return refused
 		}
 		done = cancelled
+		l.record(&event)
 		l.carryOut()
 		return nil
 	})
@@ -164,11 +143,13 @@ func (l *Loop) Retry(ctx context.Context, id ids.ClientID, set schedapi.TaskSet,
 		if len(tasks) == 0 {
 			return nil
 		}
-		count, effects, refused := l.machine.Retry(l.now, sched.TasksRetried{Tasks: tasks}, l.effects[:0])
+		event := sched.TasksRetried{Tasks: tasks}
+		count, effects, refused := l.machine.Retry(l.now, event, l.effects[:0])
 		l.effects = effects
 		if refused != nil {
 			return refused
 		}
+		l.record(&event)
 		retried = count
 		l.carryOut()
 		return nil
@@ -243,6 +224,7 @@ func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) erro
 		if refused != nil {
 			return refused
 		}
+		l.record(&event)
 		l.carryOut()
 		return nil
 	})
@@ -272,6 +254,11 @@ func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedap
 			return refused
 		}
 		l.datasets++
+		record := &journal.DatasetPublished{Number: l.datasets, Name: spec.Name, Namespace: spec.Namespace, Keys: spec.Keys, Value: spec.Value}
+		if old != nil {
+			record.Replaced = old.Number
+		}
+		l.record(record)
 		l.carryOut()
 		if old != nil {
 			l.step(sched.DatasetUnpublished{Dataset: old.Number})
@@ -293,6 +280,7 @@ func (l *Loop) Unpublish(ctx context.Context, namespace, name string) error {
 			return &sched.Error{Kind: sched.ErrUnknownDataset, Object: name, Message: fmt.Sprintf(
 				"there is no dataset %q in namespace %q: see ListDatasets", name, namespace)}
 		}
+		l.record(&journal.DatasetUnpublished{Number: row.Number, Name: name, Namespace: namespace})
 		l.step(sched.DatasetUnpublished{Dataset: row.Number})
 		l.dirty.unpublished = append(l.dirty.unpublished, row)
 		l.commit()

@@ -92,6 +92,11 @@ func TestLeasesAreMeasuredByTheMonotonicClock(t *testing.T) {
 	if at, ok := l.machine.NextDeadline(); ok {
 		monotonic("the machine's deadline", at)
 	}
+	if at, ok := l.workers.machine.NextDeadline(); !ok {
+		t.Error("no lease has an end")
+	} else {
+		monotonic("the end of a lease", at)
+	}
 }
 
 // TestAWatchThatComesAndGoesLeavesOneTimer: each reconnection of a watch used to leave a timer that

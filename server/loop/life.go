@@ -3,11 +3,8 @@ package loop
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/sched"
-	"github.com/millrace/millrace/server/schedapi"
 )
 
 // A life of the scheduler is the time from its start to its end. A restarted scheduler does not
@@ -50,24 +47,4 @@ func (l *Loop) newClientID() ids.ClientID {
 			return id
 		}
 	}
-}
-
-// fromOtherLife reports whether a worker's objects and running tasks are from another life of the
-// scheduler. That is so if the worker names another life. A worker program that does not know lives
-// names none; then it is so if it holds something and this scheduler has not seen its incarnation
-// (known is false).
-func (l *Loop) fromOtherLife(r *schedapi.Registration, known bool) bool {
-	if r.Life != 0 {
-		return r.Life != l.config.Cluster.Life
-	}
-	return !known && len(r.Worker.Inventory)+len(r.Worker.Running) > 0
-}
-
-// dropOtherLife removes the objects and attempts of another life from a registration. It returns
-// them as the orders by which the worker drops them. A worker that knows lives has dropped them
-// before it reads these orders.
-func dropOtherLife(r *schedapi.Registration) (releases []sched.Replica, cancellations []sched.TaskRef) {
-	releases, cancellations = slices.Clone(r.Worker.Inventory), slices.Clone(r.Worker.Running)
-	r.Worker.Inventory, r.Worker.Running = nil, nil
-	return releases, cancellations
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/catalog"
+	"github.com/millrace/millrace/server/functions"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -31,6 +33,9 @@ type Config struct {
 	Cluster schedapi.Cluster
 	// ReconnectGrace is the time that a worker whose connection broke has to reconnect. 0: 2 s.
 	ReconnectGrace time.Duration
+	// RestartGrace is the time that workers have to come back after a restart from a journal. 0: 15
+	// s.
+	RestartGrace time.Duration
 	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	Log       *slog.Logger
@@ -74,15 +79,16 @@ type Loop struct {
 	workers workers
 	clients clients
 	// rebalance is the rebalance in progress; nil: none.
-	rebalance *rebalance
+	rebalance    *rebalance
+	coordination coordination
 
-	functions     map[ids.FunctionHash]*function
-	functionBytes uint64
-	datasets      uint64 // last number given out
+	functions *functions.Machine
+	datasets  uint64 // last number given out
 	// nativeOps is sorted. It is replaced as a whole, and any goroutine may read it.
 	nativeOps atomic.Pointer[[]string]
 
-	dirty dirty
+	dirty      dirty
+	restarting restarting
 	// acknowledged says that a caller was told of a change that is not in the catalogue yet, so
 	// that readers must wait for a commit. It is set before the answer is given, and any goroutine
 	// may read it.
@@ -99,6 +105,9 @@ func New(config Config) *Loop {
 	if config.ReconnectGrace == 0 {
 		config.ReconnectGrace = 2 * time.Second
 	}
+	if config.RestartGrace == 0 {
+		config.RestartGrace = 15 * time.Second
+	}
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -111,18 +120,23 @@ func New(config Config) *Loop {
 	start := time.Now()
 	l := &Loop{
 		start: start, now: start, lastPass: start, heartbeat: start,
-		config:    config,
-		log:       config.Log,
-		catalog:   catalog.New(),
-		machine:   sched.New(config.Machine),
-		mailbox:   make(chan func(), mailboxLength),
-		wake:      make(chan struct{}, 1),
-		stopped:   make(chan struct{}),
-		draining:  make(chan struct{}),
-		shutdown:  make(chan struct{}),
-		workers:   newWorkers(),
-		clients:   newClients(),
-		functions: map[ids.FunctionHash]*function{},
+		config:   config,
+		log:      config.Log,
+		catalog:  catalog.New(),
+		machine:  sched.New(config.Machine),
+		mailbox:  make(chan func(), mailboxLength),
+		wake:     make(chan struct{}, 1),
+		stopped:  make(chan struct{}),
+		draining: make(chan struct{}),
+		shutdown: make(chan struct{}),
+		workers: newWorkers(members.Config{
+			Life: config.Cluster.Life, Lease: config.Cluster.WorkerLease, Grace: config.ReconnectGrace,
+		}),
+		clients: newClients(),
+
+		coordination: newCoordination(),
+
+		functions: functions.New(),
 	}
 	l.dirty.graphs = map[ids.GraphID]struct{}{}
 	ops := slices.Sorted(slices.Values(config.NativeOps))
@@ -186,7 +200,7 @@ func (l *Loop) nextAlarm() time.Time {
 		l.idle = l.now.Add(time.Hour)
 	}
 	next := l.idle
-	if len(l.workers.byName)+len(l.clients.byID) > 0 {
+	if l.workers.machine.Len()+len(l.clients.byID) > 0 {
 		if !l.heartbeat.After(l.now) {
 			l.heartbeat = l.now.Add(l.config.Cluster.WorkerLease / 4)
 		}
@@ -195,7 +209,13 @@ func (l *Loop) nextAlarm() time.Time {
 	if at, ok := l.timers.next(); ok && at.Before(next) {
 		next = at
 	}
+	if at, ok := l.workers.machine.NextDeadline(); ok && at.Before(next) {
+		next = at
+	}
 	if at, ok := l.machine.NextDeadline(); ok && at.Before(next) {
+		next = at
+	}
+	if at, ok := l.coordination.machine.NextDeadline(); ok && at.Before(next) {
 		next = at
 	}
 	if at, ok := l.nextCommit(); ok && at.Before(next) {
@@ -210,7 +230,7 @@ func (l *Loop) fire() {
 	// The loop wakes every heartbeat, a quarter of the lease, so a gap of two of them is late by
 	// only one. A gap of more than three means a standstill. A client's lease is not much shorter
 	// than a worker's, so one limit serves both.
-	if gap := l.now.Sub(l.lastPass); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
+	if gap := l.now.Sub(l.lastPass); gap > l.config.Cluster.WorkerLease*3/4 && l.workers.machine.Len()+len(l.clients.byID) > 0 {
 		l.renewLeases(gap)
 	}
 	l.lastPass = l.now
@@ -221,8 +241,15 @@ func (l *Loop) fire() {
 		}
 		l.timers.pop()(at)
 	}
+	if at, ok := l.workers.machine.NextDeadline(); ok && !at.After(l.now) {
+		l.checkMembers()
+	}
 	if at, ok := l.machine.NextDeadline(); ok && !at.After(l.now) {
 		l.step(sched.TimePassed{})
+	}
+	if at, ok := l.coordination.machine.NextDeadline(); ok && !at.After(l.now) {
+		l.coordinated(l.coordination.machine.TimePassed(l.now, l.coordination.effects[:0]))
+		l.settleHolds()
 	}
 }
 
@@ -243,13 +270,24 @@ func (l *Loop) post(ctx context.Context, run func()) error {
 
 // call runs a closure that may change rows of the catalogue, and waits for it. A later Snapshot has
 // these changes.
+//
+// If there is a journal, call returns only after the records of the changes are durable.
 func (l *Loop) call(ctx context.Context, run func()) error {
-	return l.inspect(ctx, func() {
+	var record uint64
+	err := l.inspect(ctx, func() {
+		before := l.restarting.last
 		run()
+		if l.restarting.last != before {
+			record = l.restarting.last
+		}
 		if l.dirty.any() {
 			l.acknowledge()
 		}
 	})
+	if err != nil {
+		return err
+	}
+	return l.durable(ctx, record)
 }
 
 // do is call for closures that may fail.
@@ -291,7 +329,7 @@ func (l *Loop) refuseIfDraining() error {
 	case <-l.draining:
 		return &schedapi.Error{Kind: schedapi.ErrDraining, Message: "the scheduler is stopping and takes nothing new: wait until it is back"}
 	default:
-		return nil
+		return l.refuseIfJournalFails()
 	}
 }
 
@@ -299,6 +337,7 @@ func (l *Loop) refuseIfDraining() error {
 func (l *Loop) step(event sched.Event) {
 	l.effects = l.machine.Step(l.now, event, l.effects[:0])
 	l.carryOut()
+	l.settleHolds()
 }
 
 // carryOut carries out the effects of one step, in order.
@@ -311,6 +350,10 @@ func (l *Loop) carryOut() {
 		case sched.EffectRetract:
 			if s := l.sessionOf(effect.Worker); s != nil {
 				s.building.Retractions = append(s.building.Retractions, sched.TaskRef{Task: effect.Task, Attempt: effect.Attempt})
+			}
+		case sched.EffectFreeSlot:
+			if s := l.sessionOf(effect.Worker); s != nil {
+				s.building.FreedSlots = append(s.building.FreedSlots, sched.TaskRef{Task: effect.Task, Attempt: effect.Attempt})
 			}
 		case sched.EffectCancel:
 			if s := l.sessionOf(effect.Worker); s != nil {
@@ -358,6 +401,10 @@ func (l *Loop) carryOut() {
 			l.rescue(effect)
 		case sched.EffectUnmap:
 			l.unmap(effect)
+		case sched.EffectTaskEnded:
+			l.recordEnded(effect)
+		case sched.EffectGraphExpired:
+			l.record(&sched.GraphReleased{Graph: effect.Graph})
 		case sched.EffectTaskForgotten:
 			// The loop keeps no state per task.
 		}
@@ -398,7 +445,7 @@ func (l *Loop) Shutdown(ctx context.Context, reason string) error {
 		default:
 		}
 		l.log.Info("the cluster is shut down", "reason", reason)
-		for _, s := range l.workers.sessions() {
+		for _, s := range l.workers.connected() {
 			s.building.StopReason = "the cluster is shutting down: " + orNoReason(reason)
 		}
 		l.beginDraining()
@@ -417,7 +464,7 @@ func (l *Loop) beginDraining() {
 	default:
 	}
 	close(l.draining)
-	for _, s := range l.workers.sessions() {
+	for _, s := range l.workers.connected() {
 		s.end()
 	}
 }

@@ -2,12 +2,12 @@ package loop
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -16,6 +16,7 @@ import (
 // pass it moves them to ready, and the stream's goroutine takes all that has collected there.
 type session struct {
 	loop   *Loop
+	number members.Session
 	worker *worker
 	wake   chan struct{}
 	done   chan struct{}
@@ -31,19 +32,17 @@ type session struct {
 	building schedapi.Outbound
 	dirty    bool
 	ended    bool
-	// ops, peers and functions record the definitions sent to the worker in this session.
-	ops       []sched.OpSpec // by number
-	peers     bitset
-	functions map[ids.FunctionHash]struct{}
+	// ops and peers record the definitions sent to the worker in this session.
+	ops   []sched.OpSpec // by number
+	peers members.Set
 }
 
 var _ schedapi.Session = (*session)(nil)
 
-func newSession(l *Loop, w *worker) *session {
+func newSession(l *Loop, number members.Session) *session {
 	s := &session{
-		loop: l, worker: w,
+		loop: l, number: number,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
-		functions: map[ids.FunctionHash]struct{}{},
 	}
 	s.saw(l.now)
 	return s
@@ -175,105 +174,48 @@ func (l *Loop) assign(effect *sched.Effect) {
 
 // sendPeer sends a worker the address of a peer, once per session.
 func (l *Loop) sendPeer(s *session, to ids.WorkerID) {
-	if s.peers.has(uint64(to)) {
+	if s.peers.Has(uint64(to)) {
 		return
 	}
-	s.peers.set(uint64(to))
-	if peer := l.workers.get(to); peer != nil {
-		s.building.Peers = append(s.building.Peers, peer.peerOf(s.worker))
-	}
-}
-
-// sendHostPeers sends a newly registered worker the addresses of the workers that share its host,
-// and its own address to them.
-func (l *Loop) sendHostPeers(w *worker) {
-	for _, s := range l.workers.sessions() {
-		if s.worker.sharesHost(w) {
-			l.sendPeer(l.touchSession(s), w.id)
-			l.sendPeer(l.touchSession(w.session), s.worker.id)
-		}
+	s.peers.Add(uint64(to))
+	if peer, isNew := l.workers.machine.Introduce(s.number, to); isNew {
+		s.building.Peers = append(s.building.Peers, peer)
 	}
 }
 
 // sendFunction sends a function, once per session unless the worker reports that it lacks it.
 func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
-	if _, sent := s.functions[hash]; sent && !again {
-		return
-	}
-	f, known := l.functions[hash]
-	if !known {
+	f, send, known := l.functions.Send(s.worker.id, hash, again)
+	if send {
+		l.touchSession(s).building.Functions = append(s.building.Functions, f)
+	} else if !known {
 		// The attempt that needed it has ended in the meantime, and its task was the last one.
 		l.log.Debug("a worker asks for a function that no task refers to", "function", hash, "worker", s.worker.name)
-		return
 	}
-	s.functions[hash] = struct{}{}
-	if !slices.Contains(f.at, s.worker) {
-		f.at = append(f.at, s.worker)
-	}
-	l.touchSession(s)
-	s.building.Functions = append(s.building.Functions, f.Function)
 }
-
-// function is a pickled function that tasks refer to.
-type function struct {
-	schedapi.Function
-	// at lists the workers that have received the function, also lost ones.
-	at []*worker
-}
-
-// dropsKept bounds the dropped functions per worker that are remembered, to be sent again after a
-// reconnection.
-const dropsKept = 4096
 
 // dropFunction forgets a function that no task refers to, and orders the workers that have it to
-// forget it. A broken connection may lose the order, so it is sent again when a worker reconnects.
+// forget it.
 func (l *Loop) dropFunction(hash ids.FunctionHash) {
-	f := l.functions[hash]
-	if f == nil {
-		return
-	}
-	l.forgetFunction(hash)
-	for _, w := range f.at {
-		if l.workers.get(w.id) != w {
+	for _, id := range l.functions.Drop(hash) {
+		s := l.sessionOf(id)
+		if s == nil {
 			continue
 		}
-		if s := w.session; s != nil {
-			delete(s.functions, hash)
-			for i := range s.ops {
-				if s.ops[i].Function == hash {
-					// The function is sent again with the next definition of its op.
-					s.ops[i] = sched.OpSpec{}
-				}
+		for i := range s.ops {
+			if s.ops[i].Function == hash {
+				// The function is sent again with the next definition of its op.
+				s.ops[i] = sched.OpSpec{}
 			}
-			l.touchSession(s).building.Drop(hash)
 		}
-		if w.dropped = append(w.dropped, hash); len(w.dropped) > dropsKept {
-			w.dropped = w.dropped[1:]
-		}
+		s.building.Drop(hash)
 	}
-}
-
-func (l *Loop) forgetFunction(hash ids.FunctionHash) {
-	if f := l.functions[hash]; f != nil {
-		l.functionBytes -= uint64(len(f.Payload))
-		delete(l.functions, hash)
-	}
-}
-
-// dropAgain repeats the orders to drop functions, which a reconnected worker may not have received.
-func (l *Loop) dropAgain(s *session) {
-	for _, hash := range s.worker.dropped {
-		if l.functions[hash] == nil {
-			l.touchSession(s).building.Drop(hash)
-		}
-	}
-	s.worker.dropped = nil
 }
 
 // received handles one message of a worker: it gives its contents to the machine.
 func (l *Loop) received(s *session, message schedapi.Inbound) {
 	w := s.worker
-	if s.ended || w.session != s {
+	if s.ended {
 		return // It is a late message of an ended session.
 	}
 	if len(message.Reports) > 0 {
@@ -283,7 +225,7 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		l.step(sched.ObjectsReported{Worker: w.id, Gained: message.Gained, Lost: message.Lost})
 	}
 	for _, report := range message.Rescues {
-		l.rescueReported(w, report)
+		l.rescueReported(s, report)
 	}
 	for _, hash := range message.MissingFunctions {
 		l.sendFunction(s, hash, true)
@@ -293,9 +235,8 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		w.stats = *message.Stats
 		if w.stats.Routes == nil {
 			w.stats.Routes = routes
-		} else {
-			l.measured(w)
 		}
+		l.member(members.Measured{Session: s.number, MemoryUsedBytes: message.Stats.MemoryUsedBytes, Paths: openPaths(message.Stats.Routes)})
 		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: message.Stats.MemoryUsedBytes, MemoryEvictableBytes: message.Stats.MemoryEvictableBytes})
 		if message.Stats.MemoryPressure {
 			if s := l.sessionOf(w.id); s != nil {
@@ -310,41 +251,22 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		l.workerChanged(w)
 	}
 	if message.Leaving {
-		l.loseWorker(w, "left the cluster", nil, "")
+		l.member(members.Left{Session: s.number})
 	}
 }
 
-// maxRate is the highest rate that placement uses. A borrowed object is not copied, so its measured
-// rate has no bound.
-const maxRate = 100e9
-
-// measured gives the machine the rates at which a worker fetches from each peer. For each peer it
-// takes the first open path in the report that has a rate.
-func (l *Loop) measured(w *worker) {
-	var last ids.WorkerID
-	var rates sched.RatesMeasured
-	for _, route := range w.stats.Routes {
-		if route.State != schedapi.RouteOpen || route.BytesPerSecond == 0 || route.Peer == last {
-			continue
+// openPaths lists the open paths of a report; nil for a report without routes.
+func openPaths(routes []schedapi.Route) []members.Path {
+	if routes == nil {
+		return nil
+	}
+	paths := make([]members.Path, 0, len(routes))
+	for i := range routes {
+		// NB: the path pinned maps only the tier below a slab, from which nothing is rescued.
+		if r := &routes[i]; r.State == schedapi.RouteOpen {
+			maps := r.Path == schedapi.PathBorrow || r.Path == schedapi.PathIPC
+			paths = append(paths, members.Path{Peer: r.Peer, Maps: maps, BytesPerSecond: r.BytesPerSecond, Latency: r.Latency})
 		}
-		last = route.Peer
-		rates = append(rates, sched.RateMeasured{From: route.Peer, To: w.id, BytesPerSecond: min(route.BytesPerSecond, maxRate), Latency: route.Latency})
 	}
-	if len(rates) > 0 {
-		l.step(rates)
-	}
-}
-
-// bitset is a set of small integers.
-type bitset struct{ words []uint64 }
-
-func (b *bitset) has(n uint64) bool {
-	return n/64 < uint64(len(b.words)) && b.words[n/64]&(1<<(n%64)) != 0
-}
-
-func (b *bitset) set(n uint64) {
-	for uint64(len(b.words)) <= n/64 {
-		b.words = append(b.words, 0)
-	}
-	b.words[n/64] |= 1 << (n % 64)
+	return paths
 }

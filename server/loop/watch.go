@@ -63,18 +63,23 @@ func (l *Loop) openWatch(c *client, after uint64) *watch {
 		w.snapshot, w.cursor = true, c.changes.revision
 	}
 	c.watches = append(c.watches, w)
-	if !c.kept {
-		c.kept = true
-		l.keepAlive(c)
-	}
+	l.keep(c)
 	w.feed()
 	return w
 }
 
-// keepAlive renews a client's lease while at least one of its watches is open.
+// keep lets a timer renew a client's lease.
+func (l *Loop) keep(c *client) {
+	if !c.kept {
+		c.kept = true
+		l.keepAlive(c)
+	}
+}
+
+// keepAlive renews a client's lease while at least one of its watches is open, or a call waits.
 func (l *Loop) keepAlive(c *client) {
 	l.timers.at(l.now.Add(c.spec.TTL/3), func(time.Time) {
-		if len(c.watches) == 0 || l.clients.get(c.id) != c {
+		if len(c.watches)+c.asking == 0 || l.clients.get(c.id) != c {
 			c.kept = false
 			return
 		}

@@ -3,12 +3,13 @@ package loop
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -20,74 +21,39 @@ const (
 	runningKeysKept = 16
 )
 
-// worker is one incarnation of a worker, kept until it is lost.
+// worker is what the loop knows of a member, kept until it is lost.
 type worker struct {
 	id           ids.WorkerID
 	name         string
 	incarnation  string
 	registration schedapi.Registration
 	registeredAt time.Time
-	lastSeen     time.Time
-	stats        schedapi.WorkerStats
-	// session is nil while the worker is disconnected, since disconnectedAt.
-	session        *session
-	disconnectedAt time.Time
-	// dropped lists functions that the worker was ordered to forget, oldest first. The orders are
-	// repeated when it reconnects.
-	dropped []ids.FunctionHash
+	// lastSeen is the time of the last message of the session before.
+	lastSeen time.Time
+	stats    schedapi.WorkerStats
+	// session is nil while the worker is disconnected.
+	session *session
 	// queued and stale say that the row waits for a commit (see the type dirty).
 	queued, stale bool
 }
 
-func (w *worker) peer() schedapi.Peer {
-	return schedapi.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name, Device: w.registration.Device}
-}
-
-// peerOf is peer, with SameHost as seen from another worker.
-func (w *worker) peerOf(other *worker) schedapi.Peer {
-	p := w.peer()
-	p.SameHost = w.sharesHost(other)
-	return p
-}
-
-// sharesHost reports whether two different workers, both with GPUs and data addresses, are on the
-// same host.
-func (w *worker) sharesHost(other *worker) bool {
-	a, b := &w.registration, &other.registration
-	return w != other && a.Worker.PipelinedReads && b.Worker.PipelinedReads && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
-}
-
 // workers holds the workers that are not lost.
 type workers struct {
-	// all is in the order of the workers' numbers. last is the last number that was given out.
-	all           []*worker
-	last          ids.WorkerID
-	byName        map[string]*worker
-	deaths        deaths
-	lost          []ids.WorkerID
+	// machine decides who they are.
+	machine *members.Machine
+	effects []members.Effect
+	due     []members.Session
+	// all is in the order of the workers' numbers.
+	all  []*worker
+	lost []ids.WorkerID
+	// sessions are those that are open. last is the last number that was given to one.
+	sessions      map[members.Session]*session
+	last          members.Session
 	dirtySessions []*session
-	tombstones    map[ids.WorkerID]*tombstone
 }
 
-func newWorkers() workers {
-	return workers{byName: map[string]*worker{}, deaths: newDeaths(), tombstones: map[ids.WorkerID]*tombstone{}}
-}
-
-// add gives a worker the next number. remove takes it out of the table.
-func (ws *workers) add(w *worker) {
-	ws.last++
-	w.id = ws.last
-	ws.all = append(ws.all, w)
-	ws.byName[w.name] = w
-}
-
-func (ws *workers) remove(w *worker) {
-	if i, found := ws.find(w.id); found {
-		ws.all = slices.Delete(ws.all, i, i+1)
-	}
-	if ws.byName[w.name] == w {
-		delete(ws.byName, w.name)
-	}
+func newWorkers(config members.Config) workers {
+	return workers{machine: members.New(config), sessions: map[members.Session]*session{}}
 }
 
 func (ws *workers) find(id ids.WorkerID) (int, bool) {
@@ -102,8 +68,14 @@ func (ws *workers) get(id ids.WorkerID) *worker {
 	return nil
 }
 
-// sessions returns the open sessions, in the order of their workers' numbers.
-func (ws *workers) sessions() []*session {
+func (ws *workers) remove(w *worker) {
+	if i, found := ws.find(w.id); found {
+		ws.all = slices.Delete(ws.all, i, i+1)
+	}
+}
+
+// connected returns the open sessions, in the order of their workers' numbers.
+func (ws *workers) connected() []*session {
 	var open []*session
 	for _, w := range ws.all {
 		if w.session != nil {
@@ -133,83 +105,110 @@ func (l *Loop) Register(ctx context.Context, r schedapi.Registration) (schedapi.
 }
 
 func (l *Loop) register(r schedapi.Registration) (*session, error) {
-	name, incarnation := r.Worker.Name, r.Worker.Incarnation
-	w := l.workers.byName[name]
-	known := w != nil && w.incarnation == incarnation
-	for _, death := range l.workers.deaths.of(name) {
-		known = known || death.Incarnation == incarnation
-		if death.Incarnation == incarnation && death.Reaped {
-			return nil, &schedapi.Error{Kind: schedapi.ErrDead, Object: name, Message: fmt.Sprintf(
-				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
-		}
+	ws := &l.workers
+	ws.last++
+	s := newSession(l, ws.last)
+	ws.sessions[s.number] = s
+	welcome, effects, refused := ws.machine.Register(l.now, members.Registered{
+		Session: s.number, Worker: r.Worker, Life: r.Life, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device,
+	}, ws.effects[:0])
+	if refused != nil {
+		delete(ws.sessions, s.number)
+		return nil, refused
 	}
-	if w != nil && w.incarnation != incarnation {
-		if w.session != nil {
-			return nil, nameTaken(w, &r)
-		}
-		l.loseWorker(w, "a new incarnation registered under its name", nil,
-			fmt.Sprintf("another incarnation (%s) registered as %s", incarnation, name))
-		w = nil
-	}
+	name, objects, running := r.Worker.Name, len(r.Worker.Inventory), len(r.Worker.Running)
+	w := ws.get(welcome.Worker)
 	if w == nil {
-		w = &worker{name: name, incarnation: incarnation, registeredAt: l.now}
-		l.workers.add(w)
+		w = &worker{id: welcome.Worker, name: name, incarnation: r.Worker.Incarnation, registeredAt: l.now}
+		ws.all = append(ws.all, w)
+		l.record(&journal.WorkerNumbered{Worker: w.id, Name: name, Incarnation: r.Worker.Incarnation})
 		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
 	} else {
 		l.log.Info("a worker came back", "worker", name, "id", w.id)
-		if w.session != nil {
-			w.session.end()
-		}
 	}
-	moved := w.registration.DataAddress != r.DataAddress && w.registration.DataAddress != ""
-	w.lastSeen = l.now
-	w.session = newSession(l, w)
-	if l.fromOtherLife(&r, known) {
+	if welcome.Foreign {
 		l.log.Warn("a worker comes from another life of the scheduler: its objects and running tasks are given up", "worker", name, "id", w.id,
-			"objects", len(r.Worker.Inventory), "running", len(r.Worker.Running))
-		out := &l.touchSession(w.session).building
-		out.Releases, out.Cancellations = dropOtherLife(&r)
+			"objects", objects, "running", running)
 	}
-	l.dropAgain(w.session)
-	event := r.Worker
-	event.Worker = w.id
 	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them now, and they are long.
-	w.registration = r
-	l.learnOps(r.NativeOps)
-	if moved {
-		l.broadcastPeer(w.peer(), nil)
+	w.registration, w.lastSeen = r, l.now
+	w.session, s.worker = s, w
+	for _, hash := range l.functions.Opened(w.id) {
+		l.touchSession(s).building.Drop(hash)
 	}
-	l.step(event)
-	l.sendHostPeers(w)
-	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))
-	l.dirty.worker(w, l.now)
-	return w.session, nil
+	l.learnOps(r.NativeOps)
+	l.joined(effects)
+	l.workerReturned(w.id)
+	return s, nil
 }
 
-// nameTaken is the error of a registration under the name of a worker that seems alive: its session
-// is open and its lease has not ended. If that worker is dead, the scheduler learns it soon: its
-// stream breaks, its supervisor reports the death, or its lease ends.
-func nameTaken(holder *worker, r *schedapi.Registration) error {
-	return &schedapi.Error{Kind: schedapi.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
-		"worker %s: the name is taken by a worker that lives, on host %s with pid %d (incarnation %s): give this one, on host %s with pid %d, another name (--name), or stop that one first",
-		holder.name, holder.registration.Worker.Host, holder.registration.PID, holder.incarnation, r.Worker.Host, r.PID),
-		Metadata: map[string]string{"host": holder.registration.Worker.Host, "pid": fmt.Sprint(holder.registration.PID), "incarnation": holder.incarnation}}
+// member gives the machine of members an event and carries out the effects.
+func (l *Loop) member(event members.Event) {
+	l.joined(l.workers.machine.Step(l.now, event, l.workers.effects[:0]))
 }
 
-// watchLease declares a session's worker lost once it has been silent for the lease time.
-func (l *Loop) watchLease(s *session, at time.Time) {
-	l.timers.at(at, func(time.Time) {
-		w := s.worker
-		if s.ended || w.session != s {
-			return
+// joined carries out the effects of the machine of members, in order.
+func (l *Loop) joined(effects []members.Effect) {
+	for i := range effects {
+		effect := &effects[i]
+		switch effect.Kind {
+		case members.EffectSchedule:
+			l.step(effect.Event)
+		case members.EffectEnded:
+			l.endSession(effect)
+		case members.EffectPeer:
+			if s := l.workers.sessions[effect.Session]; s != nil {
+				s.peers.Add(uint64(effect.Peer.Worker))
+				l.touchSession(s).building.Peers = append(s.building.Peers, effect.Peer)
+			}
+		case members.EffectDrop:
+			if s := l.workers.sessions[effect.Session]; s != nil {
+				out := &l.touchSession(s).building
+				out.Releases, out.Cancellations = append(out.Releases, effect.Objects...), append(out.Cancellations, effect.Attempts...)
+			}
+		case members.EffectLost:
+			l.lose(effect)
+		case members.EffectChanged:
+			if w := l.workers.get(effect.Worker); w != nil {
+				l.workerChanged(w)
+			}
+		case members.EffectUnmapped:
+			l.log.Info("the memory of a dead worker is unmapped everywhere", "dead", effect.Peer.Name, "id", effect.Peer.Worker, "after", effect.Time)
 		}
-		w.lastSeen = s.seen()
-		if end := w.lastSeen.Add(l.config.Cluster.WorkerLease); end.After(l.now) {
-			l.watchLease(s, end)
-			return
+	}
+	clear(effects) // They refer to inventories.
+	l.workers.effects = effects[:0]
+}
+
+// endSession ends a session, with its last orders.
+func (l *Loop) endSession(effect *members.Effect) {
+	s := l.workers.sessions[effect.Session]
+	if s == nil {
+		return
+	}
+	delete(l.workers.sessions, s.number)
+	if w := s.worker; w.session == s {
+		w.session, w.lastSeen = nil, s.seen()
+	}
+	if effect.Stop != "" {
+		s.building.StopReason = effect.Stop
+	}
+	s.building.Reregister = effect.Reregister
+	s.end()
+}
+
+// checkMembers ends leases and graces that are over.
+func (l *Loop) checkMembers() {
+	l.workers.due = l.workers.machine.Due(l.now, l.workers.due[:0])
+	heard := make([]members.Heard, len(l.workers.due))
+	for i, number := range l.workers.due {
+		s := l.workers.sessions[number]
+		heard[i] = members.Heard{Session: number, At: s.seen()}
+		if s.ended {
+			heard[i].At = l.now // The drain of the scheduler has ended it, and no worker is lost by that.
 		}
-		l.loseWorker(w, fmt.Sprintf("no message for %v", l.config.Cluster.WorkerLease), &schedapi.Death{}, "")
-	})
+	}
+	l.member(members.TimePassed{Heard: heard})
 }
 
 // workerChanged puts a worker whose state changed into the next commit. Readers wait for it.
@@ -220,27 +219,11 @@ func (l *Loop) workerChanged(w *worker) {
 
 // disconnected keeps a worker whose connection broke for the grace period.
 func (l *Loop) disconnected(s *session) {
-	w := s.worker
-	if s.ended || w.session != s {
+	if s.ended {
 		return
 	}
-	s.end()
-	w.session, w.disconnectedAt = nil, l.now
-	w.lastSeen = s.seen()
-	l.log.Warn("the connection of a worker broke", "worker", w.name, "id", w.id, "grace", l.config.ReconnectGrace)
-	l.step(sched.WorkerDisconnected{Worker: w.id})
-	l.workerChanged(w)
-	l.awaitReturn(w)
-}
-
-// awaitReturn declares a disconnected worker lost unless it reconnects within the grace period.
-func (l *Loop) awaitReturn(w *worker) {
-	since := w.disconnectedAt
-	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
-		if l.workers.get(w.id) == w && w.session == nil && w.disconnectedAt.Equal(since) {
-			l.loseWorker(w, "connection lost", &schedapi.Death{}, "")
-		}
-	})
+	l.log.Warn("the connection of a worker broke", "worker", s.worker.name, "id", s.worker.id, "grace", l.config.ReconnectGrace)
+	l.member(members.Disconnected{Session: s.number})
 }
 
 // renewLeases renews all leases after a standstill: the loop did not run for so long (its process
@@ -248,97 +231,39 @@ func (l *Loop) awaitReturn(w *worker) {
 // unread. Their silence is no evidence of a failure.
 func (l *Loop) renewLeases(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
-	for _, w := range l.workers.all {
-		if w.session != nil {
-			w.session.saw(l.now)
-		} else {
-			w.disconnectedAt = l.now
-			l.awaitReturn(w)
-		}
-	}
+	l.member(members.StoodStill{})
 	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
 		l.step(sched.ClientRenewed{Client: id})
 	}
 }
 
 // ReportDeath records how an incarnation ended and declares its worker lost at once.
-func (l *Loop) ReportDeath(ctx context.Context, name string, death schedapi.Death) error {
-	death.Reaped = true
-	death.Cause = cmp.Or(death.Cause, "its supervisor saw it end")
-	return l.call(ctx, func() {
-		w := l.workers.byName[name]
-		if w != nil && (death.Incarnation == "" || death.Incarnation == w.incarnation) {
-			l.loseWorker(w, death.Cause, &death, "this incarnation was declared dead: "+death.Cause)
-			return
-		}
-		l.recordDeath(name, death)
-		if death.Incarnation != "" {
-			l.step(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause, Killed: death.Signal == "SIGKILL" && !death.OutOfMemory})
-		}
-	})
+func (l *Loop) ReportDeath(ctx context.Context, name string, death members.Death) error {
+	return l.call(ctx, func() { l.member(members.Died{Name: name, Death: death}) })
 }
 
-// loseWorker declares an incarnation lost and records its death, if death is not nil. A session
-// that is still open is ended with an order: to stop, if stop is not empty, else to register anew.
-// If death is nil and stop is empty, the worker has left by itself, and its session just ends.
-func (l *Loop) loseWorker(w *worker, cause string, death *schedapi.Death, stop string) {
-	left := death == nil && stop == ""
-	if left {
+// lose removes a worker that is lost. Its session ends by a later effect.
+func (l *Loop) lose(effect *members.Effect) {
+	w := l.workers.get(effect.Worker)
+	if effect.Left {
 		l.log.Info("a worker left", "worker", w.name, "id", w.id)
 	} else {
-		l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", cause)
+		l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", effect.Cause)
 	}
-	if death != nil {
-		if death.Incarnation == "" {
-			death.Incarnation = w.incarnation
-		}
-		if death.Cause == "" {
-			death.Cause = cause
-		}
-		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, w.stats.MemoryUsedBytes)
-		death.RunningKeys = l.machine.KeysAt(w.id, runningKeysKept)
-		l.recordDeath(w.name, *death)
+	if effect.Died {
+		// The event has no effects, and the effects of the step before are still in use.
+		_ = l.workers.machine.Step(l.now, members.Ran{Name: w.name, Incarnation: w.incarnation, Keys: l.machine.KeysAt(w.id, runningKeysKept)}, nil)
 	}
 	l.acknowledge() // The end of its session tells the worker, and tasks that fail tell their clients.
 	last := l.workerRow(w)
 	l.workers.remove(w)
-	if s := w.session; s != nil {
-		w.session = nil
-		s.building.Reregister, s.building.StopReason = !left && stop == "", stop
-		s.end()
-	}
-	var survivors []ids.WorkerID
-	fault := death != nil && death.DeviceFault
-	// A worker that left in an orderly way lives a little longer. The memory of a failed device
-	// must not be read.
-	if !left && !fault {
-		survivors = l.retire(w)
-	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
-		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, Left: left, DeviceFault: fault, Survivors: survivors})
-	l.broadcastPeer(schedapi.Peer{Worker: w.id, Name: w.name}, survivors)
+	l.functions.Gone(w.id)
+	l.record(&journal.WorkerGone{Worker: w.id})
 	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
-	last.Deaths = l.workers.deaths.of(w.name)
 	l.dirty.lost = append(l.dirty.lost, last)
 	l.dirty.soon(l.now)
 	l.workers.lost = append(l.workers.lost, w.id)
-}
-
-// fromOutside reports whether a worker's end is probably not caused by its tasks: an orderly exit,
-// a broken connection, or SIGKILL without an out-of-memory kill.
-func fromOutside(d *schedapi.Death) bool {
-	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
-}
-
-// broadcastPeer sends a worker's current address to every session that knows the worker, except
-// those of the workers in except.
-func (l *Loop) broadcastPeer(peer schedapi.Peer, except []ids.WorkerID) {
-	for _, s := range l.workers.sessions() {
-		if s.peers.has(uint64(peer.Worker)) && !slices.Contains(except, s.worker.id) {
-			l.touchSession(s)
-			s.building.Peers = append(s.building.Peers, peer)
-		}
-	}
+	l.workerReturned(w.id)
 }
 
 // learnOps adds names to the known native ops.

@@ -12,6 +12,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -252,7 +253,7 @@ func routeFrom(r *pb.Route) schedapi.Route {
 	}
 }
 
-func deathTo(d schedapi.Death) *pb.WorkerDeath {
+func deathTo(d members.Death) *pb.WorkerDeath {
 	death := &pb.WorkerDeath{
 		Incarnation: d.Incarnation, Pid: d.PID, EndTime: timeTo(d.Time), Cause: d.Cause, OutOfMemory: d.OutOfMemory, DeviceFault: d.DeviceFault,
 		MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys, LogTail: d.LogTail,
@@ -268,8 +269,8 @@ func deathTo(d schedapi.Death) *pb.WorkerDeath {
 	return death
 }
 
-func deathFrom(d *pb.WorkerDeath) schedapi.Death {
-	death := schedapi.Death{
+func deathFrom(d *pb.WorkerDeath) members.Death {
+	death := members.Death{
 		Incarnation: d.GetIncarnation(), PID: d.GetPid(), Time: timeFrom(d.GetEndTime()), Cause: text.Cut(d.GetCause(), keptMessage),
 		ExitCode: d.GetExitCode(), Signal: text.Cut(d.GetSignal(), keptName), OutOfMemory: d.GetOutOfMemory(), DeviceFault: d.GetDeviceFault(),
 		MemoryUsedBytes: d.GetMemoryUsedBytes(), LogTail: text.Tail(d.GetLogTail(), keptLog),
@@ -293,9 +294,20 @@ func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 		TaskId: uint64(t.Task), Key: t.Key, Namespace: t.Namespace, GraphId: uint64(t.Graph), Op: opTo(t.Op),
 		State: pb.TaskState(t.State), Attempt: uint32(t.Attempt), Worker: names(t.Worker),
 		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs, InputCount: t.InputCount,
+		Items: convertAll(t.Items, func(it sched.ItemInput) *pb.ItemInput {
+			return &pb.ItemInput{Input: it.Input, Item: uint32(it.Item) - 1, Count: it.Count}
+		}),
 		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
 		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
 		CreateTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths, LinearAlgebra: t.Linalg,
+	}
+}
+
+func taskRunTo(r sched.Run) *pb.TaskRun {
+	return &pb.TaskRun{
+		Number: r.Number, TaskId: uint64(r.Task), Key: r.Key, Namespace: r.Namespace, Worker: r.Worker,
+		Attempt: uint32(r.Attempt), Succeeded: r.Succeeded, OutputBytes: r.OutputBytes, EndTime: timeTo(r.End),
+		RunTime: durationTo(r.RunTime),
 	}
 }
 
@@ -427,6 +439,7 @@ func reportFrom(r *workerv1.TaskReport, into *sched.Report) {
 	if tail := r.GetLogTail(); tail != "" {
 		into.LogTail = text.Tail(tail, keptLog)
 	}
+	into.AtFault = r.GetInputAtFault()
 	for _, u := range r.GetUnreachable() {
 		into.Unreachable = append(into.Unreachable, sched.Unreachable{
 			Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration()),

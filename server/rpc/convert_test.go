@@ -14,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -58,7 +59,7 @@ var (
 // A field that is added to a message must be added to its conversion.
 func TestConversionsSetEveryField(t *testing.T) {
 	names := func(ids.WorkerID) string { return "w" }
-	death := schedapi.Death{
+	death := members.Death{
 		DeviceFault: true,
 		Incarnation: "i", Cause: "c", ExitCode: 1, Signal: "S", OutOfMemory: true, LogTail: "l", Time: someTime, PID: 2,
 		MemoryUsedBytes: 3, RunningKeys: []string{"k"},
@@ -68,20 +69,21 @@ func TestConversionsSetEveryField(t *testing.T) {
 	var outbound schedapi.Outbound
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
 	outbound.Functions = []schedapi.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
-	outbound.Peers = []schedapi.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true, Device: 1}}
+	outbound.Peers = []members.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true, Device: 1}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
+	outbound.FreedSlots = []sched.TaskRef{{Task: 1, Attempt: 3}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
-	outbound.Rescues = []schedapi.Rescue{{Dead: schedapi.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
+	outbound.Rescues = []schedapi.Rescue{{Dead: members.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
 	outbound.Dropped = []ids.FunctionHash{someHash}
 	outbound.Keeps = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.Accepted = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.Leave, outbound.Drained, outbound.StopReason, outbound.Reregister = &schedapi.Leave{Restart: true, Reason: "r"}, true, "s", true
 	outbound.Assign(&sched.Assignment{
-		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
+		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Priority: 6, Slots: 5,
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
-		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Upstream: 3, Downstream: true}},
+		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Upstream: 3, Downstream: true, Item: 4, Count: 5}},
 	})
 	session := new(sessionMessage).build(&outbound)
 	whole, err := wholeDatasetTo(someDataset)
@@ -101,7 +103,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{workerTo(&schedapi.Worker{
 			ID: 1, Name: "n", Incarnation: "i", State: schedapi.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
-			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []schedapi.Death{death}, Version: "v",
+			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []members.Death{death}, Version: "v",
 			GPU:       schedapi.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []schedapi.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
 			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", ReceivedBytes: 1, SentBytes: 1, Revision: 1,
@@ -118,7 +120,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{whole, ""},
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
-			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
+			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, Items: []sched.ItemInput{{Input: 1, Item: 2, Count: 3}}, WaitingDependents: 1, Holders: 1,
 			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1, Linalg: "l",
 		}, names), "history log_tail"}, // GetTask sets these
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
@@ -201,7 +203,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	inbound := inboundFrom(said)
 	report := inbound.Reports[0]
 	if report.Task != 7 || report.Attempt != 7 || report.Outcome != 2 || report.OutputBytes != 7 || len(report.Inline) != 32 ||
-		report.RunTime != 7 || report.Err.Reason != "s" || report.Err.Detail.(*pb.TaskError).GetTraceback() != "s" || report.LogTail != "s" ||
+		report.RunTime != 7 || report.AtFault != 7 || report.Err.Reason != "s" || report.Err.Detail.(*pb.TaskError).GetTraceback() != "s" || report.LogTail != "s" ||
 		report.Unreachable[0].Task != 7 || report.Unreachable[0].Generation != 7 || report.Unreachable[0].FailedAt[0] != 7 || report.Unreachable[0].MissingAt[0] != 7 {
 		t.Errorf("report: %+v", report)
 	}
@@ -354,6 +356,12 @@ func TestValuesBecomeReadableJSON(t *testing.T) {
 		{&pb.Value{Kind: &pb.Value_BytesValue{BytesValue: []byte{1}}}, `"AQ=="`},
 		{&pb.Value{Kind: &pb.Value_ComplexValue{ComplexValue: &pb.Complex{Real: 1, Imaginary: 2}}}, "[1,2]"},
 		{&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T"}}}, `{"opaque":"T"}`},
+		{
+			&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T", Table: &pb.Table{
+				Rows: 3, ColumnCount: 1, Columns: []*pb.Column{{Name: "a", Type: "int64"}},
+			}}}},
+			`{"columnCount":1,"columns":[{"name":"a","type":"int64"}],"opaque":"T","rows":3}`,
+		},
 		{&pb.Value{Kind: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: map[string]*pb.Value{"a": {}}}}}, `{"a":null}`},
 		{&pb.Value{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{}, {}}}}}, "[null,null]"},
 		{tensor(pb.DType_DTYPE_UINT8, []int64{2, 2}, nil, 0, 1, 2, 3, 4), "[[1,2],[3,4]]"},

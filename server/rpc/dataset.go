@@ -61,7 +61,7 @@ func datasetFrom(r *pb.PublishDatasetRequest) (schedapi.DatasetSpec, error) {
 		return spec, invalid("value", fmt.Sprintf("dataset %q: its value has %s, and the limit is %s: scatter the data, and publish references to the results",
 			r.GetName(), humanize.IBytes(uint64(n)), humanize.IBytes(mostDatasetValue)))
 	}
-	if path, why := unfit(value, uint32(len(r.GetKeys())), 0); why != "" {
+	if path, why := unfit(value, uint32(len(r.GetKeys())), 0, false); why != "" {
 		return spec, invalid("value"+path, fmt.Sprintf("dataset %q: %s", r.GetName(), why))
 	}
 	var err error
@@ -80,10 +80,10 @@ func allInputs(n int) *pb.Value {
 	return &pb.Value{Kind: &pb.Value_ListValue{ListValue: list}}
 }
 
-// unfit finds a part of a value that not every reader of a dataset could read: see
-// PublishDatasetRequest.value. It returns the path of the part and the reason; none if there is no
-// such part.
-func unfit(v *pb.Value, keys uint32, level int) (path, why string) {
+// unfit finds a part of a value that the scheduler cannot keep for others: see
+// PublishDatasetRequest.value. opaque allows payloads that not every reader can read. It returns
+// the path of the part and the reason; none if there is no such part.
+func unfit(v *pb.Value, keys uint32, level int, opaque bool) (path, why string) {
 	if level > maxValueLevels {
 		return "", fmt.Sprintf("more than %d lists and maps are inside of each other: make the value flatter", maxValueLevels)
 	}
@@ -94,26 +94,32 @@ func unfit(v *pb.Value, keys uint32, level int) (path, why string) {
 		}
 	case *pb.Value_ListValue:
 		for i, element := range kind.ListValue.GetValues() {
-			if path, why := unfit(element, keys, level+1); why != "" {
+			if path, why := unfit(element, keys, level+1, opaque); why != "" {
 				return fmt.Sprintf("[%d]%s", i, path), why
 			}
 		}
 	case *pb.Value_MapValue:
 		for name, element := range kind.MapValue.GetFields() {
-			if path, why := unfit(element, keys, level+1); why != "" {
+			if path, why := unfit(element, keys, level+1, opaque); why != "" {
 				return fmt.Sprintf("[%q]%s", name, path), why
 			}
 		}
 	case *pb.Value_TensorValue:
 		t := kind.TensorValue
 		if _, framed := t.GetLocation().(*pb.Tensor_Frame); framed {
-			return "", "a dataset has no frames: put the elements into inline_data, or scatter the array and refer to its key"
+			return "", "a value that the scheduler keeps has no frames: put the elements into inline_data, or scatter the array and refer to its key"
 		}
 		if n := len(t.GetInlineData()); n > mostInlineTensor {
 			return "", fmt.Sprintf("an array of %s is inline, and the limit is %s: scatter it and refer to its key",
 				humanize.IBytes(uint64(n)), humanize.IBytes(mostInlineTensor))
 		}
 	case *pb.Value_OpaqueValue:
+		if opaque && len(kind.OpaqueValue.GetFrames()) == 0 {
+			return "", ""
+		}
+		if opaque {
+			return "", "a value that the scheduler keeps has no frames: put the payload into data, or scatter it and refer to its key"
+		}
 		return "", fmt.Sprintf("a payload of encoding %q is not readable in every language: scatter the object and refer to its key",
 			kind.OpaqueValue.GetEncoding())
 	}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/internal/edge"
+	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -100,13 +103,41 @@ func loopError(kind schedapi.ErrorKind) errorClass {
 		return errorClass{codes.Unavailable, "DRAINING"}
 	case schedapi.ErrWatchEnded:
 		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
-	case schedapi.ErrDead:
-		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
-	case schedapi.ErrNameTaken:
-		return errorClass{codes.AlreadyExists, "NAME_TAKEN"}
+	case schedapi.ErrJournal:
+		return errorClass{codes.Unavailable, "JOURNAL_FAILED"}
 	case schedapi.ErrSchedulerFull:
 		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	case schedapi.ErrorKinds:
+	}
+	return errorClass{codes.Internal, "INTERNAL"}
+}
+
+// memberError returns the wire form of a registration that was refused.
+func memberError(kind members.ErrorKind) errorClass {
+	switch kind {
+	case members.ErrDead:
+		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
+	case members.ErrNameTaken:
+		return errorClass{codes.AlreadyExists, "NAME_TAKEN"}
+	}
+	return errorClass{codes.Internal, "INTERNAL"}
+}
+
+// coordError returns the wire form of a refusal by the coordination machine.
+func coordError(kind coord.ErrorKind) errorClass {
+	switch kind {
+	case coord.ErrInvalidField:
+		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
+	case coord.ErrRequestConflict:
+		return errorClass{codes.AlreadyExists, "REQUEST_CONFLICT"}
+	case coord.ErrNotHeld:
+		return errorClass{codes.FailedPrecondition, "NOT_HELD"}
+	case coord.ErrClosed:
+		return errorClass{codes.FailedPrecondition, "CLOSED"}
+	case coord.ErrClientGone:
+		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
+	case coord.ErrFull:
+		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	}
 	return errorClass{codes.Internal, "INTERNAL"}
 }
@@ -130,13 +161,23 @@ func unbounded(err error) error {
 		return withInfo(machineError(ours.Kind), err.Error(), ours.Object, metadata)
 	}
 	if ours := (*schedapi.Error)(nil); errors.As(err, &ours) {
-		metadata := map[string]string{}
-		for name, value := range ours.Metadata {
-			metadata[name] = value
-		}
-		return withInfo(loopError(ours.Kind), err.Error(), ours.Object, metadata)
+		return withInfo(loopError(ours.Kind), err.Error(), ours.Object, cloned(ours.Metadata))
+	}
+	if ours := (*members.Error)(nil); errors.As(err, &ours) {
+		return withInfo(memberError(ours.Kind), err.Error(), ours.Object, cloned(ours.Metadata))
+	}
+	if ours := (*coord.Error)(nil); errors.As(err, &ours) {
+		return withInfo(coordError(ours.Kind), err.Error(), ours.Object, map[string]string{})
 	}
 	return err
+}
+
+// cloned copies metadata, which may be nil.
+func cloned(metadata map[string]string) map[string]string {
+	if metadata == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(metadata)
 }
 
 // fullDelay is the delay after which a client may repeat a request that was refused for lack of

@@ -147,7 +147,7 @@ func allowed(role Role, method string) bool {
 	if strings.HasPrefix(method, "/grpc.reflection.") {
 		return true
 	}
-	if strings.HasPrefix(method, "/"+workerv1.WorkerService_ServiceDesc.ServiceName+"/") {
+	if strings.HasPrefix(method, "/millrace.worker.v1.") {
 		return role == RoleWorker || role == RoleOperator
 	}
 	switch role {
@@ -205,7 +205,7 @@ func badDuration(message any) string {
 		if bad(m.GetLeaseTtl()) {
 			return "lease_ttl"
 		}
-	case *pb.GetResultRequest:
+	case interface{ GetWait() *durationpb.Duration }:
 		if bad(m.GetWait()) {
 			return "wait"
 		}

@@ -72,15 +72,30 @@ func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
 	case *pb.Value_TensorValue:
 		return tensorJSON(kind.TensorValue, level)
 	case *pb.Value_OpaqueValue:
-		return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"opaque": structpb.NewStringValue(kind.OpaqueValue.GetTypeName()),
-		}}), nil
+		return opaqueJSON(kind.OpaqueValue), nil
 	case *pb.Value_ComplexValue:
 		return jsonComplex(kind.ComplexValue.GetReal(), kind.ComplexValue.GetImaginary()), nil
 	case *pb.Value_Input:
 		return nil, fmt.Errorf("it refers to input %d, which only arguments may", kind.Input)
 	}
 	return nil, fmt.Errorf("it holds a kind of value that is not known here: upgrade the scheduler")
+}
+
+// opaqueJSON names the type of a payload, and the rows and columns of a data frame.
+func opaqueJSON(o *pb.Opaque) *structpb.Value {
+	fields := map[string]*structpb.Value{"opaque": structpb.NewStringValue(o.GetTypeName())}
+	if t := o.GetTable(); t != nil {
+		fields["rows"] = structpb.NewNumberValue(float64(t.GetRows()))
+		columns := &structpb.ListValue{}
+		for _, c := range t.GetColumns() {
+			columns.Values = append(columns.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				"name": structpb.NewStringValue(c.GetName()), "type": structpb.NewStringValue(c.GetType()),
+			}}))
+		}
+		fields["columns"] = structpb.NewListValue(columns)
+		fields["columnCount"] = structpb.NewNumberValue(float64(t.GetColumnCount()))
+	}
+	return structpb.NewStructValue(&structpb.Struct{Fields: fields})
 }
 
 func jsonInt(n int64) *structpb.Value {

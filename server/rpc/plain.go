@@ -8,6 +8,7 @@ import pb "github.com/millrace/millrace/gen/go/millrace/v1"
 const (
 	plainKey  = 1024
 	plainOp   = 512
+	plainItem = 1<<24 - 1
 	mostTasks = 100_000
 )
 
@@ -30,6 +31,11 @@ func plain(tasks []*pb.TaskSpec) bool {
 		}
 		for _, in := range t.GetInputs() {
 			if n := len(in); n < 1 || n > plainKey {
+				return false
+			}
+		}
+		for _, it := range t.GetItems() {
+			if it.GetItem() > plainItem {
 				return false
 			}
 		}

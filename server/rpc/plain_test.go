@@ -30,8 +30,9 @@ func TestPlainKnowsAllRulesOfTasks(t *testing.T) {
 	if want := []string{"key", "op", "inputs"}; !slices.Equal(ruled, want) {
 		t.Errorf("fields with rules are %v; plain looks at %v", ruled, want)
 	}
-	if want := []string{"arguments"}; !slices.Equal(nested, want) {
-		t.Errorf("messages in it are %v; plain leaves to the validator %v", nested, want)
+	// It leaves arguments to the validator, and looks at items.
+	if want := []string{"arguments", "items"}; !slices.Equal(nested, want) {
+		t.Errorf("messages in it are %v; plain knows %v", nested, want)
 	}
 }
 
@@ -48,6 +49,8 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 	cases := []*pb.TaskSpec{
 		{Key: "without an op"},
 		{Key: "two ops", Op: "bench.noop", OpIndex: new(uint32)},
+		{Key: "largest item", Op: "bench.noop", Inputs: []string{"a"}, Items: []*pb.ItemInput{{Item: 1<<24 - 1}}},
+		{Key: "too large an item", Op: "bench.noop", Inputs: []string{"a"}, Items: []*pb.ItemInput{{}, {Item: 1 << 24}}},
 	}
 	for _, n := range []int{0, 1, 511, 512, 513, 1023, 1024, 1025} {
 		cases = append(cases, &pb.TaskSpec{Key: text(n), OpIndex: new(uint32)}, &pb.TaskSpec{Key: "k", Op: text(n)}, &pb.TaskSpec{Key: "k", OpIndex: new(uint32), Inputs: []string{"a", text(n)}})

@@ -315,6 +315,30 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 	return response, nil
 }
 
+func (s *schedulerService) ListTaskRuns(ctx context.Context, r *pb.ListTaskRunsRequest) (*pb.ListTaskRunsResponse, error) {
+	after, err := pageAfterNumber(r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	var begin time.Time
+	if r.GetBeginTime() != nil {
+		begin = r.GetBeginTime().AsTime()
+	}
+	var runs []sched.Run
+	var next uint64
+	err = s.scheduler.Read(ctx, func(reader schedapi.Reader) {
+		runs, next = reader.Runs(r.GetNamespace(), begin, after, pageSize(r.GetPageSize()))
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &pb.ListTaskRunsResponse{Runs: convertAll(runs, taskRunTo)}
+	if next != 0 {
+		response.NextPageToken = pageToken(strconv.FormatUint(next, 10))
+	}
+	return response, nil
+}
+
 func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskRequest) (*pb.ExplainTaskResponse, error) {
 	var explanation sched.Explanation
 	err := s.read(ctx, func(reader schedapi.Reader) error {
@@ -420,6 +444,14 @@ func (s *schedulerService) GetClusterInfo(ctx context.Context, _ *pb.GetClusterI
 		return nil, err
 	}
 	return &pb.GetClusterInfoResponse{Cluster: cluster}, nil
+}
+
+func (s *schedulerService) GetSchedulerLog(_ context.Context, r *pb.GetSchedulerLogRequest) (*pb.GetSchedulerLogResponse, error) {
+	out := new(pb.GetSchedulerLogResponse)
+	if s.config.OwnLog != nil {
+		out.Lines = s.config.OwnLog(int(r.GetLimit()))
+	}
+	return out, nil
 }
 
 func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,13 @@ import (
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -54,6 +57,9 @@ type Config struct {
 	Version string
 	// SubmissionBytes bounds one submission; 0: 1 GiB.
 	SubmissionBytes int64
+	// OwnLog returns the last lines of the scheduler's log, at most limit; 0 means all.
+	// Nil: there is none.
+	OwnLog func(limit int) []*pb.LogLine
 }
 
 // Server serves the API.
@@ -62,6 +68,7 @@ type Server struct {
 	scheduler schedapi.Scheduler
 	grpc      *grpc.Server
 	health    *health.Server
+	ready     atomic.Bool
 	// streams counts the goroutines of open sessions and watches.
 	streams sync.WaitGroup
 	// submitting is the number of bytes in submissions whose chunks are still arriving.
@@ -104,6 +111,9 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		if err == nil {
 			err = edge.KnownMethod(services(), method)
 		}
+		if err == nil && !open && !s.ready.Load() && !strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+			return open, errNotReady()
+		}
 		if err != nil {
 			config.Log.Warn("a call was refused", "method", text.Cut(method, 200), "error", err)
 		}
@@ -114,7 +124,11 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(options...)
 	pb.RegisterSchedulerServiceServer(s.grpc, &schedulerService{Server: s})
+	pb.RegisterCoordinationServiceServer(s.grpc, &coordinationService{Server: s})
 	workerv1.RegisterWorkerServiceServer(s.grpc, &workerService{Server: s})
+	keeper := newPluginService(s)
+	pb.RegisterPluginServiceServer(s.grpc, keeper)
+	workerv1.RegisterPluginOrderServiceServer(s.grpc, keeper)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc) // v1 and v1alpha
 	metrics.InitializeMetrics(s.grpc)
@@ -123,14 +137,25 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 }
 
 func (s *Server) setHealth(state healthpb.HealthCheckResponse_ServingStatus) {
-	for _, service := range []string{"", pb.SchedulerService_ServiceDesc.ServiceName, workerv1.WorkerService_ServiceDesc.ServiceName} {
+	for _, service := range []string{"", pb.SchedulerService_ServiceDesc.ServiceName, pb.CoordinationService_ServiceDesc.ServiceName, workerv1.WorkerService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, state)
 	}
 }
 
+// Ready means that calls can be answered. Before it, they are refused, and health says that they
+// are.
+func (s *Server) Ready() {
+	s.ready.Store(true)
+	s.setHealth(healthpb.HealthCheckResponse_SERVING)
+}
+
+// errNotReady has no reason of ours: to clients it is as if the scheduler had not been started yet.
+func errNotReady() error {
+	return status.Error(codes.Unavailable, "the scheduler reads its journal: try again")
+}
+
 // Serve answers calls on a listener until Stop is called, and closes the listener.
 func (s *Server) Serve(listener net.Listener) error {
-	s.setHealth(healthpb.HealthCheckResponse_SERVING)
 	return s.grpc.Serve(admission.Listen(listener, admission.Limits{}))
 }
 

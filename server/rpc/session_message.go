@@ -14,6 +14,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -75,10 +76,11 @@ func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionR
 	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
 	split(&s, o.Ops, &s.part.Ops, func(op *schedapi.OpDefinition) int { return itemBytes + len(op.Op.Name) })
 	split(&s, o.Functions, &s.part.Functions, func(f *schedapi.Function) int { return itemBytes + len(f.Payload) })
-	split(&s, o.Peers, &s.part.Peers, func(p *schedapi.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
+	split(&s, o.Peers, &s.part.Peers, func(p *members.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
 	split(&s, o.Accepted, &s.part.Accepted, fixedBytes[sched.Replica])
 	split(&s, o.Keeps, &s.part.Keeps, fixedBytes[sched.Replica])
 	s.assignments(o)
+	split(&s, o.FreedSlots, &s.part.FreedSlots, fixedBytes[sched.TaskRef]) // after the assignments
 	split(&s, o.Retractions, &s.part.Retractions, fixedBytes[sched.TaskRef])
 	split(&s, o.Cancellations, &s.part.Cancellations, fixedBytes[sched.TaskRef])
 	split(&s, o.Releases, &s.part.Releases, fixedBytes[sched.Replica])
@@ -150,7 +152,7 @@ func (s *splitter) empty() {
 	p := &s.part
 	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
 	p.Cancellations, p.Releases, p.NextUses, p.Rescues = nil, nil, nil, nil
-	p.Dropped, p.Accepted, p.Keeps = nil, nil, nil
+	p.Dropped, p.Accepted, p.Keeps, p.FreedSlots = nil, nil, nil, nil
 	p.Leave, p.Drained, p.StopReason, p.Reregister = nil, false, "", false
 	s.bytes = 0
 }
@@ -245,7 +247,7 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 		return &workerv1.OpDefinition{OpId: uint32(op.ID), Op: opTo(op.Op)}
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
-	message.Peers = convertAll(o.Peers, func(p schedapi.Peer) *workerv1.Peer {
+	message.Peers = convertAll(o.Peers, func(p members.Peer) *workerv1.Peer {
 		return &workerv1.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, SameHost: p.SameHost, Device: pb.DeviceKind(p.Device)}
 	})
 	message.Assignments = message.Assignments[:0]
@@ -253,6 +255,7 @@ func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 		message.Assignments = append(message.Assignments, m.assignment(o, &o.Assignments[i]))
 	}
 	message.Retractions = m.taskRefs(message.Retractions[:0], o.Retractions)
+	message.FreedSlots = m.taskRefs(message.FreedSlots[:0], o.FreedSlots)
 	message.Cancellations = m.taskRefs(message.Cancellations[:0], o.Cancellations)
 	message.Releases = message.Releases[:0]
 	for _, r := range o.Releases {
@@ -300,6 +303,7 @@ func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment
 	into.ExpectedOutputBytes = a.ExpectedOutputBytes
 	into.Namespace = a.Namespace
 	into.Resources = a.Resources
+	into.Priority = a.Priority
 	first := len(m.inputLists)
 	inputs := o.Inputs(a)
 	for i := range inputs {
@@ -318,6 +322,7 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	into.Pending = i.Pending
 	into.UpstreamWorkerId = number[uint32, ids.WorkerID](i.Upstream)
 	into.HasDownstream = i.Downstream
+	into.Item, into.ItemCount = uint32(i.Item), i.Count
 	first := len(m.holders)
 	for _, holder := range i.Holders {
 		m.holders = append(m.holders, number[uint32, ids.WorkerID](holder))

@@ -11,6 +11,7 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -54,16 +55,17 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 	for i := range many {
 		o.Releases = append(o.Releases, sched.Replica{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Bytes: 1 << 50})
 		o.Retractions = append(o.Retractions, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
+		o.FreedSlots = append(o.FreedSlots, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
 		o.Cancellations = append(o.Cancellations, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
 		o.NextUses = append(o.NextUses, sched.NextUse{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Rank: 1 << 60})
 	}
 	for i := range 40 {
-		o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:many/4]})
+		o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: members.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:many/4]})
 	}
-	o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: schedapi.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
+	o.Rescues = append(o.Rescues, schedapi.Rescue{Dead: members.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
 	for i := range large {
 		o.Ops = append(o.Ops, schedapi.OpDefinition{ID: ids.OpID(i), Op: sched.OpSpec{Kind: sched.OpNative, Name: strings.Repeat("o", 50_000)}})
-		o.Peers = append(o.Peers, schedapi.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
+		o.Peers = append(o.Peers, members.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
 		inputs := make([]sched.AssignedInput, 100)
 		for j := range inputs {
 			inputs[j] = sched.AssignedInput{Replica: sched.Replica{Task: ids.TaskID(j)}, Holders: slices.Repeat([]ids.WorkerID{1 << 30}, 100)}
@@ -80,7 +82,7 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 	for _, r := range w.GetRescues() {
 		rescued += len(r.GetObjects())
 	}
-	if len(w.GetReleases()) != many || len(w.GetRetractions()) != many || len(w.GetCancellations()) != many || len(w.GetNextUses()) != many ||
+	if len(w.GetReleases()) != many || len(w.GetRetractions()) != many || len(w.GetCancellations()) != many || len(w.GetFreedSlots()) != many || len(w.GetNextUses()) != many ||
 		rescued != 11*many || len(w.GetOps()) != large || len(w.GetPeers()) != large || len(w.GetAssignments()) != large ||
 		w.GetLeave().GetReason() != "because of \uFFFD" || !w.GetReregister() || !strings.HasPrefix(w.GetStopReason(), "a reason with \uFFFD") {
 		t.Errorf("arrived: %d releases, %d rescued, %d ops, %d peers, %d assignments, stop %q", len(w.GetReleases()), rescued,

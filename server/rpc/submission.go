@@ -160,6 +160,9 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 		Key: task.GetKey(), Options: task.GetOptionsIndex(), Inputs: task.GetInputs(), Hold: task.GetHold(),
 		Arguments: task.GetPackedArguments(),
 	}
+	for _, it := range task.GetItems() {
+		spec.Items = append(spec.Items, sched.ItemInput{Input: it.GetInput(), Item: ids.Item(it.GetItem()) + 1, Count: it.GetCount()})
+	}
 	switch index := task.GetOpIndex(); {
 	case task.GetOp() != "":
 		op, err := s.opByName(task.GetOp())

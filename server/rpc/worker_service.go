@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
@@ -49,7 +50,7 @@ func (s *workerService) Session(stream sessionStream) error {
 		return err
 	}
 	session, err := s.scheduler.Register(stream.Context(), registrationFrom(registration))
-	if dead := (*schedapi.Error)(nil); errors.As(err, &dead) && dead.Kind == schedapi.ErrDead {
+	if dead := (*members.Error)(nil); errors.As(err, &dead) && dead.Kind == members.ErrDead {
 		return stream.Send(&workerv1.SessionResponse{StopReason: dead.Message})
 	}
 	if err != nil {

@@ -201,14 +201,21 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 			k.fail("%s needs %s, which is forgotten", id, e.input)
 			continue
 		}
-		if !e.linked || e.consumer != uint32(id&blockMask) {
+		if e.flags&edgeLinked == 0 || e.consumer != uint16(id&blockMask) {
 			k.fail("%s: input %d is not linked", id, i)
+		}
+		if e.flags&edgeFetching != 0 {
+			if e.item == 0 || t.worker == 0 {
+				k.fail("%s: input %d is marked as an item that its worker fetches, and is no item, or has no worker", id, i)
+			} else {
+				k.workers[t.worker-1].fetchingItems++
+			}
 		}
 		if p.state == TaskSucceeded {
 			continue
 		}
 		missing++
-		if t.state.active() && !p.state.active() && p.state != TaskRescuing && !t.state.assigned() {
+		if t.state.active() && !p.state.active() && p.state != TaskRescuing && !t.state.assigned() && !m.restart.running {
 			k.fail("%s is %s, but its input %s is %s and will never come", id, t.state, e.input, p.state)
 		}
 	}
@@ -274,7 +281,7 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 		return
 	}
 	if t.worker == 0 {
-		if t.flags&(flagRetracting|flagPinned) != 0 {
+		if t.flags&flagRetracting != 0 || t.flags&flagPinned != 0 && !(m.restart.running && t.state.active()) {
 			k.fail("%s is %s and has flags of an attempt", id, t.state)
 		}
 		return
@@ -291,10 +298,16 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 	}
 	if t.missing > 0 {
 		sum.preassigned++
-	} else {
+	} else if !w.blocked.has(id) {
 		sum.usedSlots += uint64(max(m.options[t.options].Slots, 1))
 	}
 	sum.queuedMicros += uint64(t.runMicros)
+	if w.blocked.has(id) {
+		sum.blocked.count++
+		if t.state != TaskRunning || t.runMicros != 0 {
+			k.fail("%s waits for tasks, but is %s with %d µs to run", id, t.state, t.runMicros)
+		}
+	}
 	if t.flags&flagRetracting != 0 {
 		sum.retracting++
 	}
@@ -371,9 +384,10 @@ func (k *checker) compare() {
 			full[r] = true
 		}
 		s := &k.workers[w.slot]
-		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.preassigned != w.preassigned || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
-			k.fail("%s: assigned %d, running %d, slots %d, pre-assigned %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
-				s.assigned, s.running, s.usedSlots, s.preassigned, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.preassigned, w.queuedMicros, w.retracting)
+		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.preassigned != w.preassigned || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting || s.blocked.count != w.blocked.count {
+			k.fail("%s: assigned %d, running %d, slots %d, pre-assigned %d, queue %d µs, retracting %d, blocked %d; kept %d, %d, %d, %d, %d, %d, %d", w.id,
+				s.assigned, s.running, s.usedSlots, s.preassigned, s.queuedMicros, s.retracting, s.blocked.count,
+				w.assigned, w.running, w.usedSlots, w.preassigned, w.queuedMicros, w.retracting, w.blocked.count)
 		}
 		for _, id := range w.keeps.members(nil) {
 			if !w.objects.has(id) {
@@ -387,7 +401,10 @@ func (k *checker) compare() {
 			k.fail("%s holds %d bytes, not %d", w.id, s.heldBytes, w.heldBytes)
 		}
 		k.drain(w)
-		if w.fetching.count == 0 && w.fetchingBytes != 0 {
+		if s.fetchingItems != w.fetchingItems {
+			k.fail("%s expects %d items, kept %d", w.id, s.fetchingItems, w.fetchingItems)
+		}
+		if w.fetching.count == 0 && w.fetchingItems == 0 && w.fetchingBytes != 0 {
 			k.fail("%s expects no object and %d bytes", w.id, w.fetchingBytes)
 		}
 		if w.assigned == 0 && (w.fetching.count > 0 || len(w.usedResources) > 0) {
@@ -528,7 +545,7 @@ func (k *checker) classQueue() {
 		var sum uint64
 		for _, e := range b.edgesOf(t) {
 			_, p := m.at(e.input)
-			sum += p.output
+			sum += e.bytesOf(p)
 		}
 		if sum != total {
 			k.fail("the inputs of task %s have %d bytes, not %d", id, sum, total)

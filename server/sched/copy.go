@@ -168,12 +168,21 @@ func takeRoom(targets []target, bytes uint64) (to *worker, why string, ever bool
 }
 
 // dropCopied drops the graphs of copies that have ended or are not wanted. The result of a copy is
-// not wanted: only the replica of its input is.
+// not wanted: only the replica of its input is. A client that holds the copy all the same gets its
+// cancellation, because the copy could wait for ever for a worker that is lost.
 func (m *Machine) dropCopied() {
 	for _, id := range m.copied {
-		if g := m.graphOf(id); g != nil && !g.dropped {
-			m.dropGraph(g)
+		g := m.graphOf(id)
+		if g == nil || g.dropped {
+			continue
 		}
+		m.dropGraph(g)
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.state.active() && t.wanted() {
+				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("the copy is not wanted any more")})
+			}
+			return true
+		})
 	}
 	m.copied = m.copied[:0]
 }

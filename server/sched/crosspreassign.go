@@ -240,7 +240,7 @@ func (m *Machine) chooseCross(b *block, t *task) *worker {
 			consider(w, p, max(w.load()-made, 0))
 		}
 	}
-	if idle, _ := m.leastLoaded(from, c, 0, nil); idle != nil && idle.mark != m.stamp {
+	if idle, _ := m.leastLoaded(from, c, 0, 0, nil); idle != nil && idle.mark != m.stamp {
 		consider(idle, nil, max(idle.load()-made, 0))
 	}
 	return best
@@ -338,7 +338,7 @@ func (m *Machine) recall(r TaskRef) {
 		return
 	}
 	w := m.workers[t.worker-1]
-	m.abandonAttempt(b, t)
+	m.abandonAttempt(r.Task, b, t)
 	m.emitTo(EffectCancel, w, r.Task, t.attempt)
 	m.requeue(r.Task, b, t)
 }

@@ -61,6 +61,15 @@ const (
 	// EffectRebalanceEnded means that the rebalance has ended. Machine.Rebalance returns its last
 	// figures.
 	EffectRebalanceEnded
+	// EffectFreeSlot tells Worker that the attempt, which waits for other tasks, may give its slots
+	// to others: the assignments before this effect are what can run in them.
+	EffectFreeSlot
+	// EffectTaskEnded means that attempt Attempt of Task has ended in State, SUCCEEDED or FAILED,
+	// or that Task runs again (WAITING). It comes only if Config.RecordEnds is set.
+	EffectTaskEnded
+	// EffectGraphExpired means that the retention time of Graph, which is detached, is over. It
+	// comes only if Config.RecordEnds is set.
+	EffectGraphExpired
 	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
 	// dropped.
 	EffectTaskForgotten
@@ -117,6 +126,7 @@ type Assignment struct {
 	Slots               uint32
 	Resources           map[string]float64
 	ExpectedOutputBytes uint64
+	Priority            int32
 }
 
 // AssignedInput is one input of an assignment.
@@ -136,6 +146,10 @@ type AssignedInput struct {
 	// told to read the object at the target in the same way. See chain.go.
 	Upstream   ids.WorkerID
 	Downstream bool
+	// Item is the item of the input that the task needs, 0: all of it. The other fields describe
+	// the whole input. Count is about the number of its items; 0: unknown.
+	Item  ids.Item
+	Count uint32
 }
 
 // Update is the information that a client gets about a task that it holds.

@@ -45,6 +45,10 @@ type GraphSubmitted struct {
 	// means defaults.
 	Options []Options
 	Tasks   []TaskSpec
+	// FirstTask and NewGraph, if not 0, are the numbers that the first new task and a new graph
+	// get: those that they had when the submission was recorded.
+	FirstTask ids.TaskID
+	NewGraph  ids.GraphID
 	// CallerBytes is the memory, in bytes, that the caller itself holds for the submission. It
 	// counts against Config.MemoryBytes.
 	CallerBytes uint64
@@ -335,9 +339,20 @@ type TaskSpec struct {
 	Options uint32
 	// Inputs are keys of tasks in the same submission or in the namespace.
 	Inputs []string
+	// Items are the inputs of which the task needs one item only, in ascending order of Input.
+	Items []ItemInput
 	// Arguments are opaque bytes that go to the worker unchanged.
 	Arguments []byte
 	Hold      bool
+}
+
+// ItemInput says that a task needs one item of an input, which is a list.
+type ItemInput struct {
+	// Input is an index in TaskSpec.Inputs.
+	Input uint32
+	Item  ids.Item
+	// Count is the expected length of the list; 0: unknown.
+	Count uint32
 }
 
 // Replica is one generation of one object, with its size.
@@ -378,6 +393,10 @@ const (
 	OutcomeCancelled        Outcome = 6
 	OutcomeRetractRefused   Outcome = 7
 	OutcomeExecutorDied     Outcome = 8
+	// OutcomeBlocked means that the attempt runs and waits for other tasks, without a slot;
+	// OutcomeGoesOn, that it has a slot again.
+	OutcomeBlocked Outcome = 9
+	OutcomeGoesOn  Outcome = 10
 )
 
 // Report is a worker's message about one attempt.
@@ -394,6 +413,9 @@ type Report struct {
 	Unreachable []Unreachable
 	// LogTail is the end of the task's output; may be empty.
 	LogTail string
+	// AtFault is the input to which the failure is due, counted from 1. The machine names it in
+	// front of the message. 0: none.
+	AtFault uint32
 }
 
 // Unreachable is an input that could not be fetched.

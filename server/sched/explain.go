@@ -24,14 +24,20 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	info, _ := m.Task(id)
 	e := Explanation{Task: info}
 	edges := b.edgesOf(t)
+	var waits []string // descriptions of e.Missing
+	items := 0
 	for i := range edges {
 		if !t.state.active() {
 			break // A task that has ended needs no inputs, and they may have been released.
 		}
-		in := edges[i].input
-		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
-			missing, _ := m.Task(in)
+		in := &edges[i]
+		if in.item != 0 {
+			items++
+		}
+		if _, p := m.at(in.input); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
+			missing, _ := m.Task(in.input)
 			e.Missing = append(e.Missing, missing)
+			waits = append(waits, fmt.Sprintf("%s%s (%s)", in.itemText(), missing.Key, stateName(missing.State)))
 		}
 	}
 	c := m.classes[t.class]
@@ -47,7 +53,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			break
 		}
 		e.Status = "INPUTS_MISSING"
-		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, inputList(e.Missing))
+		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, textList(waits))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)
 		e.Text += m.explainNesting(b, t)
@@ -57,7 +63,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s), which fetches its inputs or has it behind %d other tasks", t.attempt, w.name, w.id, w.assigned-1)
 		if t.missing > 0 {
 			e.Status = "PREASSIGNED"
-			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) before its inputs exist, and waits there for %s", t.attempt, w.name, w.id, inputList(e.Missing))
+			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) before its inputs exist, and waits there for %s", t.attempt, w.name, w.id, textList(waits))
 		}
 		e.Text += m.explainNesting(b, t)
 		if !w.reachable() {
@@ -69,7 +75,14 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		if since := m.history.since(id, t.attempt, TaskRunning); !since.IsZero() {
 			e.Text += fmt.Sprintf(" for %s", now.Sub(since).Round(time.Millisecond))
 		}
-		e.Text += m.explainNested(w)
+		if held, first := m.nestedWork(w); w.blocked.has(id) {
+			e.Text += "; it waits for tasks, and other tasks run in its slot meanwhile"
+			if held > 0 {
+				e.Text += fmt.Sprintf("; %d tasks that tasks of this worker have submitted have not begun (%s)", held, first)
+			}
+		} else if held > 0 {
+			e.Text += fmt.Sprintf("; tasks of this worker have submitted %d tasks that have not begun (%s): this one may be waiting for them; %s", held, first, nestedRemedy)
+		}
 	case TaskRescuing:
 		e.Status, e.Text = "RESCUING", m.explainRescue(id, now)
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
@@ -82,7 +95,18 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			e.Text += ": " + info.Err.Reason + ": " + info.Err.Message
 		}
 	}
+	if items > 0 {
+		e.Text += fmt.Sprintf("; it needs one item only of %d of its %d inputs", items, len(edges))
+	}
 	return e, true
+}
+
+// itemText is "item 3 of " for an edge that needs one item; otherwise it is empty.
+func (e *edge) itemText() string {
+	if e.item == 0 {
+		return ""
+	}
+	return fmt.Sprintf("item %d of ", e.item-1)
 }
 
 func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time) {
@@ -114,17 +138,15 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 	}
 }
 
-// explainedHeld bounds the held tasks per client that explainNested reads.
+// explainedHeld bounds the held tasks per client that nestedWork reads.
 const explainedHeld = 10_000
 
-const nestedRemedy = "a task keeps its slot while it waits for another one inside: if none of the slots comes free, give the workers more (--slots), " +
-	"add workers, or return futures in place of waiting for them"
+const nestedRemedy = "a task whose executor does not report its waits keeps its slot meanwhile: if none of the slots comes free, give the workers more " +
+	"(--slots), add workers, or return futures in place of waiting for them"
 
-// explainNested describes the tasks that a running task may be waiting for: those that have not
-// begun and that are held by clients which tasks of the same worker opened. Empty if there are
-// none.
-func (m *Machine) explainNested(w *worker) string {
-	held, first := 0, ""
+// nestedWork counts the tasks that a running task may be waiting for: those that have not begun and
+// that are held by clients which tasks of the same worker opened. first is the key of one.
+func (m *Machine) nestedWork(w *worker) (held int, first string) {
 	for _, id := range sortedKeys(m.clients) {
 		c := m.clients[id]
 		if c.worker != w.name {
@@ -141,10 +163,7 @@ func (m *Machine) explainNested(w *worker) string {
 			}
 		}
 	}
-	if held == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; tasks of this worker have submitted %d tasks that have not begun (%s): this one may be waiting for them; %s", held, first, nestedRemedy)
+	return held, first
 }
 
 // explainNesting says that a running task may be waiting for this one, which has not begun. Empty
@@ -211,7 +230,7 @@ func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 	need := m.options[t.options].ExpectedOutputBytes
 	for i := range edges {
 		_, p := m.at(edges[i].input)
-		need += p.output
+		need += edges[i].bytesOf(p)
 	}
 	for _, w := range m.order {
 		if len(e.Workers) == explainedWorkers {
@@ -223,11 +242,15 @@ func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 		}
 		v.Feasible = v.Reason == ""
 		v.QueueSeconds = w.load() / 1e6
-		missing, micros := m.fetchMicros(w, edges)
+		wanted := edges
+		if t.worker == w.slot+1 { // its items are on their way
+			wanted = slices.DeleteFunc(slices.Clone(edges), func(e edge) bool { return e.flags&edgeFetching != 0 })
+		}
+		missing, micros := m.fetchMicros(w, wanted)
 		v.MissingBytes, v.TransferSeconds = missing, micros/1e6
 		v.FinishSeconds = max(v.QueueSeconds, v.TransferSeconds) + m.ops[t.op].estimate()/1e6
 		if missing > 0 {
-			v.Sources = m.fetchSources(w, edges)
+			v.Sources = m.fetchSources(w, wanted)
 		}
 		e.Workers = append(e.Workers, v)
 	}
@@ -254,19 +277,16 @@ func (m *Machine) fetchSources(w *worker, edges []edge) (out []Source) {
 			at = len(out)
 			out = append(out, Source{Worker: from})
 		}
-		out[at].Bytes += p.output
+		out[at].Bytes += edges[i].bytesOf(p)
 	}
 	return out
 }
 
-func inputList(missing []TaskInfo) string {
-	var parts []string
-	for i := range missing {
-		if i == 5 {
-			parts = append(parts, "...")
-			break
-		}
-		parts = append(parts, missing[i].Key+" ("+stateName(missing[i].State)+")")
+// textList joins the first of some texts.
+func textList(texts []string) string {
+	const shown = 5
+	if len(texts) > shown {
+		texts = append(slices.Clone(texts[:shown]), "...")
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(texts, ", ")
 }

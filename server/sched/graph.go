@@ -259,6 +259,9 @@ func (m *Machine) retentionDue(id ids.GraphID) {
 	g := m.graphOf(id)
 	if g != nil && g.holder != 0 && !g.expiresAt.IsZero() && !g.expiresAt.After(m.now) {
 		m.dropGraph(g)
+		if m.config.RecordEnds {
+			m.emit(Effect{Kind: EffectGraphExpired, Graph: id})
+		}
 	}
 }
 
@@ -267,7 +270,7 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 	if g == nil {
 		return unknownGraph(ev.Graph)
 	}
-	if g.active > 0 && !ev.Cancel {
+	if g.active > 0 && !ev.Cancel && !m.restart.replaying {
 		return &Error{Kind: ErrGraphRunning, Object: g.id.String(),
 			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
 	}

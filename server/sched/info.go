@@ -20,6 +20,9 @@ const (
 	fewHolders = 4
 )
 
+// expectedSlack is the part of an expected result, not a declared one, that is added to it.
+const expectedSlack = 16
+
 // AssignmentOf fills into with everything that the worker needs to know about the current attempt
 // of a task. It returns false if the task has no current attempt. It reuses the slices of into;
 // they are valid until the next step.
@@ -43,12 +46,17 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		Slots:               max(o.Slots, 1),
 		Resources:           o.Resources,
 		ExpectedOutputBytes: m.outputBytes(t),
+		Priority:            o.Priority,
 	}
 	edges := b.edgesOf(t)
 	inline := 0
+	var pieces uint64 // of the inputs that are items
 	for i := range edges {
 		in := edges[i].input
 		pb, p := m.at(in)
+		if edges[i].item != 0 {
+			pieces += edges[i].bytesOf(p)
+		}
 		if len(inputs) < cap(inputs) {
 			inputs = inputs[:len(inputs)+1]
 		} else {
@@ -57,6 +65,7 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		a := &inputs[len(inputs)-1]
 		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
 		a.Holders, a.Inline, a.Upstream, a.Downstream = a.Holders[:0], nil, 0, false
+		a.Item, a.Count = edges[i].item, edges[i].count.number()
 		a.Pending = p.state != TaskSucceeded
 		if a.Pending && p.worker != 0 && p.worker != t.worker {
 			a.Holders = append(a.Holders, m.workers[p.worker-1].id)
@@ -69,15 +78,26 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 			a.Holders = a.Holders[:min(len(a.Holders), fewHolders)]
 		}
 		// An object without a holder exists inline only, so it is always sent.
-		if known := pb.inlineOf(uint64(in & blockMask)); inline+len(known) <= assignedInlineBytes || p.replicas == 0 {
+		known := pb.inlineOf(uint64(in & blockMask))
+		if small := a.Item == 0 || len(known) <= inlineListBytes; small && inline+len(known) <= assignedInlineBytes || p.replicas == 0 {
 			a.Inline = known
 			inline += len(known)
 		}
-		if len(m.chains) > 0 && a.Inline == nil {
+		if len(m.chains) > 0 && a.Inline == nil && a.Item == 0 {
 			a.Upstream, a.Downstream = m.upstreamOf(in, p, target)
 		}
 	}
 	into.Inputs = inputs
+	if o.ExpectedOutputBytes == 0 {
+		if m.ops[t.op].samples == 0 {
+			// A task that reads pieces mostly puts them together. Without this, the first such
+			// tasks would get memory for the pieces, and wait for each other with it.
+			into.ExpectedOutputBytes = pieces
+		}
+		// Results of about the same size: half of them are larger than their mean, and a result
+		// that does not fit into its memory waits for more of it while it holds its inputs.
+		into.ExpectedOutputBytes += into.ExpectedOutputBytes / expectedSlack
+	}
 	return true
 }
 
@@ -222,6 +242,9 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 		}
 		info.Inputs = append(info.Inputs, string(pb.keyOf(p)))
 		info.InputTasks = append(info.InputTasks, edges[i].input)
+		if edges[i].item != 0 {
+			info.Items = append(info.Items, ItemInput{Input: uint32(i), Item: edges[i].item, Count: edges[i].count.number()})
+		}
 	}
 	if tr := m.troubleIf(id, t); tr != nil {
 		info.RetriesUsed, info.WorkerDeaths = tr.retries, tr.deaths+tr.kills

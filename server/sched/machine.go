@@ -41,9 +41,11 @@ type Machine struct {
 	tasks  dir
 	nextID ids.TaskID
 	// nextRank is the position part of the next task's rank; the top 16 bits come from the
-	// priority.
-	nextRank uint64
-	current  *block // the block of nextID, or nil
+	// priority. lowestNested is that of the task that a task has submitted last; see nestedRank.
+	nextRank, lowestNested uint64
+	// freed are the EffectFreeSlot of this step.
+	freed   []Effect
+	current *block // the block of nextID, or nil
 
 	namespaces map[string]*namespace
 	graphs     []*graph // by slot; nil: free
@@ -128,6 +130,8 @@ type Machine struct {
 	// linalg has the libraries that computed the objects of tasks of linear algebra.
 	linalg map[ids.TaskID]string
 
+	restart restart
+
 	timers                                heap[timer]
 	stealArmed, dispatchArmed, movesArmed bool
 	// wideAt is the earliest time at which stealTasks considers a task with very many inputs again.
@@ -153,6 +157,7 @@ type Machine struct {
 
 	requests requestLog
 	history  history
+	runs     runs
 	totals   Totals
 	scratch  scratch
 }
@@ -161,43 +166,45 @@ type Machine struct {
 func New(c Config) *Machine {
 	c = c.withDefaults()
 	m := &Machine{
-		config:      c,
-		tasks:       dir{trimmed: uint64(c.FirstTask) >> (blockBits + dirBits)},
-		nextID:      c.FirstTask,
-		nextGraph:   1,
-		namespaces:  make(map[string]*namespace),
-		graphs:      make([]*graph, 1),
-		graphIndex:  make(map[ids.GraphID]uint32),
-		holders:     make([]holder, 1),
-		clients:     make(map[ids.ClientID]*client),
-		datasets:    make(map[uint64]uint32),
-		opIndex:     make(map[OpSpec]uint32),
-		functions:   make(map[ids.FunctionHash]int),
-		options:     make([]options, 1),
-		optionIndex: map[string]uint32{},
-		classIndex:  make(map[classKey]uint32),
-		workerIndex: make(map[ids.WorkerID]uint32),
-		rates:       make(map[ratePair]rate),
-		rescues:     make(map[ids.WorkerID]*rescue),
-		tails:       make(map[ids.TaskID]string),
-		linalg:      make(map[ids.TaskID]string),
-		lostData:    make(map[ids.TaskID]lostData),
-		wide:        make(map[ids.TaskID]uint64),
-		chains:      make(map[ids.TaskID][]chainLink),
-		rescuing:    make(map[ids.TaskID]rescuing),
-		copies:      make(map[ids.TaskID]*copying),
-		copyOf:      make(map[ids.TaskID]*copying),
-		drainOrders: make(map[string]*drainOrder),
-		trouble:     make(map[ids.TaskID]*trouble),
-		errors:      make(map[ids.TaskID]*TaskError),
-		requests:    requestLog{index: make(map[requestKey]answered)},
+		config:       c,
+		tasks:        dir{trimmed: uint64(c.FirstTask) >> (blockBits + dirBits)},
+		nextID:       c.FirstTask,
+		nextRank:     firstRank,
+		lowestNested: firstRank,
+		nextGraph:    1,
+		namespaces:   make(map[string]*namespace),
+		graphs:       make([]*graph, 1),
+		graphIndex:   make(map[ids.GraphID]uint32),
+		holders:      make([]holder, 1),
+		clients:      make(map[ids.ClientID]*client),
+		datasets:     make(map[uint64]uint32),
+		opIndex:      make(map[OpSpec]uint32),
+		functions:    make(map[ids.FunctionHash]int),
+		options:      make([]options, 1),
+		optionIndex:  map[string]uint32{},
+		classIndex:   make(map[classKey]uint32),
+		workerIndex:  make(map[ids.WorkerID]uint32),
+		rates:        make(map[ratePair]rate),
+		rescues:      make(map[ids.WorkerID]*rescue),
+		tails:        make(map[ids.TaskID]string),
+		linalg:       make(map[ids.TaskID]string),
+		lostData:     make(map[ids.TaskID]lostData),
+		wide:         make(map[ids.TaskID]uint64),
+		chains:       make(map[ids.TaskID][]chainLink),
+		rescuing:     make(map[ids.TaskID]rescuing),
+		copies:       make(map[ids.TaskID]*copying),
+		copyOf:       make(map[ids.TaskID]*copying),
+		drainOrders:  make(map[string]*drainOrder),
+		trouble:      make(map[ids.TaskID]*trouble),
+		errors:       make(map[ids.TaskID]*TaskError),
+		requests:     requestLog{index: make(map[requestKey]answered)},
 	}
 	return m.init()
 }
 
 func (m *Machine) init() *Machine {
-	text, place := canonical(&Options{})
-	m.options[0] = options{text: text, place: place, rank: rankOf(0), tasks: 1}
+	text, body, place := canonical(&Options{})
+	m.options[0] = options{text: text, body: body, place: place, rank: rankOf(0), tasks: 1}
 	m.optionIndex[text] = 0
 	return m
 }
@@ -268,6 +275,14 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		}
 	case TimePassed:
 		m.timePassed()
+	case RestartBegan:
+		m.restartBegan()
+	case TaskEnded:
+		m.taskEnded(ev)
+	case RecordsReplayed:
+		m.recordsReplayed(ev)
+	case RestartEnded:
+		m.restartEnded()
 	}
 	return m.finish()
 }
@@ -396,6 +411,8 @@ func (m *Machine) finish() []Effect {
 	m.stealTasks()
 	m.flushGraphs()
 	m.flushWorkers()
+	m.out = append(m.out, m.freed...)
+	m.freed = m.freed[:0]
 	out := m.out
 	m.out = nil
 	if invariant.Enabled {

@@ -16,22 +16,23 @@ const (
 	minQueued, maxQueued = 2, 1024
 )
 
-// room reports whether the worker should get another task of the class now.
-func (m *Machine) room(w *worker, c *class) bool {
-	return m.queueRoom(w) && (len(c.options.Resources) == 0 || w.hasFree(c))
+// room reports whether the worker should get another task of the class now. extra is the number of
+// tasks that it may have beyond the usual number; see extraRoom.
+func (m *Machine) room(w *worker, c *class, extra uint64) bool {
+	return m.queueRoom(w, extra) && (len(c.options.Resources) == 0 || w.hasFree(c))
 }
 
 // queueRoom is room for tasks that need no resources.
-func (m *Machine) queueRoom(w *worker) bool {
-	slots := uint64(w.slots)
+func (m *Machine) queueRoom(w *worker, extra uint64) bool {
+	slots := uint64(w.slots) + extra
 	if a := m.config.QueueDepth; a > 0 {
 		return w.usedSlots < slots+uint64(a)
 	}
 	return w.usedSlots < slots+minQueued || w.queuedMicros < queueMicros*slots && w.usedSlots < slots+maxQueued
 }
 
-func (m *Machine) anyRoom(c *class, among []*worker) bool {
-	return slices.ContainsFunc(among, func(w *worker) bool { return m.room(w, c) })
+func (m *Machine) anyRoom(c *class, among []*worker, extra uint64) bool {
+	return slices.ContainsFunc(among, func(w *worker) bool { return m.room(w, c, extra) })
 }
 
 // holderRoom is room for a worker that holds inputs of the task: its queue may be somewhat longer.
@@ -59,8 +60,9 @@ func (w *worker) hasFree(c *class) bool {
 func (w *worker) load() float64 { return float64(w.queuedMicros) / float64(w.slots) }
 
 // leastLoaded picks the worker with the shortest queue among those with room; equal ones take
-// turns. avoid is picked only if no other worker has room. open counts the workers with room.
-func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits func(*worker) bool) (best *worker, open int) {
+// turns. avoid is picked only if no other worker has room. open counts the workers with room;
+// extra is that of room.
+func (m *Machine) leastLoaded(from []*worker, c *class, extra uint64, avoid ids.WorkerID, fits func(*worker) bool) (best *worker, open int) {
 	n := len(from)
 	m.rotate++
 	if m.rotate >= n {
@@ -73,7 +75,7 @@ func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits
 			k -= n
 		}
 		w := from[k]
-		if !m.room(w, c) || fits != nil && !fits(w) {
+		if !m.room(w, c, extra) || fits != nil && !fits(w) {
 			continue
 		}
 		open++
@@ -101,7 +103,7 @@ const dispatchDelay = time.Millisecond
 // dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no ready
 // task is left.
 func (m *Machine) dispatch() {
-	if m.ready == 0 {
+	if m.ready == 0 || m.restart.running {
 		return
 	}
 	l := &m.classQueue
@@ -162,7 +164,7 @@ func (m *Machine) newRound() {
 // dispatchLater sets a timer to continue the search through the classes. It sets none if all
 // workers are full, because then the next report of a worker continues it.
 func (m *Machine) dispatchLater() {
-	open := func(w *worker) bool { return w.state == WorkerStateActive && m.queueRoom(w) }
+	open := func(w *worker) bool { return w.state == WorkerStateActive && m.queueRoom(w, 0) }
 	if !m.dispatchArmed && slices.ContainsFunc(m.order, open) {
 		m.dispatchArmed = true
 		m.arm(timer{at: m.now.Add(dispatchDelay), kind: timerDispatch})
@@ -214,8 +216,9 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 		if t == nil || r.rank > limit || len(aside) >= maxAside {
 			break
 		}
+		extra := extraRoom(r.rank)
 		if t.inputs == 0 && t.flags&flagTrouble == 0 && m.outputBytes(t) == 0 {
-			w, open := m.leastLoaded(from, c, 0, nil)
+			w, open := m.leastLoaded(from, c, extra, 0, nil)
 			if w == nil {
 				c.blocked = stamp
 				break
@@ -223,14 +226,14 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 			if share == 0 {
 				share = max(1, c.ready/open)
 			}
-			m.batch(c, w, limit, share)
+			m.batch(c, w, extra, limit, share)
 			continue
 		}
-		if c.full == r.task && c.fullVersion == m.workerVersion && !m.anyRoom(c, from) {
+		if c.full == r.task && c.fullVersion == m.workerVersion && !m.anyRoom(c, from, extra) {
 			c.blocked = stamp
 			break
 		}
-		w, verdict := m.choose(c, from, r.task, b, t)
+		w, verdict := m.choose(c, from, extra, r.task, b, t)
 		switch verdict {
 		case placeHere:
 			c.queue.pop()
@@ -274,9 +277,9 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 const maxAside = 16
 
 // batch gives one worker up to n consecutive ready tasks without inputs. Tasks with neighbouring
-// ranks are likely to be needed together.
-func (m *Machine) batch(c *class, w *worker, limit uint64, n int) {
-	for ; n > 0 && m.room(w, c); n-- {
+// ranks are likely to be needed together. extra is that of room.
+func (m *Machine) batch(c *class, w *worker, extra, limit uint64, n int) {
+	for ; n > 0 && m.room(w, c, extra); n-- {
 		r, b, t := m.head(c)
 		if t == nil || r.rank > limit || t.inputs != 0 || t.flags&flagTrouble != 0 || m.outputBytes(t) != 0 {
 			return
@@ -323,8 +326,9 @@ const (
 
 // choose picks the worker with the earliest estimated finish among the holders of the task's inputs
 // and the least loaded worker. The inputs and the declared size of the result must fit into its
-// memory. The learned size of the result is only a mean, so it affects the estimate only.
-func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *task) (*worker, placement) {
+// memory. The learned size of the result is only a mean, so it affects the estimate only. extra is
+// that of room.
+func (m *Machine) choose(c *class, from []*worker, extra uint64, id ids.TaskID, b *block, t *task) (*worker, placement) {
 	m.stamp++
 	stamp := m.stamp
 	edges := b.edgesOf(t)
@@ -338,7 +342,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 				w.mark, w.present = stamp, 0
 				candidates = append(candidates, w)
 			}
-			w.present += p.output
+			w.present += edges[i].bytesOf(p)
 		}
 	}
 	need := total + m.outputBytes(t)
@@ -372,14 +376,14 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	if limited {
 		check = fits
 	}
-	idle, open := m.leastLoaded(from, c, avoid, check)
+	idle, open := m.leastLoaded(from, c, extra, avoid, check)
 	if idle == nil {
 		m.scratch.candidates = candidates
 		if len(from) != len(some) || from[0] != some[0] {
 			return nil, placeLater
 		}
 		if limited && open == 0 {
-			if any, _ := m.leastLoaded(from, c, 0, nil); any != nil {
+			if any, _ := m.leastLoaded(from, c, extra, 0, nil); any != nil {
 				return nil, placeLater
 			}
 		}
@@ -408,7 +412,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	}
 	for _, w := range candidates {
 		if w == idle || w.state != WorkerStateActive || w.id == avoid || !slices.Contains(from, w) || !fits(w) ||
-			!m.room(w, c) && !m.holderRoom(w, c) {
+			!m.room(w, c, extra) && !m.holderRoom(w, c) {
 			continue
 		}
 		if f := m.finishMicros(w, edges, need); f < soonest || f == soonest && w.present > best.present {
@@ -429,7 +433,7 @@ func (m *Machine) inputBytes(id ids.TaskID, edges []edge) (total uint64) {
 	m.reads.inputs += uint64(len(edges))
 	for i := range edges {
 		_, p := m.at(edges[i].input)
-		total += p.output
+		total += edges[i].bytesOf(p)
 	}
 	if len(edges) > maxCounted {
 		m.wide[id] = total
@@ -462,9 +466,10 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 		if !m.lacks(w, id, pb, p) {
 			continue
 		}
-		missing += p.output
+		bytes := edges[i].bytesOf(p)
+		missing += bytes
 		if _, best := m.cheapest(w, pb, p); best.bytesPerMicro > 0 {
-			micros += float64(p.output) / best.bytesPerMicro
+			micros += float64(bytes) / best.bytesPerMicro
 			latency = max(latency, best.latencyMicros)
 			fastest = max(fastest, best.bytesPerMicro)
 		}
@@ -505,8 +510,15 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 
 // send creates a new attempt at a worker.
 func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
+	t.attempt = max(t.attempt, m.restart.attempts) + 1
+	m.enlist(id, b, t, w)
+	m.totals.Assigned++
+	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
+}
+
+// enlist counts the current attempt of a task as one that the worker has.
+func (m *Machine) enlist(id ids.TaskID, b *block, t *task, w *worker) {
 	o := &m.options[t.options]
-	t.attempt++
 	t.worker = w.slot + 1
 	t.runMicros = uint32(min(m.ops[t.op].estimate(), 1e9))
 	m.setState(id, t, TaskAssigned)
@@ -531,15 +543,18 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 		if w.objects.has(in) {
 			continue
 		}
-		if _, p := m.at(in); p.state == TaskSucceeded {
+		_, p := m.at(in)
+		switch {
+		case p.state != TaskSucceeded:
+		case edges[i].item != 0:
+			edges[i].expectFetch(p, w)
+		default:
 			m.expectFetch(in, p, w, t.missing == 0)
 		}
 	}
 	if m.config.Preassigned >= 0 && m.notifiers > 0 && t.unfinished > 0 {
 		m.makers = append(m.makers, TaskRef{id, ids.Attempt(t.attempt)})
 	}
-	m.totals.Assigned++
-	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
 }
 
 // scratch is memory reused between steps; nothing in it has a meaning across steps.

@@ -119,10 +119,12 @@ func (m *Machine) retryPreassign(w *worker) {
 
 // inputArrived notes that one input of a pre-assigned attempt now exists. After the last one the
 // attempt can run and takes its slots.
-func (m *Machine) inputArrived(t *task) {
+func (m *Machine) inputArrived(id ids.TaskID, t *task) {
 	if t.missing--; t.missing == 0 {
 		w := m.workers[t.worker-1]
 		w.preassigned--
-		w.usedSlots += uint64(max(m.options[t.options].Slots, 1))
+		if !w.blocked.has(id) {
+			w.usedSlots += uint64(max(m.options[t.options].Slots, 1))
+		}
 	}
 }

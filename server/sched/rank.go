@@ -40,7 +40,8 @@ const (
 )
 
 // rank sets the ranks of the new tasks, and finds cycles. The top 16 bits of a rank are the
-// priority, and the others order the tasks: as they were submitted, if none needs another one of
+// priority. The next bit is 0 for tasks that a task has submitted: they come first, see
+// nestedRank. The others order the tasks: as they were submitted, if none needs another one of
 // the submission, and otherwise by a depth-first walk. The depth of a task is the expected run time
 // of the longest path that ends with it. The walk begins at the sinks, deepest first, goes from a
 // task into its deepest input first, and ranks a task after its inputs. So the critical path gets
@@ -50,11 +51,15 @@ func (s *submission) rank() *Error {
 	m := s.m
 	sc := &m.scratch.submit
 	n := len(sc.ids)
+	base := m.nextRank
+	if s.nested {
+		base = m.nestedRank(n)
+	}
 	if !s.deep {
 		for i, id := range sc.ids {
 			if id >= s.first {
 				_, t := m.at(id)
-				t.rank = m.options[t.options].rank | (m.nextRank + uint64(i))
+				t.rank = m.options[t.options].rank | (base + uint64(i))
 			}
 		}
 		return nil
@@ -97,7 +102,7 @@ func (s *submission) rank() *Error {
 	for at, i := range o.ranked {
 		if id := sc.ids[i]; id >= s.first {
 			_, t := m.at(id)
-			t.rank = m.options[t.options].rank | (m.nextRank + uint64(at))
+			t.rank = m.options[t.options].rank | (base + uint64(at))
 		}
 	}
 	return nil

@@ -58,6 +58,12 @@ func (m *Machine) applyEnding(d ending) {
 		if _, p := m.lookup(d.from); p == nil || p.state != d.state {
 			return
 		}
+		if m.restart.replaying && d.state == TaskFailed {
+			return // Its own end is recorded, too, unless a worker had it.
+		}
+	}
+	if t.flags&flagPinned != 0 && !t.state.assigned() {
+		return // It is recorded to have succeeded, so it had ended before.
 	}
 	if d.state == TaskFailed && t.state.assigned() {
 		// It may have fetched the input before the input was lost. If not, it reports
@@ -67,7 +73,7 @@ func (m *Machine) applyEnding(d ending) {
 	if t.state.assigned() {
 		w := m.workers[t.worker-1]
 		attempt := t.attempt
-		m.abandonAttempt(b, t)
+		m.abandonAttempt(d.task, b, t)
 		m.emitTo(EffectCancel, w, d.task, attempt)
 	}
 	m.end(d.task, b, t, d.state, d.err)
@@ -110,10 +116,11 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	m.dequeue(id, t)
 	m.forgetLostData(id)
 	active := t.state.active()
-	t.flags &^= flagBackoff | flagRunHold
+	t.flags &^= flagBackoff | flagRunHold | flagPinned
 	t.missing = 0
 	m.keepError(id, err)
 	m.setState(id, t, state)
+	m.recordEnd(id, t)
 	var passed *TaskError
 	if state == TaskFailed {
 		m.totals.Failed++
@@ -168,6 +175,7 @@ func (m *Machine) runAgain(r rerun) {
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskSucceeded, TaskRescuing:
 		return
 	}
+	t.flags &^= flagPinned
 	if m.ops[t.op].spec.Kind == OpData {
 		if t.state != TaskReleased {
 			m.setState(r.task, t, TaskReleased)
@@ -181,6 +189,7 @@ func (m *Machine) runAgain(r rerun) {
 		return
 	}
 	m.setState(r.task, t, TaskWaiting)
+	m.recordEnd(r.task, t)
 	m.notify(r.task, b, t)
 	m.activate(b, t)
 	m.start(r.task, b, t, r.retry, 0)
@@ -257,10 +266,10 @@ func (m *Machine) settle(id ids.TaskID) {
 	switch t.state {
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
 		m.dequeue(id, t)
-		t.flags &^= flagBackoff
+		t.flags &^= flagBackoff | flagPinned
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(id, b, t)
 			m.emitTo(EffectCancel, w, id, t.attempt)
 		}
 		t.missing = 0

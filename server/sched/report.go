@@ -31,6 +31,9 @@ func (m *Machine) tasksReported(ev TasksReported) {
 	for i := range ev.Reports {
 		r := &ev.Reports[i]
 		b, t := m.lookup(r.Task)
+		if m.restart.running && m.isReturned(w, r.Task, r.Attempt) {
+			m.resume(r.Task)
+		}
 		if t == nil || !t.current(w, r.Attempt) {
 			m.totals.Stale++
 			if r.Outcome == OutcomeSucceeded && !m.holds(w, b, t, r.Attempt) {
@@ -43,28 +46,31 @@ func (m *Machine) tasksReported(ev TasksReported) {
 		}
 		switch r.Outcome {
 		case OutcomeStarted:
-			if t.state == TaskAssigned {
-				m.setState(r.Task, t, TaskRunning)
-				w.running++
-				m.notify(r.Task, b, t)
-			}
+			m.started(r.Task, b, t, w)
+		case OutcomeBlocked:
+			m.started(r.Task, b, t, w)
+			m.attemptBlocked(r.Task, t, w)
+		case OutcomeGoesOn:
+			m.attemptGoesOn(r.Task, t, w)
 		case OutcomeSucceeded:
-			m.endAttempt(b, t)
+			m.noteRun(r, b, t, w)
+			m.endAttempt(r.Task, b, t)
 			m.madeBy(r.Task, t, w)
 			m.complete(r.Task, b, t, w, r.OutputBytes, r.Inline, r.RunTime)
 		case OutcomeFailed:
-			m.abandonAttempt(b, t)
+			m.noteRun(r, b, t, w)
+			m.abandonAttempt(r.Task, b, t)
 			m.attemptFailed(r, b, t, w)
 		case OutcomeInputUnreachable:
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(r.Task, b, t)
 			m.inputUnreachable(r, b, t, w)
 		case OutcomeRetracted:
-			m.abandonAttempt(b, t)
-			m.troubleOf(r.Task, t).avoid = w.id
-			m.requeue(r.Task, b, t)
+			ran := t.state == TaskRunning
+			m.abandonAttempt(r.Task, b, t)
+			m.givenBack(r.Task, b, t, w, ran)
 		case OutcomeCancelled:
 			// The worker dropped it by itself, for example because it shuts down.
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(r.Task, b, t)
 			m.requeue(r.Task, b, t)
 		case OutcomeRetractRefused:
 			if t.flags&flagRetracting != 0 {
@@ -77,7 +83,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			if r.Err != nil && r.Err.Message != "" {
 				cause = fmt.Sprintf("executor on %s: %s", w.name, r.Err.Message)
 			}
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(r.Task, b, t)
 			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED", false) {
 				m.requeue(r.Task, b, t)
 			}
@@ -85,6 +91,37 @@ func (m *Machine) tasksReported(ev TasksReported) {
 	}
 	m.retryPreassign(w)
 	m.retryCross(w)
+}
+
+// maxReschedules is how often the function of a task may ask to run again.
+const maxReschedules = 100
+
+// givenBack lets a task run elsewhere that a worker gave back. ran: its function had begun, and
+// asked for that. The task fails if it has asked too often, since it may do so for ever.
+func (m *Machine) givenBack(id ids.TaskID, b *block, t *task, w *worker, ran bool) {
+	tr := m.troubleOf(id, t)
+	tr.avoid = w.id
+	if ran {
+		tr.reschedules++
+	}
+	if tr.reschedules <= maxReschedules {
+		m.requeue(id, b, t)
+		return
+	}
+	key := string(b.keyOf(t))
+	m.end(id, b, t, TaskFailed, &TaskError{
+		Reason: "RESCHEDULE", OriginKey: key, Worker: w.name, Attempt: ids.Attempt(t.attempt),
+		Message: fmt.Sprintf("the function of task %s asked more than %d times to run again; let it wait for what it needs, or raise another error, which retries limit", key, maxReschedules),
+	})
+}
+
+// started notes that the current attempt of a task runs.
+func (m *Machine) started(id ids.TaskID, b *block, t *task, w *worker) {
+	if t.state == TaskAssigned {
+		m.setState(id, t, TaskRunning)
+		w.running++
+		m.notify(id, b, t)
+	}
 }
 
 // holds reports whether the machine knows the worker's replica of the task, in that generation.
@@ -95,7 +132,7 @@ func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bo
 // complete ends a task with an object. REQUIRES: no worker has the task; its state is active.
 func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
 	m.dequeue(id, t)
-	t.flags &^= flagBackoff | flagRunHold
+	t.flags &^= flagBackoff | flagRunHold | flagPinned
 	if tr := m.troubleIf(id, t); tr != nil {
 		tr.unreachable, tr.inputFailures, tr.streak = 0, nil, 0
 	}
@@ -115,6 +152,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	p.RunTime += run
 	p.OutputBytes += bytes
 	m.setState(id, t, TaskSucceeded)
+	m.recordEnd(id, t)
 	m.totals.Succeeded++
 	m.notify(id, b, t)
 	m.deactivate(b, t)
@@ -133,7 +171,7 @@ func (m *Machine) arrived(t *task) {
 				m.makeReady(cid, ct)
 			}
 		case ct.missing > 0:
-			m.inputArrived(ct)
+			m.inputArrived(cid, ct)
 		}
 		r = e.next
 	}
@@ -179,6 +217,11 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 	}
 	if err.Reason == "" {
 		err.Reason = "UNKNOWN"
+	}
+	if edges := b.edgesOf(t); r.AtFault > 0 && int(r.AtFault) <= len(edges) {
+		e := &edges[r.AtFault-1]
+		pb, p := m.at(e.input)
+		err.Message = fmt.Sprintf("input %d, %sthe result of task %s: %s", r.AtFault-1, e.itemText(), pb.keyOf(p), err.Message)
 	}
 	if err.OriginKey == "" {
 		err.OriginKey = string(b.keyOf(t))
@@ -360,11 +403,13 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			return
 		}
 	case t.current(w, s.Generation):
-		m.endAttempt(b, t)
+		m.endAttempt(s.Task, b, t)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
-	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:
+	case (t.state == TaskWaiting || t.state == TaskReady) && generation > 0 && (t.attempt == generation || m.restart.running && t.attempt < generation):
 		// The attempt was given up, but it did finish. This worker may have a copy of its object.
+		// Or the scheduler was started again, and the attempt is from before that.
+		t.attempt = generation
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		m.askToKeep(s.Task, b, t)
 		return

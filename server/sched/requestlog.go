@@ -38,6 +38,10 @@ func (h *bodyHash) task(t *TaskSpec, key uint64) {
 	mix(&h.tasks, key)
 	mix(&h.tasks, uint64(t.Op)<<32|uint64(t.Options))
 	mix(&h.tasks, uint64(len(t.Inputs)))
+	for _, it := range t.Items {
+		mix(&h.tasks, uint64(it.Input)<<32|uint64(it.Item))
+		mix(&h.tasks, uint64(it.Count))
+	}
 	if len(t.Arguments) > 0 {
 		mix(&h.tasks, hashKeyBytes(t.Arguments))
 	}
@@ -57,7 +61,7 @@ func (h *bodyHash) end(ev *GraphSubmitted) uint64 {
 		mix(&body, hashKeyBytes(ev.Ops[i].Function[:]))
 	}
 	for i := range ev.Options {
-		text, place := canonical(&ev.Options[i])
+		text, _, place := canonical(&ev.Options[i])
 		mix(&body, hashKey(text))
 		mix(&body, hashKey(place))
 	}

@@ -79,7 +79,7 @@ func (m *Machine) silentEnded(ev WorkerEnded) {
 		}
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(id, b, t)
 			m.emitTo(EffectCancel, w, id, t.attempt)
 		}
 		m.poison(id, b, t, x.worker, "WORKER_DIED")

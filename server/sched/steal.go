@@ -113,7 +113,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		m.reads.inputs += uint64(t.inputs)
 		c := m.classes[t.class]
 		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
-		if !m.room(to, c) || !slices.Contains(m.usable(c, m.feasible(c), ref.Task, b, t, fits), to) || !fits(to) {
+		if !m.room(to, c, 0) || !slices.Contains(m.usable(c, m.feasible(c), ref.Task, b, t, fits), to) || !fits(to) {
 			continue
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))
@@ -138,7 +138,7 @@ func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
 	edges := b.edgesOf(t)
 	for i := range edges {
 		_, p := m.at(edges[i].input)
-		need += p.output
+		need += edges[i].bytesOf(p)
 	}
 	return need <= w.memory
 }

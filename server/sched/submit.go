@@ -63,7 +63,9 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ns == nil {
 		ns = m.namespace(ev.Namespace)
 	}
-	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID}
+	m.skipTo(ev.FirstTask)
+	m.nextGraph = max(m.nextGraph, ev.NewGraph)
+	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, nested: ev.Client != 0 && m.clients[ev.Client].worker != ""}
 	err := s.prepare()
 	if err != nil {
 		s.rollback()
@@ -117,6 +119,8 @@ type submission struct {
 	sorted bool
 	// deep means that some input is within the submission.
 	deep bool
+	// nested means that a task has submitted the tasks.
+	nested bool
 	// body hashes the tasks while they are read.
 	body bodyHash
 	// held is the memory that the machine held before. most is the limit for the records of all
@@ -182,6 +186,9 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 	case len(spec.Arguments) > math.MaxUint32:
 		return invalid("arguments", "task %s: %d bytes of arguments; put large values into an object and name it as an input", spec.Key, len(spec.Arguments))
 	}
+	if err := badItems(spec); err != nil {
+		return err
+	}
 	hash := hashKey(spec.Key)
 	s.body.task(spec, hash)
 	if id := s.ns.keys.find(m, spec.Key, hash); id != 0 {
@@ -233,12 +240,12 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		t.flags |= flagBlob
 	}
 	for range spec.Inputs {
-		b.edges = append(b.edges, edge{consumer: uint32(id & blockMask)})
+		b.edges = append(b.edges, edge{consumer: uint16(id & blockMask)})
 	}
 	m.totals.HeldBytes += t.heldBytes()
 	s.ns.keys.insert(m, hash, id)
 	sc.ids = append(sc.ids, id)
-	if m.totals.HeldBytes > s.most {
+	if m.totals.HeldBytes > s.most && !m.restart.replaying {
 		return m.noMemory(s.ev, s.held)
 	}
 	return nil
@@ -293,7 +300,10 @@ func (s *submission) resolve(i int) *Error {
 			Message: fmt.Sprintf("key %s is already the name of another task (%s, graph %s, state %s); use another key, or release that one first",
 				spec.Key, m.ops[t.op].spec.Name, m.graphs[t.graph].id, stateName(t.state))}
 	}
+	var item ItemInput
+	items := spec.Items
 	for k, key := range spec.Inputs {
+		item, items = itemOf(items, k)
 		hash := hashKey(key)
 		s.body.input(hash)
 		in := s.ns.keys.find(m, key, hash)
@@ -303,13 +313,14 @@ func (s *submission) resolve(i int) *Error {
 					spec.Key, key, s.ns.name)}
 		}
 		if !fresh {
-			if b.edges[int(t.edge)+k].input != in {
+			if e := &b.edges[int(t.edge)+k]; e.input != in || !e.sameItem(item) {
 				return &Error{Kind: ErrKeyConflict, Object: spec.Key,
 					Message: fmt.Sprintf("key %s is already the name of a task with other inputs (input %d is not %s); use another key", spec.Key, k, key)}
 			}
 			continue
 		}
-		b.edges[int(t.edge)+k].input = in
+		e := &b.edges[int(t.edge)+k]
+		e.input, e.item, e.count = in, item.Item, itemCountOf(item.Count)
 		if in >= s.first {
 			s.deep = true
 			if in >= id {
@@ -320,11 +331,16 @@ func (s *submission) resolve(i int) *Error {
 	return nil
 }
 
-// sameBody compares op, options, arguments and the number of inputs.
+// sameBody compares op, options without priority, arguments and the number of inputs.
 func (s *submission) sameBody(b *block, t *task, id ids.TaskID, spec *TaskSpec) bool {
 	sc := &s.m.scratch.submit
-	return t.op == sc.ops[spec.Op] && t.options == sc.opts[spec.Options] && int(t.inputs) == len(spec.Inputs) &&
+	return t.op == sc.ops[spec.Op] && s.sameOptions(t.options, sc.opts[spec.Options]) && int(t.inputs) == len(spec.Inputs) &&
 		string(b.argsOf(t, uint64(id&blockMask))) == string(spec.Arguments)
+}
+
+// sameOptions compares options without priority.
+func (s *submission) sameOptions(a, b uint32) bool {
+	return a == b || s.m.options[a].body == s.m.options[b].body
 }
 
 // checkFit refuses tasks with NoWait that no registered worker can run.
@@ -335,7 +351,7 @@ func (s *submission) checkFit() *Error {
 	for _, o := range sc.opts {
 		hasty = hasty || m.options[o].NoWait
 	}
-	for i := 0; hasty && i < len(s.ev.Tasks); i++ {
+	for i := 0; hasty && !m.restart.replaying && i < len(s.ev.Tasks); i++ {
 		id := sc.ids[i]
 		_, t := m.at(id)
 		if id < s.first || !m.options[t.options].NoWait || m.ops[t.op].spec.Kind == OpData {
@@ -457,7 +473,9 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 			m.setState(id, t, TaskReady)
 		}
 	}
-	m.nextRank += uint64(len(ev.Tasks))
+	if !s.nested {
+		m.nextRank += uint64(len(ev.Tasks))
+	}
 	// In order of rank, so that all entries go to the sorted run of the queue.
 	for i := range ev.Tasks {
 		if s.deep {

@@ -148,14 +148,17 @@ type options struct {
 	Options
 	tasks uint64
 	text  string // canonical form, key of optionIndex
+	// body is the canonical form without the priority. A submission may join a task with the same
+	// body.
+	body string
 	// place is the canonical form of the options that restrict placement.
 	place string
 	rank  uint64 // top bits of the rank
 }
 
-// canonical encodes the options so that equal options give equal texts. place is the part that
-// restricts placement.
-func canonical(o *Options) (text, place string) {
+// canonical encodes the options so that equal options give equal texts. body is the part without
+// the priority, place the part that restricts placement.
+func canonical(o *Options) (text, body, place string) {
 	var p []byte
 	for _, name := range sortedKeys(o.Resources) {
 		p = append(p, 'r')
@@ -183,12 +186,11 @@ func canonical(o *Options) (text, place string) {
 	}
 	t := slices.Clone(p)
 	t = append(t, ' ')
-	t = binary.AppendVarint(t, int64(o.Priority))
 	t = binary.AppendUvarint(t, uint64(o.MaxRetries))
 	t = binary.AppendVarint(t, int64(o.RetryBackoff))
 	t = binary.AppendVarint(t, int64(o.Timeout))
 	t = binary.AppendUvarint(t, o.ExpectedOutputBytes)
-	return string(t), string(p)
+	return string(binary.AppendVarint(t, int64(o.Priority))), string(t), string(p)
 }
 
 // rankOf returns the top 16 bits of a task's rank, from its priority. Priorities beyond ±32767 are
@@ -202,11 +204,11 @@ func (m *Machine) internOptions(o Options) uint32 {
 	if o.Slots == 1 {
 		o.Slots = 0
 	}
-	text, place := canonical(&o)
+	text, body, place := canonical(&o)
 	if i, ok := m.optionIndex[text]; ok {
 		return i
 	}
-	entry := options{Options: o, text: text, place: place, rank: rankOf(o.Priority)}
+	entry := options{Options: o, text: text, body: body, place: place, rank: rankOf(o.Priority)}
 	var i uint32
 	if k := len(m.freeOptions); k > 0 {
 		i = m.freeOptions[k-1]

@@ -87,7 +87,8 @@ const (
 	// flagRetracting: the worker was asked to give the current attempt back, and has not answered
 	// yet.
 	flagRetracting
-	// flagPinned: the worker has refused to give the current attempt back.
+	// flagPinned: the worker has refused to give the current attempt back. In WAITING and READY,
+	// only during a restart: the task is recorded to have succeeded.
 	flagPinned
 	// flagBlob: the arguments are in the block's blobs, because they are long.
 	flagBlob
@@ -114,10 +115,23 @@ type edgeRef uint64
 type edge struct {
 	input      ids.TaskID
 	next, prev edgeRef
+	// item is the item of the object that the task needs; 0: all of it. count says how many items
+	// the object has.
+	item ids.Item
 	// consumer is the index of the using task in the block of the edge.
-	consumer uint32
-	linked   bool
+	consumer uint16
+	flags    uint8
+	count    itemCount
 }
+
+// Flags of an edge.
+const (
+	// edgeLinked: the edge is in the list of dependents of its input.
+	edgeLinked = 1 << iota
+	// edgeFetching: the worker of the using task is expected to fetch the item. See
+	// worker.fetchingItems.
+	edgeFetching
+)
 
 // link is a cell of a singly linked list in a block. The list contains replicas (worker slots) or
 // holders (holder slots).
@@ -334,7 +348,7 @@ func (m *Machine) consumerOf(r edgeRef) (ids.TaskID, *block, *task, *edge) {
 func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
 	r := edgeRef(b.number<<edgeBits | uint64(i))
 	e := &b.edges[i]
-	e.next, e.prev, e.linked = producer.dependents, 0, true
+	e.next, e.prev, e.flags = producer.dependents, 0, edgeLinked
 	if e.next != 0 {
 		m.edge(e.next).prev = r
 	}
@@ -342,7 +356,7 @@ func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
 }
 
 func (m *Machine) unlinkEdge(e *edge, producer *task) {
-	if !e.linked {
+	if e.flags&edgeLinked == 0 {
 		return
 	}
 	if e.prev != 0 {
@@ -353,7 +367,7 @@ func (m *Machine) unlinkEdge(e *edge, producer *task) {
 	if e.next != 0 {
 		m.edge(e.next).prev = e.prev
 	}
-	e.linked, e.next, e.prev = false, 0, 0
+	e.flags, e.next, e.prev = 0, 0, 0
 }
 
 // taskSet is a set of task ids: one bit per id, in chunks of one block each. members returns the

@@ -46,6 +46,8 @@ type Config struct {
 	// DetailBytes bounds the tracebacks and exceptions of failed tasks, TailBytes the last output
 	// of tasks. The oldest are dropped first. Default 256 MiB and 64 MiB.
 	DetailBytes, TailBytes uint64
+	// RecordEnds asks for EffectTaskEnded.
+	RecordEnds bool
 	// ChainBytes is the size from which an object is sent along a broadcast chain; see chain.go.
 	// Default 64 MiB.
 	ChainBytes uint64
@@ -131,6 +133,8 @@ type TaskInfo struct {
 	InputCount uint32
 	// InputTasks are the tasks of Inputs, in the same order.
 	InputTasks []ids.TaskID
+	// Items are those of Inputs of which the task needs one item only, in ascending order of Input.
+	Items []ItemInput
 	// MissingInputs counts inputs that have no object now; a duplicate input counts twice.
 	MissingInputs uint32
 	// WaitingDependents counts the uses of the object by active tasks.

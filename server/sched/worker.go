@@ -44,6 +44,9 @@ type worker struct {
 	preassigned   int
 	usedResources map[string]float64
 	queuedMicros  uint64
+	// blocked are the tasks whose attempts here wait for other tasks. They run, and count in
+	// neither usedSlots nor queuedMicros.
+	blocked taskSet
 	// deferred are attempts here whose only dependent can be pre-assigned here once there is room.
 	deferred []TaskRef
 	// notifies: see WorkerRegistered.Notifies. deferredCross are attempts at any worker with a
@@ -75,8 +78,11 @@ type worker struct {
 	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
 	// subset of the inputs of those attempts.
 	fetching taskSet
-	// fetchingBytes is the total size of fetching, which a further fetch to this worker has to
-	// share the link with. Exactly 0 when fetching is empty.
+	// fetchingItems counts the items of lists that attempts here will fetch: the edges with
+	// edgeFetching.
+	fetchingItems int
+	// fetchingBytes is the total size of fetching and of these items, which a further fetch to this
+	// worker has to share the link with. Exactly 0 when there are none.
 	fetchingBytes uint64
 	finished      uint64
 
@@ -184,22 +190,28 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 		}
 	}
 	works := make(map[TaskRef]bool, len(running))
+	m.forgetReturned(w)
 	for _, r := range running {
 		works[r] = true
-		if _, t := m.lookup(r.Task); t == nil || !t.current(w, r.Attempt) {
+		if b, t := m.lookup(r.Task); m.mayReturn(b, t, r.Attempt) {
+			m.attemptReturned(w, r)
+		} else if t == nil || !t.current(w, r.Attempt) {
 			m.emitTo(EffectCancel, w, r.Task, uint32(r.Attempt))
 		}
 	}
 	for _, r := range m.underWay(w) {
 		b, t := m.at(r.Task)
 		if !works[r] {
-			m.abandonAttempt(b, t)
+			m.abandonAttempt(r.Task, b, t)
 			m.requeue(r.Task, b, t)
-		} else if t.flags&flagRetracting != 0 {
+			continue
+		}
+		if t.flags&flagRetracting != 0 {
 			// The answer to the retract request may have been lost with the session.
 			t.flags &^= flagRetracting
 			w.retracting--
 		}
+		m.attemptGoesOn(r.Task, t, w) // the worker reports again which attempts wait
 	}
 	m.repeatOrders(w)
 	m.recover(lost)
@@ -272,7 +284,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	any := false
 	for i, r := range refs {
 		_, t := m.at(r.Task)
-		blame[i] = t.state == TaskRunning
+		blame[i] = t.state == TaskRunning && !w.blocked.has(r.Task)
 		any = any || blame[i]
 	}
 	mayHang := ev.Outside && !ev.Killed && !ev.Gone
@@ -280,7 +292,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	// run, assume that the first ones of the queue ran.
 	for i := 0; !any && (!ev.Outside || ev.Killed || mayHang) && i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
-		blame[i] = t.missing == 0
+		blame[i] = t.missing == 0 && !w.blocked.has(refs[i].Task)
 	}
 	blamed := 0
 	for _, b := range blame {
@@ -295,7 +307,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	hung := suspects{worker: w.name, alone: alone, counted: any}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
-		m.abandonAttempt(b, t)
+		m.abandonAttempt(r.Task, b, t)
 		if blame[i] && mayHang {
 			hung.tasks = append(hung.tasks, r.Task)
 			blame[i] = any
@@ -327,6 +339,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 // trouble records the problems of a task; most tasks have none.
 type trouble struct {
 	retries, deaths uint32
+	// reschedules counts the runs whose function asked to run again.
+	reschedules uint32
 	// kills are deaths for an outside reason.
 	kills uint32
 	// streak counts the kills, of any workers, at which only this task was running, since the last
@@ -457,9 +471,9 @@ func joinCauses(causes []string) string {
 
 // abandonAttempt ends the current attempt, which made no object, in the worker's counts. The caller
 // sets the task's new state.
-func (m *Machine) abandonAttempt(b *block, t *task) {
+func (m *Machine) abandonAttempt(id ids.TaskID, b *block, t *task) {
 	at := t.worker
-	m.endAttempt(b, t)
+	m.endAttempt(id, b, t)
 	m.noteStranded(t, at)
 }
 
@@ -495,7 +509,7 @@ func (m *Machine) freeResources(w *worker, amounts map[string]float64) {
 }
 
 // endAttempt ends the current attempt, which may have made its object, in the worker's counts.
-func (m *Machine) endAttempt(b *block, t *task) {
+func (m *Machine) endAttempt(id ids.TaskID, b *block, t *task) {
 	w := m.workers[t.worker-1]
 	o := &m.options[t.options]
 	w.assigned--
@@ -505,10 +519,11 @@ func (m *Machine) endAttempt(b *block, t *task) {
 	if t.missing > 0 {
 		w.preassigned--
 		t.missing = 0
-	} else {
+	} else if !w.blocked.has(id) {
 		w.usedSlots -= uint64(max(o.Slots, 1))
 	}
 	w.queuedMicros -= uint64(t.runMicros)
+	w.blocked.remove(id)
 	if t.flags&flagRetracting != 0 {
 		w.retracting--
 	}
@@ -519,11 +534,15 @@ func (m *Machine) endAttempt(b *block, t *task) {
 	if len(o.Resources) > 0 {
 		m.freeResources(w, o.Resources)
 	}
-	if w.fetching.count > 0 {
+	if w.fetching.count > 0 || w.fetchingItems > 0 {
 		edges := b.edgesOf(t)
 		for i := range edges {
 			_, p := m.at(edges[i].input)
-			m.fetchEnded(edges[i].input, p, w)
+			if edges[i].item != 0 {
+				edges[i].fetchEnded(p, w)
+			} else {
+				m.fetchEnded(edges[i].input, p, w)
+			}
 		}
 	}
 	if w.assigned == 0 {
@@ -555,10 +574,15 @@ func (m *Machine) expectFetch(id ids.TaskID, t *task, w *worker, atOnce bool) {
 // size than at expectFetch, if it was made again in between.
 func (m *Machine) fetchEnded(id ids.TaskID, t *task, w *worker) {
 	if w.fetching.remove(id) {
-		w.fetchingBytes -= min(t.output, w.fetchingBytes)
+		w.fetched(t.output)
 		m.leaveChain(id, w)
 	}
-	if w.fetching.count == 0 {
+}
+
+// fetched takes an object or an item, which is expected no more, out of fetchingBytes.
+func (w *worker) fetched(bytes uint64) {
+	w.fetchingBytes -= min(bytes, w.fetchingBytes)
+	if w.fetching.count == 0 && w.fetchingItems == 0 {
 		w.fetchingBytes = 0
 	}
 }

@@ -28,12 +28,11 @@ const (
 	ErrDraining
 	// ErrWatchEnded: the client's lease ended while it was watched.
 	ErrWatchEnded
-	// ErrDead: the incarnation was declared dead by its supervisor.
-	ErrDead
-	// ErrNameTaken: a live worker has the name.
-	ErrNameTaken
 	// ErrSchedulerFull: at present there is no room for the submission.
 	ErrSchedulerFull
+
+	// ErrJournal: what the scheduler accepts cannot be written to its journal.
+	ErrJournal
 
 	// ErrorKinds is one more than the last kind.
 	ErrorKinds

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -47,26 +48,6 @@ type Graph struct {
 	Revision uint64
 }
 
-// Death describes how one incarnation of a worker ended.
-type Death struct {
-	Incarnation string
-	Cause       string
-	ExitCode    int32
-	Signal      string
-	OutOfMemory bool
-	// DeviceFault: the GPU itself failed, or a kernel wrote to memory that it must not write. The
-	// GPU's memory must not be read any more.
-	DeviceFault     bool
-	LogTail         string
-	Time            time.Time
-	PID             int64
-	MemoryUsedBytes uint64
-	// Reaped says that the worker's supervisor saw it end: it cannot come back.
-	Reaped bool
-	// RunningKeys are the keys of tasks that were assigned to it; at most 16.
-	RunningKeys []string
-}
-
 // Worker is the row of one worker incarnation.
 type Worker struct {
 	ID                ids.WorkerID
@@ -89,7 +70,7 @@ type Worker struct {
 	FinishedTasks     uint64
 	RegisteredAt      time.Time
 	LastSeenAt        time.Time
-	Deaths            []Death // newest first, of all incarnations of the name
+	Deaths            []members.Death // newest first, of all incarnations of the name
 	Version           string
 	Executors         []string
 	ExecutorDeaths    uint64

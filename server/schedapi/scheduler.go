@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -19,8 +20,10 @@ type TaskSet struct {
 }
 
 // Scheduler lists all calls to the scheduler. Any goroutine may call the methods. Errors are
-// *sched.Error, *Error, or the error of the context.
+// *sched.Error, *coord.Error, *members.Error, *Error, or the error of the context.
 type Scheduler interface {
+	Coordination
+
 	OpenClient(context.Context, ClientSpec) (*Client, error)
 	// RenewClient extends a lease. CloseClient ends it; closing an unknown lease is no error.
 	RenewClient(context.Context, ids.ClientID) error
@@ -60,7 +63,7 @@ type Scheduler interface {
 
 	Register(context.Context, Registration) (Session, error)
 	// ReportDeath reports how an incarnation died. Its worker is lost from then on.
-	ReportDeath(ctx context.Context, name string, death Death) error
+	ReportDeath(ctx context.Context, name string, death members.Death) error
 
 	// DrainWorkers orders the drain of workers, all or none. UndoDrains puts workers, by name, back
 	// into use. When they return, a Snapshot has the new states.
@@ -87,6 +90,7 @@ type Reader interface {
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	History(ids.TaskID) []string
+	Runs(namespace string, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
 	// ReplicasOf appends the workers that hold an object to out.
 	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -159,19 +160,22 @@ type Leave struct {
 	Reason  string
 }
 
-// Outbound holds the messages to one worker, which are sent in the order of the fields. Dropped and
-// Accepted are exceptions: Dropped is sent first, and Accepted before Assignments. The unexported
+// Outbound holds the messages to one worker, which are sent in the order of the fields. Dropped,
+// Accepted and FreedSlots are exceptions: Dropped is sent first, Accepted before Assignments and
+// FreedSlots after them. The unexported
 // slices are the memory that the exported ones refer to.
 type Outbound struct {
 	Ops           []OpDefinition
 	Functions     []Function
-	Peers         []Peer
+	Peers         []members.Peer
 	Assignments   []Assignment
 	Retractions   []sched.TaskRef
 	Cancellations []sched.TaskRef
 	Releases      []sched.Replica
 	NextUses      []sched.NextUse
 	Rescues       []Rescue
+	// FreedSlots are attempts that wait for other tasks; Assignments can run in their slots.
+	FreedSlots []sched.TaskRef
 	// Accepted are objects that clients wrote to the worker and that are valid from now on.
 	Accepted []sched.Replica
 	// Keeps are objects that the worker may not drop to make room.
@@ -198,20 +202,9 @@ type OpDefinition struct {
 	Op sched.OpSpec
 }
 
-// Peer is a worker's address. An empty address: the worker is gone.
-type Peer struct {
-	Worker  ids.WorkerID
-	Address string
-	Name    string
-	// SameHost: the peer and the receiver of this message both have a GPU of the same host.
-	SameHost bool
-	// Device is the kind of the peer's memory, with the values of the API.
-	Device uint8
-}
-
 // Rescue orders copies of objects out of the memory of a dead worker. Dead has its last address.
 type Rescue struct {
-	Dead        Peer
+	Dead        members.Peer
 	Incarnation string
 	Objects     []sched.Replica
 }
@@ -222,6 +215,7 @@ type Assignment struct {
 	Attempt             ids.Attempt
 	Op                  ids.OpID
 	Slots               uint32
+	Priority            int32
 	Rank                uint64
 	Timeout             time.Duration
 	ExpectedOutputBytes uint64
@@ -242,7 +236,7 @@ const copiedBytes = 4096
 // Empty reports whether there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Keeps)+len(o.Dropped) == 0 && o.Leave == nil && !o.Drained && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Keeps)+len(o.Dropped)+len(o.FreedSlots) == 0 && o.Leave == nil && !o.Drained && o.StopReason == "" && !o.Reregister
 }
 
 // Reset empties the outbound but keeps its memory for reuse.
@@ -254,7 +248,7 @@ func (o *Outbound) Reset() {
 	*o = Outbound{
 		Ops: o.Ops[:0], Functions: o.Functions[:0], Peers: o.Peers[:0], Assignments: o.Assignments[:0],
 		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0], Rescues: o.Rescues[:0],
-		Accepted: o.Accepted[:0], Keeps: o.Keeps[:0], Dropped: o.Dropped[:0],
+		Accepted: o.Accepted[:0], Keeps: o.Keeps[:0], Dropped: o.Dropped[:0], FreedSlots: o.FreedSlots[:0],
 		inputs: o.inputs[:0], holders: o.holders[:0], arguments: o.arguments[:0],
 	}
 }
@@ -270,7 +264,7 @@ func (o *Outbound) Drop(hash ids.FunctionHash) {
 // inline results and long arguments.
 func (o *Outbound) Assign(a *sched.Assignment) {
 	o.Assignments = append(o.Assignments, Assignment{
-		Task: a.Task, Attempt: a.Attempt, Op: a.Op, Slots: a.Slots, Rank: a.Rank, Timeout: a.Timeout,
+		Task: a.Task, Attempt: a.Attempt, Op: a.Op, Slots: a.Slots, Priority: a.Priority, Rank: a.Rank, Timeout: a.Timeout,
 		ExpectedOutputBytes: a.ExpectedOutputBytes, Key: a.Key, Namespace: a.Namespace, Resources: a.Resources,
 		firstInput: uint32(len(o.inputs)), inputs: uint32(len(a.Inputs)),
 		firstArgument: uint32(len(o.arguments)),
@@ -332,6 +326,7 @@ func (o *Outbound) Append(from *Outbound) {
 	}
 	o.Retractions = append(o.Retractions, from.Retractions...)
 	o.Cancellations = append(o.Cancellations, from.Cancellations...)
+	o.FreedSlots = append(o.FreedSlots, from.FreedSlots...)
 	o.Releases = append(o.Releases, from.Releases...)
 	o.Leave = cmp.Or(from.Leave, o.Leave)
 	o.Drained = o.Drained || from.Drained

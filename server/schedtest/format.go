@@ -63,6 +63,12 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return "rebalance ended"
 	case sched.EffectAccept:
 		return fmt.Sprintf("accept %s %s at %s", task, e.Attempt, e.Worker)
+	case sched.EffectFreeSlot:
+		return fmt.Sprintf("free slot of %s %s at %s", task, e.Attempt, e.Worker)
+	case sched.EffectTaskEnded:
+		return fmt.Sprintf("ended %s %s: %s", task, e.Attempt, e.State)
+	case sched.EffectGraphExpired:
+		return fmt.Sprintf("expired %s", e.Graph)
 	case sched.EffectTaskForgotten:
 		return fmt.Sprintf("forgotten %s", task)
 	}

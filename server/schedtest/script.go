@@ -32,11 +32,11 @@ import (
 //	submit [client=1 graph=0 request=r retention=1m ns=x name=x] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec|pickle] [hold] [args=x] [priority=1] [retries=1]
 //	    [gpu=1] [slots=2] [bytes=9] [workers=a+b] [others] [nowait] [timeout=1s]
-//	    [backoff=1s] [< INPUT...]
+//	    [backoff=1s] [< INPUT...], an INPUT being KEY, or KEY[ITEM/COUNT] for one item of a list
 //	report worker=1 with lines
 //	    "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY
 //	    [attempt=1] [bytes=8] [run=1ms] [inline=x] [reason=R] [missing=INPUT@1]
-//	    [failing=INPUT@1]"
+//	    [failing=INPUT@1] [fault=1]"
 //	objects worker=1 with lines "gained|kept|lost KEY [GEN] [BYTES] [written=1]"
 //	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] [reason=x]
@@ -328,6 +328,7 @@ type line struct {
 	words  []string
 	values map[string]string
 	inputs []string
+	items  []sched.ItemInput
 }
 
 func lines(input string) []line {
@@ -338,7 +339,16 @@ func lines(input string) []line {
 		}
 		l := line{values: make(map[string]string)}
 		text, inputs, _ := strings.Cut(text, "<")
-		l.inputs = strings.Fields(inputs)
+		for i, input := range strings.Fields(inputs) {
+			key, item, isItem := strings.Cut(strings.TrimSuffix(input, "]"), "[")
+			l.inputs = append(l.inputs, key)
+			if isItem {
+				index, count, _ := strings.Cut(item, "/")
+				n, _ := strconv.ParseUint(index, 10, 32)
+				of, _ := strconv.ParseUint(count, 10, 32)
+				l.items = append(l.items, sched.ItemInput{Input: uint32(i), Item: ids.Item(n) + 1, Count: uint32(of)})
+			}
+		}
 		for _, word := range strings.Fields(text) {
 			if name, value, ok := strings.Cut(word, "="); ok {
 				l.values[name] = value
@@ -431,7 +441,7 @@ func (s *Script) submission(a args) sched.GraphSubmitted {
 		ev.Ops = append(ev.Ops, op)
 		ev.Options = append(ev.Options, o)
 		n := uint32(len(ev.Ops))
-		ev.Tasks = append(ev.Tasks, sched.TaskSpec{Key: l.word(0), Op: n - 1, Options: n, Inputs: l.inputs, Hold: l.has("hold"), Arguments: []byte(l.values["args"])})
+		ev.Tasks = append(ev.Tasks, sched.TaskSpec{Key: l.word(0), Op: n - 1, Options: n, Inputs: l.inputs, Items: l.items, Hold: l.has("hold"), Arguments: []byte(l.values["args"])})
 	}
 	return ev
 }
@@ -439,7 +449,7 @@ func (s *Script) submission(a args) sched.GraphSubmitted {
 func (s *Script) reports(a args) sched.TasksReported {
 	outcomes := map[string]sched.Outcome{"started": sched.OutcomeStarted, "ok": sched.OutcomeSucceeded, "failed": sched.OutcomeFailed,
 		"unreachable": sched.OutcomeInputUnreachable, "retracted": sched.OutcomeRetracted, "cancelled": sched.OutcomeCancelled,
-		"refused": sched.OutcomeRetractRefused, "died": sched.OutcomeExecutorDied}
+		"refused": sched.OutcomeRetractRefused, "died": sched.OutcomeExecutorDied, "blocked": sched.OutcomeBlocked, "goes-on": sched.OutcomeGoesOn}
 	ev := sched.TasksReported{Worker: a.worker()}
 	for _, l := range lines(a.d.Input) {
 		id := s.task(l.word(1))
@@ -456,6 +466,7 @@ func (s *Script) reports(a args) sched.TasksReported {
 		}
 		if reason := l.values["reason"]; reason != "" {
 			r.Err = &sched.TaskError{Reason: reason, Message: "it says " + reason}
+			r.AtFault = uint32(l.number("fault"))
 		}
 		for _, name := range []string{"missing", "failing"} {
 			key, at, ok := strings.Cut(l.values[name], "@")

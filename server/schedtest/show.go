@@ -98,6 +98,9 @@ func (s *Script) show(a args) string {
 		fmt.Fprintf(&b, "%s %s op %s args %q slots %d timeout %s output %d\n", as.Key, as.Attempt, s.M.Op(as.Op).Name, as.Arguments, as.Slots, as.Timeout, as.ExpectedOutputBytes)
 		for _, in := range as.Inputs {
 			fmt.Fprintf(&b, "  %s %s %d bytes from %v inline %q", name(s.M, in.Task), in.Generation, in.Bytes, in.Holders, in.Inline)
+			if in.Item != 0 {
+				fmt.Fprintf(&b, " item %d of %d", in.Item-1, in.Count)
+			}
 			if in.Upstream != 0 {
 				fmt.Fprintf(&b, " upstream %s", in.Upstream)
 			}

@@ -87,6 +87,8 @@ type fakeWorker struct {
 type attempt struct {
 	a       sched.Assignment
 	started bool
+	// blocked: it waits for other tasks, as far as its worker has reported.
+	blocked bool
 }
 
 // NewWorld makes an empty world.
@@ -230,7 +232,8 @@ func (w *World) after(effects []sched.Effect) {
 			}
 		case sched.EffectAssign, sched.EffectRetract, sched.EffectCancel, sched.EffectRelease, sched.EffectNotify, sched.EffectClientExpired,
 			sched.EffectGraphChanged, sched.EffectGraphRemoved, sched.EffectFunctionUnused, sched.EffectRescue, sched.EffectUnmap,
-			sched.EffectAccept, sched.EffectKeep, sched.EffectDrained, sched.EffectRebalanceEnded, sched.EffectTaskForgotten:
+			sched.EffectAccept, sched.EffectKeep, sched.EffectDrained, sched.EffectRebalanceEnded, sched.EffectTaskForgotten,
+			sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired:
 		}
 		if f == nil {
 			w.fail("effect %s goes to a worker that is lost", FormatEffect(w.M, e))
@@ -270,9 +273,17 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		w.fail("task %s: assigned with %d inputs of %d", a.Task, len(a.Inputs), len(t.inputs))
 		return
 	}
+	items := t.spec.Items
 	for i, in := range a.Inputs {
 		if in.Task != t.inputs[i] {
 			w.fail("task %s: input %d is %s, not %s", a.Task, i, in.Task, t.inputs[i])
+		}
+		var want sched.ItemInput
+		if len(items) > 0 && items[0].Input == uint32(i) {
+			want, items = items[0], items[1:]
+		}
+		if in.Item != want.Item || in.Count != want.Count {
+			w.fail("task %s: input %d is item %d of %d, not %d of %d", a.Task, i, in.Item, in.Count, want.Item, want.Count)
 		}
 		_, state, at := w.M.ReplicasOf(in.Task, nil)
 		if in.Pending {
@@ -298,6 +309,15 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 			w.fail("task %s is to read %s at %s, with the upstream %s", a.Task, in.Task, f.id, in.Upstream)
 		}
 	}
+}
+
+// someItems makes every second input of every third task one item of a list. It draws no random
+// number, so that the other choices of a seed stay.
+func someItems(key, inputs int) (items []sched.ItemInput) {
+	for i := key % 2; i < inputs && key%3 == 0; i += 2 {
+		items = append(items, sched.ItemInput{Input: uint32(i), Item: ids.Item(1 + key%5), Count: uint32(key % 2 * 7)})
+	}
+	return items
 }
 
 func (w *World) submit() {
@@ -348,6 +368,7 @@ func (w *World) submit() {
 				break
 			}
 		}
+		spec.Items = someItems(w.nextKey, len(spec.Inputs))
 		spec.Op = uint32(w.source.Intn(2))
 		if len(spec.Inputs) == 0 && w.chance(10) {
 			spec.Op = 2
@@ -537,9 +558,9 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 		w.ends(f, e.Kind == sched.EffectRestart)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained, sched.EffectRebalanceEnded,
-		sched.EffectTaskForgotten, sched.EffectWorkerChanged:
+		sched.EffectTaskForgotten, sched.EffectWorkerChanged, sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired:
 		// Most of these effects are for clients and the catalogue. A fake worker needs to do
-		// nothing for EffectAccept and EffectDrained.
+		// nothing for EffectAccept, EffectDrained and EffectFreeSlot.
 	}
 }
 
@@ -604,6 +625,19 @@ func (w *World) workOne() {
 		q.started = true
 		if w.chance(60) {
 			f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeStarted})
+		}
+		return
+	}
+	if q.blocked || w.chance(15) {
+		// It waits for other tasks, or goes on. Another attempt may have its turn meanwhile.
+		q.blocked = !q.blocked
+		r := sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeGoesOn}
+		if q.blocked {
+			r.Outcome = sched.OutcomeBlocked
+		}
+		f.report(r)
+		if k := w.source.Intn(len(f.queue)); q.blocked && k > 0 {
+			f.queue[0], f.queue[k] = f.queue[k], f.queue[0]
 		}
 		return
 	}

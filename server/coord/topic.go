@@ -1,0 +1,149 @@
+package coord
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// topic is a list of messages, of which the last ones are kept. It exists from its first message
+// on, or while calls wait for one.
+type topic struct {
+	name string
+	// number is that of the last message.
+	number   uint64
+	messages []*message
+	bytes    uint64
+	waiting  []*request
+}
+
+type message struct {
+	number uint64
+	at     time.Time
+	value  *stored
+}
+
+func (a ReadTopic) same(other Ask) bool { return other == Ask(a) }
+
+func (m *Machine) topic(s *space, name string) *topic {
+	t := s.topics[name]
+	if t == nil {
+		t = &topic{name: name}
+		s.topics[name] = t
+		m.addName(s, name)
+	}
+	return t
+}
+
+func (m *Machine) tidyTopic(s *space, t *topic) {
+	if t.number == 0 && len(t.waiting) == 0 {
+		delete(s.topics, t.name)
+		m.dropName(s, t.name)
+	}
+}
+
+func (m *Machine) enterTopic(r *request, ask ReadTopic) {
+	t := m.topic(r.space, ask.Name)
+	if ask.Later {
+		ask.After, ask.Later = t.number, false
+		r.ask = ask
+	}
+	if !m.readTopic(r, t) {
+		t.waiting = append(t.waiting, r)
+	}
+}
+
+// readTopic gives messages to a request, if there are any for it. A number of the future is one of
+// an earlier life of the scheduler: the request begins with the oldest message.
+func (m *Machine) readTopic(r *request, t *topic) bool {
+	ask := r.ask.(ReadTopic)
+	if ask.After > t.number {
+		ask.After = 0
+	}
+	if len(t.messages) == 0 || ask.After >= t.number {
+		return false
+	}
+	first := t.messages[0].number
+	answer := Answer{Met: true}
+	if ask.After+1 < first {
+		answer.Missed = first - 1 - ask.After
+		ask.After = first - 1
+	}
+	var got []*stored
+	bytes := uint64(0)
+	for _, msg := range t.messages[ask.After+1-first:] {
+		bytes += msg.value.size()
+		if n := len(answer.Messages); n == ask.Most || n > 0 && bytes > batchBytes {
+			break
+		}
+		answer.Messages = append(answer.Messages, Message{msg.number, msg.at, msg.value.Value})
+		answer.Number = msg.number
+		if msg.value.Hold != 0 {
+			msg.value.places++
+			got = append(got, msg.value)
+		}
+	}
+	m.meet(r, answer, got...)
+	return true
+}
+
+// Publish appends messages to a topic. It returns the number of the last one.
+func (m *Machine) Publish(now time.Time, namespace, name string, values []Value, out []Effect) (uint64, []Effect, *Error) {
+	m.begin(now, out)
+	s := m.space(namespace)
+	var names []string
+	if s.topics[name] == nil {
+		names = append(names, name)
+	}
+	bytes := uint64(0)
+	for i := range values {
+		bytes += values[i].size()
+	}
+	if err := m.roomFor(s, ReadTopic{Name: name}.String(), bytes, names...); err != nil {
+		m.tidySpace(s)
+		return 0, m.end(), err
+	}
+	t := m.topic(s, name)
+	for _, value := range values {
+		t.number++
+		t.messages = append(t.messages, &message{t.number, now, m.store(value)})
+		t.bytes += value.size()
+	}
+	line := t.waiting
+	t.waiting = nil
+	for _, r := range line {
+		if !m.readTopic(r, t) {
+			t.waiting = append(t.waiting, r)
+		}
+	}
+	for len(t.messages) > m.config.TopicMessages || t.bytes > m.config.TopicBytes && len(t.messages) > 1 {
+		old := t.messages[0]
+		t.messages[0] = nil
+		t.messages = t.messages[1:]
+		t.bytes -= old.value.size()
+		m.unstore(old.value)
+	}
+	return t.number, m.end(), nil
+}
+
+// TopicInfo describes a topic.
+type TopicInfo struct {
+	Name     string
+	Number   uint64
+	Messages int
+	Bytes    uint64
+}
+
+// Topics describes the topics of a namespace that have had a message, by name.
+func (m *Machine) Topics(namespace string) (infos []TopicInfo) {
+	s := m.spaces[namespace]
+	if s == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.topics)) {
+		if t := s.topics[name]; t.number > 0 {
+			infos = append(infos, TopicInfo{Name: name, Number: t.number, Messages: len(t.messages), Bytes: t.bytes})
+		}
+	}
+	return infos
+}

@@ -1,0 +1,202 @@
+// Package functions is a Machine: it keeps the pickled functions that tasks refer to. It decides
+// when a worker must be sent a function, and which workers must forget one that no task refers to.
+//
+// A worker is sent a function once per session. It keeps functions when its connection breaks, and
+// may not have got the last orders of that session; so it is told again what to forget when it
+// opens the next one.
+package functions
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/invariant"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// droppedKept bounds the forgotten functions of a worker of which it is told again when it opens a
+// session.
+const droppedKept = 4096
+
+// Machine is not safe for concurrent use.
+type Machine struct {
+	byHash map[ids.FunctionHash]*function
+	// bytes is the size of all functions.
+	bytes   uint64
+	workers map[ids.WorkerID]*worker
+}
+
+// function is a function to which tasks refer.
+type function struct {
+	schedapi.Function
+	// at lists the workers that have received it, in the order in which they did.
+	at []ids.WorkerID
+}
+
+// worker is one that has opened a session and is not lost.
+type worker struct {
+	// sent are the functions that were sent in the last session.
+	sent map[ids.FunctionHash]struct{}
+	// dropped are functions that it was told to forget, oldest first.
+	dropped []ids.FunctionHash
+}
+
+// New returns a machine without functions.
+func New() *Machine {
+	return &Machine{byHash: map[ids.FunctionHash]*function{}, workers: map[ids.WorkerID]*worker{}}
+}
+
+// Bytes returns the size of all functions.
+func (m *Machine) Bytes() uint64 { return m.bytes }
+
+// Len returns the number of functions.
+func (m *Machine) Len() int { return len(m.byHash) }
+
+// Take stores those of the needed functions that are not known, and returns them. If the brought
+// ones do not include all of these, it stores none and returns the missing ones.
+func (m *Machine) Take(brought []schedapi.Function, needed []ids.FunctionHash) (added, missing []ids.FunctionHash) {
+	carried := make(map[ids.FunctionHash]schedapi.Function, len(brought))
+	for _, f := range brought {
+		carried[f.Hash] = f
+	}
+	for _, hash := range needed {
+		if _, known := m.byHash[hash]; known || slices.Contains(added, hash) {
+			continue
+		}
+		if _, comes := carried[hash]; !comes {
+			missing = append(missing, hash)
+			continue
+		}
+		added = append(added, hash)
+	}
+	if len(missing) > 0 {
+		return nil, missing
+	}
+	for _, hash := range added {
+		m.byHash[hash] = &function{Function: carried[hash]}
+		m.bytes += uint64(len(carried[hash].Payload))
+	}
+	m.verify()
+	return added, nil
+}
+
+// Forget forgets functions that Take has stored for a submission that was then refused.
+func (m *Machine) Forget(hashes []ids.FunctionHash) {
+	for _, hash := range hashes {
+		m.remove(hash)
+	}
+	m.verify()
+}
+
+// Opened means that a worker has opened a session. It returns the functions that the worker must
+// forget, because the order may have been lost with the session before.
+func (m *Machine) Opened(id ids.WorkerID) (forget []ids.FunctionHash) {
+	w := m.workers[id]
+	if w == nil {
+		w = &worker{}
+		m.workers[id] = w
+	}
+	for _, hash := range w.dropped {
+		if m.byHash[hash] == nil {
+			forget = append(forget, hash)
+		}
+	}
+	w.sent, w.dropped = map[ids.FunctionHash]struct{}{}, nil
+	m.verify()
+	return forget
+}
+
+// Gone means that a worker is lost.
+func (m *Machine) Gone(id ids.WorkerID) {
+	delete(m.workers, id)
+	m.verify()
+}
+
+// Send returns a function if it must be sent to a worker: it was not sent in this session, or the
+// worker reports that it lacks it (again). known is false if no task refers to the function.
+func (m *Machine) Send(id ids.WorkerID, hash ids.FunctionHash, again bool) (f schedapi.Function, send, known bool) {
+	w, stored := m.workers[id], m.byHash[hash]
+	if w == nil || stored == nil {
+		return schedapi.Function{}, false, stored != nil
+	}
+	if _, sent := w.sent[hash]; sent && !again {
+		return schedapi.Function{}, false, true
+	}
+	w.sent[hash] = struct{}{}
+	if !slices.Contains(stored.at, id) {
+		stored.at = append(stored.at, id)
+	}
+	m.verify()
+	return stored.Function, true, true
+}
+
+// Drop forgets a function to which no task refers any more. It returns the workers that must forget
+// it, too; those that are disconnected are told when they open a session.
+func (m *Machine) Drop(hash ids.FunctionHash) (at []ids.WorkerID) {
+	for _, id := range m.remove(hash) {
+		w := m.workers[id]
+		if w == nil {
+			continue
+		}
+		delete(w.sent, hash)
+		if w.dropped = append(w.dropped, hash); len(w.dropped) > droppedKept {
+			w.dropped = w.dropped[1:]
+		}
+		at = append(at, id)
+	}
+	m.verify()
+	return at
+}
+
+// remove forgets a function, and returns the workers that have received it.
+func (m *Machine) remove(hash ids.FunctionHash) []ids.WorkerID {
+	f := m.byHash[hash]
+	if f == nil {
+		return nil
+	}
+	m.bytes -= uint64(len(f.Payload))
+	delete(m.byHash, hash)
+	return f.at
+}
+
+func (m *Machine) verify() {
+	if invariant.Enabled {
+		if err := m.Check(); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Check returns an error if an invariant is broken.
+func (m *Machine) Check() error {
+	var problems []error
+	fail := func(format string, args ...any) {
+		problems = append(problems, fmt.Errorf("functions: "+format, args...))
+	}
+	bytes := uint64(0)
+	// order-free: the order changes only the order of the problems.
+	for hash, f := range m.byHash {
+		bytes += uint64(len(f.Payload))
+		if f.Hash != hash {
+			fail("function %s is recorded as %s", f.Hash, hash)
+		}
+	}
+	if bytes != m.bytes {
+		fail("the functions have %d bytes, and counted are %d", bytes, m.bytes)
+	}
+	// order-free: the order changes only the order of the problems.
+	for id, w := range m.workers {
+		// order-free: the order changes only the order of the problems.
+		for hash := range w.sent {
+			if f := m.byHash[hash]; f == nil || !slices.Contains(f.at, id) {
+				fail("worker %d was sent function %s, which is not recorded", id, hash)
+			}
+		}
+		if len(w.dropped) > droppedKept {
+			fail("worker %d has %d forgotten functions", id, len(w.dropped))
+		}
+	}
+	return errors.Join(problems...)
+}

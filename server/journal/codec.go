@@ -1,0 +1,178 @@
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math"
+	"time"
+)
+
+// codec writes values, or reads them: the same functions do both, so that they cannot differ. Each
+// takes a pointer to the value.
+type codec struct {
+	reading bool
+	// data is what was written, or what is left to read.
+	data []byte
+	// err is the first error of reading; later values are then zero.
+	err error
+	// large collects, while writing, the values that get files of their own. load reads such a
+	// file.
+	large []large
+	load  func(hash [sha256.Size]byte) ([]byte, error)
+}
+
+// large is a value that a file of its own contains, named by its hash. The journal's goroutine
+// computes the hash, and writes it into the records at the offset.
+type large struct {
+	offset int
+	value  []byte
+}
+
+// largeBytes is the size from which a value gets a file of its own.
+const largeBytes = 64 << 10
+
+var errShort = errors.New("a record ends too early")
+
+func (c *codec) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+	c.data = nil
+}
+
+// whole codes an integer. A small one, also a negative one, takes one byte.
+func whole[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int32 | ~int64](c *codec, p *T) {
+	if !c.reading {
+		c.data = binary.AppendVarint(c.data, int64(*p))
+		return
+	}
+	x, n := binary.Varint(c.data)
+	if n <= 0 {
+		c.fail(errShort)
+		*p = 0
+		return
+	}
+	c.data = c.data[n:]
+	*p = T(x)
+}
+
+func (c *codec) flag(p *bool) {
+	var b uint8
+	if *p {
+		b = 1
+	}
+	whole(c, &b)
+	*p = b != 0
+}
+
+func (c *codec) float(p *float64) {
+	bits := math.Float64bits(*p)
+	whole(c, &bits)
+	*p = math.Float64frombits(bits)
+}
+
+func (c *codec) duration(p *time.Duration) { whole(c, p) }
+
+// take returns the next n bytes while reading.
+func (c *codec) take(n uint64) []byte {
+	if n > uint64(len(c.data)) {
+		c.fail(errShort)
+		return nil
+	}
+	taken := c.data[:n:n]
+	c.data = c.data[n:]
+	return taken
+}
+
+func (c *codec) text(p *string) {
+	n := uint64(len(*p))
+	whole(c, &n)
+	if c.reading {
+		*p = string(c.take(n))
+	} else {
+		c.data = append(c.data, *p...)
+	}
+}
+
+// bytes codes a short slice. nil and empty are the same.
+func (c *codec) bytes(p *[]byte) {
+	n := uint64(len(*p))
+	whole(c, &n)
+	if !c.reading {
+		c.data = append(c.data, *p...)
+	} else if *p = nil; n > 0 {
+		*p = bytes.Clone(c.take(n))
+	}
+}
+
+// fixed codes an array.
+func (c *codec) fixed(p []byte) {
+	if c.reading {
+		copy(p, c.take(uint64(len(p))))
+	} else {
+		c.data = append(c.data, p...)
+	}
+}
+
+// payload codes a slice that may be long: a long one gets a file of its own.
+func (c *codec) payload(p *[]byte) {
+	apart := len(*p) >= largeBytes
+	c.flag(&apart)
+	switch {
+	case !apart:
+		c.bytes(p)
+	case !c.reading:
+		c.large = append(c.large, large{offset: len(c.data), value: *p})
+		c.data = append(c.data, make([]byte, sha256.Size)...)
+	default:
+		var hash [sha256.Size]byte
+		c.fixed(hash[:])
+		if c.err != nil {
+			return
+		}
+		value, err := c.load(hash)
+		if err != nil {
+			c.fail(err)
+		}
+		*p = value
+	}
+}
+
+// list codes a slice, element by element. nil and empty are the same.
+func list[T any](c *codec, p *[]T, element func(*codec, *T)) {
+	n := uint64(len(*p))
+	whole(c, &n)
+	if !c.reading {
+		for i := range *p {
+			element(c, &(*p)[i])
+		}
+		return
+	}
+	*p = nil
+	// Each element takes a byte at least, so a damaged length cannot ask for much memory.
+	if n > uint64(len(c.data)) {
+		c.fail(errShort)
+		return
+	}
+	if n > 0 {
+		*p = make([]T, n)
+	}
+	for i := range *p {
+		element(c, &(*p)[i])
+	}
+}
+
+func texts(c *codec, p *[]string) { list(c, p, (*codec).text) }
+
+// ascending codes numbers, which are mostly ascending, by their differences.
+func ascending[T ~uint64 | ~uint32](c *codec, p *[]T) {
+	var before int64
+	list(c, p, func(c *codec, p *T) {
+		step := int64(*p) - before
+		whole(c, &step)
+		before += step
+		*p = T(before)
+	})
+}

@@ -1,0 +1,459 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// opened opens a journal and returns the records that it had.
+func opened(t rapid.TB, files Files, segment int) (*Journal, []Record) {
+	t.Helper()
+	var had []Record
+	j, err := Open(Config{Files: files, SegmentBytes: segment, RetryTime: time.Millisecond}, func(_ time.Time, r Record) error {
+		had = append(had, r)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j, had
+}
+
+func numbered(n int) Record {
+	return &WorkerNumbered{Worker: ids.WorkerID(n), Name: fmt.Sprint("worker-", n), Incarnation: "i"}
+}
+
+// A crash may leave any part of what was being written. The journal has all that was acknowledged,
+// in order, and nothing but what was appended.
+func TestAcknowledgedRecordsOutliveCrashes(t *testing.T) {
+	rapid.Check(t, crashes)
+}
+
+func crashes(t *rapid.T) {
+	files := newDisk()
+	segment := rapid.SampledFrom([]int{1, 200, 4000, 1 << 20}).Draw(t, "segment")
+	var appended []Record // all records that may be in the journal, in order
+	acknowledged := 0
+	j, _ := opened(t, files, segment)
+	n := 0
+	for range rapid.IntRange(1, 40).Draw(t, "steps") {
+		switch rapid.SampledFrom([]string{"append", "append", "large", "wait", "wait", "fail write", "fail sync", "full", "crash"}).Draw(t, "step") {
+		case "append":
+			for range rapid.IntRange(1, 5).Draw(t, "records") {
+				n++
+				appended = append(appended, numbered(n))
+				j.Append(time.Now(), numbered(n))
+			}
+		case "large":
+			n++
+			r := &DatasetPublished{Number: uint64(n), Value: bytes.Repeat([]byte{byte(n % 3)}, largeBytes)}
+			appended = append(appended, r)
+			j.Append(time.Now(), r)
+		case "wait":
+			j.mu.Lock()
+			last := j.appended
+			j.mu.Unlock()
+			if j.Wait(t.Context(), last) == nil {
+				acknowledged = len(appended)
+			}
+		case "fail write":
+			files.mu.Lock()
+			files.failWrite = rapid.IntRange(1, 3).Draw(t, "write")
+			files.mu.Unlock()
+		case "fail sync":
+			files.mu.Lock()
+			files.failSync = rapid.IntRange(1, 3).Draw(t, "sync")
+			files.mu.Unlock()
+		case "full":
+			files.mu.Lock()
+			files.fullBytes = rapid.IntRange(1, 4000).Draw(t, "full")
+			files.mu.Unlock()
+		case "crash":
+			j = crashed(t, j, files, segment, &appended, &acknowledged)
+		}
+	}
+	j = crashed(t, j, files, segment, &appended, &acknowledged)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// crashed ends a journal as a crash does, checks what is left, and opens it again.
+func crashed(t *rapid.T, j *Journal, files *disk, segment int, appended *[]Record, acknowledged *int) *Journal {
+	t.Helper()
+	// The journal's goroutine must not write any more.
+	copied := newDisk()
+	files.mu.Lock()
+	for name, f := range files.durable {
+		copied.durable[name] = &diskContent{data: bytes.Clone(f.data), synced: min(f.synced, len(f.data))}
+	}
+	files.fullBytes = 1
+	files.mu.Unlock()
+	_ = j.Close() // It cannot write.
+	copied.crash(rapid.IntRange(0, 300).Draw(t, "rest"), rapid.Bool().Draw(t, "torn"))
+	again, had := opened(t, copied, segment)
+	if len(had) < *acknowledged || len(had) > len(*appended) {
+		t.Fatalf("%d records were acknowledged and %d appended; the journal has %d", *acknowledged, len(*appended), len(had))
+	}
+	for i := range had {
+		if !reflect.DeepEqual(had[i], (*appended)[i]) {
+			t.Fatalf("record %d is %+v, not %+v", i, had[i], (*appended)[i])
+		}
+	}
+	*appended, *acknowledged = had, len(had)
+	files.mu.Lock()
+	files.files, files.durable = copied.files, copied.durable
+	files.failWrite, files.failSync, files.fullBytes = 0, 0, 0
+	files.mu.Unlock()
+	_ = again.Close() // It has nothing to write.
+	again, _ = opened(t, files, segment)
+	return again
+}
+
+// filled returns a disk with a journal of some batches.
+func filled(t *testing.T, batches, segment int) *disk {
+	t.Helper()
+	files := newDisk()
+	j, _ := opened(t, files, segment)
+	for n := range batches {
+		if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// Each byte of a journal is broken in turn. Either it belongs to the last batch, which is then cut
+// off, or the journal refuses to open and says where it is damaged, and what to do.
+func TestDamageIsFoundWhereverItIs(t *testing.T) {
+	for _, segment := range []int{1 << 20, 100} {
+		whole := filled(t, 6, segment)
+		names, _ := segments(whole)
+		for at, name := range names {
+			for i := range whole.files[name].data {
+				files := newDisk()
+				for other, f := range whole.files {
+					files.files[other] = &diskContent{data: bytes.Clone(f.data), synced: len(f.data)}
+				}
+				files.files[name].data[i] ^= 0x10
+				records := 0
+				j, err := Open(Config{Files: files}, func(time.Time, Record) error {
+					records++
+					return nil
+				})
+				if err == nil {
+					_ = j.Close()
+					if at != len(names)-1 || records != 5 {
+						t.Errorf("byte %d of %s is broken, and the journal has %d of 6 records", i, name, records)
+					}
+					continue
+				}
+				if text := err.Error(); !strings.Contains(text, name) || !strings.Contains(text, ": ") {
+					t.Errorf("byte %d of %s: %v", i, name, err)
+				}
+			}
+		}
+	}
+}
+
+func TestASegmentThatIsMissingIsFound(t *testing.T) {
+	files := filled(t, 8, 100)
+	names, _ := segments(files)
+	if len(names) < 3 {
+		t.Fatalf("there are %d segments only", len(names))
+	}
+	delete(files.files, names[1])
+	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "a segment is missing") {
+		t.Errorf("without %s: %v", names[1], err)
+	}
+}
+
+func TestALaterFormatIsRefused(t *testing.T) {
+	files := filled(t, 2, 1<<20)
+	names, _ := segments(files)
+	files.files[names[0]].data[len(magic)]++
+	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("format 2: %v", err)
+	}
+}
+
+func TestAValueThatIsDamagedIsFound(t *testing.T) {
+	files := newDisk()
+	j, _ := opened(t, files, 1<<20)
+	value := bytes.Repeat([]byte("v"), largeBytes)
+	if err := j.Wait(t.Context(), j.Append(time.Now(), &DatasetPublished{Number: 1, Value: value})); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range files.files {
+		if strings.HasSuffix(name, valueSuffix) {
+			f.data[7]++
+		}
+	}
+	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("with a damaged value: %v", err)
+	}
+}
+
+// A full disk refuses, and the journal goes on as soon as there is room.
+func TestAFullDiskStopsAcknowledgementsUntilThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := newDisk()
+		j, _ := opened(t, files, 1<<20)
+		files.fullBytes = 30
+		if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(1))); !errors.Is(err, errDisk) {
+			t.Errorf("a full disk: %v", err)
+		}
+		if j.Trouble() == nil {
+			t.Error("the journal has no trouble")
+		}
+		files.mu.Lock()
+		files.fullBytes = 0
+		files.mu.Unlock()
+		if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(2))); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+		if err := j.Trouble(); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+		j, had := opened(t, files, 0)
+		if err := j.Close(); err != nil || len(had) != 2 {
+			t.Errorf("the journal has %d records, not 2; %v", len(had), err)
+		}
+	})
+}
+
+// After a failed sync, nobody knows what the disk has. The journal does not try again.
+func TestAFailedSyncEndsTheJournal(t *testing.T) {
+	files := newDisk()
+	j, _ := opened(t, files, 1<<20)
+	files.mu.Lock()
+	files.failSync = 1
+	files.mu.Unlock()
+	if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(1))); !errors.Is(err, errDisk) {
+		t.Errorf("the sync fails: %v", err)
+	}
+	if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(2))); !errors.Is(err, errDisk) {
+		t.Errorf("after a failed sync: %v", err)
+	}
+	if err := j.Close(); !errors.Is(err, errDisk) {
+		t.Errorf("closed after a failed sync: %v", err)
+	}
+}
+
+// Those that wait at the same time share one sync.
+func TestWaitersShareASync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := newDisk()
+		j, _ := opened(t, files, 1<<20)
+		before := files.syncs
+		var wait sync.WaitGroup
+		last := uint64(0)
+		for n := range 64 {
+			last = j.Append(time.Now(), numbered(n))
+		}
+		for n := range uint64(64) {
+			wait.Go(func() {
+				if err := j.Wait(t.Context(), last-n); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		if n := files.syncs - before; n != 1 {
+			t.Errorf("64 records needed %d syncs", n)
+		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Records for which nobody waits are written after a while.
+func TestRecordsAreWrittenWithoutWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, _ := opened(t, newDisk(), 1<<20)
+		j.Append(time.Now(), numbered(1))
+		time.Sleep(2 * idleTime)
+		synctest.Wait()
+		if n := j.Waiting(); n != 0 {
+			t.Errorf("%d records wait", n)
+		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAWaiterGoesWithItsContext(t *testing.T) {
+	j, _ := opened(t, newDisk(), 1<<20)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	record := j.Append(time.Now(), numbered(1))
+	if err := j.Wait(ctx, record); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheFirstRecordIdentifiesAJournal(t *testing.T) {
+	files := newDisk()
+	if begun, err := Identify(files); begun != nil || err != nil {
+		t.Errorf("an empty journal is of %+v, %v", begun, err)
+	}
+	j, _ := opened(t, files, 1<<20)
+	j.Append(time.Now(), &Begun{Cluster: "c", Life: 7, Starts: 1})
+	j.Append(time.Now(), numbered(1))
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if begun, err := Identify(files); err != nil || begun == nil || *begun != (Begun{"c", 7, 1}) {
+		t.Errorf("the journal is of %+v, %v", begun, err)
+	}
+}
+
+// samples has a record of each kind, with all fields set.
+func samples() []Record {
+	return []Record{
+		&Begun{Cluster: "c", Life: 1 << 63, Starts: 3},
+		&ClientOpened{Client: 1 << 62, Spec: schedapi.ClientSpec{Name: "n", Namespace: "s", Origin: "o", Worker: "w", TTL: time.Minute}},
+		&sched.ClientClosed{Client: 4},
+		&Submitted{
+			Submission: schedapi.Submission{
+				Graph: sched.GraphSubmitted{
+					Client: 4, Graph: 5, Name: "g", Namespace: "s", RequestID: "r", Retention: time.Hour,
+					Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1, 2}}},
+					Options: []sched.Options{{
+						Priority: -7, MaxRetries: 3, RetryBackoff: time.Second, Timeout: time.Minute,
+						Resources: map[string]float64{"gpu": 0.5, "a": 2}, Workers: []sched.WorkerSelector{{Worker: 3}, {Name: "w"}, {Host: "h"}},
+						AllowOtherWorkers: true, ExpectedOutputBytes: 1 << 40, Slots: 2, NoWait: true,
+					}},
+					Tasks: []sched.TaskSpec{
+						{Key: "k", Op: 0, Options: 1, Inputs: []string{"x", "y"}, Items: []sched.ItemInput{{Input: 1, Item: 4, Count: 9}}, Arguments: []byte{1, 2, 3}, Hold: true},
+						{Key: "large", Arguments: bytes.Repeat([]byte("a"), largeBytes)},
+					},
+				},
+				Functions: []schedapi.Function{{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
+				Needed:    []ids.FunctionHash{{1, 2}},
+			},
+			ID: 5, First: 1 << 40, End: 1<<40 + 2,
+		},
+		&sched.TasksHeld{Client: 4, Tasks: []ids.TaskID{9, 3, 1 << 40}, Keys: []string{"k"}},
+		&sched.TasksReleased{Client: 4, Tasks: []ids.TaskID{9, 3}},
+		&sched.TasksCancelled{Client: 4, Tasks: []ids.TaskID{1}, Graphs: []ids.GraphID{5}, Reason: "why", Force: true},
+		&sched.TasksRetried{Tasks: []ids.TaskID{1, 2}},
+		&sched.GraphReleased{Graph: 5, Cancel: true},
+		&DatasetPublished{Number: 8, Name: "d", Namespace: "s", Keys: []string{"k"}, Value: []byte("v"), Replaced: 7},
+		&DatasetUnpublished{Number: 8, Name: "d", Namespace: "s"},
+		&WorkerNumbered{Worker: 3, Name: "w", Incarnation: "i"},
+		&WorkerGone{Worker: 3},
+		&sched.TaskEnded{Task: 1 << 40, Attempt: 4097, State: sched.TaskSucceeded},
+		&sched.TaskEnded{Task: 2, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{
+			Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 1, Attempts: 2, LogTail: "t", Detail: &pb.TaskError{Traceback: "tb"},
+		}},
+	}
+}
+
+func TestEveryRecordComesBackAsItWas(t *testing.T) {
+	files := newDisk()
+	j, _ := opened(t, files, 1<<20)
+	kinds := map[kind]bool{}
+	for _, r := range samples() {
+		j.Append(time.Now(), r)
+		kinds[kindOf(r)] = true
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, had := opened(t, files, 1<<20)
+	if len(had) != len(samples()) {
+		t.Fatalf("%d records came back of %d", len(had), len(samples()))
+	}
+	for i, want := range samples() {
+		if ended, ok := want.(*sched.TaskEnded); ok && ended.Err != nil {
+			got := had[i].(*sched.TaskEnded).Err
+			if !proto.Equal(got.Detail.(*pb.TaskError), ended.Err.Detail.(*pb.TaskError)) || got.DetailBytes == 0 {
+				t.Errorf("the detail came back as %+v", got)
+			}
+			got.Detail, got.DetailBytes, ended.Err.Detail = nil, 0, nil
+		}
+		if !reflect.DeepEqual(had[i], want) {
+			t.Errorf("a %T came back as %+v, not as %+v", want, had[i], want)
+		}
+	}
+	for k := kind(1); newRecord(k) != nil; k++ {
+		if !kinds[k] {
+			t.Errorf("no record of kind %d was tried", k)
+		}
+	}
+}
+
+// FuzzRecords reads any bytes as records: it must neither panic nor use much memory.
+func FuzzRecords(f *testing.F) {
+	var c codec
+	for _, r := range samples() {
+		c.code(r)
+	}
+	f.Add(c.data)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := codec{reading: true, data: data, load: func([32]byte) ([]byte, error) { return nil, nil }}
+		for len(c.data) > 0 {
+			c.code(nil)
+		}
+	})
+}
+
+// BenchmarkGroupCommit shows what 64 waiting submitters cost on a disk, per record.
+func BenchmarkGroupCommit(b *testing.B) {
+	for _, waiters := range []int{1, 64} {
+		b.Run(fmt.Sprint(waiters), func(b *testing.B) {
+			files, err := OpenDirectory(b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			j, _ := opened(b, files, 0)
+			var mu sync.Mutex
+			b.SetParallelism(waiters)
+			b.RunParallel(func(p *testing.PB) {
+				for p.Next() {
+					mu.Lock()
+					record := j.Append(time.Now(), numbered(1))
+					mu.Unlock()
+					if err := j.Wait(b.Context(), record); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			if err := j.Close(); err != nil {
+				b.Error(err)
+			}
+			_ = files.Close()
+		})
+	}
+}

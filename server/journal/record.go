@@ -1,0 +1,344 @@
+package journal
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// Record is one of the types of this file, or one of these events of the machine: ClientClosed,
+// TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded. All are
+// pointers.
+type Record any
+
+// Begun is the first record of each start of the scheduler.
+type Begun struct {
+	// Cluster and Life are the same in all starts. Starts counts them, from 1.
+	Cluster string
+	Life    uint64
+	Starts  uint64
+}
+
+// ClientOpened is a lease that was opened.
+type ClientOpened struct {
+	Client ids.ClientID
+	Spec   schedapi.ClientSpec
+}
+
+// Submitted is an accepted submission.
+type Submitted struct {
+	schedapi.Submission
+	// ID is the number of the graph. The new tasks have numbers from First on, below End.
+	ID         ids.GraphID
+	First, End ids.TaskID
+}
+
+// DatasetPublished is a dataset with a name.
+type DatasetPublished struct {
+	Number          uint64
+	Name, Namespace string
+	Keys            []string
+	Value           []byte
+	// Replaced is the dataset that had the name before; 0: none.
+	Replaced uint64
+}
+
+// DatasetUnpublished is the end of a dataset.
+type DatasetUnpublished struct {
+	Number          uint64
+	Name, Namespace string
+}
+
+// WorkerNumbered is the number that an incarnation got.
+type WorkerNumbered struct {
+	Worker            ids.WorkerID
+	Name, Incarnation string
+}
+
+// WorkerGone means that an incarnation was lost or has left.
+type WorkerGone struct{ Worker ids.WorkerID }
+
+// kind is the number of a type of records. Numbers are never used again.
+type kind uint8
+
+const (
+	kindBegun kind = iota + 1
+	kindClientOpened
+	kindClientClosed
+	kindSubmitted
+	kindTasksHeld
+	kindTasksReleased
+	kindTasksCancelled
+	kindTasksRetried
+	kindGraphReleased
+	kindDatasetPublished
+	kindDatasetUnpublished
+	kindWorkerNumbered
+	kindWorkerGone
+	kindTaskEnded
+)
+
+// code writes a record, or reads the next one into what it returns.
+func (c *codec) code(r Record) Record {
+	k := kindOf(r)
+	whole(c, &k)
+	if c.reading {
+		if r = newRecord(k); r == nil {
+			if c.err == nil {
+				c.fail(fmt.Errorf("the kind %d of a record is unknown", k))
+			}
+			return nil
+		}
+	}
+	switch r := r.(type) {
+	case *Begun:
+		c.text(&r.Cluster)
+		whole(c, &r.Life)
+		whole(c, &r.Starts)
+	case *ClientOpened:
+		whole(c, &r.Client)
+		c.clientSpec(&r.Spec)
+	case *sched.ClientClosed:
+		whole(c, &r.Client)
+	case *Submitted:
+		c.submitted(r)
+	case *sched.TasksHeld:
+		whole(c, &r.Client)
+		ascending(c, &r.Tasks)
+		texts(c, &r.Keys)
+	case *sched.TasksReleased:
+		whole(c, &r.Client)
+		ascending(c, &r.Tasks)
+	case *sched.TasksCancelled:
+		whole(c, &r.Client)
+		ascending(c, &r.Tasks)
+		ascending(c, &r.Graphs)
+		c.text(&r.Reason)
+		c.flag(&r.Force)
+	case *sched.TasksRetried:
+		ascending(c, &r.Tasks)
+	case *sched.GraphReleased:
+		whole(c, &r.Graph)
+		c.flag(&r.Cancel)
+	case *DatasetPublished:
+		whole(c, &r.Number)
+		c.text(&r.Name)
+		c.text(&r.Namespace)
+		texts(c, &r.Keys)
+		c.payload(&r.Value)
+		whole(c, &r.Replaced)
+	case *DatasetUnpublished:
+		whole(c, &r.Number)
+		c.text(&r.Name)
+		c.text(&r.Namespace)
+	case *WorkerNumbered:
+		whole(c, &r.Worker)
+		c.text(&r.Name)
+		c.text(&r.Incarnation)
+	case *WorkerGone:
+		whole(c, &r.Worker)
+	case *sched.TaskEnded:
+		whole(c, &r.Task)
+		whole(c, &r.Attempt)
+		whole(c, &r.State)
+		c.taskError(&r.Err)
+	}
+	return r
+}
+
+func kindOf(r Record) kind {
+	switch r.(type) {
+	case nil:
+		return 0
+	case *Begun:
+		return kindBegun
+	case *ClientOpened:
+		return kindClientOpened
+	case *sched.ClientClosed:
+		return kindClientClosed
+	case *Submitted:
+		return kindSubmitted
+	case *sched.TasksHeld:
+		return kindTasksHeld
+	case *sched.TasksReleased:
+		return kindTasksReleased
+	case *sched.TasksCancelled:
+		return kindTasksCancelled
+	case *sched.TasksRetried:
+		return kindTasksRetried
+	case *sched.GraphReleased:
+		return kindGraphReleased
+	case *DatasetPublished:
+		return kindDatasetPublished
+	case *DatasetUnpublished:
+		return kindDatasetUnpublished
+	case *WorkerNumbered:
+		return kindWorkerNumbered
+	case *WorkerGone:
+		return kindWorkerGone
+	case *sched.TaskEnded:
+		return kindTaskEnded
+	}
+	panic(fmt.Sprintf("a %T is no record of the journal", r))
+}
+
+// newRecord returns an empty record; nil if the kind is unknown.
+func newRecord(k kind) Record {
+	switch k {
+	case kindBegun:
+		return new(Begun)
+	case kindClientOpened:
+		return new(ClientOpened)
+	case kindClientClosed:
+		return new(sched.ClientClosed)
+	case kindSubmitted:
+		return new(Submitted)
+	case kindTasksHeld:
+		return new(sched.TasksHeld)
+	case kindTasksReleased:
+		return new(sched.TasksReleased)
+	case kindTasksCancelled:
+		return new(sched.TasksCancelled)
+	case kindTasksRetried:
+		return new(sched.TasksRetried)
+	case kindGraphReleased:
+		return new(sched.GraphReleased)
+	case kindDatasetPublished:
+		return new(DatasetPublished)
+	case kindDatasetUnpublished:
+		return new(DatasetUnpublished)
+	case kindWorkerNumbered:
+		return new(WorkerNumbered)
+	case kindWorkerGone:
+		return new(WorkerGone)
+	case kindTaskEnded:
+		return new(sched.TaskEnded)
+	}
+	return nil
+}
+
+func (c *codec) clientSpec(s *schedapi.ClientSpec) {
+	c.text(&s.Name)
+	c.text(&s.Namespace)
+	c.text(&s.Origin)
+	c.text(&s.Worker)
+	c.duration(&s.TTL)
+}
+
+func (c *codec) submitted(r *Submitted) {
+	g := &r.Graph
+	whole(c, &r.ID)
+	whole(c, &r.First)
+	whole(c, &r.End)
+	whole(c, &g.Client)
+	whole(c, &g.Graph)
+	c.text(&g.Name)
+	c.text(&g.Namespace)
+	c.text(&g.RequestID)
+	c.duration(&g.Retention)
+	list(c, &g.Ops, (*codec).op)
+	list(c, &g.Options, (*codec).options)
+	list(c, &g.Tasks, (*codec).task)
+	list(c, &r.Functions, (*codec).function)
+	list(c, &r.Needed, func(c *codec, h *ids.FunctionHash) { c.fixed(h[:]) })
+}
+
+func (c *codec) op(o *sched.OpSpec) {
+	whole(c, &o.Kind)
+	c.text(&o.Name)
+	c.fixed(o.Function[:])
+}
+
+func (c *codec) options(o *sched.Options) {
+	whole(c, &o.Priority)
+	whole(c, &o.MaxRetries)
+	c.duration(&o.RetryBackoff)
+	c.duration(&o.Timeout)
+	names := make([]string, 0, len(o.Resources))
+	for name := range o.Resources {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	texts(c, &names)
+	if c.reading && len(names) > 0 {
+		o.Resources = make(map[string]float64, len(names))
+	}
+	for _, name := range names {
+		amount := o.Resources[name]
+		c.float(&amount)
+		o.Resources[name] = amount
+	}
+	list(c, &o.Workers, func(c *codec, s *sched.WorkerSelector) {
+		whole(c, &s.Worker)
+		c.text(&s.Name)
+		c.text(&s.Host)
+	})
+	c.flag(&o.AllowOtherWorkers)
+	whole(c, &o.ExpectedOutputBytes)
+	whole(c, &o.Slots)
+	c.flag(&o.NoWait)
+}
+
+func (c *codec) task(t *sched.TaskSpec) {
+	c.text(&t.Key)
+	whole(c, &t.Op)
+	whole(c, &t.Options)
+	texts(c, &t.Inputs)
+	list(c, &t.Items, func(c *codec, i *sched.ItemInput) {
+		whole(c, &i.Input)
+		whole(c, &i.Item)
+		whole(c, &i.Count)
+	})
+	c.payload(&t.Arguments)
+	c.flag(&t.Hold)
+}
+
+func (c *codec) function(f *schedapi.Function) {
+	c.fixed(f.Hash[:])
+	c.payload(&f.Payload)
+	c.text(&f.Language)
+}
+
+func (c *codec) taskError(p **sched.TaskError) {
+	some := *p != nil
+	c.flag(&some)
+	if !some {
+		*p = nil
+		return
+	}
+	if c.reading {
+		*p = new(sched.TaskError)
+	}
+	e := *p
+	c.text(&e.Reason)
+	c.text(&e.Message)
+	c.text(&e.OriginKey)
+	c.text(&e.Worker)
+	whole(c, &e.Attempt)
+	whole(c, &e.Attempts)
+	c.text(&e.LogTail)
+	c.detail(e)
+}
+
+// detail codes what the API's message says beyond the fields of an error.
+func (c *codec) detail(e *sched.TaskError) {
+	var message []byte
+	if detail, ok := e.Detail.(*pb.TaskError); ok && !c.reading {
+		message, _ = proto.Marshal(detail) // It came in a message, so it is valid.
+	}
+	c.payload(&message)
+	if c.reading && len(message) > 0 {
+		detail := new(pb.TaskError)
+		if err := proto.Unmarshal(message, detail); err != nil {
+			c.fail(err)
+			return
+		}
+		e.Detail, e.DetailBytes = detail, uint64(len(message))
+	}
+}

@@ -1,0 +1,272 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/members"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+const (
+	// restartWorkers is the gap in the numbers of workers after a restart: the number of a worker
+	// whose record was lost is not given to another one.
+	restartWorkers = 1024
+	// unrecordedTasks bounds the new tasks whose records are not durable. It is below the gap that
+	// the machine leaves in the numbers of tasks after a restart.
+	unrecordedTasks = 1 << 20
+	// unrecordedWait bounds the time for which the loop stands still until their records are
+	// durable.
+	unrecordedWait = 10 * time.Second
+	// restartRevisions is the distance between the first revisions of two starts: a revision of an
+	// earlier start is not mistaken for one of this start.
+	restartRevisions = 1 << 36
+)
+
+// restarting is the state of the journal, and of a restart from it.
+type restarting struct {
+	journal *journal.Journal
+	// starts counts the starts of the scheduler with this journal; 0: there is no journal.
+	starts uint64
+	// replaying means that records are applied: nobody is told of anything.
+	replaying bool
+	// awaited are the workers that were known before the restart and are not back yet. waiting
+	// means that the machine waits for them.
+	awaited map[ids.WorkerID]struct{}
+	waiting bool
+	// lastWorker is the last recorded number of a worker.
+	lastWorker ids.WorkerID
+	// last is the number of the last record. tasks counts the tasks submitted since the loop last
+	// waited for the disk.
+	last  uint64
+	tasks int
+}
+
+// Restore brings the state back from a journal, which then gets all that is accepted. Call it
+// before Run.
+func (l *Loop) Restore(config journal.Config) error {
+	l.owning.Lock()
+	defer l.owning.Unlock()
+	began := time.Now()
+	r := &l.restarting
+	r.replaying, r.awaited = true, map[ids.WorkerID]struct{}{}
+	l.step(sched.RestartBegan{})
+	records := 0
+	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
+		records++
+		l.now = l.start.Add(at.Sub(l.start))
+		return l.replay(record)
+	})
+	if err != nil {
+		return err
+	}
+	l.now = time.Now()
+	r.journal, r.replaying = opened, false
+	r.starts++
+	if r.starts > 1 {
+		l.catalog.Begin((r.starts - 1) * restartRevisions)
+	}
+	l.step(sched.RecordsReplayed{Restarts: r.starts - 1})
+	l.restoreMembers()
+	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
+		c := l.clients.byID[id]
+		c.lastSeen = l.now
+		first := (r.starts - 1) * restartRevisions
+		c.changes = changeLog{revision: first, floor: first}
+		l.dirty.client(c, l.now)
+	}
+	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
+	if r.starts > 1 {
+		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
+			"workers", len(r.awaited), "clients", len(l.clients.byID), "after", time.Since(began).Round(time.Millisecond))
+	}
+	r.waiting = true
+	l.endRestart()
+	l.commit()
+	return nil
+}
+
+// restoreMembers lets the workers come back that were members before the restart.
+func (l *Loop) restoreMembers() {
+	r := &l.restarting
+	if r.lastWorker == 0 {
+		return
+	}
+	event := members.Restored{Last: r.lastWorker + restartWorkers, Grace: l.config.RestartGrace}
+	for _, w := range l.workers.all {
+		event.Members = append(event.Members, members.Member{Worker: w.id, Name: w.name, Incarnation: w.incarnation})
+		r.awaited[w.id] = struct{}{}
+		w.lastSeen = l.now
+		l.dirty.worker(w, l.now)
+	}
+	l.member(event)
+}
+
+// replay applies one record.
+func (l *Loop) replay(record journal.Record) error {
+	switch r := record.(type) {
+	case *journal.Begun:
+		l.restarting.starts = r.Starts
+		if r.Life != l.config.Cluster.Life {
+			return fmt.Errorf("it is of the cluster %s, and another one was begun", r.Cluster)
+		}
+	case *journal.ClientOpened:
+		l.addClient(r.Client, r.Spec)
+	case *sched.ClientClosed:
+		l.step(*r)
+		l.forgetClient(r.Client, false)
+	case *journal.Submitted:
+		return l.replaySubmitted(r)
+	case *sched.TasksHeld:
+		if _, err := l.hold(*r); err != nil {
+			l.log.Warn("a recorded hold cannot be repeated", "client", r.Client, "error", err)
+		}
+	case *sched.TasksReleased:
+		l.step(*r)
+	case *sched.TasksCancelled:
+		l.step(*r)
+	case *sched.TasksRetried:
+		l.step(*r)
+	case *sched.GraphReleased:
+		l.step(*r)
+	case *sched.TaskEnded:
+		l.step(*r)
+	case *journal.DatasetPublished:
+		l.step(sched.DatasetPublished{Dataset: r.Number, Namespace: r.Namespace, Keys: r.Keys})
+		if r.Replaced != 0 {
+			l.step(sched.DatasetUnpublished{Dataset: r.Replaced})
+		}
+		l.datasets = max(l.datasets, r.Number)
+		l.dirty.datasets = append(l.dirty.datasets, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace,
+			Keys: r.Keys, Value: r.Value, CreatedAt: l.now})
+		l.commit()
+	case *journal.DatasetUnpublished:
+		l.step(sched.DatasetUnpublished{Dataset: r.Number})
+		l.dirty.unpublished = append(l.dirty.unpublished, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace})
+		l.commit()
+	case *journal.WorkerNumbered:
+		l.workers.all = append(l.workers.all, &worker{id: r.Worker, name: r.Name, incarnation: r.Incarnation, registeredAt: l.now})
+		l.restarting.lastWorker = r.Worker
+	case *journal.WorkerGone:
+		if w := l.workers.get(r.Worker); w != nil {
+			l.workers.remove(w)
+		}
+	}
+	return nil
+}
+
+// replaySubmitted repeats an accepted submission, which must come out as it did before.
+func (l *Loop) replaySubmitted(r *journal.Submitted) error {
+	s := r.Submission
+	s.Graph.FirstTask = r.First
+	if s.Graph.Graph == 0 {
+		s.Graph.NewGraph = r.ID
+	}
+	accepted, err := l.submit(&s)
+	if err != nil {
+		return fmt.Errorf("the submission of graph %s is refused: %w", r.ID, err)
+	}
+	if len(accepted.MissingFunctions) > 0 {
+		return fmt.Errorf("the submission of graph %s needs the function %s, which is not recorded", r.ID, accepted.MissingFunctions[0])
+	}
+	if next := l.machine.NextTask(); accepted.Graph != r.ID || next != r.End {
+		return fmt.Errorf("the submission of graph %s with tasks from %s to %s became graph %s, and %s comes next", r.ID, r.First, r.End, accepted.Graph, next)
+	}
+	return nil
+}
+
+// record appends a record to the journal, if there is one.
+func (l *Loop) record(r journal.Record) {
+	if j := l.restarting.journal; j != nil {
+		l.restarting.last = j.Append(l.now, r)
+	}
+}
+
+// recordSubmitted records an accepted submission. first is the number that the first new task got.
+func (l *Loop) recordSubmitted(s *schedapi.Submission, first ids.TaskID, result *sched.SubmitResult) {
+	r := &l.restarting
+	if r.journal == nil {
+		return
+	}
+	l.record(&journal.Submitted{Submission: *s, ID: result.Graph, First: first, End: l.machine.NextTask()})
+	if r.tasks += len(s.Graph.Tasks); r.tasks > unrecordedTasks {
+		// An error is told to those that wait for their own records.
+		ctx, cancel := context.WithTimeout(context.Background(), unrecordedWait)
+		_ = r.journal.Wait(ctx, r.last)
+		cancel()
+		r.tasks = 0
+	}
+}
+
+// recordEnded records the end of a task.
+func (l *Loop) recordEnded(effect *sched.Effect) {
+	if l.restarting.journal == nil {
+		return
+	}
+	ended := &sched.TaskEnded{Task: effect.Task, Attempt: effect.Attempt, State: effect.State}
+	if effect.State == sched.TaskFailed {
+		if update, ok := l.machine.UpdateOf(effect.Task); ok {
+			ended.Err = update.Err
+		}
+	}
+	l.record(ended)
+}
+
+// durable waits until all that was recorded up to a record is durable.
+func (l *Loop) durable(ctx context.Context, record uint64) error {
+	j := l.restarting.journal
+	if j == nil || record == 0 {
+		return nil
+	}
+	if err := j.Wait(ctx, record); err != nil && ctx.Err() == nil {
+		return l.errJournal(err)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// refuseIfJournalFails returns an error while nothing can become durable.
+func (l *Loop) refuseIfJournalFails() error {
+	if j := l.restarting.journal; j != nil {
+		if err := j.Trouble(); err != nil {
+			return l.errJournal(err)
+		}
+	}
+	return nil
+}
+
+func (l *Loop) errJournal(err error) error {
+	return &schedapi.Error{Kind: schedapi.ErrJournal, Object: "journal", Message: fmt.Sprintf(
+		"the scheduler cannot write down what it accepts, so it accepts nothing: %v", err)}
+}
+
+// workerReturned notes that a worker that was known before the restart is back, or is lost.
+func (l *Loop) workerReturned(id ids.WorkerID) {
+	if _, awaited := l.restarting.awaited[id]; awaited {
+		delete(l.restarting.awaited, id)
+		l.endRestart()
+	}
+}
+
+// endRestart lets the machine assign tasks once no worker is awaited.
+func (l *Loop) endRestart() {
+	if r := &l.restarting; r.waiting && len(r.awaited) == 0 {
+		r.waiting = false
+		l.step(sched.RestartEnded{})
+	}
+}
+
+// CloseJournal makes all records durable. Call it after Run.
+func (l *Loop) CloseJournal() error {
+	if l.restarting.journal == nil {
+		return nil
+	}
+	return l.restarting.journal.Close()
+}

@@ -1,0 +1,348 @@
+package sched_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// restartWorld is a machine with simple workers, and the records that a journal would have.
+type restartWorld struct {
+	t        *rapid.T
+	machine  *sched.Machine
+	now      time.Time
+	records  []recorded
+	clients  []ids.ClientID
+	workers  []*restartWorker
+	graphs   []ids.GraphID
+	keys     int
+	restarts uint64
+	runs     map[ids.TaskID]int // successful runs of each task
+}
+
+type recorded struct {
+	at    time.Time
+	event sched.Event
+}
+
+type restartWorker struct {
+	id      ids.WorkerID
+	objects map[ids.TaskID]ids.Attempt
+	running map[sched.TaskRef]bool
+}
+
+func (w *restartWorld) config() sched.Config { return sched.Config{RecordEnds: true, DataGrace: -1} }
+
+// step gives the machine an event and lets the workers obey.
+func (w *restartWorld) step(event sched.Event) {
+	w.now = w.now.Add(time.Millisecond)
+	w.obey(w.machine.Step(w.now, event, nil))
+}
+
+func (w *restartWorld) record(event sched.Event) {
+	w.records = append(w.records, recorded{w.now, event})
+}
+
+func (w *restartWorld) worker(id ids.WorkerID) *restartWorker {
+	for _, x := range w.workers {
+		if x.id == id {
+			return x
+		}
+	}
+	return nil
+}
+
+func (w *restartWorld) obey(effects []sched.Effect) {
+	var keeps []sched.Effect
+	for _, e := range effects {
+		x := w.worker(e.Worker)
+		switch e.Kind {
+		case sched.EffectAssign:
+			x.running[sched.TaskRef{Task: e.Task, Attempt: e.Attempt}] = true
+		case sched.EffectCancel, sched.EffectRetract:
+			ref := sched.TaskRef{Task: e.Task, Attempt: e.Attempt}
+			if e.Kind == sched.EffectRetract && x.running[ref] {
+				keeps = append(keeps, e)
+			}
+			delete(x.running, ref)
+		case sched.EffectRelease:
+			if x != nil && x.objects[e.Task] == e.Attempt {
+				delete(x.objects, e.Task)
+			}
+		case sched.EffectKeep:
+			keeps = append(keeps, e)
+		case sched.EffectTaskEnded:
+			ended := sched.TaskEnded{Task: e.Task, Attempt: e.Attempt, State: e.State}
+			if update, ok := w.machine.UpdateOf(e.Task); ok {
+				ended.Err = update.Err
+			}
+			w.record(ended)
+		default:
+		}
+	}
+	for _, e := range keeps {
+		if e.Kind == sched.EffectRetract {
+			w.step(sched.TasksReported{Worker: e.Worker, Reports: []sched.Report{{Task: e.Task, Attempt: e.Attempt, Outcome: sched.OutcomeRetracted}}})
+		} else if x := w.worker(e.Worker); x != nil && x.objects[e.Task] == e.Attempt {
+			w.step(sched.ObjectsReported{Worker: e.Worker, Gained: []sched.Stored{{Replica: sched.Replica{Task: e.Task, Generation: e.Attempt, Bytes: 8}, Kept: true}}})
+		}
+	}
+}
+
+func (w *restartWorld) submit() {
+	t := w.t
+	ev := sched.GraphSubmitted{Namespace: "default", Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}}, Retention: time.Hour}
+	if len(w.clients) > 0 && rapid.Bool().Draw(t, "of a client") {
+		ev.Client = rapid.SampledFrom(w.clients).Draw(t, "client")
+	}
+	first := w.keys
+	for range rapid.IntRange(1, 8).Draw(t, "tasks") {
+		spec := sched.TaskSpec{Key: fmt.Sprint("k", w.keys), Hold: rapid.Bool().Draw(t, "hold")}
+		for k := first; k < w.keys; k++ {
+			if rapid.IntRange(0, 3).Draw(t, "input") == 0 {
+				spec.Inputs = append(spec.Inputs, fmt.Sprint("k", k))
+			}
+		}
+		if first > 0 && rapid.IntRange(0, 3).Draw(t, "older") == 0 {
+			key := fmt.Sprint("k", rapid.IntRange(0, first-1).Draw(t, "input"))
+			if _, ok := w.machine.Lookup("default", key); ok {
+				spec.Inputs = append(spec.Inputs, key)
+			}
+		}
+		ev.Tasks = append(ev.Tasks, spec)
+		w.keys++
+	}
+	next := w.machine.NextTask()
+	w.now = w.now.Add(time.Millisecond)
+	result, effects, err := w.machine.Submit(w.now, ev, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev.FirstTask, ev.NewGraph = next, result.Graph
+	w.record(ev)
+	w.graphs = append(w.graphs, result.Graph)
+	w.obey(effects)
+}
+
+// known lists the tasks that the machine knows, with their keys.
+func known(m *sched.Machine) map[ids.TaskID]string {
+	found := map[ids.TaskID]string{}
+	for after, more := ids.TaskID(0), true; more; more = after != 0 {
+		var some []sched.TaskInfo
+		some, after = m.Tasks(sched.TaskFilter{}, after, 100)
+		for _, task := range some {
+			found[task.Task] = fmt.Sprint(task.Key, " of ", task.Graph, " holders ", task.Holders)
+		}
+	}
+	return found
+}
+
+// inputEnded reports whether an input of a task has ended without an object.
+func (w *restartWorld) inputEnded(info *sched.TaskInfo) bool {
+	return slices.ContainsFunc(info.InputTasks, func(id ids.TaskID) bool {
+		input, ok := w.machine.Task(id)
+		return !ok || input.State > sched.TaskSucceeded
+	})
+}
+
+// end ends one attempt whose inputs exist, if there is one.
+func (w *restartWorld) end(x *restartWorker) {
+	var refs []sched.TaskRef
+	for ref := range x.running {
+		info, ok := w.machine.Task(ref.Task)
+		if ok && (info.MissingInputs == 0 || w.inputEnded(&info)) {
+			refs = append(refs, ref)
+		}
+	}
+	slices.SortFunc(refs, func(a, b sched.TaskRef) int { return int(int64(a.Task) - int64(b.Task)) })
+	if len(refs) == 0 {
+		return
+	}
+	ref := refs[rapid.IntRange(0, len(refs)-1).Draw(w.t, "attempt")]
+	delete(x.running, ref)
+	report := sched.Report{Task: ref.Task, Attempt: ref.Attempt, Outcome: sched.OutcomeSucceeded, OutputBytes: 8}
+	if info, _ := w.machine.Task(ref.Task); w.inputEnded(&info) {
+		report.Outcome = sched.OutcomeCancelled // The worker drops an attempt whose input will not come.
+	} else if rapid.IntRange(0, 9).Draw(w.t, "fails") == 0 {
+		report.Outcome, report.Err = sched.OutcomeFailed, &sched.TaskError{Reason: "R", Message: "m"}
+	} else {
+		x.objects[ref.Task] = ref.Attempt
+		w.runs[ref.Task]++
+	}
+	w.step(sched.TasksReported{Worker: x.id, Reports: []sched.Report{report}})
+}
+
+func (w *restartWorld) register(x *restartWorker) {
+	ev := sched.WorkerRegistered{Worker: x.id, Name: x.id.String(), Incarnation: x.id.String(), Host: "h", Slots: 2, Executors: []string{"native"}}
+	for _, task := range slices.Sorted(maps.Keys(x.objects)) {
+		ev.Inventory = append(ev.Inventory, sched.Replica{Task: task, Generation: x.objects[task], Bytes: 8})
+	}
+	for ref := range x.running {
+		ev.Running = append(ev.Running, ref)
+	}
+	slices.SortFunc(ev.Running, func(a, b sched.TaskRef) int { return int(int64(a.Task) - int64(b.Task)) })
+	w.step(ev)
+}
+
+// restart replays the records on a new machine, except for the last ends, which are lost. All
+// workers come back to it.
+func (w *restartWorld) restart() {
+	t := w.t
+	before := known(w.machine)
+	lost := 0
+	if rapid.Bool().Draw(t, "lose ends") {
+		for n := len(w.records); lost < n; lost++ {
+			if _, ended := w.records[n-1-lost].event.(sched.TaskEnded); !ended {
+				break
+			}
+		}
+	}
+	w.records = w.records[:len(w.records)-lost]
+	held := map[ids.TaskID]bool{}
+	for _, x := range w.workers {
+		for task, generation := range x.objects {
+			if info, ok := w.machine.Task(task); ok && info.State == sched.TaskSucceeded && info.Attempt == generation {
+				held[task] = true
+			}
+		}
+	}
+	w.machine = sched.New(w.config())
+	w.machine.Step(w.now, sched.RestartBegan{}, nil)
+	for _, r := range w.records {
+		w.machine.Step(r.at, r.event, nil)
+	}
+	w.restarts++
+	w.step(sched.RecordsReplayed{Restarts: w.restarts})
+	if after := known(w.machine); lost == 0 && !maps.Equal(before, after) {
+		t.Fatalf("before the restart the machine knew\n%v\nand after it\n%v", before, after)
+	}
+	for _, x := range w.workers {
+		w.register(x)
+		if rapid.Bool().Draw(t, "early end") {
+			w.end(x)
+		}
+	}
+	w.step(sched.RestartEnded{})
+	for task := range held {
+		if info, ok := w.machine.Task(task); ok && info.State != sched.TaskSucceeded && info.State != sched.TaskReleased {
+			t.Fatalf("%s was held by a worker, and is %s after a restart", task, info.State)
+		}
+	}
+}
+
+// A machine that is brought back from records knows the same tasks with the same holders as before,
+// finds all objects that workers hold, and ends all tasks.
+func TestAMachineComesBackFromItsRecords(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &restartWorld{t: t, now: time.Unix(1000, 0), runs: map[ids.TaskID]int{}}
+		w.machine = sched.New(w.config())
+		for i := range 2 {
+			x := &restartWorker{id: ids.WorkerID(i + 1), objects: map[ids.TaskID]ids.Attempt{}, running: map[sched.TaskRef]bool{}}
+			w.workers = append(w.workers, x)
+			w.register(x)
+		}
+		opened := 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"open", "submit", "submit", "end", "end", "end", "end", "release", "hold", "cancel", "retry", "graph", "close", "lose", "restart"}).Draw(t, "step") {
+			case "open":
+				ev := sched.ClientOpened{Client: ids.ClientID(opened + 1), Namespace: "default", TTL: time.Hour}
+				w.step(ev)
+				w.record(ev)
+				w.clients = append(w.clients, ev.Client)
+				opened++
+			case "submit":
+				w.submit()
+			case "end":
+				w.end(rapid.SampledFrom(w.workers).Draw(t, "worker"))
+			case "release", "hold", "retry", "cancel":
+				w.request()
+			case "graph":
+				if len(w.graphs) > 0 {
+					ev := sched.GraphReleased{Graph: rapid.SampledFrom(w.graphs).Draw(t, "graph"), Cancel: rapid.Bool().Draw(t, "cancel")}
+					effects, err := w.machine.ReleaseGraph(w.now, ev, nil)
+					if err == nil {
+						w.record(ev)
+					}
+					w.obey(effects)
+				}
+			case "close":
+				if n := len(w.clients); n > 0 {
+					ev := sched.ClientClosed{Client: w.clients[n-1]}
+					w.clients = w.clients[:n-1]
+					w.record(ev)
+					w.step(ev)
+				}
+			case "lose":
+				x := rapid.SampledFrom(w.workers).Draw(t, "worker")
+				clear(x.objects)
+				clear(x.running)
+				w.step(sched.WorkerLost{Worker: x.id, Cause: "c", Outside: true})
+				w.register(x)
+			case "restart":
+				w.restart()
+			}
+		}
+		w.restart()
+		for {
+			before := w.now
+			for _, x := range w.workers {
+				w.end(x)
+			}
+			if w.now.Equal(before) {
+				break
+			}
+		}
+		for id, what := range known(w.machine) {
+			if info, _ := w.machine.Task(id); info.State < sched.TaskSucceeded {
+				var inputs []string
+				for _, in := range info.InputTasks {
+					other, _ := w.machine.Task(in)
+					inputs = append(inputs, fmt.Sprintf("%s %s in attempt %d", in, other.State, other.Attempt))
+				}
+				t.Fatalf("%s (%s) does not end: it is %s in attempt %d at %s, and misses %d of %v\n%v",
+					id, what, info.State, info.Attempt, info.Worker, info.MissingInputs, inputs, w.machine.History(id))
+			}
+		}
+	})
+}
+
+// request makes a request of a client about a task.
+func (w *restartWorld) request() {
+	tasks := slices.Sorted(maps.Keys(known(w.machine)))
+	if len(tasks) == 0 || len(w.clients) == 0 {
+		return
+	}
+	client := rapid.SampledFrom(w.clients).Draw(w.t, "client")
+	some := []ids.TaskID{rapid.SampledFrom(tasks).Draw(w.t, "task")}
+	var event sched.Event
+	var refused *sched.Error
+	var effects []sched.Effect
+	switch rapid.IntRange(0, 3).Draw(w.t, "request") {
+	case 0:
+		event = sched.TasksReleased{Client: client, Tasks: some}
+		effects = w.machine.Step(w.now, event, nil)
+	case 1:
+		ev := sched.TasksHeld{Client: client, Tasks: some}
+		event = ev
+		_, effects, refused = w.machine.Hold(w.now, ev, nil)
+	case 2:
+		ev := sched.TasksCancelled{Client: client, Tasks: some, Force: true}
+		event = ev
+		_, effects, refused = w.machine.Cancel(w.now, ev, nil)
+	default:
+		ev := sched.TasksRetried{Tasks: some}
+		event = ev
+		_, effects, refused = w.machine.Retry(w.now, ev, nil)
+	}
+	if refused == nil {
+		w.record(event)
+	}
+	w.obey(effects)
+}

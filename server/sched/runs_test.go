@@ -1,0 +1,48 @@
+package sched
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The latest attempts are listed in order, by pages, of one namespace, and since a time.
+func TestRunsAreARing(t *testing.T) {
+	m := &Machine{}
+	begin := time.Unix(1000, 0)
+	total := runsLength + 10
+	for i := range total {
+		ns := "even"
+		if i%2 == 1 {
+			ns = "odd"
+		}
+		m.runs.add(Run{Namespace: ns, Worker: "w", End: begin.Add(time.Duration(i) * time.Second)}, fmt.Appendf(nil, "key-%d", i))
+	}
+	var seen []Run
+	for after := uint64(0); ; {
+		some, next := m.Runs("odd", time.Time{}, after, 1000)
+		seen = append(seen, some...)
+		if next == 0 {
+			break
+		}
+		after = next
+	}
+	if len(seen) != runsLength/2 || seen[0].Key != "key-11" || seen[0].Number != 12 {
+		t.Fatalf("%d attempts, the first is %+v", len(seen), seen[0])
+	}
+	for i, r := range seen {
+		if want := fmt.Sprintf("key-%d", 11+2*i); r.Key != want || r.Namespace != "odd" {
+			t.Fatalf("attempt %d is %+v, want %s", i, r, want)
+		}
+	}
+	since := begin.Add(time.Duration(total-3) * time.Second)
+	if late, next := m.Runs("", since, 0, 10); len(late) != 3 || next != 0 {
+		t.Fatalf("%d attempts since %v, next %d", len(late), since, next)
+	}
+	if one, next := m.Runs("", since, 0, 1); len(one) != 1 || next == 0 || one[0].Key != fmt.Sprintf("key-%d", total-3) {
+		t.Fatalf("%+v, next %d", one, next)
+	}
+	if none, _ := m.Runs("other", time.Time{}, 0, 10); none != nil {
+		t.Fatalf("%+v", none)
+	}
+}
