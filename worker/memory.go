@@ -61,7 +61,8 @@ func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, 
 		return m, err
 	}
 	// The search takes some 30 ms. It runs beside what follows.
-	m.linalg = c.linalg().Start()
+	m.linalg = c.linalg().Start(ctx)
+	m.then(func() error { m.linalg.Stop(); return nil })
 	if c.Device == DeviceCUDA {
 		err = c.openGPU(ctx, identity, m)
 	} else {

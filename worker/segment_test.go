@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,8 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/invariant"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -36,6 +41,18 @@ const (
 // arrays.
 func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
 	t.Helper()
+	a, b = lenderAndColdBorrower(t, lenderBytes, segments)
+	b.call(1_000_000, opUpper, "ready")
+	if strings.HasPrefix(segments, "/") {
+		tell(t, segments, "yes")
+	}
+	b.text(t, 1_000_000)
+	return a, b
+}
+
+// lenderAndColdBorrower is lenderAndBorrower without a process of the executor.
+func lenderAndColdBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
+	t.Helper()
 	s := workertest.NewScheduler(t)
 	a = start(t, s, func(c *worker.Config) { c.MemoryLimitBytes, c.MemoryWait = lenderBytes, shortWait })
 	binary, err := buildEcho()
@@ -52,11 +69,6 @@ func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b 
 		b.Op(uint32(i+1), exec, "echo/"+name)
 	}
 	b.Op(opFull, native, "array.full")
-	b.call(1_000_000, opUpper, "ready")
-	if strings.HasPrefix(segments, "/") {
-		tell(t, segments, "yes")
-	}
-	b.text(t, 1_000_000)
 	return a, b
 }
 
@@ -152,6 +164,109 @@ func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("a segment that nobody uses stays attached")
 		}
+	}
+}
+
+// lentInPlace runs the sum of an array that is larger than the borrower's memory, and checks that
+// nothing was copied.
+func (r *running) lentInPlace(t *testing.T, task uint64, in *workerv1.Input, want string) {
+	t.Helper()
+	r.on(task, opSum, in)
+	if report := r.summed(t, task, want); report.GetFetchedBytes() != 0 {
+		t.Errorf("task %d: %d bytes were fetched", task, report.GetFetchedBytes())
+	}
+}
+
+// largeElements are the float64s of an array of 80 MiB, which does not fit into the memory of the
+// borrower: 64 MiB.
+const largeElements = 10 << 20
+
+// A lender with little free memory lends what does not fit into the borrower's memory, and what is
+// borrowed often is not copied then.
+func TestAFullLenderLendsWhatCannotBeCopied(t *testing.T) {
+	a, b := lenderAndBorrower(t, 96<<20, "yes")
+	in := a.full(t, 1, largeElements)
+	// While this loan lasts, the array cannot leave the slab of the lender.
+	own := borrow.New(borrow.Config{Worker: func() ids.WorkerID { return 9 }})
+	t.Cleanup(func() { _ = own.Close() })
+	peer := transfer.Peer{Worker: 1, Name: "host-0", Address: a.Registration.GetDataAddress()}
+	loans, err := own.Borrow(t.Context(), peer, []transfer.Ref{{Task: 1, Generation: 1}}, true)
+	if err != nil || loans[0].Err != nil {
+		t.Fatal(err, loans)
+	}
+	defer loans[0].End()
+	if again, err := own.Borrow(t.Context(), peer, []transfer.Ref{{Task: 1, Generation: 1}}, false); err != nil || again[0].Err == nil {
+		t.Fatalf("the lender has room to lend: %v", err)
+	}
+	want := sumOfFull(largeElements)
+	for task := uint64(10); task < 16; task++ {
+		b.lentInPlace(t, task, in, want)
+	}
+}
+
+// The first task of an executor borrows what cannot be copied, although no process has said yet
+// whether it can read that. If it cannot, the task fails for lack of memory when it runs again.
+func TestTheFirstTaskBorrowsWhatCannotBeCopied(t *testing.T) {
+	a, b := lenderAndColdBorrower(t, 192<<20, "yes")
+	b.lentInPlace(t, 10, a.full(t, 1, largeElements), sumOfFull(largeElements))
+
+	a, b = lenderAndColdBorrower(t, 192<<20, "no")
+	in := a.full(t, 1, largeElements)
+	b.on(10, opSum, in)
+	b.Report(10, workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE)
+	b.on(11, opSum, in)
+	if e := b.Report(11).GetError(); e.GetReason() != "OUT_OF_MEMORY" {
+		t.Errorf("got %v", e)
+	}
+}
+
+// A lender brings an object back into its slab for a borrower that cannot copy it.
+func TestALenderBringsBackWhatCannotBeCopied(t *testing.T) {
+	a, b := lenderAndBorrower(t, 96<<20, "yes")
+	in := a.full(t, 1, largeElements)
+	a.full(t, 2, largeElements) // it pushes the first one out
+	b.lentInPlace(t, 10, in, sumOfFull(largeElements))
+}
+
+// An attempt that waits for memory for its result gives its loans back meanwhile. It borrows again
+// when it has the memory, since copies do not fit.
+func TestAnAttemptBorrowsAgainAfterItsWaitForMemory(t *testing.T) {
+	a, b := lenderAndBorrower(t, 192<<20, "yes")
+	in := a.full(t, 1, largeElements)
+	b.call(20, opFull, []any{5 << 20}, 2.0)
+	report := b.Report(20)
+	if report.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || report.GetError() != nil {
+		t.Fatal(report)
+	}
+	waits := pipe(t)
+	b.on(21, opWait, &workerv1.Input{TaskId: 20, Generation: 1, Bytes: report.GetOutputBytes(), Holders: []uint32{b.ID}}, waits)
+	end, err := os.OpenFile(waits, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 40 MiB of 64 are in use while task 21 runs.
+	b.Assign(&workerv1.Assignment{
+		TaskId: 22, Attempt: 1, OpId: opSum, Rank: 22, Inputs: []*workerv1.Input{in}, ExpectedOutputBytes: 40 << 20,
+		Arguments: workertest.Arguments(workertest.Input(0)),
+	})
+	memory := data(t, b.Registration.GetDataAddress())
+	for deadline := time.Now().Add(workertest.EventTimeout); ; {
+		m, err := memory.DescribeMemory(t.Context(), &millracev1.DescribeMemoryRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(m.GetReservations(), func(r *millracev1.MemoryReservation) bool { return !r.GetGranted() && r.GetRequestedBytes() == 40<<20 }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("task 22 does not wait for memory: %v", m)
+		}
+	}
+	if err := end.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.summed(t, 22, sumOfFull(largeElements)); r.GetFetchedBytes() != 0 {
+		t.Errorf("%d bytes were fetched", r.GetFetchedBytes())
 	}
 }
 

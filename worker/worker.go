@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/logring"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -101,6 +102,8 @@ type Config struct {
 	// Supervised says that a supervisor starts the process again when Run returns
 	// *loop.RestartError.
 	Supervised bool
+	// FunctionMemory bounds the memory of executor processes. The zero value has no limit.
+	FunctionMemory executor.MemoryLimit
 	// PinnedLimitBytes is the size of the tier of pinned host memory. Results that do not fit on
 	// the GPU are moved there first, and to the disk only when this tier is full.
 	// 0 means a share of the memory that this process may use, NoSpill means no such tier.
@@ -130,6 +133,9 @@ type Config struct {
 	// SpareExecutors is the number of idle processes that are kept ready for each kind of executor,
 	// to replace a process that dies. 0: none.
 	SpareExecutors int
+	// MaxWaiting is the number of tasks that may wait for other tasks without a slot. Each keeps
+	// its process meanwhile, on a GPU with its context. 0: 100, and 16 on a GPU.
+	MaxWaiting int
 	// Preload are the modules that executor processes import while they are idle.
 	Preload []string
 	// ExecutorEnv is added to the environment of executors: NAME=value.
@@ -200,6 +206,8 @@ type Config struct {
 	// suspects are the GPUs of this host whose memory must not be read. Set when the configuration
 	// is validated.
 	suspects *suspects
+	// lines are the last lines of the log.
+	lines *logring.Ring
 }
 
 // NoSpill switches a tier off: as SpillLimitBytes the disk, as PinnedLimitBytes the pinned host
@@ -279,6 +287,9 @@ func (c Config) validated() (Config, error) {
 	if c.SpareExecutors < 0 {
 		errs = append(errs, fmt.Errorf("worker: %d spare executors (--spare-executors): at least 0", c.SpareExecutors))
 	}
+	if c.MaxWaiting < 0 {
+		errs = append(errs, fmt.Errorf("worker: %d waiting tasks (--max-waiting): at least 0", c.MaxWaiting))
+	}
 	for name, command := range c.Exec {
 		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
 			errs = append(errs, fmt.Errorf("worker: executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command))
@@ -307,7 +318,7 @@ func (c Config) validated() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	c.suspects = new(suspects)
+	c.suspects, c.lines = new(suspects), new(logring.Ring)
 	if len(errs) > 0 {
 		return c, &ConfigError{errors.Join(errs...)}
 	}
@@ -322,7 +333,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Log = c.Log.With("worker", c.Name)
+	c.Log = c.lines.Logger(c.Log).With("worker", c.Name)
 	incarnation, err := uuid.NewV7()
 	if c.Incarnation != "" {
 		incarnation, err = uuid.Parse(c.Incarnation)
@@ -407,8 +418,16 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			err = errors.Join(err, end())
 		}
 	}()
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err)
+	}
+	opened = append(opened, listener.Close)
+	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
+		return err
+	}
 	var w *loop.Worker
-	pools, err := c.executors(m.local.Path(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
+	pools, err := c.executors(m.local.Path(), registration.GetDataAddress(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
 	if err != nil {
 		return err
 	}
@@ -423,15 +442,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		return err
 	}
 	opened = append(opened, path.Close)
-	listener, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err)
-	}
-	opened = append(opened, listener.Close)
-	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
-		return err
-	}
-	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, OneSided: oneSided.accept, Log: c.Log}
+	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, Follow: following{logs, followPause}.serve, OwnLog: c.lines.Last, OneSided: oneSided.accept, Log: c.Log}
 	spinTime := max(c.SpinTime, 0)
 	if c.SpinTime == 0 && slabshare.Spins() {
 		spinTime = defaultSpinTime
@@ -474,7 +485,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			out += oneSided.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Cores: c.Cores, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Cores: c.Cores, Log: c.Log, Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil)},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})
@@ -507,16 +518,26 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	options = append(options, checks...)
 	server = grpc.NewServer(append(options, keepaliveServer()...)...)
 	data.Register(server)
+	millracev1.RegisterExecutorServiceServer(server, &executor.Service{Pools: pools})
 	reflection.Register(server) // v1 and v1alpha
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(admission.Listen(listener, admission.Limits{})) }()
 
+	followed, unfollow := context.WithCancel(ctx)
+	defer unfollow()
+	var followers sync.WaitGroup
+	followers.Go(func() {
+		(&pluginFollower{worker: c.Name, scheduler: scheduler, pools: pools, log: c.Log}).run(followed)
+	})
 	pools.Begin()
 	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
+	unfollow()
+	followers.Wait()
 	notifier.Close()
 	sampled()
 	watched()
+	logs.Close()
 	// Peers that are reading get a moment to finish; they fetch the rest from elsewhere.
 	stopped := make(chan struct{})
 	go func() {
@@ -591,8 +612,21 @@ func computes(d device.Device) bool {
 	return ok && gpu.Computing()
 }
 
-// executors makes the pools of executor processes, with scratch as their parent directory.
-func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
+// maxWaiting is MaxWaiting with its default.
+func (c Config) maxWaiting(gpu bool) int {
+	const onGPU = 16
+	switch {
+	case c.MaxWaiting > 0:
+		return c.MaxWaiting
+	case gpu:
+		return onGPU
+	}
+	return lifecycle.DefaultMaxBlocked
+}
+
+// executors makes the pools of executor processes, with scratch as their parent directory. address
+// is that of the data service.
+func (c Config) executors(scratch, address string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
 	commands := maps.Clone(c.Exec)
 	if commands == nil {
 		commands = make(map[string][]string)
@@ -602,8 +636,9 @@ func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Lo
 	}
 	start := map[string]int{"python": c.Executors}
 	return executor.New(executor.Config{
-		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
+		Worker: c.Name, Address: address, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, Waiting: c.maxWaiting(on != nil), StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
-		StopGrace: c.StopGrace, Device: on, Preload: c.Preload, Spares: c.SpareExecutors,
+		StopGrace: c.StopGrace, Device: on, Preload: c.Preload, Spares: c.SpareExecutors, Plugins: true,
+		Memory: c.FunctionMemory,
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
 	"github.com/millrace/millrace/worker/value"
 )
 
@@ -21,15 +22,22 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 	logs := p.pools.config.Logs
 	for _, l := range m.GetLogs() {
 		if l.GetTaskId() != 0 {
-			task := ids.TaskID(l.GetTaskId())
-			logs.Write(task, p.attemptOf(task), []byte(l.GetText()))
+			logs.Write(p.sourceOf(ids.TaskID(l.GetTaskId())), l.GetStderr(), []byte(l.GetText()))
 		}
 	}
 	for _, a := range m.GetAllocationRequests() {
 		p.allocate(a)
 	}
+	if m.GetNeeded() {
+		p.slot.mu.Lock()
+		p.needed = true
+		p.slot.mu.Unlock()
+	}
 	p.pools.recordLoaded(p.kind, m.GetLoadedModules())
-	if len(m.GetFinished()) == 0 {
+	for _, r := range m.GetReturns() {
+		p.calls.answer(r)
+	}
+	if len(m.GetFinished())+len(m.GetBlocked())+len(m.GetResumed()) == 0 {
 		p.release(m.GetReleases())
 		return nil
 	}
@@ -44,7 +52,7 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 			p.slot.remove(q)
 			p.endUse(q)
 			if f.GetError().GetReason() != "DROPPED" {
-				p.last = q.run.Ref
+				p.last = q.run.source()
 			}
 		}
 		p.slot.mu.Unlock()
@@ -52,25 +60,53 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 			results = append(results, p.finish(q, f, m.GetReleases()))
 		}
 	}
+	results = p.waits(results, m)
 	// Releases come last, because the results above may have adopted memory that is released here.
 	p.release(m.GetReleases())
 	p.pools.config.Done(results)
 	return nil
 }
 
-// attemptOf returns the attempt of a task that the process runs or ran last; 0 if there is none.
-func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
+// waits appends what a message says about runs that wait for other tasks.
+func (p *process) waits(results []Result, m *executorv1.FromExecutor) []Result {
+	for _, r := range m.GetBlocked() {
+		ref := lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
+		p.slot.mu.Lock()
+		q := p.slot.find(ref)
+		known := q != nil && q.ordinal != 0
+		if known {
+			q.blocked = true
+		}
+		p.slot.mu.Unlock()
+		if known {
+			if q.run.Reservation != 0 {
+				// The tasks that it waits for may need the memory that was set aside for its
+				// result.
+				p.pools.config.Store.Forgo(q.run.Reservation)
+			}
+			results = append(results, Result{Ref: ref, Blocked: true})
+		}
+	}
+	for _, r := range m.GetResumed() {
+		results = append(results, Result{Ref: lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}, Unblocked: true})
+	}
+	return results
+}
+
+// sourceOf returns the attempt of a task that the process runs or ran last; without an attempt if
+// there is none.
+func (p *process) sourceOf(task ids.TaskID) tasklog.Source {
 	p.slot.mu.Lock()
 	defer p.slot.mu.Unlock()
 	for _, q := range p.slot.queue {
 		if q.run.Ref.Task == task && q.ordinal != 0 {
-			return q.run.Ref.Attempt
+			return q.run.source()
 		}
 	}
 	if p.last.Task == task {
-		return p.last.Attempt
+		return p.last
 	}
-	return 0
+	return tasklog.Source{Task: task}
 }
 
 // finish makes the result of a run that was removed from the queue. released are the releases of
@@ -86,7 +122,7 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 	switch {
 	case e.GetReason() == "DROPPED":
 		return Result{Ref: r.Ref, Returned: true}
-	case q.stopping == stopCancelled, q.stopping == stopTimeout:
+	case q.stopping != notStopped:
 		e = stopError(q, "an interrupt", p.pools.config.StopGrace)
 		e.Traceback = f.GetError().GetTraceback()
 	case e == nil:
@@ -94,6 +130,9 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 	}
 	if e != nil {
 		out.Outcome, out.Error = lifecycle.Failed, e
+		if e.GetReason() == "RESCHEDULE" {
+			out.Outcome = lifecycle.GivenBack
+		}
 		return out
 	}
 	p.pools.config.Store.Cost(ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}, out.RunTime)
@@ -374,12 +413,14 @@ func (p *process) allocate(a *executorv1.ExecutorAllocationRequest) {
 		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
 		return
 	}
-	if q == nil {
-		// The run at work cannot end before the process has this memory. So the memory that was set
-		// aside for the results of its runs must not be in the way.
-		for _, r := range p.reserved() {
-			objects.Forgo(r)
-		}
+	// The run at work cannot end before it, or its process, has this memory. So memory that was set
+	// aside for results and is too small or cannot be used for this must not be in the way.
+	idle := p.reserved()
+	if q != nil {
+		idle = []ledger.ReservationID{q.run.Reservation}
+	}
+	for _, r := range idle {
+		objects.Forgo(r)
 	}
 	p.reading.Add(1)
 	go func() {

@@ -50,7 +50,7 @@ func (p *process) send(q *queued) {
 	}
 	run := &executorv1.ExecutorRun{
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
-		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
+		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond), Priority: r.Priority,
 	}
 	if p.supportsSplitRuns && messageSize(r) > partBytes {
 		m.Runs = append(m.Runs, splitRun(run)...)
@@ -208,6 +208,7 @@ func (p *process) read() {
 				return
 			}
 			isReady, p.supportsSegments, p.supportsSplitRuns, p.supportsSpare = true, r.GetSupportsSegments(), r.GetSupportsSplitRuns(), r.GetSupportsSpare()
+			p.supportsCalls = r.GetSupportsCalls()
 			p.language = text.Valid(r.GetLanguage())
 			close(p.ready)
 		}

@@ -27,13 +27,16 @@ import (
 
 // Config is fixed for the life of the pools.
 type Config struct {
-	// Worker is the worker's name, Scheduler the address of its scheduler.
-	// Code in the processes can use both.
-	Worker, Scheduler string
+	// Worker is the worker's name, Address that of its data service, Scheduler the address of its
+	// scheduler. Code in the processes can use them.
+	Worker, Address, Scheduler string
 	// Commands are the command lines, by kind.
 	Commands map[string][]string
-	// Processes is the maximum number of processes of each kind: one per slot.
-	Processes int
+	// Processes is the maximum number of processes of each kind that work at a time: one per slot.
+	// Waiting is the maximum number beside them: those whose runs wait for other tasks. Processes
+	// beyond Processes end when they have been idle for IdleTime. Default 30 s.
+	Processes, Waiting int
+	IdleTime           time.Duration
 	// StartAtOnce is the number of processes, by kind, that Begin starts.
 	// The others start when they are first needed.
 	StartAtOnce map[string]int
@@ -63,6 +66,10 @@ type Config struct {
 	// and replace a process that dies. 0: none. They are started when the first process of their
 	// kind has become ready.
 	Spares int
+	// Memory bounds the memory of the processes. The zero value has no limit.
+	Memory MemoryLimit
+	// Plugins: no process takes a run before the first SetPlugins.
+	Plugins bool
 }
 
 // Pools are the processes of all kinds. Its methods may be called from any goroutine.
@@ -75,8 +82,11 @@ type Pools struct {
 	release func()
 	// deviceLock is shared by all processes when the slab is on a GPU, else nil.
 	deviceLock *os.File
+	// guard is nil without a limit of memory.
+	guard *guard
 	// closing is closed by Close.
 	closing chan struct{}
+	plugins pluginList
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
@@ -99,9 +109,12 @@ func New(c Config) (*Pools, error) {
 	if c.StopGrace <= 0 {
 		c.StopGrace = time.Second
 	}
+	if c.IdleTime <= 0 {
+		c.IdleTime = 30 * time.Second
+	}
 	p := &Pools{
 		config: c, release: func() {}, slots: make(map[string][]*slot), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
-		closing: make(chan struct{}),
+		closing: make(chan struct{}), plugins: pluginList{known: make(chan struct{})},
 	}
 	if c.Device != nil {
 		if _, ok := c.Store.Space().(writer); !ok {
@@ -129,7 +142,7 @@ func New(c Config) (*Pools, error) {
 		for range c.Spares {
 			p.spares[kind] = append(p.spares[kind], &spare{pools: p, kind: kind, command: command, need: make(chan struct{}, 1)})
 		}
-		for i := range c.Processes {
+		for i := range c.Processes + c.Waiting {
 			s := &slot{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
 			p.slots[kind] = append(p.slots[kind], s)
 		}
@@ -141,6 +154,10 @@ func New(c Config) (*Pools, error) {
 		p.release = func() {}
 		p.Close()
 		return nil, fmt.Errorf("executor: %w", err)
+	}
+	if c.Memory.Bytes > 0 {
+		p.guard = &guard{pools: p, limit: c.Memory, began: make(chan struct{}, 1)}
+		p.wait.Go(p.guard.run)
 	}
 	for kind := range commands {
 		for _, s := range p.slots[kind] {
@@ -184,20 +201,19 @@ func (p *Pools) KindOf(pid int) string {
 	return ""
 }
 
-// Segments reports whether processes of a kind can read memory outside of the slab, as far as is
-// known: the last process of each slot that ever started one said so.
-func (p *Pools) Segments(kind string) bool {
-	known := false
+// Segments reports whether processes of a kind can read memory outside of the slab: the last
+// process of each slot that ever started one said so. known is false if there was none.
+func (p *Pools) Segments(kind string) (known, can bool) {
 	for _, s := range p.slots[kind] {
 		s.mu.Lock()
 		started, segments := s.started, s.segments
 		s.mu.Unlock()
 		if started && !segments {
-			return false
+			return true, false
 		}
-		known = known || segments
+		known = known || started
 	}
-	return known
+	return known, known
 }
 
 // Working reports whether any process has a run.
@@ -286,6 +302,14 @@ func (p *Pools) ReleaseUnused() {
 
 // Start hands a run to a slot.
 func (p *Pools) Start(kind string, index int, r *Run) { p.slot(kind, index).start(r) }
+
+// Resume lets a run go on that waited for other tasks.
+func (p *Pools) Resume(kind string, index int, ref lifecycle.Ref) { p.slot(kind, index).goOn(ref) }
+
+// Refuse ends a run that the worker cannot let wait for other tasks; its result follows.
+func (p *Pools) Refuse(kind string, index int, ref lifecycle.Ref, why string) {
+	p.slot(kind, index).refuse(ref, why)
+}
 
 // Stop ends a run, whether it has begun or not; its result follows.
 func (p *Pools) Stop(kind string, index int, ref lifecycle.Ref) { p.slot(kind, index).stop(ref) }

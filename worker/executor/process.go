@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/tasklog"
 )
 
 const (
@@ -64,6 +66,10 @@ type process struct {
 	scratch string
 	// oom is the value of exitcause.OOMKills when the process began to run tasks.
 	oom atomic.Uint64
+	// overLimit is the reason if the process was killed because functions used too much memory.
+	// replaced: it was killed while it was idle, to free its memory.
+	overLimit atomic.Pointer[string]
+	replaced  atomic.Bool
 	// outputs are the read ends of its stdout and stderr.
 	outputs []*os.File
 	reading sync.WaitGroup
@@ -79,10 +85,15 @@ type process struct {
 
 	// The following fields are the process's own statements, fixed once ready is closed:
 	// supportsSegments says whether it reads segments, supportsSplitRuns whether it accepts runs
-	// split over several messages, and supportsSpare whether processes of its kind can be spare
-	// ones. language is its programming language.
-	supportsSegments, supportsSplitRuns, supportsSpare bool
-	language                                           string
+	// split over several messages, supportsSpare whether processes of its kind can be spare ones,
+	// and supportsCalls whether it takes calls. language is its programming language.
+	supportsSegments, supportsSplitRuns, supportsSpare, supportsCalls bool
+	language                                                          string
+
+	calls calls
+	// plugged are the plugins that the process has. It belongs to the slot's goroutine until the
+	// process can take runs, then to SetPlugins.
+	plugged []Plugin
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each
 	// of its attach entries. pending and all fields below up to working are guarded by slot.mu.
@@ -101,7 +112,11 @@ type process struct {
 	leases map[uint64]ledger.ObjectID
 	// last is the run that ended last, zero before the first end. Output between two runs,
 	// for example of its children, is attributed to it.
-	last lifecycle.Ref
+	last tasklog.Source
+	// retired: the process was told to end, because the slot does not need it any more.
+	retired bool
+	// needed: the process said that it must not end for being idle.
+	needed bool
 	// working has capacity 1. An entry means that the watcher has something to watch.
 	working chan struct{}
 
@@ -112,6 +127,11 @@ type process struct {
 	tailOf lifecycle.Ref
 	// closing: the reader's final deadline is set. Guarded by tailMu.
 	closing bool
+	// settled is closed when the slot has settled the runs of the process after its end.
+	settled chan struct{}
+	// renewed: the process was ended to start another one. It is set before the process is killed,
+	// and read after its end.
+	renewed atomic.Bool
 	// cause is how the process ended. It is set before exited is closed.
 	cause exitcause.Cause
 }
@@ -125,10 +145,11 @@ func (p *Pools) startProcess(kind string, command []string, spare bool, load []s
 func startProcess(pools *Pools, kind string, command []string, hello *executorv1.ExecutorHello) (p *process, err error) {
 	c := &pools.config
 	p = &process{
-		pools: pools, kind: kind, joined: make(chan struct{}), taken: make(chan struct{}), exited: make(chan struct{}),
+		pools: pools, kind: kind, joined: make(chan struct{}), settled: make(chan struct{}), taken: make(chan struct{}), exited: make(chan struct{}),
 		ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[opName]uint32), sentFunc: make(map[ids.FunctionHash]bool),
 		segments: make(map[memory.Space]*segment), leases: make(map[uint64]ledger.ObjectID),
+		calls: calls{open: make(map[uint64]chan *executorv1.ExecutorReturn)},
 	}
 	p.oom.Store(exitcause.OOMKills())
 	var cleanup []func()
@@ -169,7 +190,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	if c.Device != nil {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+c.Device.Visible)
 	}
-	p.cmd.Env = environment(os.Environ(), env)
+	p.cmd.Env = environment(os.Environ(), env, pools.config.Memory.kept(c.Processes))
 	p.cmd.ExtraFiles = []*os.File{theirs, slab, p.page.file}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, to := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
@@ -188,16 +209,16 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	if err := orphans.Start(p.cmd, p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(command, " "))
 	}
-	for _, r := range p.outputs {
+	for i, r := range p.outputs {
 		p.reading.Add(1)
-		go p.readOutput(r)
+		go p.readOutput(r, i > 0)
 	}
 	p.reading.Add(2)
 	pools.mu.Lock()
 	hello.WorkerId, hello.MaxInlineBytes = uint32(pools.workerID), pools.inlineBytes
 	pools.mu.Unlock()
 	hello.ProtocolVersion, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
-	hello.SchedulerAddress, hello.ScratchDirectory = c.Scheduler, p.scratch
+	hello.SchedulerAddress, hello.DataAddress, hello.ScratchDirectory = c.Scheduler, c.Address, p.scratch
 	if c.Device != nil {
 		hello.Device = c.Device.describe(c.Store.Space(), len(pools.slots)*c.Processes)
 	}
@@ -224,20 +245,32 @@ func (p *process) hasSlot() bool {
 	}
 }
 
+// Variables of the worker's environment that its processes get as well.
+const (
+	// asDistributed makes Python processes load the stand-in for the package distributed.
+	asDistributed = "MILLRACE_AS_DISTRIBUTED"
+	// profile says whether Python processes take samples of the stacks of tasks.
+	profile = "MILLRACE_PROFILE"
+)
+
 // environment returns the worker's environment without the variables that are meant for the worker
 // alone. Since the processes share the cores, libraries use one thread each unless the operator's
-// environment says otherwise.
-func environment(from, add []string) []string {
+// environment says otherwise. kept is the freed memory in bytes that malloc of a process may keep.
+func environment(from, add []string, kept uint64) []string {
 	defaults := map[string]string{
 		"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-		// Return memory to the system, because processes live long.
-		"MALLOC_TRIM_THRESHOLD_": "65536",
+		// Tasks allocate and free arrays of similar sizes. Memory that is returned to the system
+		// after each must be cleared again for the next, which costs as much as computing in it.
+		// Idle executors of Python return what they have kept. The second value is the greatest
+		// that malloc accepts.
+		"MALLOC_TRIM_THRESHOLD_": strconv.FormatUint(kept, 10),
+		"MALLOC_MMAP_THRESHOLD_": strconv.Itoa(32 << 20),
 		"PYTHONUNBUFFERED":       "1",
 	}
 	var env []string
 	for _, e := range from {
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, "MILLRACE_") {
+		if strings.HasPrefix(name, "MILLRACE_") && name != asDistributed && name != profile {
 			continue
 		}
 		delete(defaults, name)
@@ -264,6 +297,7 @@ func (p *process) wait() {
 	_ = unix.Kill(-p.pid(), unix.SIGKILL)
 	_ = p.cmd.Wait() // the process state holds the result
 	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom.Load())
+	p.cause.OutOfMemory = p.cause.OutOfMemory || p.overLimit.Load() != nil
 	orphans.Waited(p.cmd)
 	if left := orphans.End(func(pid int) bool { return orphans.Marked(pid, p.mark()+"\x00") }, orphanTimeout); len(left) > 0 {
 		p.pools.config.Log.Warn("processes that an executor has left do not end", "kind", p.kind, "pid", p.pid(), "left", left)
@@ -306,11 +340,7 @@ func (p *process) serve() {
 		if p.fault != nil {
 			p.kill()
 		}
-		select {
-		case <-p.exited:
-		case <-time.After(shutdownTimeout):
-			p.kill()
-		}
+		p.killLate()
 	case <-p.pools.closing:
 		p.slot.mu.Lock()
 		p.queue().Shutdown = true
@@ -319,14 +349,66 @@ func (p *process) serve() {
 		if !p.idle() {
 			p.kill()
 		}
-		select {
-		case <-p.exited:
-		case <-time.After(shutdownTimeout):
-			p.kill()
-		}
+		p.killLate()
+	case <-p.surplus():
+		p.killLate()
 	}
 	<-p.exited
 	<-watched
+}
+
+// killLate kills the process unless it ends soon.
+func (p *process) killLate() {
+	select {
+	case <-p.exited:
+	case <-time.After(shutdownTimeout):
+		p.kill()
+	}
+}
+
+// surplus returns a channel that is closed when the process was told to end because it was idle for
+// long, and exists beside those of the worker's slots only because runs waited for other tasks. For
+// any other process the channel is nil.
+func (p *process) surplus() <-chan struct{} {
+	if p.slot.index < p.pools.config.Processes {
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		ticks := time.NewTicker(p.pools.config.IdleTime)
+		defer ticks.Stop()
+		for last := uint64(0); ; {
+			select {
+			case <-p.exited:
+				return
+			case <-p.broken:
+				return
+			case <-p.pools.closing:
+				return
+			case <-ticks.C:
+			}
+			var retired bool
+			if last, retired = p.retire(last); retired {
+				close(ended)
+				return
+			}
+		}
+	}()
+	return ended
+}
+
+// retire tells the process to end if it holds nothing and has had no run after the one of a given
+// ordinal. It returns the ordinal of the last run.
+func (p *process) retire(since uint64) (last uint64, retired bool) {
+	s := p.slot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 || len(p.leases) > 0 || p.needed || p.ordinal != since || p.calls.any() {
+		return p.ordinal, false
+	}
+	p.queue().Shutdown = true
+	p.retired, s.process = true, nil // further runs go to the next process
+	return p.ordinal, true
 }
 
 func (p *process) idle() bool {
@@ -360,6 +442,7 @@ func (p *process) close() {
 	clear(p.leases)
 	_ = p.conn.Close()          // the other end is gone
 	_ = os.RemoveAll(p.scratch) // a file that cannot be removed was made so by a task
+	p.calls.end(p.deathError("called a function", p.describe(nil)))
 }
 
 // breakOff ends the link. The first reason counts.
@@ -384,6 +467,9 @@ func (p *process) readWithin(limit time.Time) {
 // REQUIRES: close has returned.
 func (p *process) describe(blamed *queued) string {
 	text := p.cause.String()
+	if over := p.overLimit.Load(); over != nil {
+		text = *over
+	}
 	if p.fault != nil {
 		text += ", after " + p.fault.Error()
 	}
@@ -406,11 +492,11 @@ func (p *process) lastOutput(blamed *queued) string {
 	return text.Valid(string(tail))
 }
 
-// deathError returns the error that blames a run for the death of the process.
-func (p *process) deathError(cause string) *millracev1.TaskError {
+// deathError returns the error of what the process did when it died ("ran the task").
+func (p *process) deathError(did, cause string) *millracev1.TaskError {
 	e := &millracev1.TaskError{
 		Reason:   "EXECUTOR_DIED",
-		Message:  fmt.Sprintf("the executor process (%s, pid %d) that ran the task died: %s", p.kind, p.pid(), cause),
+		Message:  fmt.Sprintf("the executor process (%s, pid %d) that %s died: %s", p.kind, p.pid(), did, cause),
 		Metadata: map[string]string{"pid": fmt.Sprint(p.pid())},
 	}
 	if p.cause.Signal != "" {
@@ -424,27 +510,27 @@ func (p *process) deathError(cause string) *millracev1.TaskError {
 	return e
 }
 
-// readOutput reads one output of the process, and attributes it to the running task, or to the last
-// one between two runs.
-func (p *process) readOutput(r *os.File) {
+// readOutput reads stdout or stderr of the process, and attributes it to the running task, or to
+// the last one between two runs.
+func (p *process) readOutput(r *os.File, stderr bool) {
 	defer p.reading.Done()
 	output := exitcause.Output{File: r}
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := output.Read(buffer)
 		if n > 0 {
-			var of lifecycle.Ref
+			var of tasklog.Source
 			if p.hasSlot() {
 				p.slot.mu.Lock()
 				of = p.last
 				if q := p.slot.atWork(p); q != nil {
-					of = q.run.Ref
+					of = q.run.source()
 				}
 				p.slot.mu.Unlock()
 			}
 			p.tailMu.Lock()
-			if of != p.tailOf {
-				p.tail, p.tailOf = p.tail[:0], of
+			if ref := (lifecycle.Ref{Task: of.Task, Attempt: of.Attempt}); ref != p.tailOf {
+				p.tail, p.tailOf = p.tail[:0], ref
 			}
 			p.tail = append(p.tail, buffer[:n]...)
 			if over := len(p.tail) - tailBytes; over > 0 {
@@ -452,7 +538,7 @@ func (p *process) readOutput(r *os.File) {
 			}
 			p.tailMu.Unlock()
 			if of.Task != 0 {
-				p.pools.config.Logs.Write(of.Task, of.Attempt, buffer[:n])
+				p.pools.config.Logs.Write(of, stderr, buffer[:n])
 			}
 		}
 		if err != nil {

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"time"
 
 	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
@@ -8,6 +9,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/tasklog"
 )
 
 // Run is one attempt that runs in an executor process.
@@ -32,6 +34,13 @@ type Run struct {
 	Namespace   string
 	// Timeout is the longest run time, 0 for none.
 	Timeout time.Duration
+	// Priority is that of the task, for the tasks that its function submits.
+	Priority int32
+}
+
+// source describes the run as a writer of output.
+func (r *Run) source() tasklog.Source {
+	return tasklog.Source{Task: r.Ref.Task, Attempt: r.Ref.Attempt, Key: r.Key, Namespace: cmp.Or(r.Namespace, "default")}
 }
 
 // Result is the outcome of a run.
@@ -42,6 +51,9 @@ type Result struct {
 	// NoSegments: the run had not begun, and will not begin, because its process cannot read
 	// memory outside of the slab.
 	NoSegments bool
+	// Blocked and Unblocked are no results: the run waits for other tasks, or wants to go on; then
+	// it waits for Resume.
+	Blocked, Unblocked bool
 	// Outcome is Succeeded, Failed or ExecutorDied.
 	Outcome lifecycle.Outcome
 	// Error is the reason, unless the run succeeded.

@@ -45,7 +45,7 @@ func (p *process) locate(m *executorv1.ToExecutor, q *queued) []*executorv1.Exec
 		s.users++
 		q.segments = append(q.segments, s)
 		// This is a copy, since the run may be sent to another process later, with other numbers.
-		inputs[i] = &executorv1.ExecutorInput{Header: in.GetHeader()}
+		inputs[i] = &executorv1.ExecutorInput{Header: in.GetHeader(), TaskId: in.GetTaskId(), Generation: in.GetGeneration()}
 		for _, f := range in.GetFrames() {
 			inputs[i].Frames = append(inputs[i].Frames, &executorv1.FrameLocation{Offset: f.GetOffset(), SizeBytes: f.GetSizeBytes(), SegmentId: s.number})
 		}

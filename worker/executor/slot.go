@@ -1,10 +1,13 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -35,6 +38,10 @@ type queued struct {
 	// killed: the process was killed to stop the run.
 	killed bool
 	deaths int
+	// blocked: the worker was told that the run waits for other tasks.
+	blocked bool
+	// why is the reason for stopRefused.
+	why string
 	// temporary are the objects that hold the memory that the run allocated.
 	// They are dropped after the run has ended, when the process does not write to them any more.
 	temporary []ledger.ObjectID
@@ -48,6 +55,8 @@ const (
 	notStopped stopReason = iota
 	stopCancelled
 	stopTimeout
+	// stopRefused: the worker cannot let it wait for other tasks.
+	stopRefused
 )
 
 // slot is one worker slot of an executor kind. It keeps at most one process alive, and holds the
@@ -72,6 +81,8 @@ type slot struct {
 	// started says that some process of this slot became ready; segments, whether the last such
 	// process can read memory outside of the slab.
 	started, segments bool
+	// awaiting are the channels of those that wait for a process, each with room for one answer.
+	awaiting []chan<- started
 }
 
 func (s *slot) wake() {
@@ -92,21 +103,45 @@ func (s *slot) start(r *Run) {
 			return
 		}
 	}
+	// Runs that were held back begin before this one.
+	held := p != nil && (s.pools.guard.holds() || s.unsent())
 	s.queue = append(s.queue, q)
-	if p != nil {
+	if p != nil && !held {
 		p.send(q)
 	}
 	s.mu.Unlock()
+	s.pools.guard.note()
 	if p == nil {
 		s.wake()
 	}
 }
 
-// ready sends the queued runs to a process that has just become ready.
+// unsent reports whether a run waits to be sent. REQUIRES: mu is held.
+func (s *slot) unsent() bool {
+	return slices.ContainsFunc(s.queue, func(q *queued) bool { return q.ordinal == 0 })
+}
+
+// resume sends the runs that were held back because functions used too much memory.
+func (s *slot) resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || s.pools.guard.holds() {
+		return
+	}
+	for _, q := range s.queue {
+		if q.ordinal == 0 {
+			s.process.send(q)
+		}
+	}
+}
+
+// ready sends the queued runs to a process that has just become ready, or holds them back while
+// functions use too much memory.
 func (s *slot) ready(p *process) {
 	var refused []Result
 	s.mu.Lock()
 	s.process, s.started, s.segments = p, true, p.supportsSegments
+	s.settleAwaiting(started{process: p})
 	queue := s.queue
 	s.queue = nil
 	for _, q := range queue {
@@ -115,7 +150,9 @@ func (s *slot) ready(p *process) {
 			continue
 		}
 		s.queue = append(s.queue, q)
-		p.send(q)
+		if !s.pools.guard.holds() {
+			p.send(q)
+		}
 	}
 	s.mu.Unlock()
 	if len(refused) > 0 {
@@ -165,6 +202,29 @@ func (s *slot) stop(ref lifecycle.Ref) {
 	s.drop(q)
 }
 
+// refuse ends a run that has begun and must fail, because the worker cannot let it wait for other
+// tasks.
+func (s *slot) refuse(ref lifecycle.Ref, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.find(ref); q != nil && q.stopping == notStopped {
+		q.stopping, q.why = stopRefused, why
+	}
+}
+
+// goOn lets a run go on that waited for other tasks.
+func (s *slot) goOn(ref lifecycle.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.find(ref)
+	if q == nil || q.ordinal == 0 || s.process == nil {
+		return // it is over, or starts again
+	}
+	q.blocked = false
+	m := s.process.queue()
+	m.Resumptions = append(m.Resumptions, &executorv1.AttemptRef{TaskId: uint64(ref.Task), Attempt: uint32(ref.Attempt)})
+}
+
 func (s *slot) takeBack(ref lifecycle.Ref) {
 	s.mu.Lock()
 	q := s.find(ref)
@@ -198,7 +258,7 @@ func (s *slot) run() {
 	failures := 0
 	for {
 		s.mu.Lock()
-		needed := len(s.queue) > 0 || s.eager
+		needed := len(s.queue) > 0 || len(s.awaiting) > 0 || s.eager
 		s.mu.Unlock()
 		if !needed {
 			select {
@@ -244,6 +304,7 @@ func (s *slot) fail(message string) {
 	queue := s.queue
 	s.queue = nil
 	s.eager = false
+	s.settleAwaiting(started{err: errors.New(message)})
 	s.mu.Unlock()
 	var results []Result
 	for _, q := range queue {
@@ -280,7 +341,16 @@ func (s *slot) runProcess() (ready bool, cause string) {
 	if p.supportsSpare {
 		s.pools.wantSpare(s.kind)
 	}
-	s.ready(p)
+	if err := p.plugIn(func() { s.ready(p) }); err != nil {
+		p.kill()
+		<-p.exited
+		p.close()
+		p.page.close()
+		s.mu.Lock()
+		s.settleAwaiting(started{err: err})
+		s.mu.Unlock()
+		return false, err.Error()
+	}
 	s.pools.config.Log.Info("executor ready", "kind", s.kind, "slot", s.index, "pid", p.pid(), "language", p.language, "spare", spare)
 	p.serve()
 	// The process has ended, so nothing writes to the slab any more.
@@ -289,6 +359,7 @@ func (s *slot) runProcess() (ready bool, cause string) {
 	s.mu.Unlock()
 	p.close()
 	s.settle(p)
+	close(p.settled)
 	p.page.close()
 	return true, ""
 }
@@ -302,8 +373,9 @@ func (s *slot) settle(p *process) {
 		closing = true
 	default:
 	}
-	wanted := closing
+	renewed := p.renewed.Load()
 	s.mu.Lock()
+	wanted := closing || renewed || p.retired || p.replaced.Load()
 	blamed, first := s.blamed(p)
 	cause := p.describe(blamed)
 	queue := s.queue
@@ -313,7 +385,7 @@ func (s *slot) settle(p *process) {
 	for _, q := range queue {
 		temporary = append(temporary, q.temporary...)
 		q.temporary, q.segments = nil, nil
-		if blamed == nil && q.ordinal != 0 && (first == nil || q == first) {
+		if !renewed && blamed == nil && q.ordinal != 0 && (first == nil || q == first) {
 			q.deaths++
 		}
 		interrupted := !q.stopAt.IsZero()
@@ -323,12 +395,16 @@ func (s *slot) settle(p *process) {
 		case q == blamed && interrupted:
 			wanted = true
 			results = append(results, failed(q.run, lifecycle.Failed, stopError(q, "ending the executor process", s.pools.config.StopGrace)))
-		case q == blamed || q.deaths >= maxDeaths:
-			results = append(results, failed(q.run, lifecycle.ExecutorDied, p.deathError(cause)))
+		case q == blamed && !renewed || q.deaths >= maxDeaths:
+			results = append(results, failed(q.run, lifecycle.ExecutorDied, p.deathError("ran the task", cause)))
 		case q.stopping == stopCancelled:
 			results = append(results, Result{Ref: q.run.Ref, Returned: true})
 		default:
 			s.queue = append(s.queue, q)
+			if q.blocked {
+				q.blocked = false
+				results = append(results, Result{Ref: q.run.Ref, Unblocked: true})
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -380,6 +456,9 @@ func stopError(q *queued, how string, grace time.Duration) *millracev1.TaskError
 	if q.stopping == stopTimeout {
 		e.Reason = "TIMEOUT"
 		e.Message = fmt.Sprintf("the task ran longer than its timeout of %v, and was stopped by %s", q.run.Timeout, how)
+	}
+	if q.stopping == stopRefused {
+		e.Reason, e.Message = "TOO_MANY_WAITING", "the task was stopped by "+how+": "+q.why
 	}
 	e.Metadata = map[string]string{"stopped_by": "interrupt"}
 	if q.killed {

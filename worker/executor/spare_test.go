@@ -36,7 +36,7 @@ type pools struct {
 	modules string
 }
 
-func newPools(t *testing.T, spares int) *pools {
+func newPools(t *testing.T, spares int, change ...func(*executor.Config)) *pools {
 	t.Helper()
 	echo, err := buildEcho()
 	if err != nil {
@@ -56,7 +56,7 @@ func newPools(t *testing.T, spares int) *pools {
 		t.Fatal(err)
 	}
 	p := &pools{results: make(chan executor.Result, 100), modules: t.TempDir()}
-	p.Pools, err = executor.New(executor.Config{
+	c := executor.Config{
 		Worker: "w", Commands: map[string][]string{"python": {python, "-m", "millrace.executor"}, "echo": {echo}}, Processes: 1, Spares: spares,
 		Env: []string{"PYTHONPATH=" + p.modules}, Scratch: t.TempDir(), Store: objects, Logs: new(tasklog.Logs), Log: log,
 		MemoryWait: workertest.EventTimeout, ReadyTimeout: workertest.EventTimeout,
@@ -65,7 +65,11 @@ func newPools(t *testing.T, spares int) *pools {
 				p.results <- x
 			}
 		},
-	})
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	p.Pools, err = executor.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +88,17 @@ func newPools(t *testing.T, spares int) *pools {
 // call runs a Python function, given by its import path, or an operation of echo.
 func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millracev1.Value {
 	t.Helper()
+	p.begin(t, 0, kind, name, arguments...)
+	out := p.result(t)
+	if out.Error != nil {
+		t.Fatalf("%s: %v", name, out.Error)
+	}
+	return workertest.Decode(t, out.Inline)
+}
+
+// begin hands such a call to a slot.
+func (p *pools) begin(t *testing.T, slot int, kind, name string, arguments ...any) {
+	t.Helper()
 	var a millracev1.Arguments
 	for _, v := range arguments {
 		a.Positional = append(a.Positional, workertest.ValueOf(v))
@@ -97,16 +112,18 @@ func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millrac
 		op = &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: kind + "/" + name}
 	}
 	p.tasks++
-	p.Start(kind, 0, &executor.Run{Ref: lifecycle.Ref{Task: ids.TaskID(p.tasks), Attempt: 1}, Op: op, Arguments: b})
+	p.Start(kind, slot, &executor.Run{Ref: lifecycle.Ref{Task: ids.TaskID(p.tasks), Attempt: 1}, Op: op, Arguments: b})
+}
+
+// result returns the next result.
+func (p *pools) result(t *testing.T) executor.Result {
+	t.Helper()
 	select {
 	case out := <-p.results:
-		if out.Error != nil {
-			t.Fatalf("%s: %v", name, out.Error)
-		}
-		return workertest.Decode(t, out.Inline)
+		return out
 	case <-time.After(workertest.EventTimeout):
-		t.Fatalf("%s has no result", name)
-		return nil
+		t.Fatal("there is no result")
+		return executor.Result{}
 	}
 }
 

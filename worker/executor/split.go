@@ -112,6 +112,10 @@ func parts(m *executorv1.ToExecutor) []*executorv1.ToExecutor {
 		take(proto.Size(x))
 		part.Allocations = append(part.Allocations, x)
 	}
+	for _, x := range m.GetCalls() {
+		take(proto.Size(x))
+		part.Calls = append(part.Calls, x)
+	}
 	// All of these are small, and there are no more of them than of runs and functions.
 	part.Cancellations, part.DetachSegments, part.Shutdown, part.DroppedFunctions = m.GetCancellations(), m.GetDetachSegments(), m.GetShutdown(), m.GetDroppedFunctions()
 	part.ReleaseUnused = m.GetReleaseUnused()

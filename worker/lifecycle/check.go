@@ -91,7 +91,7 @@ func (m *Machine) checkSlots(queued, running int) error {
 		for _, s := range r.slots {
 			busy += len(s.running)
 			slots += s.width
-			if (s.width == 0) != (len(s.running) == 0) {
+			if (s.width == 0) != (len(s.running) == 0 || s.running[0].withoutSlots()) {
 				return fmt.Errorf("lifecycle: slot %s/%d has width %d for %d attempts", r.name, s.index, s.width, len(s.running))
 			}
 			for _, a := range s.running {
@@ -108,6 +108,9 @@ func (m *Machine) checkSlots(queued, running int) error {
 	if ready != queued || busy != running {
 		return fmt.Errorf("lifecycle: %d attempts queued and %d running, %d and %d in queues and slots", queued, running, ready, busy)
 	}
+	if err := m.checkBlocked(); err != nil {
+		return err
+	}
 	if slots != m.config.Slots {
 		return fmt.Errorf("lifecycle: %d slots of %d are accounted for", slots, m.config.Slots)
 	}
@@ -116,6 +119,37 @@ func (m *Machine) checkSlots(queued, running int) error {
 		if d := m.free[name] + free[name] - amount; d > 1e-6*amount || d < -1e-6*amount {
 			return fmt.Errorf("lifecycle: %g of %g %s are accounted for", m.free[name]+free[name], amount, name)
 		}
+	}
+	return nil
+}
+
+// checkBlocked checks the counts of attempts that wait for other tasks.
+func (m *Machine) checkBlocked() error {
+	without, inPlace, again := 0, 0, 0
+	// order-free: sums, and any one broken attempt is as good as another.
+	for ref, a := range m.attempts {
+		if a.waits != notWaiting && (a.state != Running || a.slot.running[0] != a) {
+			return fmt.Errorf("lifecycle: attempt %s waits for tasks and is not the first of a slot", ref)
+		}
+		switch a.waits {
+		case notWaiting, yielding:
+		case blocked:
+			without++
+		case resuming:
+			without, again = without+1, again+1
+		case blockedInPlace:
+			inPlace += a.slot.width
+		}
+		if a.waits == resuming && !slices.Contains(m.resuming, a) {
+			return fmt.Errorf("lifecycle: attempt %s wants to go on and is in no queue", ref)
+		}
+	}
+	if without != m.blocked || inPlace != m.inPlace || again != len(m.resuming) {
+		return fmt.Errorf("lifecycle: %d attempts without slots, %d slots kept, %d that want to go on; counted %d, %d, %d",
+			without, inPlace, again, m.blocked, m.inPlace, len(m.resuming))
+	}
+	if m.inPlace > 0 && m.inPlace >= m.config.Slots || m.blocked > max(m.config.MaxBlocked, 0) {
+		return fmt.Errorf("lifecycle: %d attempts wait without slots and %d slots are kept by others, of %d", m.blocked, m.inPlace, m.config.Slots)
 	}
 	return nil
 }

@@ -20,14 +20,19 @@ func (r Ref) compare(b Ref) int {
 	return cmp.Or(cmp.Compare(r.Task, b.Task), cmp.Compare(r.Attempt, b.Attempt))
 }
 
-// Object identifies one generation of a task's result.
+// Object identifies one generation of a task's result, or one item of it. An item that is fetched
+// serves the attempts that wait for it, and is dropped then: the scheduler knows of whole objects
+// only.
 type Object struct {
 	Task       ids.TaskID
 	Generation ids.Attempt
+	Item       ids.Item
 }
 
-// String returns task and generation, as in t42/a1.
-func (o Object) String() string { return o.Task.String() + "/" + o.Generation.String() }
+// String returns task and generation, as in t42/a1, and the item, if any, as in t42/a1/i3.
+func (o Object) String() string {
+	return o.Task.String() + "/" + o.Generation.String() + o.Item.String()
+}
 
 // FetchID identifies one stream of objects from a peer.
 type FetchID uint64
@@ -96,10 +101,17 @@ type (
 	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.
 	InputAway struct{ Ref Ref }
-	// InPlaceFailed: an attempt was handed to a slot and has not begun, because an input that it
-	// was to read in the memory of a peer (so that Assigned left it out) cannot be read there. The
-	// attempt is admitted anew, and the answer lists that input.
+	// InPlaceFailed: an input that an attempt was to read in the memory of a peer (so that Assigned
+	// left it out) cannot be read there. The attempt was handed to a slot and has not begun, or it
+	// waits for memory or inputs. It is admitted anew, and the answer lists that input.
 	InPlaceFailed struct{ Ref Ref }
+	// InputsUnreadable: copies of the inputs of an attempt that waits for memory do not fit here,
+	// and their holders cannot be asked to lend them. The attempt ends, and the scheduler learns
+	// which holders are meant.
+	InputsUnreadable struct {
+		Ref    Ref
+		Inputs []Unreachable
+	}
 	// ReserveFailed: the requested memory cannot be granted.
 	ReserveFailed struct {
 		Reservation ReservationID
@@ -141,6 +153,14 @@ type (
 		Ref   Ref
 		Bytes []uint64
 	}
+	// Blocked: a running attempt waits for other tasks, and does not need its slots meanwhile. It
+	// is reported, and SlotFreed follows.
+	Blocked struct{ Ref Ref }
+	// SlotFreed: the scheduler knows that an attempt waits, and has assigned what can run in its
+	// slots. It is ignored if the attempt does not wait any more.
+	SlotFreed struct{ Ref Ref }
+	// Unblocked: an attempt that waited wants to go on. The answer is Resume.
+	Unblocked struct{ Ref Ref }
 	// Retracted: the scheduler wants an attempt back. This is refused if the attempt runs or is
 	// unknown.
 	Retracted struct{ Ref Ref }
@@ -167,7 +187,8 @@ type Input struct {
 	// Pinned: it is here, and pinned for the task. Away: it may be moved out of the slab, or has
 	// been, until a reservation with it among its inputs is loaded.
 	Pinned, Away bool
-	// Holders are the workers that hold it, best first, if it is not here.
+	// Holders are the workers that hold it, best first, if it is not here. Of an item, this worker
+	// may be one: it has the list, but not in the slab.
 	Holders []ids.WorkerID
 	// Upstream, if not 0, is the upstream worker in a broadcast chain: it fetches the object too,
 	// and this worker reads it there while it arrives, before holders are tried. Downstream:
@@ -176,27 +197,31 @@ type Input struct {
 	Downstream bool
 }
 
-func (*Assigned) event()      {}
-func (*PreAssignment) event() {}
-func (Made) event()           {}
-func (NeverMade) event()      {}
-func (Registered) event()     {}
-func (Reserved) event()       {}
-func (ReserveFailed) event()  {}
-func (Loaded) event()         {}
-func (InputLost) event()      {}
-func (InputAway) event()      {}
-func (InPlaceFailed) event()  {}
-func (InputFetched) event()   {}
-func (FetchFailed) event()    {}
-func (FetchEnded) event()     {}
-func (RunEnded) event()       {}
-func (RunReturned) event()    {}
-func (NoRoom) event()         {}
-func (Retracted) event()      {}
-func (Cancelled) event()      {}
-func (Released) event()       {}
-func (Ticked) event()         {}
+func (*Assigned) event()        {}
+func (*PreAssignment) event()   {}
+func (Made) event()             {}
+func (NeverMade) event()        {}
+func (Registered) event()       {}
+func (Reserved) event()         {}
+func (ReserveFailed) event()    {}
+func (Loaded) event()           {}
+func (InputLost) event()        {}
+func (InputAway) event()        {}
+func (InPlaceFailed) event()    {}
+func (InputsUnreadable) event() {}
+func (InputFetched) event()     {}
+func (FetchFailed) event()      {}
+func (FetchEnded) event()       {}
+func (RunEnded) event()         {}
+func (RunReturned) event()      {}
+func (NoRoom) event()           {}
+func (Blocked) event()          {}
+func (SlotFreed) event()        {}
+func (Unblocked) event()        {}
+func (Retracted) event()        {}
+func (Cancelled) event()        {}
+func (Released) event()         {}
+func (Ticked) event()           {}
 
 // Outcome is the outcome of an attempt. The values equal those of the API.
 type Outcome uint8
@@ -211,6 +236,10 @@ const (
 	Dropped          Outcome = 6
 	RetractRefused   Outcome = 7
 	ExecutorDied     Outcome = 8
+	// WaitsForTasks and GoesOn are no ends: the attempt has started, and waits for other tasks
+	// without a slot, or has a slot again.
+	WaitsForTasks Outcome = 9
+	GoesOn        Outcome = 10
 )
 
 // String returns the name in small letters.
@@ -232,6 +261,10 @@ func (o Outcome) String() string {
 		return "retract refused"
 	case ExecutorDied:
 		return "executor died"
+	case WaitsForTasks:
+		return "waits for tasks"
+	case GoesOn:
+		return "goes on"
 	}
 	return "unknown"
 }
@@ -250,17 +283,20 @@ type (
 	// Reserve: reserve memory, all of it or none, and answer with Reserved or ReserveFailed. Those
 	// of the inputs that are here are brought into the slab as part of it, and stay there until
 	// Unreserve.
+	// WithResult: Bytes include the expected result.
 	Reserve struct {
 		Reservation ReservationID
 		Ref         Ref
 		Bytes       []uint64
 		Inputs      []Object
+		WithResult  bool
 	}
 	// Unreserve: release the reservation, granted or not.
 	Unreserve struct{ Reservation ReservationID }
 	// StartFetch: read objects from a peer into the memory of their reservations. Answer with
 	// InputFetched or FetchFailed for each, then FetchEnded. Pipelined: the peer is fetching them
-	// itself, or will, and they are read there while they arrive.
+	// itself, or will, and they are read there while they arrive. A peer that is this worker has
+	// the lists of the items that are to be copied.
 	StartFetch struct {
 		Fetch     FetchID
 		Peer      ids.WorkerID
@@ -292,8 +328,14 @@ type (
 		// Reservation is the memory reserved for the attempt, 0 if none.
 		Reservation ReservationID
 	}
-	// StopRun: stop a running attempt; RunEnded or RunReturned follows.
-	StopRun struct{ Ref Ref }
+	// StopRun: stop a running attempt; RunEnded or RunReturned follows. Reason says why it fails;
+	// empty: it was cancelled.
+	StopRun struct {
+		Ref    Ref
+		Reason string
+	}
+	// Resume: let an attempt go on that waited for other tasks.
+	Resume struct{ Ref Ref }
 	// TakeBack: make the slot return an attempt that it has not begun. If it has begun, there is no
 	// answer.
 	TakeBack struct{ Ref Ref }
@@ -346,6 +388,7 @@ func (Loosen) effect()     {}
 func (Unpin) effect()      {}
 func (StartRun) effect()   {}
 func (StopRun) effect()    {}
+func (Resume) effect()     {}
 func (TakeBack) effect()   {}
 func (Publish) effect()    {}
 func (Discard) effect()    {}

@@ -35,10 +35,14 @@ type wanted struct {
 	released bool
 }
 
-// learn adds holders that another assignment named.
+// own says whether this worker can be a holder: of an item, if it has the whole list below the
+// slab, from where the item is copied.
+func (w *wanted) own() bool { return w.object.Item != 0 }
+
+// learn adds holders that an assignment named.
 func (w *wanted) learn(holders []ids.WorkerID, self ids.WorkerID) {
 	for _, h := range holders {
-		if h != self && !slices.Contains(w.holders, h) && !slices.Contains(w.failedAt, h) && !slices.Contains(w.missingAt, h) &&
+		if (h != self || w.own()) && !slices.Contains(w.holders, h) && !slices.Contains(w.failedAt, h) && !slices.Contains(w.missingAt, h) &&
 			(w.fetch == nil || w.fetch.peer.id != h) {
 			w.holders = append(w.holders, h)
 		}
@@ -86,7 +90,7 @@ func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
 	}
 	a.reservation = r
 	m.move(a, Waiting)
-	e := Reserve{Reservation: r.id, Ref: a.ref, Bytes: bytes}
+	e := Reserve{Reservation: r.id, Ref: a.ref, Bytes: bytes, WithResult: len(bytes) > len(objects)}
 	if a.loose {
 		e.Inputs = append(e.Inputs, a.pinned...)
 	}
@@ -179,9 +183,10 @@ func (m *Machine) onInputAway(now time.Time, e InputAway) {
 // onInPlaceFailed puts an attempt back into its state before admission, and admits it anew.
 func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
 	a := m.attempts[e.Ref]
-	if a == nil || a.state != Running || m.notBegun(now, a) {
+	if a == nil || a.state != Waiting && a.state != Fetching && (a.state != Running || m.notBegun(now, a)) {
 		return
 	}
+	m.endFetches(a)
 	for _, o := range a.pinned {
 		m.do(Unpin{Ref: a.ref, Object: o})
 	}
@@ -189,6 +194,25 @@ func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
 	m.giveUp(a)
 	m.move(a, PreAssigned)
 	m.do(Admit{Ref: a.ref})
+}
+
+func (m *Machine) onInputsUnreadable(e InputsUnreadable) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Waiting {
+		return
+	}
+	m.log.add(a.ref, "inputs unreadable")
+	m.withdraw(a)
+	m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: e.Inputs})
+}
+
+// endFetches ends an attempt's wait for its missing inputs.
+func (m *Machine) endFetches(a *attempt) {
+	for _, w := range a.missing {
+		w.waiting = slices.DeleteFunc(w.waiting, func(b *attempt) bool { return b == a })
+		m.abandon(w)
+	}
+	a.missing = nil
 }
 
 // notBegun takes an attempt that could not begin out of its slot. It returns true if the attempt
@@ -299,15 +323,29 @@ func (m *Machine) take(id FetchID, o Object) *wanted {
 	if f == nil || w == nil || w.fetch != f {
 		return nil
 	}
-	f.objects = slices.DeleteFunc(f.objects, func(x *wanted) bool { return x == w })
+	f.objects = without(f.objects, w)
 	w.fetch = nil
 	return w
+}
+
+// without removes an element of a list, which it may change. Objects mostly arrive in the order of
+// the lists that contain them, so the first element is removed without moving the others.
+func without(list []*wanted, w *wanted) []*wanted {
+	switch i := slices.Index(list, w); i {
+	case -1:
+		return list
+	case 0:
+		list[0] = nil
+		return list[1:]
+	default:
+		return slices.Delete(list, i, i+1)
+	}
 }
 
 // leave ends an object's claim on memory.
 func (m *Machine) leave(w *wanted) {
 	if r := w.reservation; r != nil {
-		r.objects = slices.DeleteFunc(r.objects, func(x *wanted) bool { return x == w })
+		r.objects = without(r.objects, w)
 		w.reservation = nil
 		m.settle(r)
 	}
@@ -331,11 +369,11 @@ func (m *Machine) onFetched(e InputFetched) {
 		}
 		m.do(pin)
 		a.pinned = append(a.pinned, w.object)
-		a.missing = slices.DeleteFunc(a.missing, func(x *wanted) bool { return x == w })
+		a.missing = without(a.missing, w)
 	}
 	w.waiting = nil
 	m.leave(w)
-	if len(waiting) == 0 || w.released {
+	if len(waiting) == 0 || w.released || w.object.Item != 0 {
 		m.do(Drop{Object: w.object})
 	} else {
 		m.do(Gained{Object: w.object, Bytes: e.Bytes})
@@ -353,6 +391,7 @@ func (m *Machine) onFetchFailed(e FetchFailed) {
 	if w == nil {
 		return
 	}
+	m.dropReleased(w)
 	switch {
 	case e.NoRoom:
 		waiting := slices.Clone(w.waiting)
@@ -374,6 +413,14 @@ func (m *Machine) onFetchFailed(e FetchFailed) {
 	m.queue(w)
 }
 
+// dropReleased drops an object that was released during a fetch which has failed: it may have come
+// to this worker in another way, such as by a rescue, and no other order to drop it follows.
+func (m *Machine) dropReleased(w *wanted) {
+	if w.released {
+		m.do(Drop{Object: w.object})
+	}
+}
+
 func (m *Machine) onFetchEnded(e FetchEnded) {
 	f := m.fetches[e.Fetch]
 	if f == nil {
@@ -391,6 +438,7 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	var stuck []*wanted
 	for _, w := range failed {
 		w.fetch, w.peer = nil, nil
+		m.dropReleased(w)
 		if !p.pipelined {
 			w.failedAt = append(w.failedAt, p.id)
 		}
@@ -436,7 +484,7 @@ func (m *Machine) abandon(w *wanted) {
 		return
 	}
 	if w.peer != nil {
-		w.peer.queue = slices.DeleteFunc(w.peer.queue, func(x *wanted) bool { return x == w })
+		w.peer.queue = without(w.peer.queue, w)
 		w.peer = nil
 	}
 	m.leave(w)

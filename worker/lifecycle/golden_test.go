@@ -16,14 +16,15 @@ import (
 // TestGolden runs the scripts in testdata. Each line of a command is one event:
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1
-//	    in=t9/a1:pinned in=t8/a2:4096@w2,w3  (all in one line)
+//	    in=t9/a1:pinned in=t8/a2:4096@w2,w3 in=t8/a2/i3:64@w2  (all in one line)
 //	pre-assign t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
 //	    then assign t2/a1 admitted ...
 //	made t8/a2 | never-made t8/a2
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
-//	in-place-failed t1/a1
+//	in-place-failed t1/a1 | unreadable t1/a1 t9/a1@w2
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
+//	blocked t1/a1 | freed t1/a1 | unblocked t1/a1
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
 // The output is the effects of each event, and after "state" the state of each attempt.
@@ -39,6 +40,7 @@ func TestGolden(t *testing.T) {
 				c := lifecycle.Config{Self: 1, Slots: 1, Resources: map[string]float64{"gpu": 1}}
 				d.MaybeScanArgs(t, "slots", &c.Slots)
 				d.MaybeScanArgs(t, "depth", &c.SlotDepth)
+				d.MaybeScanArgs(t, "max-blocked", &c.MaxBlocked)
 				d.MaybeScanArgs(t, "per-peer", &c.FetchesPerPeer)
 				d.MaybeScanArgs(t, "fetch-objects", &c.FetchObjects)
 				m = lifecycle.New(c)
@@ -88,8 +90,13 @@ func ref(t *testing.T, s string) lifecycle.Ref {
 
 func object(t *testing.T, s string) lifecycle.Object {
 	t.Helper()
+	s, item, isItem := strings.Cut(s, "/i")
 	r := ref(t, s)
-	return lifecycle.Object{Task: r.Task, Generation: r.Attempt}
+	o := lifecycle.Object{Task: r.Task, Generation: r.Attempt}
+	if isItem {
+		o.Item = ids.Item(number(t, item))
+	}
+	return o
 }
 
 func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
@@ -131,6 +138,11 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 		return lifecycle.InputAway{Ref: ref(t, arg(1))}
 	case "in-place-failed":
 		return lifecycle.InPlaceFailed{Ref: ref(t, arg(1))}
+	case "unreadable":
+		o, peer, _ := strings.Cut(arg(2), "@w")
+		return lifecycle.InputsUnreadable{Ref: ref(t, arg(1)), Inputs: []lifecycle.Unreachable{
+			{Object: object(t, o), FailedAt: []ids.WorkerID{ids.WorkerID(number(t, peer))}},
+		}}
 	case "refused":
 		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
 	case "fetched":
@@ -152,6 +164,12 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 		return lifecycle.RunReturned{Ref: ref(t, arg(1))}
 	case "no-room":
 		return lifecycle.NoRoom{Ref: ref(t, arg(1)), Bytes: []uint64{number(t, arg(2))}}
+	case "blocked":
+		return lifecycle.Blocked{Ref: ref(t, arg(1))}
+	case "freed":
+		return lifecycle.SlotFreed{Ref: ref(t, arg(1))}
+	case "unblocked":
+		return lifecycle.Unblocked{Ref: ref(t, arg(1))}
 	case "retract":
 		return lifecycle.Retracted{Ref: ref(t, arg(1))}
 	case "cancel":
@@ -267,7 +285,9 @@ func describe(e lifecycle.Effect) string {
 	case lifecycle.Unawait:
 		return fmt.Sprintf("Unawait %s from %s", e.Object, e.Peer)
 	case lifecycle.StopRun:
-		return fmt.Sprintf("StopRun %s", e.Ref)
+		return strings.TrimSpace(fmt.Sprintf("StopRun %s %s", e.Ref, e.Reason))
+	case lifecycle.Resume:
+		return fmt.Sprintf("Resume %s", e.Ref)
 	case lifecycle.TakeBack:
 		return fmt.Sprintf("TakeBack %s", e.Ref)
 	case lifecycle.Publish:

@@ -14,6 +14,9 @@
 // empty. Attempts that are known to be short are handed to a busy slot in advance, so that slots
 // never wait for the loop. They can be taken back until they have begun.
 //
+// An attempt that waits for other tasks gives its slots back until it goes on. It keeps its place,
+// and another place takes over: so there can be more places than slots, but only as many work.
+//
 // Messages of the scheduler refer to attempts, and messages of paths refer to fetches. A message
 // that refers to something unknown is late; it is ignored or refused, as described at each event.
 package lifecycle
@@ -49,10 +52,16 @@ type Config struct {
 	SlotWindow time.Duration
 	// StartedAfter is how long an attempt runs before it is reported as started. Default 20 ms.
 	StartedAfter time.Duration
+	// MaxBlocked is the number of attempts that may wait for other tasks without a slot, each in a
+	// place of its own. Default 100; negative: none.
+	MaxBlocked int
 	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
 	// starts. Default 1 MiB.
 	ReserveBytes uint64
 }
+
+// DefaultMaxBlocked is the default of Config.MaxBlocked.
+const DefaultMaxBlocked = 100
 
 func (c Config) withDefaults() Config {
 	c.Slots = max(c.Slots, 1)
@@ -63,6 +72,7 @@ func (c Config) withDefaults() Config {
 	c.SlotDepth = cmp.Or(c.SlotDepth, 64)
 	c.SlotWindow = cmp.Or(c.SlotWindow, 2*time.Millisecond)
 	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
+	c.MaxBlocked = cmp.Or(c.MaxBlocked, DefaultMaxBlocked)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
 }
@@ -129,6 +139,8 @@ type attempt struct {
 	cancelled bool
 	// started: it was reported as started.
 	started bool
+	// waits says whether it waits for other tasks; notWaiting in all states but Running.
+	waits waiting
 	// returning: its slot was asked to return it if it has not begun.
 	returning bool
 	// heapIndex is its position in the ready queue of its runner, -1 outside.
@@ -155,6 +167,11 @@ type Machine struct {
 	runners   []*runner // in order of first use
 	// special are the queued attempts that need more than one plain slot, by rank.
 	special []*attempt
+	// blocked counts the attempts that run without slots, because they wait for other tasks.
+	// resuming are those of them that want to go on, by rank. inPlace counts the slots of attempts
+	// that wait and keep them.
+	blocked, inPlace int
+	resuming         []*attempt
 
 	awaited map[Object]*awaited
 	wanted  map[Object]*wanted
@@ -236,6 +253,7 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onNeverMade(e)
 	case Registered:
 		m.config.Self = e.Self
+		m.repeatBlocked()
 	case Reserved:
 		m.onReserved(e)
 	case ReserveFailed:
@@ -248,6 +266,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onInputAway(now, e)
 	case InPlaceFailed:
 		m.onInPlaceFailed(now, e)
+	case InputsUnreadable:
+		m.onInputsUnreadable(e)
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:
@@ -260,6 +280,12 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onRunReturned(now, e)
 	case NoRoom:
 		m.onNoRoom(now, e)
+	case Blocked:
+		m.onBlocked(e)
+	case SlotFreed:
+		m.onSlotFreed(e)
+	case Unblocked:
+		m.onUnblocked(e)
 	case Retracted:
 		m.onRetracted(e)
 	case Cancelled:
@@ -314,13 +340,13 @@ func (m *Machine) assigned(e *Assigned) {
 		}
 		w := m.wanted[in.Object]
 		if w == nil {
-			holders := slices.Clone(in.Holders)
-			w = &wanted{object: in.Object, bytes: in.Bytes, holders: slices.DeleteFunc(holders, func(id ids.WorkerID) bool { return id == m.config.Self })}
+			w = &wanted{object: in.Object, bytes: in.Bytes}
+			w.learn(in.Holders, m.config.Self)
 			if in.Upstream != m.config.Self {
 				w.upstream = in.Upstream
 			}
 			w.downstream = in.Downstream
-			if len(holders) != len(w.holders) || len(in.Holders) == 0 {
+			if !w.own() && slices.Contains(in.Holders, m.config.Self) || len(in.Holders) == 0 {
 				w.missingAt = append(w.missingAt, m.config.Self)
 			}
 			m.wanted[in.Object] = w
@@ -333,7 +359,7 @@ func (m *Machine) assigned(e *Assigned) {
 			w.learn(in.Holders, m.config.Self)
 			w.downstream = w.downstream || in.Downstream
 		}
-		if !slices.Contains(a.missing, w) {
+		if !slices.Contains(w.waiting, a) {
 			w.waiting = append(w.waiting, a)
 			a.missing = append(a.missing, w)
 		}
@@ -378,11 +404,7 @@ func (m *Machine) forget(a *attempt) {
 	for _, o := range a.pinned {
 		m.do(Unpin{Ref: a.ref, Object: o})
 	}
-	for _, w := range a.missing {
-		w.waiting = slices.DeleteFunc(w.waiting, func(b *attempt) bool { return b == a })
-		m.abandon(w)
-	}
-	a.missing = nil
+	m.endFetches(a)
 	if a.reservation != nil {
 		a.reservation.attempt = nil
 		m.settle(a.reservation)

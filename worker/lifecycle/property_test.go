@@ -52,6 +52,10 @@ type stream struct {
 type run struct {
 	slot  string
 	slots int
+	// blocked: it waits for other tasks. told: the machine has said so. freed: its slots may be
+	// given to others. asks: it wants to go on. behind: it is behind one that waited, and is to
+	// come back.
+	blocked, told, freed, asks, behind bool
 }
 
 func (w *world) step(e lifecycle.Event) {
@@ -72,7 +76,9 @@ func (w *world) step(e lifecycle.Event) {
 func (w *world) checkSlots() {
 	slots := make(map[string]int)
 	for _, r := range w.runs {
-		slots[r.slot] = max(slots[r.slot], r.slots)
+		if !r.behind && !(r.told && r.freed) {
+			slots[r.slot] = max(slots[r.slot], r.slots)
+		}
 	}
 	sum := 0
 	for _, n := range slots {
@@ -168,6 +174,12 @@ func (w *world) carryOut(e lifecycle.Effect) {
 				t.Fatalf("%s is reported as started and does not run", e.Ref)
 			}
 		case lifecycle.RetractRefused:
+		case lifecycle.WaitsForTasks:
+			w.givenBack(e.Ref)
+		case lifecycle.GoesOn:
+			if r := w.runs[e.Ref]; r != nil {
+				r.told = false
+			}
 		default:
 			w.final(e.Ref)
 		}
@@ -175,7 +187,47 @@ func (w *world) carryOut(e lifecycle.Effect) {
 		if !w.pins[e.Ref][e.Object] {
 			t.Fatalf("%s is loosened for %s and not pinned", e.Object, e.Ref)
 		}
+	case lifecycle.Resume:
+		if r := w.runs[e.Ref]; r == nil || !r.asks {
+			t.Fatalf("%s goes on, and has not asked for it", e.Ref)
+		} else {
+			r.blocked, r.asks = false, false
+		}
 	case lifecycle.StopRun, lifecycle.TakeBack, lifecycle.Gained, lifecycle.Drop:
+	}
+}
+
+// givenBack notes that a run occupies no slot, and that those behind it are about to come back.
+func (w *world) givenBack(ref lifecycle.Ref) {
+	r := w.runs[ref]
+	if r == nil || !r.blocked {
+		w.t.Fatalf("%s is said to wait for tasks, and does not", ref)
+	}
+	r.told = true
+	for other, b := range w.runs { // order-free: a flag of each
+		b.behind = b.behind || other != ref && b.slot == r.slot
+	}
+}
+
+// nest lets a run wait for other tasks, or go on if it waits already.
+func (w *world) nest(ref lifecycle.Ref) {
+	r := w.runs[ref]
+	switch {
+	case r.asks:
+	case r.blocked && !r.freed && ref.Task%3 > 0: // the others do not wait for the scheduler
+		r.freed = true
+		w.step(lifecycle.SlotFreed{Ref: ref})
+	case r.blocked:
+		r.asks = true
+		w.step(lifecycle.Unblocked{Ref: ref})
+	default:
+		for _, other := range w.order[:slices.Index(w.order, ref)] {
+			if w.runs[other].slot == r.slot {
+				return // it has not begun
+			}
+		}
+		r.blocked, r.freed = true, false
+		w.step(lifecycle.Blocked{Ref: ref})
 	}
 }
 
@@ -310,6 +362,8 @@ func (w *world) answer(t *rapid.T) bool {
 	}
 	if len(w.order) > 0 {
 		kinds = append(kinds, func() {
+			w.nest(w.order[rapid.IntRange(0, len(w.order)-1).Draw(t, "waits")])
+		}, func() {
 			r := w.ended(rapid.IntRange(0, len(w.order)-1).Draw(t, "run"))
 			switch rapid.IntRange(0, 9).Draw(t, "how") {
 			case 0:
@@ -367,7 +421,10 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
 			awaits: make(map[lifecycle.Ref][]lifecycle.Object), reported: make(map[lifecycle.Object]bool),
 		}
-		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4})
+		w.m = lifecycle.New(lifecycle.Config{
+			Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4,
+			MaxBlocked: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "max blocked"),
+		})
 		task := uint64(0)
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "ms")) * time.Millisecond)

@@ -15,19 +15,22 @@ type runner struct {
 	ready readyHeap
 }
 
-// slot runs attempts one after the other.
+// slot is a place that runs attempts one after the other. There are as many as the worker has
+// slots, and more while attempts wait for other tasks.
 type slot struct {
 	index int
 	// running are the attempts handed to it, in order; the first is executing.
 	running []*attempt
-	// width is the number of slots of the worker that it uses up; 0 exactly if running is empty.
+	// width is the number of slots of the worker that it uses up; 0 exactly if running is empty, or
+	// if its first attempt has given its slots back (withoutSlots).
 	width int
 	// load is the sum of the estimates of running.
 	load time.Duration
 	// plain: all of running are short and need one plain slot only, so that more can be handed over
 	// in advance.
 	plain bool
-	// since is the time when the first of running became the first.
+	// since is the time when the first of running became the first, or went on after a wait for
+	// other tasks.
 	since time.Time
 }
 
@@ -65,7 +68,11 @@ func (m *Machine) dequeue(a *attempt) {
 // dispatch hands queued attempts to slots, in the order of rank over all kinds, as far as slots and
 // resources suffice. A special attempt that waits for slots blocks those behind it, which would
 // otherwise take the slots one by one. An attempt that waits for a resource does not block others.
+// Attempts that have begun and want to go on come first.
 func (m *Machine) dispatch(now time.Time) {
+	if m.resume(now) {
+		return
+	}
 	for {
 		r := m.next()
 		a := m.nextSpecial()
@@ -122,13 +129,17 @@ func (m *Machine) resourcesFree(a *attempt) bool {
 	return true
 }
 
+// idle returns the first place without attempts, a new one if all have some. REQUIRES: a slot of
+// the worker is free.
 func (m *Machine) idle(r *runner) *slot {
 	for _, s := range r.slots {
 		if len(s.running) == 0 {
 			return s
 		}
 	}
-	return nil
+	s := &slot{index: len(r.slots)}
+	r.slots = append(r.slots, s)
+	return s
 }
 
 // slotFor returns the slot for a runner's first ready attempt: an idle one if the worker has a free
@@ -172,6 +183,10 @@ func (m *Machine) start(now time.Time, a *attempt, s *slot) {
 // leaveSlot takes an attempt out of its slot.
 func (m *Machine) leaveSlot(now time.Time, a *attempt) {
 	s := a.slot
+	if a.toldBlocked() {
+		m.do(Report{Ref: a.ref, Outcome: GoesOn})
+	}
+	m.endBlocked(a)
 	if s.running[0] == a {
 		s.since = now
 		s.running = s.running[1:]
@@ -181,9 +196,15 @@ func (m *Machine) leaveSlot(now time.Time, a *attempt) {
 	s.load -= a.estimate
 	a.slot = nil
 	a.returning = false
-	if len(s.running) == 0 {
+	switch {
+	case len(s.running) == 0:
 		m.freeSlots += s.width
 		s.width, s.running = 0, nil
+	case s.width == 0 && !s.running[0].withoutSlots():
+		// The attempts behind one that waited were asked to come back, and may begin before they
+		// do. So the place takes a slot, even if none is free.
+		s.width = 1
+		m.freeSlots--
 	}
 	// order-free: an addition for each name.
 	for name, amount := range a.resources {

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,6 +89,9 @@ type attempt struct {
 	pb     *workerv1.Assignment
 	op     *op
 	inputs []device.Input
+	// whole says of inputs that are items whether the whole list is here: then the attempt has
+	// pinned the list, and not a copy of the item. By input index; nil if there are none.
+	whole []bool
 	// placed: all inputs are here and pinned in place, so their addresses stay valid.
 	placed bool
 	// fetched is the number of bytes that were fetched from peers for it.
@@ -110,10 +114,12 @@ type attempt struct {
 	// readAt are the peers at which inputs are read in place, by input index; an entry without an
 	// address means that the input is not. reading is the access pattern of the operation. copies:
 	// it must fetch copies and not try to read in place again (a lease was refused, or the inputs
-	// are too large; see lendInputs).
+	// are too large; see lendInputs and giveUpPlaces).
 	readAt  []transfer.Peer
 	reading device.Reading
 	copies  bool
+	// large is set if copies of its inputs do not fit into the slab; see large.go.
+	large *large
 	// parked is the time since when it has waited in this session for its function to arrive; zero
 	// if it does not wait, or while there is no session.
 	parked time.Time
@@ -174,7 +180,7 @@ func (w *Worker) admit(a *attempt) {
 // headers, and inputs that are borrowed or read in place.
 func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	pb := a.pb
-	a.known, a.placed = time.Now(), false
+	a.known, a.placed, a.whole = time.Now(), false, nil
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
 		Runner: a.op.runner, Estimate: a.op.estimate(),
@@ -189,7 +195,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	var wanted []ledger.ObjectID
 	for i, in := range pb.GetInputs() {
 		if len(in.GetInlineResult()) > 0 {
-			a.inputs[i].Header = in.GetInlineResult()
+			a.inputs[i] = narrowed(device.Input{Header: in.GetInlineResult()}, in)
 			continue
 		}
 		if lent, ok := a.lentInput(i); ok {
@@ -204,7 +210,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	if len(wanted) == 0 {
 		return e
 	}
-	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0)
+	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0, a.copies || a.large != nil)
 	a.placed = !loose
 	for i, in := range pb.GetInputs() {
 		if len(in.GetInlineResult()) > 0 || a.isLent(i) || a.readsAt(i) {
@@ -212,16 +218,18 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		}
 		o := objects[0]
 		objects = objects[1:]
-		id := inputID(in)
-		if o.ID == id {
-			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+		if o.ID != (ledger.ObjectID{}) {
+			a.found(i, o)
 			if o.HasPlace() {
-				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true, Away: loose})
+				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(o.ID), Pinned: true, Away: loose})
 			}
 			continue
 		}
 		missing := lifecycle.Input{
-			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Upstream: ids.WorkerID(in.GetUpstreamWorkerId()), Downstream: in.GetHasDownstream(),
+			Object: lifecycle.Object(inputID(in)), Bytes: inputBytes(in), Upstream: ids.WorkerID(in.GetUpstreamWorkerId()), Downstream: in.GetHasDownstream(),
+		}
+		if in.GetItem() != 0 && w.config.Store.Here(listID(in)) {
+			missing.Holders = append(missing.Holders, w.Self())
 		}
 		for _, h := range in.GetHolders() {
 			missing.Holders = append(missing.Holders, ids.WorkerID(h))
@@ -235,10 +243,6 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 // call returns the device call of a native operation. REQUIRES: its inputs are known.
 func (a *attempt) call() device.Call {
 	return device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
-}
-
-func inputID(in *workerv1.Input) ledger.ObjectID {
-	return ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 }
 
 // fail reports the failure of an attempt that the machine never received.
@@ -349,10 +353,11 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
 	case lifecycle.Admit:
-		if w.borrow(w.attempts[e.Ref], true) {
+		a := w.attempts[e.Ref]
+		if w.pauses(a) || w.borrow(a, true) {
 			return nil
 		}
-		again := w.assigned(w.attempts[e.Ref])
+		again := w.assigned(a)
 		again.Admitted = true
 		return again
 	case lifecycle.Await:
@@ -366,7 +371,13 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		delete(w.reservations, e.Reservation)
 	case lifecycle.StartFetch:
 		w.startFetch(e)
+	case lifecycle.Resume:
+		w.withRun(e.Ref, func(*attempt) {}, func(a *attempt) { w.config.Executors.Resume(a.op.runner, a.slot, a.ref) })
 	case lifecycle.StopRun:
+		if e.Reason != "" {
+			w.withRun(e.Ref, func(*attempt) {}, func(a *attempt) { w.config.Executors.Refuse(a.op.runner, a.slot, a.ref, e.Reason) })
+			return nil
+		}
 		w.withRun(e.Ref, func(a *attempt) { w.native.stop(a.slot, a.native) },
 			func(a *attempt) { w.config.Executors.Stop(a.op.runner, a.slot, a.ref) })
 	case lifecycle.TakeBack:
@@ -403,7 +414,7 @@ func (w *Worker) report(e lifecycle.Report) {
 		TaskId: uint64(e.Ref.Task), Attempt: uint32(e.Ref.Attempt), Outcome: workerv1.TaskOutcome(e.Outcome),
 	}
 	switch e.Outcome {
-	case lifecycle.Started, lifecycle.RetractRefused:
+	case lifecycle.Started, lifecycle.RetractRefused, lifecycle.WaitsForTasks, lifecycle.GoesOn:
 		w.outbox.task(r)
 		return
 	case lifecycle.Failed, lifecycle.ExecutorDied, lifecycle.Dropped:
@@ -447,9 +458,14 @@ func (w *Worker) pinInput(e lifecycle.PinInput) {
 	if e.Reservation != 0 {
 		w.config.Store.Hold(w.reservations[e.Reservation], id)
 	}
-	a.fetched += o.Bytes()
-	for i, in := range a.pb.GetInputs() {
-		if inputID(in) == id {
+	if id.Item == 0 || !w.config.Store.Here(ledger.ObjectID{Task: id.Task, Generation: id.Generation}) {
+		a.fetched += o.Bytes()
+	}
+	if o.HasPlace() {
+		return // startRun looks it up, since the place may change until then
+	}
+	for i := range a.pb.GetInputs() {
+		if a.inputID(i) == id {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
 		}
 	}
@@ -458,16 +474,29 @@ func (w *Worker) pinInput(e lifecycle.PinInput) {
 // reserve asks the store for memory and for inputs to be brought into the slab. It returns the
 // answer if the store decides at once, and otherwise nil: then reservationTold handles the answer.
 func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
+	a := w.attempts[e.Ref]
 	q := store.Request{Holder: holder(e.Ref.Task), Bytes: e.Bytes, Deadline: time.Now().Add(w.config.MemoryWait)}
+	// A native operation that finds no room for its result gives up the rest meanwhile.
+	q.Partial = !e.WithResult && a != nil && a.op.runner != nativeRunner
 	for _, o := range e.Inputs {
 		q.Inputs = append(q.Inputs, ledger.ObjectID(o))
 	}
 	id, progress, err := w.config.Store.Acquire(q, func(t store.ReservationResult) { w.post(reservationResult{e.Ref, e.Reservation, t}) })
-	if err != nil {
-		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
+	if err == nil {
+		w.reservations[e.Reservation] = id
 	}
-	w.reservations[e.Reservation] = id
-	if progress == ledger.Waiting {
+	switch {
+	case errors.Is(err, ledger.ErrTooLarge):
+		if next := w.tooLarge(a); next != nil {
+			return next
+		}
+		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: a.needs(err)}
+	case err != nil:
+		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
+	case progress == ledger.Waiting && a.giveUpPlaces():
+		return lifecycle.InPlaceFailed{Ref: e.Ref}
+	case progress == ledger.Waiting:
+		a.giveUpLoans(e.Reservation)
 		return nil
 	}
 	return lifecycle.Reserved{Reservation: e.Reservation, Loading: progress == ledger.Loading}
@@ -481,12 +510,19 @@ func (w *Worker) reservationTold(x reservationResult) {
 	case x.Err != nil:
 		w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.Err.Error()})
 	case x.Ready:
-		// Reserved is ignored if the reservation was granted before.
-		w.step(lifecycle.Reserved{Reservation: x.reservation})
-		w.step(lifecycle.Loaded{Reservation: x.reservation})
+		if !w.regain(x) {
+			w.ready(x.reservation)
+		}
 	default:
 		w.step(lifecycle.Reserved{Reservation: x.reservation, Loading: true})
 	}
+}
+
+// ready tells the machine that the memory of a reservation is granted, with its inputs in the slab.
+func (w *Worker) ready(id lifecycle.ReservationID) {
+	// Reserved is ignored if the reservation was granted before.
+	w.step(lifecycle.Reserved{Reservation: id})
+	w.step(lifecycle.Loaded{Reservation: id})
 }
 
 // brief is the longest time that notifications from peers may wait unhandled: about as long as it
@@ -504,10 +540,11 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			continue
 		}
 		// The input may have been moved or dropped since it was pinned.
-		o, ok := w.config.Store.Held(inputID(in))
+		id := a.inputID(i)
+		o, ok := w.config.Store.Held(id)
 		switch {
 		case !ok:
-			return lifecycle.InputLost{Ref: e.Ref, Object: lifecycle.Object(inputID(in))}
+			return lifecycle.InputLost{Ref: e.Ref, Object: lifecycle.Object(id)}
 		case !o.InSlab:
 			return lifecycle.InputAway{Ref: e.Ref}
 		}
@@ -517,9 +554,19 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			return lifecycle.InputLost{Ref: e.Ref, Object: lifecycle.Object(o.ID)}
 		}
 		a.inputs[i] = device.Input{Header: header, Frames: o.Frames}
+		if a.inWhole(i) {
+			a.inputs[i] = narrowed(a.inputs[i], in)
+		}
 	}
 	if !w.lendInputs(a) {
 		return lifecycle.InPlaceFailed{Ref: e.Ref}
+	}
+	if input, fault := a.absentItem(); fault != nil {
+		a.report = &workerv1.TaskReport{
+			TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
+			Error: w.complete(fault, a), InputAtFault: input,
+		}
+		return lifecycle.RunEnded{Ref: e.Ref, Outcome: lifecycle.Failed}
 	}
 	a.slot = e.Slot
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
@@ -535,14 +582,15 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		return nil
 	}
 	r := &executor.Run{
-		Ref: a.ref, Op: a.op.pb, Arguments: a.pb.GetArguments(), Key: a.pb.GetKey(), Namespace: a.pb.GetNamespace(), Timeout: timeout,
+		Ref: a.ref, Op: a.op.pb, Arguments: a.pb.GetArguments(), Key: a.pb.GetKey(), Namespace: a.pb.GetNamespace(), Timeout: timeout, Priority: a.pb.GetPriority(),
 		Reservation: w.reservations[e.Reservation],
 	}
 	if a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE {
 		r.Function = w.functions[hash32(a.op.pb.GetFunction())]
 	}
 	for i, in := range a.inputs {
-		x := &executorv1.ExecutorInput{Header: in.Header}
+		pb := a.pb.GetInputs()[i]
+		x := &executorv1.ExecutorInput{Header: in.Header, TaskId: pb.GetTaskId(), Generation: pb.GetGeneration(), Item: pb.GetItem()}
 		for _, f := range in.Frames {
 			x.Frames = append(x.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 		}
@@ -556,8 +604,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			}
 			continue
 		}
-		pb := a.pb.GetInputs()[i]
-		r.InputObjects = append(r.InputObjects, ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())})
+		r.InputObjects = append(r.InputObjects, a.inputID(i))
 	}
 	w.config.Executors.Start(a.op.runner, e.Slot, r)
 	return nil
@@ -612,11 +659,17 @@ func (w *Worker) executorEnded(r *executor.Result) {
 	if a == nil || a.native != nil {
 		return
 	}
-	if r.Returned {
+	switch {
+	case r.Blocked:
+		w.step(lifecycle.Blocked{Ref: r.Ref})
+		return
+	case r.Unblocked:
+		w.step(lifecycle.Unblocked{Ref: r.Ref})
+		return
+	case r.Returned:
 		w.step(lifecycle.RunReturned{Ref: r.Ref})
 		return
-	}
-	if r.NoSegments {
+	case r.NoSegments:
 		w.refuseLent(a)
 		return
 	}

@@ -2,6 +2,9 @@ package loop
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -27,66 +30,91 @@ const (
 )
 
 // borrowed is posted when all peers have answered. loans are the leases by input index; an entry
-// without End is no lease.
+// without End is no lease. refused are the reasons of refusals by input index.
 type borrowed struct {
 	attempt *attempt
 	loans   []transfer.Loan
+	refused []error
 }
 
 // borrow requests leases from peers on this host for inputs that are not here. It returns false if
 // there is nothing to request; otherwise lent continues with the attempt later. Executors that can
 // map no memory but our slab get copies instead. admitted says that the machine knows the attempt.
 func (w *Worker) borrow(a *attempt, admitted bool) bool {
-	lender := w.config.capabilities().Borrow
-	if lender == nil {
+	if a.copies || !w.borrows(a, a.large != nil) {
 		return false
 	}
-	if a.op.runner == nativeRunner {
-		if a.op.pb.GetName() == replicateOp {
-			return false
-		}
-	} else if !w.config.Executors.Segments(a.op.runner) {
-		return false
-	}
-	type order struct {
-		peer   transfer.Peer
-		refs   []transfer.Ref
-		inputs []int
-	}
-	var orders []order
-	for i, in := range a.pb.GetInputs() {
-		id := ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
-		if in.GetBytes() < borrowBytes || len(in.GetInlineResult()) > 0 || w.borrowedTimes[id] >= borrowTimes {
-			continue
-		}
-		for _, h := range in.GetHolders() {
-			peer := w.peers[ids.WorkerID(h)]
-			if peer.Address == "" || !lender.Lends(peer) {
-				continue
-			}
-			if _, here := w.config.Store.Lookup(id); here {
-				break
-			}
-			at := -1
-			for n := range orders {
-				if orders[n].peer == peer {
-					at = n
-				}
-			}
-			if at < 0 {
-				orders, at = append(orders, order{peer: peer}), len(orders)
-			}
-			orders[at].refs = append(orders[at].refs, transfer.Ref{Task: id.Task, Generation: id.Generation})
-			orders[at].inputs = append(orders[at].inputs, i)
-			break
-		}
-	}
+	orders := w.orders(a, nil)
 	if len(orders) == 0 {
 		return false
 	}
 	a.admitted = admitted
+	w.request(a, orders)
+	return true
+}
+
+// borrows says whether an attempt can use leases. As long as no executor of its kind has said
+// whether it can, only a large attempt tries to; see large.go.
+func (w *Worker) borrows(a *attempt, large bool) bool {
+	if w.config.capabilities().Borrow == nil {
+		return false
+	}
+	if a.op.runner == nativeRunner {
+		return a.op.pb.GetName() != replicateOp
+	}
+	known, can := w.config.Executors.Segments(a.op.runner)
+	return can || large && !known
+}
+
+// order is a request for leases to one peer.
+type order struct {
+	peer transfer.Peer
+	refs []transfer.Ref
+	// inputs are the inputs that the refs name.
+	inputs []int
+}
+
+// orders returns the requests for those inputs of an attempt that are to be borrowed; nil for
+// inputs means all.
+func (w *Worker) orders(a *attempt, inputs []int) (orders []order) {
+	lender := w.config.capabilities().Borrow
+	least, round := uint64(borrowBytes), 0
+	if a.large != nil {
+		least, round = 1, a.large.rounds
+	}
+	for i, in := range a.pb.GetInputs() {
+		id := inputID(in)
+		if inputBytes(in) < least || len(in.GetInlineResult()) > 0 || a.large == nil && w.borrowedTimes[id] >= borrowTimes || inputs != nil && !slices.Contains(inputs, i) {
+			continue
+		}
+		for n := range in.GetHolders() {
+			peer := w.peers[ids.WorkerID(in.GetHolders()[(n+round)%len(in.GetHolders())])]
+			if peer.Address == "" || a.large == nil && !lender.Lends(peer) {
+				continue
+			}
+			if w.config.Store.Here(id) || w.config.Store.Here(listID(in)) {
+				break
+			}
+			at := slices.IndexFunc(orders, func(o order) bool { return o.peer == peer })
+			if at < 0 {
+				orders, at = append(orders, order{peer: peer}), len(orders)
+			}
+			orders[at].refs = append(orders[at].refs, transfer.Ref(id))
+			orders[at].inputs = append(orders[at].inputs, i)
+			break
+		}
+	}
+	return orders
+}
+
+// request requests leases for an attempt; lent gets the answers.
+func (w *Worker) request(a *attempt, orders []order) {
 	w.borrowing[a.ref] = a
-	ctx := w.fetchCtx
+	ctx, lender := w.fetchCtx, w.config.capabilities().Borrow
+	needs := a.large != nil
+	if needs {
+		a.large.rounds++
+	}
 	w.fetching.Add(1)
 	w.lending++
 	w.startedWork.Store(true)
@@ -94,17 +122,20 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
 		defer cancel()
-		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.pb.GetInputs()))}
+		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.pb.GetInputs())), refused: make([]error, len(a.pb.GetInputs()))}
 		for _, o := range orders {
-			loans, err := lender.Borrow(limited, o.peer, o.refs)
-			if err != nil {
-				continue // The path has recorded the reason; the object is fetched instead.
-			}
+			loans, err := lender.Borrow(limited, o.peer, o.refs, needs)
 			for n, i := range o.inputs {
 				switch {
+				case err != nil: // the path has recorded the reason; the object is fetched instead
+					got.refused[i] = err
+				case errors.Is(loans[n].Err, transfer.ErrUnreachable):
+					got.refused[i] = fmt.Errorf("%w: %w", errRefusedNow, loans[n].Err)
 				case loans[n].Err != nil:
+					got.refused[i] = loans[n].Err
 				case a.op.runner != nativeRunner && !passable(&loans[n]):
 					loans[n].End()
+					got.refused[i] = errSlabOnly
 				default:
 					got.loans[i] = loans[n]
 				}
@@ -112,7 +143,6 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 		}
 		w.post(got)
 	}()
-	return true
 }
 
 // passable says whether another process can map the leased memory.
@@ -146,8 +176,15 @@ func (w *Worker) lent(x borrowed) {
 			clear(w.borrowedTimes)
 		}
 		ref := a.loans[i].Head.Ref
-		w.borrowedTimes[ledger.ObjectID{Task: ref.Task, Generation: ref.Generation}]++
+		w.borrowedTimes[ledger.ObjectID(ref)]++
 		w.borrowedBytes.Add(a.loans[i].Head.Bytes())
+	}
+	if a.large != nil {
+		a.large.refused = x.refused
+		if a.large.granted != nil {
+			w.regained(a)
+			return
+		}
 	}
 	e := w.assigned(a)
 	e.Admitted = a.admitted
@@ -186,6 +223,21 @@ func (a *attempt) endLoans() (broken []int) {
 	return broken
 }
 
+// giveUpPlaces makes an attempt that has to wait for memory need less of it: it ends the leases of
+// the attempt, which fetches copies after that, also of items of lists that are here. With leases,
+// attempts of two workers could wait for each other: each keeps objects of the other worker in the
+// slab whose room the other attempt needs. And whole lists would have to be brought into the slab
+// for one item each. It returns false if the attempt needs copies of all such inputs anyway, or if
+// it is large.
+func (a *attempt) giveUpPlaces() bool {
+	if a == nil || a.copies || a.large != nil || len(a.lentInputs()) == 0 && !slices.Contains(a.whole, true) {
+		return false
+	}
+	a.endLoans()
+	a.copies = true
+	return true
+}
+
 // lentInputs returns the inputs that the attempt has leases of.
 func (a *attempt) lentInputs() (inputs []int) {
 	for i := range a.loans {
@@ -208,7 +260,7 @@ func (w *Worker) discardBorrowed(a *attempt, broken []int) {
 // reported as INPUT_UNREACHABLE and the task runs again on copies: Executors.Segments is false by
 // now.
 func (w *Worker) refuseLent(a *attempt) {
-	w.log.Warn("the executor reads nothing but the worker's memory, unlike the one before; inputs are copied from now on", "task", a.ref.String(), "kind", a.op.runner)
+	w.log.Warn("the executor reads nothing but the worker's memory; inputs are copied from now on", "task", a.ref.String(), "kind", a.op.runner)
 	lent := a.lentInputs()
 	a.endLoans()
 	w.unreachable(a, lent)

@@ -33,7 +33,7 @@ func (l *lender) Capabilities() transfer.Capabilities { return transfer.Capabili
 
 func (l *lender) Lends(transfer.Peer) bool { return true }
 
-func (l *lender) Borrow(_ context.Context, _ transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+func (l *lender) Borrow(_ context.Context, _ transfer.Peer, refs []transfer.Ref, _ bool) ([]transfer.Loan, error) {
 	close(l.asked)
 	<-l.lend
 	return []transfer.Loan{{Head: transfer.Head{Ref: refs[0]}, End: func() bool { close(l.ended); return true }}}, nil

@@ -37,6 +37,8 @@ type fetching struct {
 	peer      transfer.Peer
 	refs      []transfer.Ref
 	pipelined bool
+	// own: the objects are items of lists that are here; see copyOwn.
+	own bool
 	// leave, if not nil, hands the other duties of this goroutine to another goroutine; it is
 	// called before a long wait. wake says that the owner goroutine must be woken then. See
 	// receiving.
@@ -68,10 +70,17 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
 	f.refs = make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
-		f.refs[i] = transfer.Ref{Task: o.Object.Task, Generation: o.Object.Generation}
+		f.refs[i] = transfer.Ref(o.Object)
 		f.reservations = append(f.reservations, w.reservations[o.Reservation])
 	}
 	f.peer = w.peers[e.Peer]
+	if f.own = e.Peer == w.Self(); f.own {
+		f.peer = transfer.Peer{Worker: e.Peer, Name: w.config.Registration.GetName()}
+		w.fetching.Add(1)
+		w.startedWork.Store(true)
+		go f.carryOut()
+		return
+	}
 	if f.peer.Address == "" {
 		w.post(lifecycle.FetchEnded{Fetch: e.Fetch, Message: fmt.Sprintf("worker %s is gone, or was never named", e.Peer)})
 		return
@@ -159,6 +168,9 @@ func (f *fetching) carryOut() {
 // run fetches from the peer, or reads there what arrives (broadcast chain). When it returns,
 // objects that did not arrive are no longer published.
 func (f *fetching) run(ctx context.Context) (err error) {
+	if f.own {
+		return f.copyOwn(ctx)
+	}
 	path := f.worker.config.Path
 	if pipelined := f.worker.config.capabilities().Pipelined; !f.pipelined {
 		err = path.Fetch(ctx, f.peer, f.refs, f)
@@ -267,21 +279,23 @@ func (f *fetching) DoneBatch(first, count int) {
 
 // sealed seals consecutive objects that have frames, and posts the outcomes.
 func (f *fetching) sealed(first, count int) {
-	type outcome struct {
+	type result struct {
 		bytes uint64
 		err   error
 	}
-	outcomes := make([]outcome, count)
+	sealed := make([]result, count)
 	f.worker.config.Store.SealCopies(count, func(i int) (ledger.ObjectID, []byte) {
 		return f.object(first + i), f.heads[first+i].Header
-	}, func(i int, bytes uint64, err error) { outcomes[i] = outcome{bytes, err} })
-	for i, o := range outcomes {
+	}, func(i int, bytes uint64, err error) { sealed[i] = result{bytes, err} })
+	events := make(outcomes, count)
+	for i, o := range sealed {
 		if o.err != nil {
-			f.failed(first+i, o.err)
+			events[i] = f.failed(first+i, o.err)
 		} else {
-			f.fetched(first+i, o.bytes)
+			events[i] = f.fetched(first+i, o.bytes)
 		}
 	}
+	f.tell(events...)
 }
 
 func (f *fetching) object(index int) ledger.ObjectID {
@@ -304,39 +318,43 @@ func (f *fetching) Done(index int, err error) {
 	}
 	if err == nil || errors.Is(err, errHeld) {
 		if o, ok := s.Lookup(id); ok {
-			f.fetched(index, o.Bytes())
+			f.tell(f.fetched(index, o.Bytes()))
 			return
 		}
 		err = fmt.Errorf("object %s was dropped while it arrived", id)
 	}
-	f.failed(index, err)
+	f.tell(f.failed(index, err))
 }
 
-// fetched posts that an object is here.
-func (f *fetching) fetched(index int, bytes uint64) {
+// fetched returns the outcome of an object that is here.
+func (f *fetching) fetched(index int, bytes uint64) lifecycle.Event {
 	f.times.objects++
 	f.times.bytes += bytes
-	f.tell(lifecycle.InputFetched{Fetch: f.id, Object: f.objects[index].Object, Bytes: bytes})
+	return lifecycle.InputFetched{Fetch: f.id, Object: f.objects[index].Object, Bytes: bytes}
 }
 
-// failed posts that an object did not arrive.
-func (f *fetching) failed(index int, err error) {
+// failed returns the outcome of an object that did not arrive.
+func (f *fetching) failed(index int, err error) lifecycle.Event {
 	id := f.object(index)
 	f.worker.config.Store.Unpublish(id)
-	f.tell(lifecycle.FetchFailed{
+	return lifecycle.FetchFailed{
 		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),
-	})
+	}
 }
 
-// tell posts the outcome of an object. After the last outcome this goroutine has no other work, so
-// it tries to step the machine itself: then the attempts that waited begin without another
-// goroutine being woken first.
-func (f *fetching) tell(e lifecycle.Event) {
-	if f.open--; f.open > 0 {
-		f.worker.post(e)
+// outcomes are posted when objects of a fetch have arrived or failed: an InputFetched or a
+// FetchFailed for each.
+type outcomes []lifecycle.Event
+
+// tell posts outcomes. After the last outcome this goroutine has no other work, so it tries to step
+// the machine itself: then the attempts that waited begin without another goroutine being woken
+// first.
+func (f *fetching) tell(events ...lifecycle.Event) {
+	if f.open -= len(events); f.open > 0 {
+		f.worker.post(outcomes(events))
 		return
 	}
 	f.times.arrived = time.Since(f.times.wanted)
-	f.worker.stepInline(lastFetched{e, &f.times})
+	f.worker.stepInline(lastFetched{events, &f.times})
 }

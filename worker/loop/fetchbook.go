@@ -27,10 +27,10 @@ type fetchTimes struct {
 	begun, placed, arrived, usable time.Duration
 }
 
-// lastFetched is posted with the outcome of the last object of a fetch.
+// lastFetched is posted with the outcomes of the last objects of a fetch.
 type lastFetched struct {
-	event lifecycle.Event
-	times *fetchTimes
+	outcomes outcomes
+	times    *fetchTimes
 }
 
 // fetchBook remembers the last fetches.

@@ -40,7 +40,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 		o := newOutbox()
 		for task := range uint64(20) {
 			for range 1 + r.IntN(3) {
-				logs.Write(ids.TaskID(task), 1, []byte(noise(r)))
+				logs.Write(tasklog.Source{Task: ids.TaskID(task), Attempt: 1}, false, []byte(noise(r)))
 			}
 			if text, _ := logs.Read(ids.TaskID(task)); !utf8.ValidString(text) {
 				t.Fatalf("seed %d: a log is not UTF-8", seed)

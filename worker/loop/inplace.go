@@ -2,6 +2,7 @@ package loop
 
 import (
 	"cmp"
+	"time"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -24,6 +25,7 @@ import (
 //     inPlaceMoved, the inputs are fetched: reading in place gains nothing then, and the copy
 //     engine leaves the multiprocessors to other work, while a kernel would occupy all of
 //     them and wait for the link.
+//   - It is a whole object, and not an item of a list.
 //   - A holder publishes it in its shared object index, in memory that is mapped here. The
 //     first such holder is read.
 //   - It is not part of a broadcast chain: neither does this worker have an upstream
@@ -32,6 +34,9 @@ import (
 //     fetches are batched.
 //   - This worker has read less than inPlaceTimes its size of it in place so far. An object
 //     that is used more often becomes a replica, which the scheduler can take into account.
+//
+// If copies of the inputs do not fit into the slab, only the first three conditions must hold, and
+// the size of an input does not matter; see large.go.
 //
 // Nothing is leased before the attempt is handed to a slot: a lease delays the frees of its lender,
 // and the attempt may have to wait for memory itself until then. If the object cannot be leased at
@@ -78,7 +83,7 @@ func newNearby(c *Config) (n nearby) {
 func (w *Worker) chooseInPlace(a *attempt) {
 	a.readAt = nil
 	n := &w.nearby
-	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner || len(a.pb.GetInputs()) > inPlaceInputs {
+	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner || len(a.pb.GetInputs()) > inPlaceInputs && a.large == nil {
 		return
 	}
 	if a.reading = n.device.Reads(a.op.pb.GetName()); a.reading == device.ReadsAgain {
@@ -99,15 +104,12 @@ func (w *Worker) chooseInPlace(a *attempt) {
 // inPlace returns the peer at which an input is to be read in place, if there is one.
 func (w *Worker) inPlace(a *attempt, in *workerv1.Input) (transfer.Peer, bool) {
 	bytes := in.GetBytes()
-	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetUpstreamWorkerId() != 0 || in.GetHasDownstream() {
-		return transfer.Peer{}, false
-	}
-	if a.reading == device.ReadsOnce && bytes > inPlaceBytes {
+	if bytes == 0 || in.GetItem() != 0 || len(in.GetInlineResult()) > 0 {
 		return transfer.Peer{}, false
 	}
 	n, id := &w.nearby, inputID(in)
 	read := n.readOf(id)
-	if *read >= inPlaceTimes*bytes {
+	if a.large == nil && (in.GetUpstreamWorkerId() != 0 || in.GetHasDownstream() || a.reading == device.ReadsOnce && bytes > inPlaceBytes || *read >= inPlaceTimes*bytes) {
 		return transfer.Peer{}, false
 	}
 	for _, h := range in.GetHolders() {
@@ -156,12 +158,17 @@ func (w *Worker) lendInputs(a *attempt) bool {
 		id := inputID(in)
 		if !w.nearby.lender.Lend(a.readAt[i], transfer.Ref{Task: id.Task, Generation: id.Generation}, &a.loans[i]) {
 			a.endLoans()
-			a.copies, a.noRoom = true, false
+			a.noRoom = false
+			if a.large != nil && time.Now().Before(a.large.until) {
+				a.large.pauses = true // it asks again
+			} else {
+				a.copies = true
+			}
 			return false
 		}
 		a.inputs[i], _ = a.lentInput(i)
 	}
-	if a.reading == device.Moves && w.movesMuch(a) {
+	if a.large == nil && a.reading == device.Moves && w.movesMuch(a) {
 		a.endLoans()
 		a.copies, a.noRoom = true, false
 		return false

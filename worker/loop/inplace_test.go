@@ -58,6 +58,18 @@ func (s *shelf) happened(format string, args ...any) int {
 	return slices.Index(s.diary, fmt.Sprintf(format, args...))
 }
 
+// count returns how often a line is in the diary.
+func (s *shelf) count(line string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.diary {
+		if l == line {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *shelf) set(refuses, breaks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +233,8 @@ func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Ses
 }
 
 // workerOf starts a worker of a scheduler. way makes its path from a shelf. Its objects are
-// published in published, if that is not nil.
-func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, published store.Index) (*shelf, *loop.Worker) {
+// published in published, if that is not nil. changes change its configuration.
+func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, published store.Index, changes ...func(*loop.Config)) (*shelf, *loop.Worker) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -255,11 +267,15 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	if published != nil {
 		objects.PublishTo(published)
 	}
-	w := loop.New(loop.Config{
+	config := loop.Config{
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Scheduler:    conn, Device: d, Store: objects, Path: way(path), Logs: new(tasklog.Logs), Log: log,
 		Traffic: func() (in, out uint64) { return 0, 0 },
-	})
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+	w := loop.New(config)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

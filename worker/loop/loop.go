@@ -17,136 +17,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
-	"github.com/millrace/millrace/transfer/notify"
-	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
-	"github.com/millrace/millrace/worker/tasklog"
 )
-
-// Executors runs attempts in processes. The owner calls its methods; they do not wait.
-type Executors interface {
-	// Kinds are the kinds of runners that it has: "python", and the names of registered programs.
-	Kinds() []string
-	// Segments says whether processes of a kind can read memory besides the slab.
-	Segments(kind string) bool
-	// KindOf returns the kind of executor that a process is, "" if it is none that runs tasks now.
-	KindOf(pid int) string
-	// Start hands a run to a slot.
-	Start(kind string, slot int, r *executor.Run)
-	// Stop ends a run, begun or not; its result follows.
-	Stop(kind string, slot int, ref lifecycle.Ref)
-	// TakeBack returns a run as a result if it has not begun.
-	TakeBack(kind string, slot int, ref lifecycle.Ref)
-	// Registered passes on the worker's number and the size limit of inline results.
-	Registered(worker ids.WorkerID, inlineBytes uint64)
-	// DropFunctions makes the processes forget functions, identified by their hashes.
-	DropFunctions(hashes [][]byte)
-	// Deaths returns how many processes died, and the reason of the last death.
-	Deaths() (n uint64, last string)
-	// Close ends all processes and waits for them.
-	Close()
-}
-
-// Config is fixed for the life of a worker.
-type Config struct {
-	// Registration describes the worker to the scheduler. The loop fills in inventory and running.
-	Registration *workerv1.Registration
-	// Scheduler is the connection to the scheduler. The caller closes it.
-	Scheduler *grpc.ClientConn
-	Device    device.Device
-	// Health returns the reason why the device is lost for good, nil while it works. It is called
-	// after a native operation has failed; if it returns an error, the worker ends with that error.
-	// May be nil.
-	Health func() error
-	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
-	GPUHealth func() *millracev1.GpuHealth
-	Store     *store.Store
-	// Path fetches objects from peers. Nil: the worker has no peers.
-	Path transfer.Path
-	// Notifier sends completion notifications to peers and receives theirs. It must call the
-	// worker's Completed, Requested, Handle and Left. Nil: this worker sends none, and its
-	// registration must say so.
-	Notifier *notify.Notifier
-	// Executors may be nil: then the worker has native operations only. The caller must pass the
-	// results to Worker.PostResults.
-	Executors Executors
-	Logs      *tasklog.Logs
-	// Traffic returns the bytes received and sent since the start.
-	Traffic func() (in, out uint64)
-	// SchedulerTimeout is how long the scheduler may be unreachable. Default 60 s.
-	SchedulerTimeout time.Duration
-	// MemoryWait is how long an attempt waits for memory. Default 30 s.
-	MemoryWait time.Duration
-	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
-	// 2 s.
-	BorrowWait time.Duration
-	// SubscriptionWait is how long the subscription of a peer is kept while its attempt is unknown
-	// here: the assignment may still be on its way. After that the peer is told that the object
-	// will not be made here. Default 2 s.
-	SubscriptionWait time.Duration
-	// SpinTime is the spin limit of native slots: the longest time that a slot without work polls
-	// for more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
-	// blocks at once.
-	SpinTime time.Duration
-	Log      *slog.Logger
-	// Ready, if set, is called by the owner at the first registration.
-	Ready func(ids.WorkerID)
-	// Alive, if set, is called by the owner about every second. If the calls stop, the worker
-	// hangs.
-	Alive func()
-	// Drain, when it is closed, makes the worker take no new work, finish its attempts, and leave
-	// as soon as the scheduler confirms that nothing is lost with it. After DrainGrace it leaves in
-	// any case. May be nil.
-	Drain      <-chan struct{}
-	DrainGrace time.Duration
-	// Cores is the number of processors that native operations may use together. Default: those
-	// that this process may use.
-	Cores int
-	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
-	Lifecycle lifecycle.Config
-}
-
-// capabilities are the optional abilities of the path; none without a path.
-func (c *Config) capabilities() transfer.Capabilities {
-	if c.Path == nil {
-		return transfer.Capabilities{}
-	}
-	return c.Path.Capabilities()
-}
-
-// ErrSchedulerLost says that the scheduler was unreachable for longer than SchedulerTimeout.
-var ErrSchedulerLost = errors.New("the scheduler is away")
-
-// StoppedError is returned when the scheduler told the worker to stop.
-type StoppedError struct{ Reason string }
-
-// Error is part of error.
-func (e *StoppedError) Error() string { return "stopped by the scheduler: " + e.Reason }
-
-// RestartError is returned when the worker has left so that its supervisor starts it again.
-type RestartError struct{ Reason string }
-
-// Error is part of error.
-func (e *RestartError) Error() string { return e.Reason }
-
-// RefusedError says that the scheduler rejects this worker, and always will.
-type RefusedError struct{ Err error }
-
-// Error is part of error.
-func (e *RefusedError) Error() string { return "the scheduler refuses this worker: " + e.Err.Error() }
-
-func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Worker is one incarnation of a worker.
 type Worker struct {
@@ -395,6 +275,9 @@ func (w *Worker) own(ctx context.Context) error {
 	defer ticks.Stop()
 	done, drain := ctx.Done(), w.config.Drain
 	var graceEnds <-chan time.Time
+	if w.config.Alive != nil {
+		w.config.Alive() // before the registration, so that a worker which is known is also watched
+	}
 	poll := w.poller().poll
 	w.owning.Lock()
 	w.ticking = true
@@ -460,37 +343,6 @@ func (w *Worker) own(ctx context.Context) error {
 	return w.stopped
 }
 
-var errLeft = errors.New("left")
-
-// askToLeave asks the scheduler for permission to leave. The scheduler then places nothing new
-// here, and has other workers copy the objects that only this worker holds.
-func (w *Worker) askToLeave() {
-	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
-		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
-	w.asked = true
-	w.outbox.drain()
-}
-
-// mayLeave says whether an idle worker that was told to leave can do so without loss: the scheduler
-// has agreed, or the worker holds no objects.
-func (w *Worker) mayLeave() bool {
-	return w.drained || len(w.config.Store.Inventory()) == 0
-}
-
-func (w *Worker) leave(why string) {
-	if running, objects := w.machine.Len(), len(w.config.Store.Inventory()); !w.asked || w.drained || running+objects == 0 {
-		w.log.Info("leaving", "reason", why)
-	} else {
-		// The scheduler recomputes the lost objects that it can.
-		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
-	}
-	w.quit()
-	w.settleEnded()
-	w.outbox.leave()
-	w.leaving = true
-	w.stopped = errLeft
-}
-
 func (w *Worker) drainInbox() {
 	w.mu.Lock()
 	batch := w.inbox
@@ -543,6 +395,8 @@ func (w *Worker) handle(x any) {
 		w.subscriptions.dropAll(x.subscriber)
 	case borrowed:
 		w.lent(x)
+	case admitLarge:
+		w.pauseOver(x.attempt)
 	case gained:
 		w.outbox.object(x.report)
 	case *writing:
@@ -556,11 +410,18 @@ func (w *Worker) handle(x any) {
 	case unmapped:
 		w.outbox.rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
+		if x.object.Item != 0 {
+			return // the scheduler does not know of it
+		}
 		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
+	case outcomes:
+		for _, e := range x {
+			w.step(e)
+		}
 	case lastFetched:
-		w.step(x.event)
+		w.handle(x.outcomes)
 		x.times.usable = time.Since(x.times.wanted)
 		w.fetches.write(x.times)
 	case lifecycle.Event:
@@ -568,150 +429,4 @@ func (w *Worker) handle(x any) {
 	default:
 		panic(fmt.Sprintf("loop: posted %T", x))
 	}
-}
-
-// open begins a session: its registration contains everything that the worker has.
-func (w *Worker) open() *opened {
-	w.session++
-	w.settleEnded() // then the reports of all ended runs are in the outbox
-	clear(w.ops)
-	w.reportedRoutes = nil
-	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
-	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
-	// them again.
-	written := make([]*workerv1.ObjectReport, 0, len(w.writes))
-	// order-free: they are independent of each other.
-	for _, x := range w.writes {
-		written = append(written, x.report)
-	}
-	for _, ref := range w.outbox.reopen(written) {
-		r.Running = append(r.Running, taskRef(ref))
-	}
-	for _, o := range w.config.Store.Inventory() {
-		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
-	}
-	for _, ref := range w.machine.Attempts() {
-		r.Running = append(r.Running, taskRef(ref))
-	}
-	for _, a := range w.parked {
-		r.Running = append(r.Running, taskRef(a.ref))
-	}
-	for ref, a := range w.borrowing {
-		if !a.admitted {
-			r.Running = append(r.Running, taskRef(ref))
-		}
-	}
-	r.Life = w.life.Load()
-	return &opened{w.session, r, r.Life}
-}
-
-func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
-	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
-}
-
-func refOf(r *workerv1.AttemptRef) lifecycle.Ref {
-	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
-}
-
-// scheduler handles a message of the scheduler.
-func (w *Worker) scheduler(r *workerv1.SessionResponse) {
-	if x := r.GetRegistered(); x != nil {
-		first := w.self.Load() == 0
-		w.life.Store(x.GetLife())
-		w.self.Store(x.GetWorkerId())
-		w.inlineBytes.Store(x.GetInlineResultBytes())
-		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
-		if w.config.Executors != nil {
-			w.config.Executors.Registered(ids.WorkerID(x.GetWorkerId()), uint64(x.GetInlineResultBytes()))
-		}
-		if first && w.config.Ready != nil {
-			w.config.Ready(ids.WorkerID(x.GetWorkerId()))
-		}
-		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
-		if w.drained = false; w.asked {
-			w.outbox.drain() // the scheduler does not know it in a new session
-		}
-		for _, a := range w.parked {
-			w.park(a)
-		}
-	}
-	for _, d := range r.GetOps() {
-		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
-	}
-	for _, p := range r.GetPeers() {
-		w.setPeer(p)
-	}
-	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
-		w.dropFunctions(dropped)
-	}
-	for _, f := range r.GetFunctions() {
-		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
-	}
-	if len(r.GetFunctions()) > 0 {
-		w.unpark()
-	}
-	w.accept(r.GetAcceptedWrites()) // before the assignments that waited for them
-	for _, a := range r.GetAssignments() {
-		w.assign(a)
-		w.urgent()
-	}
-	for _, ref := range r.GetRetractions() {
-		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
-			continue
-		}
-		w.step(lifecycle.Retracted{Ref: refOf(ref)})
-	}
-	for _, ref := range r.GetCancellations() {
-		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
-			continue
-		}
-		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
-	}
-	for _, o := range r.GetReleases() {
-		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
-			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
-		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
-		w.urgent()
-	}
-	for _, order := range r.GetRescues() {
-		w.rescue(order)
-	}
-	if n := len(r.GetNextUses()); n > 0 {
-		uses := make([]store.Use, n)
-		for i, u := range r.GetNextUses() {
-			uses[i] = store.Use{ID: ledger.ObjectID{Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration())}, Rank: u.GetRank()}
-		}
-		w.config.Store.Expect(uses)
-	}
-	w.keep(r.GetKeeps())
-	w.drained = w.drained || r.GetDrained()
-	if r.GetStopReason() != "" && w.stopped == nil {
-		w.stopped = &StoppedError{Reason: r.GetStopReason()}
-	}
-	if order := r.GetLeave(); order != nil && w.stopped == nil {
-		// The other orders in this message are carried out by now, or not needed any more.
-		w.drained = true
-		w.leave(order.GetReason())
-		if order.GetRestart() {
-			w.stopped = &RestartError{Reason: order.GetReason()}
-		}
-	}
-}
-
-// dropFunctions forgets functions that no task refers to. If a message drops a function and also
-// contains it, it is needed again: the caller stores the functions of the message afterwards.
-func (w *Worker) dropFunctions(hashes [][]byte) {
-	for _, hash := range hashes {
-		delete(w.functions, hash32(hash))
-	}
-	if w.config.Executors != nil {
-		w.config.Executors.DropFunctions(hashes)
-	}
-}
-
-func hash32(b []byte) (h [32]byte) {
-	copy(h[:], b)
-	return h
 }

@@ -168,11 +168,17 @@ func (o *outbox) reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
 	for _, r := range o.tasks {
-		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_STARTED && r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED {
+		if isFinal(r.GetOutcome()) {
 			refs = append(refs, lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())})
 		}
 	}
 	return refs
+}
+
+// isFinal reports whether an outcome is the end of an attempt.
+func isFinal(o workerv1.TaskOutcome) bool {
+	return o != workerv1.TaskOutcome_TASK_OUTCOME_STARTED && o != workerv1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED &&
+		o != workerv1.TaskOutcome_TASK_OUTCOME_BLOCKED && o != workerv1.TaskOutcome_TASK_OUTCOME_GOES_ON
 }
 
 // take returns the next message, nil if there is nothing to send.

@@ -65,7 +65,7 @@ func (w *Worker) early(pb *workerv1.Assignment) (makers []lifecycle.Ref, awaited
 		if !in.GetPending() {
 			continue
 		}
-		id := inputID(in)
+		id := listID(in)
 		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
 		_, here := w.config.Store.Lookup(id)
 		switch {
@@ -110,7 +110,7 @@ func (w *Worker) inputMade(completion *notify.Completion) {
 	}
 	for _, a := range waiting {
 		for _, in := range a.pb.GetInputs() {
-			if inputID(in) == id {
+			if listID(in) == id {
 				in.Pending, in.Bytes, in.InlineResult = false, completion.Bytes, completion.Inline
 			}
 		}

@@ -34,16 +34,18 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	undo := context.AfterFunc(ctx, cancel)
-	defer undo()
 	stream, err := workerv1.NewWorkerServiceClient(c.Scheduler).Session(streaming, grpc.WaitForReady(true),
 		grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
+	// A registered worker says that it leaves, so the context does not end the stream from here on.
+	if !undo() {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("zero worker: %w", err)
 	}
 	if err := stream.Send(&workerv1.SessionRequest{Register: c.Registration}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("zero worker: register: %w", err)
 	}
-	undo()
 	replies := make(chan *workerv1.SessionRequest, 64)
 	sent := make(chan struct{})
 	go func() {

@@ -38,7 +38,7 @@ func (s *Store) SealCopies(count int, object func(i int) (id ledger.ObjectID, he
 			told(i, 0, err)
 			continue
 		}
-		s.ledger.Copied(id)
+		s.copied(id)
 		o, _ := s.lookup(id)
 		told(i, o.Bytes(), nil)
 	}

@@ -46,7 +46,7 @@ func (s *Store) PublishTo(b Index) { s.index = b }
 
 // publish publishes an object in the index, if it fits. REQUIRES: mu.
 func (s *Store) publish(id ledger.ObjectID) {
-	if s.index == nil || id.Task >= temporaryTasks || s.ledger.IsPublished(id) {
+	if s.index == nil || id.Task >= temporaryTasks || id.Item != 0 || s.ledger.IsPublished(id) {
 		return
 	}
 	v, ok := s.ledger.Lookup(id)
@@ -62,7 +62,7 @@ func (s *Store) publish(id ledger.ObjectID) {
 func (s *Store) PublishArriving(id ledger.ObjectID, header []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.index == nil || s.ledger.IsPublished(id) {
+	if s.index == nil || id.Item != 0 || s.ledger.IsPublished(id) {
 		return false
 	}
 	o, ok := s.ledger.Lookup(id)

@@ -11,14 +11,25 @@ import (
 // first needs a reservation with these inputs. waits says that the attempt must wait for memory
 // anyway; then the result is loose too, because an attempt that waits must not hold memory. Without
 // a tier below the slab, loose is always false: nothing can be moved.
-func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits bool) (objects []Object, loose bool) {
+//
+// Of an item, the whole object is pinned if it is in the slab, as the ID in the result says. A list
+// that is in a tier below is not found, and neither are lists if the slab has little room, or if
+// they are too large together, or if copies is true: the attempt needs a copy of its items, so that
+// the lists may leave.
+func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits, copies bool) (objects []Object, loose bool) {
 	objects = make([]Object, len(inputs))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loose = waits
-	var bytes uint64
+	var bytes, lists uint64
+	spacious := s.spacious() && !copies
 	for i, id := range inputs {
-		o, ok := s.lookup(id)
+		o, ok := s.find(id)
+		whole := o.ID.Item != id.Item // the list of which the attempt needs an item
+		if whole {
+			lists += o.Placed()
+			ok = ok && (len(s.below) == 0 || o.InSlab && spacious && lists <= s.space.Size()/listShare)
+		}
 		if !ok {
 			loose = true
 			continue
@@ -47,6 +58,17 @@ const (
 	smallShare = 256
 	spareShare = 4
 )
+
+// The lists of which an attempt needs items are kept in the slab for it if they need at most
+// 1/listShare of it.
+const listShare = 2
+
+// spacious says whether objects may be kept in the slab for attempts that could do with copies of
+// them, or of parts of them: at least 1/spareShare of the slab is free or can be freed at once.
+// Without a tier below, nothing can leave, so it is always true. REQUIRES: mu.
+func (s *Store) spacious() bool {
+	return len(s.below) == 0 || s.ledger.Spare() >= s.space.Size()/spareShare
+}
 
 // Queue finds a sealed object and pins it for an attempt that will run at a rank. The object may be
 // in any tier until a reservation with it as input is granted.

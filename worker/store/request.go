@@ -12,6 +12,7 @@ import (
 type Request struct {
 	Holder   ledger.Holder
 	Bytes    []uint64
+	Partial  bool
 	Inputs   []ledger.ObjectID
 	Urgent   bool
 	Deadline time.Time
@@ -41,7 +42,7 @@ func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.Res
 	// An executor requests this for a run whose inputs it holds already.
 	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor && !q.Deadline.IsZero()
 	progress, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
-		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
+		ID: id, Holder: q.Holder, Bytes: q.Bytes, Partial: q.Partial, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
 	})
 	if err == nil && progress != ledger.Ready {
 		s.callbacks[id] = callback

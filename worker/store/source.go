@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/value"
 )
 
 // Source returns the interface through which peers and clients read the store.
@@ -21,6 +23,13 @@ func (s source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 
 // Release is part of transfer.Source.
 func (s source) Release(leases []transfer.LeaseID) []bool { return s.store.releaseLeases(leases) }
+
+// Bring is part of transfer.Bringer.
+func (s source) Bring(reader transfer.Reader, refs []transfer.Ref) {
+	for _, r := range refs {
+		s.store.bring(reader, r)
+	}
+}
 
 // Renew is part of transfer.Source.
 func (s source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
@@ -51,6 +60,9 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 		for _, i := range large {
 			s.leaseHeader(&out[i])
 		}
+		for i, r := range refs {
+			narrow(&out[i], r.Item)
+		}
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,6 +70,10 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 		o, ok := s.lookup(ledger.ObjectID{Task: r.Task, Generation: r.Generation})
 		if !ok {
 			out[i].Err = fmt.Errorf("store: %s: %w; it was freed, or never here: ask the scheduler who holds it", r, transfer.ErrNotHere)
+			continue
+		}
+		if reader.Keeps && !reader.Needs && o.HasPlace() && !s.spacious() {
+			out[i].Err = fmt.Errorf("store: %s is not lent: %w; fetch a copy", r, ledger.ErrNoRoom)
 			continue
 		}
 		lease := headerLease
@@ -109,6 +125,20 @@ func (s *Store) leaseHeader(l *transfer.Leased) {
 	default:
 		*l = transfer.Leased{Lease: headerLease, Head: transfer.Head{Ref: ref, Header: header}}
 	}
+}
+
+// narrow turns the lease of a list into that of one of its items: the whole object is leased, and
+// the reader sees the header and the frames of the item.
+func narrow(l *transfer.Leased, item ids.Item) {
+	if item == 0 || l.Err != nil {
+		return
+	}
+	header, frames := value.Item(l.Head.Header, len(l.Regions), item)
+	regions, bytes := make([]transfer.Region, len(frames)), make([]uint64, len(frames))
+	for i, f := range frames {
+		regions[i], bytes[i] = l.Regions[f], l.Head.FrameBytes[f]
+	}
+	l.Head.Ref.Item, l.Head.Header, l.Head.FrameBytes, l.Regions = item, header, bytes, regions
 }
 
 func (s *Store) releaseLeases(leases []transfer.LeaseID) []bool {

@@ -15,8 +15,6 @@ package store
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -59,7 +57,9 @@ type Store struct {
 	// callbacks has the callbacks of the reservations that are not ready.
 	callbacks       map[ledger.ReservationID]func(ReservationResult)
 	lastReservation ledger.ReservationID
-	lastTemporary   uint64
+	// bringing are the objects that come into the slab for readers; see bring.
+	bringing      map[ledger.ObjectID]bool
+	lastTemporary uint64
 	// gone is called for objects that the store has given up by itself. short is called while a
 	// request waits for room; asked is the time of its last call.
 	gone  func(ledger.ObjectID, error)
@@ -76,71 +76,6 @@ type Store struct {
 	// them.
 	working sync.WaitGroup
 	closed  bool
-}
-
-// Object is a sealed object for a reader. Its header never changes. Its bytes stay while they are
-// pinned, and their place stays while a pin or a reservation holds them there.
-type Object struct {
-	ID ledger.ObjectID
-	// Header is nil exactly if HeaderAt is set.
-	Header []byte
-	// Frames are the places of the bytes in the slab. If InSlab is false, only their sizes are
-	// valid.
-	Frames []memory.Frame
-	// HeaderAt is the place of a large header, which an object has instead of frames. Its size is 0
-	// for all other objects. See ReadHeader.
-	HeaderAt memory.Frame
-	InSlab   bool
-}
-
-// Bytes is the size that the scheduler counts: frames and header.
-func (o Object) Bytes() (n uint64) {
-	return o.Placed() + uint64(len(o.Header))
-}
-
-// Placed is the number of bytes that have a place in the slab or in a tier below, and need a pin to
-// stay there; 0 for a small header.
-func (o Object) Placed() (n uint64) {
-	for _, f := range o.Frames {
-		n += f.Bytes
-	}
-	return n + o.HeaderAt.Bytes
-}
-
-// HasPlace says whether the ledger knows the object, which is so for all but small headers.
-func (o Object) HasPlace() bool { return len(o.Frames) > 0 || o.HeaderAt.Bytes > 0 }
-
-// inFrame marks objects in the ledger whose only frame is their header.
-var inFrame = []byte("the frame")
-
-// objectOf converts a ledger object for readers.
-func objectOf(v ledger.Object) Object {
-	if len(v.Header) > 0 && &v.Header[0] == &inFrame[0] {
-		return Object{ID: v.ID, HeaderAt: v.Frames[0], InSlab: v.InSlab}
-	}
-	return Object{ID: v.ID, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}
-}
-
-// ReadHeader returns the header of an object. REQUIRES: a large header is in the slab, and stays
-// there during the call.
-func (s *Store) ReadHeader(o Object) ([]byte, error) {
-	if o.HeaderAt.Bytes == 0 {
-		return o.Header, nil
-	}
-	return copyOf(transfer.Region{Space: s.space, Frame: o.HeaderAt})
-}
-
-// copyOf returns a copy of the bytes of a region.
-func copyOf(r transfer.Region) ([]byte, error) {
-	out := make([]byte, r.Frame.Bytes)
-	if from, ok := r.Space.(memory.Reader); ok {
-		if err := from.ReadInto(r.Frame.Offset, out); err != nil {
-			return nil, fmt.Errorf("store: %w", err)
-		}
-		return out, nil
-	}
-	copy(out, r.Space.Bytes(r.Frame.Offset, r.Frame.Bytes))
-	return out, nil
 }
 
 // New returns an empty store on a space and the tiers below it, fastest first.
@@ -162,9 +97,9 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		latest:    make(map[ids.TaskID]ids.Attempt),
 		small:     make(map[ledger.ObjectID][]byte),
 		written:   make(map[ledger.ObjectID]bool),
-		callbacks: make(map[ledger.ReservationID]func(ReservationResult)),
-		gone:      func(ledger.ObjectID, error) {},
-		short:     func() {},
+		callbacks: make(map[ledger.ReservationID]func(ReservationResult)), bringing: make(map[ledger.ObjectID]bool),
+		gone:  func(ledger.ObjectID, error) {},
+		short: func() {},
 	}
 	c.Index = ledgerIndex{s}
 	if s.ledger, err = ledger.New(c); err != nil {
@@ -256,7 +191,7 @@ func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 }
 
 func (s *Store) forgetLatest(id ledger.ObjectID) {
-	if s.latest[id.Task] == id.Generation {
+	if id.Item == 0 && s.latest[id.Task] == id.Generation {
 		delete(s.latest, id.Task)
 	}
 }
@@ -313,6 +248,16 @@ func (s *Store) Lookup(id ledger.ObjectID) (Object, bool) {
 	return s.lookup(id)
 }
 
+// find finds a sealed object or, of an item, the whole list or a copy of the item. REQUIRES: mu.
+func (s *Store) find(id ledger.ObjectID) (Object, bool) {
+	if id.Item != 0 {
+		if o, ok := s.lookup(ledger.ObjectID{Task: id.Task, Generation: id.Generation}); ok {
+			return o, true
+		}
+	}
+	return s.lookup(id)
+}
+
 func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 	if id.Generation == 0 {
 		if id.Generation = s.latest[id.Task]; id.Generation == 0 {
@@ -333,11 +278,18 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 }
 
 // Copied marks an object as a copy of one that another worker keeps: it may be dropped to make
-// room.
+// room. It does nothing for an item, which is dropped with its last reader.
 func (s *Store) Copied(id ledger.ObjectID) {
 	s.mu.Lock()
-	s.ledger.Copied(id)
+	s.copied(id)
 	s.mu.Unlock()
+}
+
+// copied is Copied. REQUIRES: mu.
+func (s *Store) copied(id ledger.ObjectID) {
+	if id.Item == 0 {
+		s.ledger.Copied(id)
+	}
 }
 
 // Keep takes back Copied. It returns the object if it is here.
@@ -353,97 +305,6 @@ func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 	s.mu.Lock()
 	s.ledger.Cost(id, took)
 	s.mu.Unlock()
-}
-
-// LargeHeader is the smallest header without frames that is stored in the slab. MaxHeader is the
-// largest header of an object without frames: messages to readers have room for it.
-const (
-	LargeHeader = 64 << 10
-	MaxHeader   = 16 << 20
-)
-
-// headerWait is the longest wait for room for a large header: other objects may have to be written
-// to disk first.
-const headerWait = 10 * time.Second
-
-// PutSmall stores an object without frames. If the header is large, it waits for room and fails if
-// there is none. A large header that is here already stays unchanged: one attempt has one result.
-func (s *Store) PutSmall(id ledger.ObjectID, header []byte) error { return s.put(0, id, header, false) }
-
-// PutWithin is PutSmall, with room taken from a reservation if that has enough.
-func (s *Store) PutWithin(r ledger.ReservationID, id ledger.ObjectID, header []byte) error {
-	return s.put(r, id, header, false)
-}
-
-// PutWritten is PutSmall for an object that a client wrote: it cannot be read before Accept. It
-// returns an error if the object exists already.
-func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
-	return s.put(0, id, header, true)
-}
-
-func (s *Store) put(r ledger.ReservationID, id ledger.ObjectID, header []byte, written bool) error {
-	if len(header) >= LargeHeader {
-		err := s.putLarge(r, id, header, written)
-		if _, here := s.Lookup(id); here && !written && errors.Is(err, ledger.ErrDuplicate) {
-			return nil
-		}
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !written:
-		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-	case s.here(id):
-		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
-	default:
-		s.written[id] = true
-	}
-	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
-	s.small[id] = header
-	return nil
-}
-
-// putLarge stores an object whose only frame is its header.
-func (s *Store) putLarge(r ledger.ReservationID, id ledger.ObjectID, header []byte, written bool) error {
-	n := uint64(len(header))
-	if n > MaxHeader {
-		return fmt.Errorf("store: object %s has a header of %d bytes without frames, and %d are allowed; put bulk into arrays or bytes", id, n, MaxHeader)
-	}
-	if s.Here(id) {
-		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
-	}
-	frames, err := s.Allocate(r, id, n)
-	if errors.Is(err, ledger.ErrUnknown) || errors.Is(err, ledger.ErrOutgrown) {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), 2*headerWait, fmt.Errorf("nothing left within %v: %w", 2*headerWait, ledger.ErrNoRoom))
-		defer cancel()
-		// An ending task or fetch holds memory that others may wait for, so its request goes first.
-		reserve := s.ReserveMore
-		if written {
-			reserve = s.ReserveWait
-		}
-		if r, err = reserve(ctx, ledger.Holder{Kind: ledger.HolderTask, ID: uint64(id.Task)}, []uint64{n}, headerWait); err != nil {
-			return fmt.Errorf("store: no room for a header of %d bytes: %w", n, err)
-		}
-		defer s.Release(r)
-		frames, err = s.Allocate(r, id, n)
-	}
-	if err != nil {
-		return err
-	}
-	if to, ok := s.space.(memory.Staged); ok {
-		err = to.WriteFrom(frames[0].Offset, header)
-	} else {
-		copy(s.View(frames[0]), header)
-	}
-	switch {
-	case err != nil:
-		s.Rebuild(r, id)
-		return fmt.Errorf("store: header of object %s: %w", id, err)
-	case written:
-		return s.SealWritten(id, inFrame)
-	}
-	return s.Seal(id, inFrame)
 }
 
 // Here says whether an object exists, even if it cannot be read yet.
@@ -511,7 +372,10 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 // objects keep their bytes, but not their numbers, which other objects may then get. Memory of
 // executors stays allocated.
 func (s *Store) Forget() {
-	for _, o := range s.Inventory() {
+	s.mu.Lock()
+	all := s.inventory()
+	s.mu.Unlock()
+	for _, o := range all {
 		s.Drop(o.ID)
 	}
 	s.mu.Lock()
@@ -533,11 +397,16 @@ func (s *Store) Forget() {
 }
 
 // Inventory returns all objects that can be read, sorted by task. Objects that clients wrote are
-// included once they are accepted.
+// included once they are accepted. Copies of items are not included: only the attempts that fetched
+// them use them.
 func (s *Store) Inventory() []Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []Object
+	return slices.DeleteFunc(s.inventory(), func(o Object) bool { return o.ID.Item != 0 })
+}
+
+// inventory is Inventory with the copies of items. REQUIRES: mu.
+func (s *Store) inventory() (out []Object) {
 	for _, o := range s.ledger.Objects() {
 		if o.State == ledger.Sealed && o.ID.Task < temporaryTasks && !s.written[o.ID] {
 			out = append(out, objectOf(o))
@@ -589,121 +458,4 @@ func (s *Store) History(task ids.TaskID) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ledger.History(ledger.ObjectID{Task: task, Generation: max(s.latest[task], 1)})
-}
-
-// Allocate makes frames of an object that is being built.
-func (s *Store) Allocate(r ledger.ReservationID, id ledger.ObjectID, sizes ...uint64) ([]memory.Frame, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ledger.Allocate(r, id, sizes...)
-}
-
-// Rebuild forgets an object that is being built, so that it can be built again in the same memory.
-func (s *Store) Rebuild(r ledger.ReservationID, id ledger.ObjectID) {
-	s.mu.Lock()
-	s.ledger.Rebuild(r, id)
-	s.mu.Unlock()
-}
-
-// Alias makes frames of an object that is being built out of ranges of another object.
-func (s *Store) Alias(r ledger.ReservationID, id, source ledger.ObjectID, ranges ...memory.Frame) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ledger.Alias(r, id, source, ranges...)
-}
-
-// Seal makes an object readable. An object without any allocated frame must be stored with PutSmall
-// instead.
-func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seal(id, header)
-}
-
-// seal is Seal. REQUIRES: mu.
-func (s *Store) seal(id ledger.ObjectID, header []byte) error {
-	err := s.ledger.Seal(id, header)
-	switch {
-	case err != nil:
-	case id.Task < temporaryTasks:
-		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-		if s.ledger.IsPublished(id) {
-			s.index.Complete(refOf(id))
-		} else {
-			s.publish(id)
-		}
-	}
-	return err
-}
-
-// SealTemporary seals a temporary object: memory that a process writes to as long as the object
-// exists. process names the holder in descriptions.
-func (s *Store) SealTemporary(id ledger.ObjectID, process ledger.Holder) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.ledger.Seal(id, nil); err != nil {
-		return err
-	}
-	return s.ledger.Pin(id, ledger.Pin{Reason: ledger.PinExecutor, Holder: process})
-}
-
-// temporaryTasks is the first task number of temporary objects, far above the numbers that a
-// scheduler assigns.
-const temporaryTasks ids.TaskID = 1 << 62
-
-// Temporary returns a name for an object that is only a step in building another one and is never
-// seen outside.
-func (s *Store) Temporary() ledger.ObjectID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastTemporary++
-	return ledger.ObjectID{Task: temporaryTasks + ids.TaskID(s.lastTemporary), Generation: 1}
-}
-
-// View returns the bytes of a frame in place, nil if the processor cannot address them.
-func (s *Store) View(f memory.Frame) []byte {
-	if f.Bytes == 0 {
-		return nil
-	}
-	return s.space.Bytes(f.Offset, f.Bytes)
-}
-
-// Views returns the bytes of frames in place.
-func (s *Store) Views(frames []memory.Frame) [][]byte {
-	if len(frames) == 0 {
-		return nil
-	}
-	out := make([][]byte, len(frames))
-	for i, f := range frames {
-		out[i] = s.View(f)
-	}
-	return out
-}
-
-// Copies returns the bytes of frames for reading, in place if possible and otherwise as copies. It
-// is meant for small objects.
-func (s *Store) Copies(frames []memory.Frame) ([][]byte, error) {
-	from, ok := s.space.(memory.Reader)
-	if !ok {
-		return s.Views(frames), nil
-	}
-	out := make([][]byte, len(frames))
-	for i, f := range frames {
-		out[i] = make([]byte, f.Bytes)
-		if f.Bytes > 0 {
-			if err := from.ReadInto(f.Offset, out[i]); err != nil {
-				return nil, fmt.Errorf("store: %w", err)
-			}
-		}
-	}
-	return out, nil
-}
-
-// Regions returns frames in the form that transfer paths use.
-func (s *Store) Regions(frames []memory.Frame) []transfer.Region {
-	out := make([]transfer.Region, len(frames))
-	for i, f := range frames {
-		out[i] = transfer.Region{Space: s.space, Frame: f}
-	}
-	return out
 }

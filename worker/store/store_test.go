@@ -214,8 +214,9 @@ func TestTrimGivesPagesBack(t *testing.T) {
 	s := newStore(t, 64<<20)
 	put(t, s, id(1, 1), strings.Repeat("x", 32<<20))
 	s.Drop(id(1, 1))
-	s.Trim(1 << 20) // the memory was in use since the last call
-	s.Trim(1 << 20)
+	for range ledger.RememberedTrims + 1 { // the memory was in use since the first call
+		s.Trim(1 << 20)
+	}
 	s.Close() // waits for the release of the pages
 	if books, _, _ := s.Stats(); books.TrimmingBytes != 0 || books.FreeBytes < 63<<20 {
 		t.Errorf("books %+v", books)

@@ -21,11 +21,11 @@ type Child struct {
 	Start func(start func() error) (refused, err error)
 }
 
-// Hosts returns n children named prefix-0, prefix-1, ...
-func Hosts(prefix string, n int) []Child {
+// Hosts returns n children named prefix-first, and so on with the next numbers.
+func Hosts(prefix string, first, n int) []Child {
 	children := make([]Child, n)
 	for i := range children {
-		children[i].Name = fmt.Sprintf("%s-%d", prefix, i)
+		children[i].Name = fmt.Sprintf("%s-%d", prefix, first+i)
 	}
 	return children
 }

@@ -446,7 +446,7 @@ func TestChildrenLeaveOrAreKilled(t *testing.T) {
 }
 
 func TestProgramThatIsNotThereIsAnError(t *testing.T) {
-	err := supervisor.Run(t.Context(), supervisor.Config{Children: supervisor.Hosts("host", 1), Executable: "/nonexistent/millrace", Log: slog.New(slog.DiscardHandler)})
+	err := supervisor.Run(t.Context(), supervisor.Config{Children: supervisor.Hosts("host", 0, 1), Executable: "/nonexistent/millrace", Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent/millrace") {
 		t.Errorf("got %v", err)
 	}
@@ -497,7 +497,7 @@ func TestAMissingRequirementIsNotTriedAgain(t *testing.T) {
 	defer conn.Close()
 	starts := 0
 	err = supervisor.Run(t.Context(), supervisor.Config{
-		Children: supervisor.Hosts("host", 1), Scheduler: conn, Output: &buffer{}, Log: slog.New(slog.DiscardHandler),
+		Children: supervisor.Hosts("host", 0, 1), Scheduler: conn, Output: &buffer{}, Log: slog.New(slog.DiscardHandler),
 		Started: func(string, int) { starts++ },
 	})
 	var unusable *supervisor.UnusableError
@@ -517,7 +517,7 @@ func TestGivingUpIsToldWhileOthersLive(t *testing.T) {
 	givenUp, ended := make(chan error, 2), make(chan error, 1)
 	go func() {
 		ended <- supervisor.Run(ctx, supervisor.Config{
-			Children: supervisor.Hosts("host", 2), Output: &buffer{}, Log: slog.New(slog.DiscardHandler), StopGrace: workertest.EventTimeout,
+			Children: supervisor.Hosts("host", 0, 2), Output: &buffer{}, Log: slog.New(slog.DiscardHandler), StopGrace: workertest.EventTimeout,
 			GivenUp: func(err error) { givenUp <- err },
 		})
 	}()

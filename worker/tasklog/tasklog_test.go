@@ -13,13 +13,13 @@ func TestEndOfEachTaskIsKept(t *testing.T) {
 	if text, cut := l.Read(1); text != "" || cut {
 		t.Errorf("got %q, %v of nothing", text, cut)
 	}
-	l.Write(1, 1, []byte("hello "))
-	l.Write(2, 1, []byte("other"))
-	l.Write(1, 1, []byte("world"))
+	l.Write(Source{Task: 1, Attempt: 1}, false, []byte("hello "))
+	l.Write(Source{Task: 2, Attempt: 1}, false, []byte("other"))
+	l.Write(Source{Task: 1, Attempt: 1}, false, []byte("world"))
 	if text, cut := l.Read(1); text != "hello world" || cut {
 		t.Errorf("got %q, %v", text, cut)
 	}
-	l.Write(1, 1, []byte(strings.Repeat("x", TaskBytes-3)+"end"))
+	l.Write(Source{Task: 1, Attempt: 1}, false, []byte(strings.Repeat("x", TaskBytes-3)+"end"))
 	if text, cut := l.Read(1); len(text) != TaskBytes || !cut || !strings.HasSuffix(text, "xend") {
 		t.Errorf("got %d bytes, %v", len(text), cut)
 	}
@@ -31,20 +31,20 @@ func TestEndOfEachTaskIsKept(t *testing.T) {
 // The output of all attempts is kept; the tail contains only that of the requested attempt.
 func TestTailsAreOfOneAttempt(t *testing.T) {
 	var l Logs
-	l.Write(1, 1, []byte("first\n"))
-	l.Write(1, 2, []byte("second\n"))
-	l.Write(1, 1, []byte("late\n"))
-	l.Write(1, 2, []byte("end\n"))
+	l.Write(Source{Task: 1, Attempt: 1}, false, []byte("first\n"))
+	l.Write(Source{Task: 1, Attempt: 2}, false, []byte("second\n"))
+	l.Write(Source{Task: 1, Attempt: 1}, false, []byte("late\n"))
+	l.Write(Source{Task: 1, Attempt: 2}, false, []byte("end\n"))
 	if all, _ := l.Read(1); all != "first\nlate\nsecond\nend\n" {
 		t.Errorf("all: %q", all)
 	}
-	for attempt, want := range map[ids.Attempt]string{1: "", 2: "second\nend\n", 3: ""} {
+	for attempt, want := range map[ids.Attempt]string{1: "first\nlate\n", 2: "second\nend\n", 3: ""} {
 		if got := l.Tail(1, attempt); got != want {
 			t.Errorf("attempt %d: %q, want %q", attempt, got, want)
 		}
 	}
-	l.Write(1, 3, []byte(strings.Repeat("x", TaskBytes-4)))
-	l.Write(1, 2, []byte("later\n"))
+	l.Write(Source{Task: 1, Attempt: 3}, false, []byte(strings.Repeat("x", TaskBytes-4)))
+	l.Write(Source{Task: 1, Attempt: 2}, false, []byte("later\n"))
 	if all, cut := l.Read(1); !cut || len(all) != TaskBytes || !strings.HasSuffix(all[:4], "r\n") || l.Tail(1, 3) != strings.Repeat("x", TailBytes) {
 		t.Errorf("%d bytes that begin with %q", len(all), all[:10])
 	}
@@ -55,8 +55,8 @@ func TestLeastRecentTasksGoFirst(t *testing.T) {
 	text := []byte(strings.Repeat("x", TaskBytes))
 	n := totalBytes/TaskBytes + 10
 	for i := range n {
-		l.Write(ids.TaskID(i+1), 1, text)
-		l.Write(1, 1, []byte("still here"))
+		l.Write(Source{Task: ids.TaskID(i + 1), Attempt: 1}, false, text)
+		l.Write(Source{Task: 1, Attempt: 1}, false, []byte("still here"))
 	}
 	if l.bytes > totalBytes {
 		t.Errorf("%d bytes are kept", l.bytes)
@@ -82,8 +82,8 @@ func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 		if len(text) > 0 {
 			cut = int(at % uint(len(text)))
 		}
-		l.Write(1, 1, text[:cut])
-		l.Write(1, 1, text[cut:]) // possibly in the middle of a character
+		l.Write(Source{Task: 1, Attempt: 1}, false, text[:cut])
+		l.Write(Source{Task: 1, Attempt: 1}, false, text[cut:]) // possibly in the middle of a character
 		whole, _ := l.Read(1)
 		for name, got := range map[string]string{"text": whole, "tail": l.Tail(1, 1)} {
 			if !utf8.ValidString(got) {

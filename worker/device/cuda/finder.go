@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,7 @@ func (f *finder) candidates(name string, versions []string) []string {
 		folders = append(folders, given)
 	}
 	// The system's Python is asked, too: a virtual environment may lack NVIDIA's packages.
-	f.once.Do(func() { f.sites = sharedlib.PackageFolders(f.python, "python3", "python") })
+	f.once.Do(func() { f.sites = sharedlib.PackageFolders(context.Background(), f.python, "python3", "python") })
 	for _, site := range f.sites {
 		folders = append(folders, filepath.Join(site, "nvidia", "*", "lib"))
 	}

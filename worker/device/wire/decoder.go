@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"unsafe"
 
 	"google.golang.org/protobuf/proto"
 
@@ -109,9 +108,8 @@ type decoded struct {
 	known  bool
 	taken  bool // tensor is in use
 	tensor ops.Tensor
-	// numbers has room for the shape and the strides of the tensor, word for its elements.
+	// numbers has room for the shape and the strides of the tensor.
 	numbers [2][3]int64
-	word    [2]uint64
 }
 
 func newDecoder(own memory.Space, view View, inputs []device.Input) decoder {
@@ -129,16 +127,6 @@ func (d *decoded) room() *ops.Tensor {
 	}
 	d.taken = true
 	return &d.tensor
-}
-
-// bytes returns a copy of p that is aligned for all element types.
-func (d *decoded) bytes(p []byte) []byte {
-	if d == nil || d.taken || len(p) > len(d.word)*8 {
-		return append([]byte{}, p...)
-	}
-	to := unsafe.Slice((*byte)(unsafe.Pointer(&d.word)), len(d.word)*8)[:len(p):len(p)]
-	copy(to, p)
-	return to
 }
 
 const ofShape, ofStrides = 0, 1

@@ -256,7 +256,9 @@ func (t *described) read(b []byte, room *decoded) bool {
 				if t.located {
 					return unusual
 				}
-				t.inline, t.located = room.bytes(body), true
+				// NB: an allocation of its own, as C functions may get its address. It is
+				// aligned for its size, which is a multiple of that of the elements.
+				t.inline, t.located = append([]byte{}, body...), true
 			}
 		default:
 			return unusual

@@ -245,3 +245,29 @@ func TestInputsDoNotShareTheirRoom(t *testing.T) {
 		}
 	}
 }
+
+// C functions may read the elements of a small tensor: its memory is no part of an object with
+// pointers, which Go refuses to pass on.
+func TestSmallTensorsArePassedToC(t *testing.T) {
+	for _, n := range []int64{1, 2, 3} {
+		data := make([]byte, 8*n)
+		data[0] = 5
+		input := tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_INT64, Shape: []int64{n}, Location: &millracev1.Tensor_InlineData{InlineData: data}})
+		args, err := Arguments(device.Call{
+			Arguments: encoded(t, &millracev1.Arguments{Positional: []*millracev1.Value{{Kind: &millracev1.Value_Input{Input: 0}}}}),
+			Inputs:    []device.Input{{Header: encoded(t, input)}},
+		}, nil, placed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		op, err := ops.NewRegistry().Lookup("array.reduce")
+		if err != nil {
+			t.Fatal(err)
+		}
+		args.Named = map[string]any{"op": "sum"}
+		sum, err := op.Run(t.Context(), args, ops.NewTensor)
+		if x, ok := sum.(*ops.Tensor); err != nil || !ok || x.Data[0] != 5 {
+			t.Errorf("%d elements: %v, %v", n, sum, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package lapack
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"os"
@@ -39,8 +40,8 @@ type Finder struct {
 }
 
 // Find loads the library. It is nil without an error if Library is None. The error is a
-// *MissingError.
-func (f Finder) Find() (*Library, error) {
+// *MissingError, or that of ctx when ctx is done before a library is found.
+func (f Finder) Find(ctx context.Context) (*Library, error) {
 	if f.Library == None {
 		return nil, nil
 	}
@@ -48,7 +49,10 @@ func (f Finder) Find() (*Library, error) {
 		return nil, &MissingError{"this program was built without cgo, or not for Linux", "build it with CGO_ENABLED=1"}
 	}
 	var refused, absent []string // absent are names that the dynamic linker does not find
-	for path := range f.candidates() {
+	for path := range f.candidates(ctx) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		l, err := Load(path)
 		if err == nil && f.Library == "" && l.maker() == "" {
 			err = fmt.Errorf("%s may be the reference library (%s), which is slower than pure Go: name it with --blas-library to use it", path, l.File)
@@ -77,14 +81,14 @@ var systems = []string{"libopenblas64_.so.0", "libopenblas64.so.0", "libopenblas
 
 // candidates returns paths in the order in which they are to be tried. Python is asked only if no
 // wheel near this program or the interpreter can be used, because its start takes some 10 ms.
-func (f Finder) candidates() iter.Seq[string] {
+func (f Finder) candidates(ctx context.Context) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if f.Library != "" {
 			yield(f.Library)
 			return
 		}
 		tried := map[string]bool{}
-		for _, search := range []func() []string{f.near, f.inPackages, func() []string { return systems }} {
+		for _, search := range []func() []string{f.near, func() []string { return f.inPackages(ctx) }, func() []string { return systems }} {
 			for _, path := range search() {
 				if !tried[path] && !yield(path) {
 					return
@@ -131,8 +135,8 @@ func packagesOf(bin string) string {
 }
 
 // inPackages returns the libraries in the packages of the Python that runs tasks.
-func (f Finder) inPackages() []string {
-	sites := sharedlib.PackageFolders(f.Python)
+func (f Finder) inPackages(ctx context.Context) []string {
+	sites := sharedlib.PackageFolders(ctx, f.Python)
 	var libs []string // the lib folders of the environments: MKL's wheel and Conda use them
 	for _, site := range sites {
 		if base := filepath.Base(site); base == "site-packages" || base == "dist-packages" {

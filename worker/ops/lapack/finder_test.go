@@ -56,11 +56,11 @@ func TestLibrariesAreTriedInTheOrderOfTheirPlaces(t *testing.T) {
 	}, systems...)
 	place(t, site, "scipy.libs", "libscipy_openblas-6cdc3b4a.so") // not complete
 	f := Finder{Python: python, program: filepath.Join(dir, "bin", "millrace")}
-	if got := slices.Collect(f.candidates()); !slices.Equal(got, want) {
+	if got := slices.Collect(f.candidates(t.Context())); !slices.Equal(got, want) {
 		t.Errorf("candidates\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	f.Library = "/given/libmine.so"
-	if got := slices.Collect(f.candidates()); !slices.Equal(got, []string{f.Library}) {
+	if got := slices.Collect(f.candidates(t.Context())); !slices.Equal(got, []string{f.Library}) {
 		t.Errorf("candidates %q, want the given one", got)
 	}
 }
@@ -75,7 +75,7 @@ func TestPythonIsAskedOnlyIfNothingNearTheProgramServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	place(t, dir, wheels[0])
-	for range (Finder{Python: python, program: filepath.Join(dir, "millrace")}).candidates() {
+	for range (Finder{Python: python, program: filepath.Join(dir, "millrace")}).candidates(t.Context()) {
 		break
 	}
 	if _, err := os.Stat(asked); !errors.Is(err, os.ErrNotExist) {
@@ -110,7 +110,7 @@ func TestALibraryThatCannotBeUsedIsRefusedWithItsCause(t *testing.T) {
 		"MKL without parts":     {place(t, t.TempDir(), "libmkl_rt.so.2"), "libmkl_rt.so.2"},
 		"unknown to the linker": {"libnothing-of-this-name.so.1", "libnothing-of-this-name.so.1"},
 	} {
-		l, err := Finder{Library: test.library}.Find()
+		l, err := Finder{Library: test.library}.Find(t.Context())
 		if l != nil || !isMissing(err) || !strings.Contains(err.Error(), test.cause) || !strings.Contains(err.Error(), test.library) || !strings.Contains(err.Error(), "--blas-library") {
 			t.Errorf("%s: %v, %v; want an error with %q, the path and the flag", name, l, err, test.cause)
 		}
@@ -123,7 +123,7 @@ func isMissing(err error) bool {
 }
 
 func TestNoneMeansNoLibrary(t *testing.T) {
-	if l, err := (Finder{Library: None}).Find(); l != nil || err != nil {
+	if l, err := (Finder{Library: None}).Find(t.Context()); l != nil || err != nil {
 		t.Errorf("%v, %v; want neither a library nor an error", l, err)
 	}
 }
@@ -133,7 +133,7 @@ func TestEachRefusedCandidateIsNamed(t *testing.T) {
 	first, second := place(t, dir, wheels[0]), place(t, dir, wheels[1])
 	defer func(all []string) { systems = all }(systems)
 	systems = nil
-	_, err := Finder{program: filepath.Join(dir, "millrace")}.Find()
+	_, err := Finder{program: filepath.Join(dir, "millrace")}.Find(t.Context())
 	if !isMissing(err) || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), second) || !strings.Contains(err.Error(), "pip install") {
 		t.Errorf("%v; want both candidates and a remedy", err)
 	}
@@ -143,13 +143,13 @@ func TestEachRefusedCandidateIsNamed(t *testing.T) {
 // than pure Go. Distributions install it as liblapack.so.3.
 func TestAnUnknownLibraryIsUsedOnRequestOnly(t *testing.T) {
 	library := compile(t, "RIGHT")
-	l, err := Finder{Library: library}.Find()
+	l, err := Finder{Library: library}.Find(t.Context())
 	if err != nil || l.File != library || l.String() != "LAPACK, LP64" {
 		t.Errorf("%v, %v; want the library that was asked for", l, err)
 	}
 	defer func(all []string) { systems = all }(systems)
 	systems = []string{library}
-	if l, err := (Finder{program: filepath.Join(t.TempDir(), "millrace")}).Find(); l != nil || !isMissing(err) || !strings.Contains(err.Error(), "reference library") {
+	if l, err := (Finder{program: filepath.Join(t.TempDir(), "millrace")}).Find(t.Context()); l != nil || !isMissing(err) || !strings.Contains(err.Error(), "reference library") {
 		t.Errorf("%v, %v; want a refusal", l, err)
 	}
 }

@@ -6,7 +6,8 @@
 // ECHO_SEGMENTS: it understands segments if the value is "yes", or if the value is the name of a
 // pipe from which it reads "yes" at its start. ECHO_DEVICE: if it is "yes", the process answers
 // that it opened a slab on a GPU, but it never touches the slab. ECHO_SPLIT_RUNS: if it is "no",
-// the process does not understand runs that are split over several messages. ECHO_START: if it is
+// the process does not understand runs that are split over several messages. ECHO_CALLS: if it is
+// "no", the process does not understand calls. ECHO_START: if it is
 // set, the process fails before it is ready.
 package main
 
@@ -116,7 +117,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{ProtocolVersion: 1, Language: runtime.Version(), SupportsSegments: segments == "yes", SupportsSplitRuns: os.Getenv("ECHO_SPLIT_RUNS") != "no", DeviceOpened: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
+	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{ProtocolVersion: 1, Language: runtime.Version(), SupportsSegments: segments == "yes", SupportsSplitRuns: os.Getenv("ECHO_SPLIT_RUNS") != "no", SupportsCalls: os.Getenv("ECHO_CALLS") != "no", DeviceOpened: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -214,6 +215,9 @@ func (e *executor) read() {
 				drops = append(drops, &executorv1.ExecutorFinished{TaskId: c.GetTaskId(), Attempt: c.GetAttempt(), Error: &millracev1.TaskError{Reason: "DROPPED"}})
 			}
 		}
+		for _, c := range m.GetCalls() {
+			_ = e.send(&executorv1.FromExecutor{Returns: []*executorv1.ExecutorReturn{answer(c)}})
+		}
 		e.allocs = append(e.allocs, m.GetAllocations()...)
 		e.shutdown = e.shutdown || m.GetShutdown()
 		e.answered.Broadcast()
@@ -229,6 +233,21 @@ func (e *executor) read() {
 		default:
 		}
 	}
+}
+
+// answer makes a call: "pid" returns the process id, "die" ends the process, and others fail.
+func answer(c *executorv1.ExecutorCall) *executorv1.ExecutorReturn {
+	out := &executorv1.ExecutorReturn{CallId: c.GetCallId()}
+	switch _, name, _ := strings.Cut(c.GetOp().GetName(), "/"); name {
+	case "pid":
+		out.Header, _ = proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: int64(os.Getpid())}})
+	case "die":
+		fmt.Fprintln(os.Stderr, "echo: told to die in a call")
+		os.Exit(5)
+	default:
+		out.Error = &millracev1.TaskError{Reason: "FUNCTION_NOT_FOUND", Message: "echo has no function " + name + " to be called"}
+	}
+	return out
 }
 
 func (e *executor) allocate(r pending, sizes ...uint64) ([]*executorv1.FrameLocation, *millracev1.TaskError) {

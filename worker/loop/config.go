@@ -1,0 +1,115 @@
+package loop
+
+import (
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/notify"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// Executors runs attempts in processes. The owner calls its methods; they do not wait.
+type Executors interface {
+	// Kinds are the kinds of runners that it has: "python", and the names of registered programs.
+	Kinds() []string
+	// Segments says whether processes of a kind can read memory besides the slab. known is false as
+	// long as no process has said so.
+	Segments(kind string) (known, can bool)
+	// KindOf returns the kind of executor that a process is, "" if it is none that runs tasks now.
+	KindOf(pid int) string
+	// Start hands a run to a slot.
+	Start(kind string, slot int, r *executor.Run)
+	// Stop ends a run, begun or not; its result follows.
+	Stop(kind string, slot int, ref lifecycle.Ref)
+	// Refuse ends a run that cannot wait for other tasks, as a failure; its result follows.
+	Refuse(kind string, slot int, ref lifecycle.Ref, why string)
+	// Resume lets a run go on that waited for other tasks.
+	Resume(kind string, slot int, ref lifecycle.Ref)
+	// TakeBack returns a run as a result if it has not begun.
+	TakeBack(kind string, slot int, ref lifecycle.Ref)
+	// Registered passes on the worker's number and the size limit of inline results.
+	Registered(worker ids.WorkerID, inlineBytes uint64)
+	// DropFunctions makes the processes forget functions, identified by their hashes.
+	DropFunctions(hashes [][]byte)
+	// Deaths returns how many processes died, and the reason of the last death.
+	Deaths() (n uint64, last string)
+	// Close ends all processes and waits for them.
+	Close()
+}
+
+// Config is fixed for the life of a worker.
+type Config struct {
+	// Registration describes the worker to the scheduler. The loop fills in inventory and running.
+	Registration *workerv1.Registration
+	// Scheduler is the connection to the scheduler. The caller closes it.
+	Scheduler *grpc.ClientConn
+	Device    device.Device
+	// Health returns the reason why the device is lost for good, nil while it works. It is called
+	// after a native operation has failed; if it returns an error, the worker ends with that error.
+	// May be nil.
+	Health func() error
+	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
+	GPUHealth func() *millracev1.GpuHealth
+	Store     *store.Store
+	// Path fetches objects from peers. Nil: the worker has no peers.
+	Path transfer.Path
+	// Notifier sends completion notifications to peers and receives theirs. It must call the
+	// worker's Completed, Requested, Handle and Left. Nil: this worker sends none, and its
+	// registration must say so.
+	Notifier *notify.Notifier
+	// Executors may be nil: then the worker has native operations only. The caller must pass the
+	// results to Worker.PostResults.
+	Executors Executors
+	Logs      *tasklog.Logs
+	// Traffic returns the bytes received and sent since the start.
+	Traffic func() (in, out uint64)
+	// SchedulerTimeout is how long the scheduler may be unreachable. Default 60 s.
+	SchedulerTimeout time.Duration
+	// MemoryWait is how long an attempt waits for memory. Default 30 s.
+	MemoryWait time.Duration
+	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
+	// 2 s.
+	BorrowWait time.Duration
+	// SubscriptionWait is how long the subscription of a peer is kept while its attempt is unknown
+	// here: the assignment may still be on its way. After that the peer is told that the object
+	// will not be made here. Default 2 s.
+	SubscriptionWait time.Duration
+	// SpinTime is the spin limit of native slots: the longest time that a slot without work polls
+	// for more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
+	// blocks at once.
+	SpinTime time.Duration
+	Log      *slog.Logger
+	// Ready, if set, is called by the owner at the first registration.
+	Ready func(ids.WorkerID)
+	// Alive, if set, is called by the owner about every second. If the calls stop, the worker
+	// hangs.
+	Alive func()
+	// Drain, when it is closed, makes the worker take no new work, finish its attempts, and leave
+	// as soon as the scheduler confirms that nothing is lost with it. After DrainGrace it leaves in
+	// any case. May be nil.
+	Drain      <-chan struct{}
+	DrainGrace time.Duration
+	// Cores is the number of processors that native operations may use together. Default: those
+	// that this process may use.
+	Cores int
+	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
+	Lifecycle lifecycle.Config
+}
+
+// capabilities are the optional abilities of the path; none without a path.
+func (c *Config) capabilities() transfer.Capabilities {
+	if c.Path == nil {
+		return transfer.Capabilities{}
+	}
+	return c.Path.Capabilities()
+}

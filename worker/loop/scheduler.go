@@ -1,0 +1,160 @@
+package loop
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+)
+
+// open begins a session: its registration contains everything that the worker has.
+func (w *Worker) open() *opened {
+	w.session++
+	w.settleEnded() // then the reports of all ended runs are in the outbox
+	clear(w.ops)
+	w.reportedRoutes = nil
+	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
+	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
+	// them again.
+	written := make([]*workerv1.ObjectReport, 0, len(w.writes))
+	// order-free: they are independent of each other.
+	for _, x := range w.writes {
+		written = append(written, x.report)
+	}
+	for _, ref := range w.outbox.reopen(written) {
+		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, o := range w.config.Store.Inventory() {
+		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
+	}
+	for _, ref := range w.machine.Attempts() {
+		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, a := range w.parked {
+		r.Running = append(r.Running, taskRef(a.ref))
+	}
+	for ref, a := range w.borrowing {
+		if !a.admitted {
+			r.Running = append(r.Running, taskRef(ref))
+		}
+	}
+	r.Life = w.life.Load()
+	return &opened{w.session, r, r.Life}
+}
+
+func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
+	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
+}
+
+func refOf(r *workerv1.AttemptRef) lifecycle.Ref {
+	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
+}
+
+// scheduler handles a message of the scheduler.
+func (w *Worker) scheduler(r *workerv1.SessionResponse) {
+	if x := r.GetRegistered(); x != nil {
+		first := w.self.Load() == 0
+		w.life.Store(x.GetLife())
+		w.self.Store(x.GetWorkerId())
+		w.inlineBytes.Store(x.GetInlineResultBytes())
+		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
+		if w.config.Executors != nil {
+			w.config.Executors.Registered(ids.WorkerID(x.GetWorkerId()), uint64(x.GetInlineResultBytes()))
+		}
+		if first && w.config.Ready != nil {
+			w.config.Ready(ids.WorkerID(x.GetWorkerId()))
+		}
+		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
+		if w.drained = false; w.asked {
+			w.outbox.drain() // the scheduler does not know it in a new session
+		}
+		for _, a := range w.parked {
+			w.park(a)
+		}
+	}
+	for _, d := range r.GetOps() {
+		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
+	}
+	for _, p := range r.GetPeers() {
+		w.setPeer(p)
+	}
+	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
+		w.dropFunctions(dropped)
+	}
+	for _, f := range r.GetFunctions() {
+		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
+	}
+	if len(r.GetFunctions()) > 0 {
+		w.unpark()
+	}
+	w.accept(r.GetAcceptedWrites()) // before the assignments that waited for them
+	for _, a := range r.GetAssignments() {
+		w.assign(a)
+		w.urgent()
+	}
+	for _, ref := range r.GetFreedSlots() {
+		w.step(lifecycle.SlotFreed{Ref: refOf(ref)})
+	}
+	for _, ref := range r.GetRetractions() {
+		if a := w.takeParked(refOf(ref)); a != nil {
+			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
+			continue
+		}
+		w.step(lifecycle.Retracted{Ref: refOf(ref)})
+	}
+	for _, ref := range r.GetCancellations() {
+		if a := w.takeParked(refOf(ref)); a != nil {
+			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
+			continue
+		}
+		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
+	}
+	for _, o := range r.GetReleases() {
+		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
+			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
+		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+		w.urgent()
+	}
+	for _, order := range r.GetRescues() {
+		w.rescue(order)
+	}
+	if n := len(r.GetNextUses()); n > 0 {
+		uses := make([]store.Use, n)
+		for i, u := range r.GetNextUses() {
+			uses[i] = store.Use{ID: ledger.ObjectID{Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration())}, Rank: u.GetRank()}
+		}
+		w.config.Store.Expect(uses)
+	}
+	w.keep(r.GetKeeps())
+	w.drained = w.drained || r.GetDrained()
+	if r.GetStopReason() != "" && w.stopped == nil {
+		w.stopped = &StoppedError{Reason: r.GetStopReason()}
+	}
+	if order := r.GetLeave(); order != nil && w.stopped == nil {
+		// The other orders in this message are carried out by now, or not needed any more.
+		w.drained = true
+		w.leave(order.GetReason())
+		if order.GetRestart() {
+			w.stopped = &RestartError{Reason: order.GetReason()}
+		}
+	}
+}
+
+// dropFunctions forgets functions that no task refers to. If a message drops a function and also
+// contains it, it is needed again: the caller stores the functions of the message afterwards.
+func (w *Worker) dropFunctions(hashes [][]byte) {
+	for _, hash := range hashes {
+		delete(w.functions, hash32(hash))
+	}
+	if w.config.Executors != nil {
+		w.config.Executors.DropFunctions(hashes)
+	}
+}
+
+func hash32(b []byte) (h [32]byte) {
+	copy(h[:], b)
+	return h
+}
