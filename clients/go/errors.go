@@ -57,7 +57,12 @@ var (
 	ErrRebalanceRunning error = reasonError("REBALANCE_RUNNING")
 	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
 	// Releasing results makes room.
-	ErrSchedulerFull    error = reasonError("SCHEDULER_FULL")
+	ErrSchedulerFull error = reasonError("SCHEDULER_FULL")
+	// ErrNotHeld: a lock that is to be released is not held, or was lost before. Others may have
+	// it.
+	ErrNotHeld error = reasonError(reasonNotHeld)
+	// ErrSharedClosed: a lock, semaphore or queue was closed while a call waited for it.
+	ErrSharedClosed     error = reasonError("CLOSED")
 	ErrPythonException  error = reasonError("PYTHON_EXCEPTION")
 	ErrFunctionNotFound error = reasonError("FUNCTION_NOT_FOUND")
 	ErrWorkerDied       error = reasonError("WORKER_DIED")

@@ -121,6 +121,36 @@ func ExampleClient_Scatter() {
 	// Output: float64[2, 2] [7 10 15 22]
 }
 
+// A task that needs one part of a list gets only the bytes of this part.
+func ExampleFuture_Item() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	matrix, err := millrace.FromSlice([]float64{3, 0, 0, 4}, 2, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	svd, err := c.Submit(ctx, millrace.Native("array.svd"), millrace.Args(matrix))
+	if err != nil {
+		log.Fatal(err)
+	}
+	// The result is the list [U, S, V].
+	sum, err := c.Submit(ctx, millrace.Native("array.reduce"), millrace.Args(svd.Item(1, 3)).With("op", "sum"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	v, err := millrace.Get[float64](ctx, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(v)
+	// Output: 7
+}
+
 func ExampleGather() {
 	ctx := context.Background()
 	c, err := millrace.Dial(ctx)

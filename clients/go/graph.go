@@ -75,14 +75,14 @@ func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOpt
 		g.fail(o.key, err)
 		return Key(o.key)
 	}
-	g.add(o.key, op, g.s.inputs.keys, g.s.packed, g.tables.option(rules), o.hold)
+	g.add(o.key, op, g.s.inputs.keys, g.s.inputs.items, g.s.packed, g.tables.option(rules), o.hold)
 	return Key(o.key)
 }
 
 // AddCall adds a task that calls op with the results of inputs as its positional arguments,
 // under default rules. It is the cheapest way to add a task. hold keeps the result.
 func (g *GraphBuilder) AddCall(key string, op Op, inputs []string, hold bool) {
-	g.add(key, op, inputs, g.positional(len(inputs)), 0, hold)
+	g.add(key, op, inputs, nil, g.positional(len(inputs)), 0, hold)
 }
 
 // maxPacked is the largest number of inputs whose packed arguments are cached: all numbers up to n
@@ -121,11 +121,11 @@ func (g *GraphBuilder) fail(key string, err error) {
 	}
 }
 
-func (g *GraphBuilder) add(key string, op Op, inputs []string, packed []byte, options uint32, hold bool) {
+func (g *GraphBuilder) add(key string, op Op, inputs []string, items []inputItem, packed []byte, options uint32, hold bool) {
 	if g.count == chunkTasks || len(g.tasks) >= chunkBytes {
 		g.closeChunk()
 	}
-	g.tasks = appendSpec(g.tasks, key, g.tables.op(op), inputs, packed, options, hold)
+	g.tasks = appendSpec(g.tasks, key, g.tables.op(op), inputs, items, packed, options, hold)
 	if hold {
 		g.held = append(g.held, heldTask{g.total, key})
 	}

@@ -138,6 +138,10 @@ const (
 	fieldSpecPacked    = 6
 	fieldSpecOptions   = 7
 	fieldSpecHold      = 8
+	fieldSpecItems     = 9
+	fieldItemInput     = 1
+	fieldItemItem      = 2
+	fieldItemCount     = 3
 	fieldOpKind        = 1
 	fieldOpName        = 2
 )
@@ -204,7 +208,7 @@ func (o *taskOptions) encode() ([]byte, error) {
 }
 
 // appendSpec appends one task of a submission.
-func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte, options uint32, hold bool) []byte {
+func appendSpec(b []byte, key string, op uint32, inputs []string, items []inputItem, packed []byte, options uint32, hold bool) []byte {
 	size := 1 + protowire.SizeBytes(len(key)) + 1 + protowire.SizeVarint(uint64(op))
 	for _, in := range inputs {
 		size += 1 + protowire.SizeBytes(len(in))
@@ -217,6 +221,9 @@ func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte,
 	}
 	if hold {
 		size += 2
+	}
+	for _, it := range items {
+		size += 1 + protowire.SizeBytes(it.size())
 	}
 	b = protowire.AppendVarint(appendTag(b, fieldSubmitTasks, protowire.BytesType), uint64(size))
 	b = appendStringField(b, fieldSpecKey, key)
@@ -232,6 +239,12 @@ func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte,
 	}
 	if hold {
 		b = appendVarintField(b, fieldSpecHold, 1)
+	}
+	for _, it := range items {
+		b = protowire.AppendVarint(appendTag(b, fieldSpecItems, protowire.BytesType), uint64(it.size()))
+		b = appendVarintField(b, fieldItemInput, uint64(it.input))
+		b = appendVarintField(b, fieldItemItem, uint64(it.item))
+		b = appendVarintField(b, fieldItemCount, uint64(it.count))
 	}
 	return b
 }

@@ -77,7 +77,7 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 
 func (s *scratch) reset() {
 	s.packed = s.packed[:0]
-	s.inputs = inputList{keys: s.inputs.keys[:0], futures: s.inputs.futures[:0]}
+	s.inputs = inputList{keys: s.inputs.keys[:0], items: s.inputs.items[:0], futures: s.inputs.futures[:0]}
 }
 
 // Submit queues one call and returns its Future immediately. It blocks only while the queue is
@@ -182,7 +182,7 @@ func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rule
 			b.needs = append(b.needs, need{len(b.futures), in})
 		}
 	}
-	b.tasks = appendSpec(b.tasks, f.key, b.tables.op(op), s.inputs.keys, s.packed, b.tables.option(rules), true)
+	b.tasks = appendSpec(b.tasks, f.key, b.tables.op(op), s.inputs.keys, s.inputs.items, s.packed, b.tables.option(rules), true)
 	b.ends = append(b.ends, len(b.tasks))
 	b.futures = append(b.futures, f)
 	b.keyed = b.keyed || keyed

@@ -1,7 +1,6 @@
 package millrace
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -37,8 +36,8 @@ type Arguments struct {
 }
 
 // Args makes positional arguments out of Go values: nil, bool, integers, floats, complex numbers,
-// string, []byte, slices and string-keyed maps of these, Array (up to 64 KiB;
-// scatter larger ones), and *Future or Key for the result of another task.
+// string, []byte, slices and string-keyed maps of these, Array (up to 64 KiB; scatter larger ones),
+// *Future or Key for the result of another task, and Item for one item of it.
 func Args(positional ...any) Arguments { return Arguments{positional: positional} }
 
 // With returns the arguments with one more named argument.
@@ -49,34 +48,6 @@ func (a Arguments) With(name string, value any) Arguments {
 	}
 	named[name] = value
 	return Arguments{positional: a.positional, named: named}
-}
-
-// inputList collects the keys to which arguments refer, each once, in the order of first use.
-type inputList struct {
-	keys    []string
-	index   map[string]uint32 // built when there are too many keys for a linear search
-	futures []*Future
-}
-
-func (l *inputList) add(key string) uint32 {
-	if l.index != nil {
-		if i, ok := l.index[key]; ok {
-			return i
-		}
-	} else if i := slices.Index(l.keys, key); i >= 0 {
-		return uint32(i)
-	}
-	i := uint32(len(l.keys))
-	l.keys = append(l.keys, key)
-	if l.index != nil {
-		l.index[key] = i
-	} else if len(l.keys) == 16 {
-		l.index = make(map[string]uint32, 64)
-		for j, k := range l.keys {
-			l.index[k] = uint32(j)
-		}
-	}
-	return i
 }
 
 // Field numbers of the messages that are encoded by hand (value.proto, task.proto).
@@ -211,20 +182,13 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return appendBytesField(b, fieldValueBytes, v), nil
 	case DType:
 		return appendStringField(b, fieldValueString, v.String()), nil
-	case Key:
-		if in == nil {
-			return nil, fmt.Errorf("a reference to task %q is not allowed here", v)
+	case Key, *Future:
+		return appendInputValue(b, v, 0, 0, in)
+	case Item:
+		if err := v.check(); err != nil {
+			return nil, err
 		}
-		return appendVarintField(b, fieldValueInput, uint64(in.add(string(v)))), nil
-	case *Future:
-		if v == nil {
-			return nil, errors.New("a nil *Future refers to no task")
-		}
-		if in == nil {
-			return nil, fmt.Errorf("a reference to task %q is not allowed here", v.key)
-		}
-		in.futures = append(in.futures, v)
-		return appendVarintField(b, fieldValueInput, uint64(in.add(v.key))), nil
+		return appendInputValue(b, v.source, uint32(v.index)+1, uint32(v.count), in)
 	case Array:
 		return appendArray(b, v)
 	case []any:
@@ -243,6 +207,8 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return appendList(b, v, in)
 	case []*Future:
 		return appendList(b, v, in)
+	case []Item:
+		return appendList(b, v, in)
 	case map[string]any:
 		b, start := openMessage(b, fieldValueMap)
 		b, err := appendMap(b, fieldMapFields, v, in, "element")
@@ -254,6 +220,15 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, v)
 	}
 	return nil, fmt.Errorf("a Go value of type %T has no form that every language can read; convert it to numbers, text, slices, maps or an Array", v)
+}
+
+// appendInputValue appends a reference to the result of source, or to item of it, counted from 1.
+func appendInputValue(b []byte, source any, item, count uint32, in *inputList) ([]byte, error) {
+	i, err := in.addSource(source, item, count)
+	if err != nil {
+		return nil, err
+	}
+	return appendVarintField(b, fieldValueInput, uint64(i)), nil
 }
 
 func appendUint(b []byte, v uint64) ([]byte, error) {

@@ -32,18 +32,20 @@ var checks = map[string]func(text string) error{
 		}
 		return nil
 	},
-	"memory-limit":        isMemoryLimit,
-	"scheduler-memory":    isMemoryLimit,
-	"spill-limit":         isBytes(1<<20, math.MaxUint64, "auto", "none", ""),
-	"pinned-limit":        isBytes(8<<20, math.MaxUint64, "auto", "none", ""),
-	"executor-arena":      isBytes(0, math.MaxUint64),
-	"inline-result":       isBytes(1, 1<<20),
-	"device-memory-limit": isDeviceMemory,
-	"rmm-pool-size":       isDeviceMemory,
+	"memory-limit":           isMemoryLimit,
+	"scheduler-memory":       isMemoryLimit,
+	"function-memory-limit":  func(text string) error { return cond(text != "none", isMemoryLimit, text) },
+	"function-memory-levels": areLevels,
+	"spill-limit":            isBytes(1<<20, math.MaxUint64, "auto", "none", ""),
+	"pinned-limit":           isBytes(8<<20, math.MaxUint64, "auto", "none", ""),
+	"executor-arena":         isBytes(0, math.MaxUint64),
+	"inline-result":          isBytes(1, 1<<20),
+	"device-memory-limit":    isDeviceMemory,
+	"rmm-pool-size":          isDeviceMemory,
 	"executor-arena-for": func(text string) error {
 		for _, name := range strings.Split(strings.Trim(text, "[]"), ",") {
-			if name != "cupy" && name != "torch" {
-				return fmt.Errorf("%s: cupy, torch, or both with a comma between them", name)
+			if !slices.Contains(arenaLibraries, name) {
+				return fmt.Errorf("%s: %s", name, arenaLibrariesText)
 			}
 		}
 		return nil
@@ -52,9 +54,11 @@ var checks = map[string]func(text string) error{
 	"resources":       areAmounts,
 	"exec":            areCommands,
 	"workers":         isNumber(0, 4096),
+	"first":           isNumber(0, 1<<20),
 	"slots":           isNumber(0, 1<<16),
 	"executors":       isNumber(0, 1<<16),
 	"spare-executors": isNumber(0, 64),
+	"max-waiting":     isNumber(0, 1<<16),
 	"listen":          hostport.Listen,
 	"http":            func(text string) error { return cond(text != "", hostport.Listen, text) },
 	"address":         func(text string) error { return cond(text != "", isReachable, text) },
@@ -67,6 +71,24 @@ var checks = map[string]func(text string) error{
 	"within":          isDrainLimit,
 	rcTimeout:         isDurationUpTo(worker.MinRCTimeout, worker.MaxRCTimeout),
 	rcRetries:         isNumber(1, worker.MaxRCRetries),
+}
+
+// areLevels checks three shares, each at least as large as the one before that is not 0. The text
+// may be in brackets, as pflag prints lists.
+func areLevels(text string) error {
+	parts := strings.Split(strings.Trim(text, "[]"), ",")
+	last := 0.0
+	for _, part := range parts {
+		share, err := strconv.ParseFloat(part, 64)
+		if err != nil || share < 0 || share > 1 || share != 0 && share < last {
+			return fmt.Errorf("%s: three shares from 0 to 1 that increase, such as 0.7,0.8,0.95; 0 switches a step off", text)
+		}
+		last = max(last, share)
+	}
+	if len(parts) != 3 {
+		return fmt.Errorf("%s: %d shares; give three, such as 0.7,0.8,0.95", text, len(parts))
+	}
+	return nil
 }
 
 func cond(apply bool, check func(string) error, text string) error {

@@ -13,13 +13,18 @@ func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	if workers < 0 || workers > 4096 {
 		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for one on each GPU, or without GPUs for each core, 8 at most", workers)}
 	}
+	first := a.settings.Int("first")
 	cores := runtime.NumCPU()
 	switch {
+	case len(f.gpus) > 0 && first > 0 && first+max(workers, 1) > len(f.gpus):
+		return 0, 0, usageError{fmt.Errorf("--first %d --workers %d: there are %d GPUs, with the numbers from 0, and each has one worker", first, workers, len(f.gpus))}
 	case len(f.gpus) > 0 && workers > len(f.gpus):
 		return 0, 0, usageError{fmt.Errorf("--workers %d: there are %d GPUs, and each has one worker", workers, len(f.gpus))}
 	case workers > 0:
 	case len(f.gpus) > 0:
-		workers = len(f.gpus)
+		workers = len(f.gpus) - first
+	case slots > 0:
+		workers = max(1, min(cores/slots, 8))
 	default:
 		workers = min(cores, 8)
 	}

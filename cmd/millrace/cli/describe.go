@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func taskText(w io.Writer, t *millracev1.Task) {
 	row(w, "worker", t.GetWorker())
 	row(w, "replicas", strings.Join(t.GetReplicas(), " "))
 	row(w, "size", size(t.GetOutputBytes()))
-	row(w, "inputs", strings.Join(t.GetInputs(), " "))
+	row(w, "inputs", inputsText(t))
 	row(w, "holders", t.GetHolders())
 	row(w, "run time", t.GetRunTime().AsDuration())
 	if library := t.GetLinearAlgebra(); library != "" {
@@ -109,6 +110,17 @@ func taskText(w io.Writer, t *millracev1.Task) {
 			title = ""
 		}
 	}
+}
+
+// inputsText lists the inputs of a task; key[3] is item 3 of the result of key.
+func inputsText(t *millracev1.Task) string {
+	names := slices.Clone(t.GetInputs())
+	for _, it := range t.GetItems() {
+		if i := int(it.GetInput()); i < len(names) {
+			names[i] += fmt.Sprintf("[%d]", it.GetItem())
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 func datasetText(w io.Writer, d *millracev1.Dataset) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/dustin/go-humanize"
@@ -15,6 +16,11 @@ import (
 // gpuFlagNames are the flags of workers on GPUs.
 var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena", "executor-arena-for", "check-inputs", "nvml-library", "no-affinity"}
 
+// arenaLibraries are the libraries of --executor-arena-for.
+var arenaLibraries = []string{"cupy", "rmm", "torch"}
+
+const arenaLibrariesText = "some of cupy, rmm and torch, with commas between them"
+
 func gpuFlags(f *pflag.FlagSet) {
 	f.String("device-memory-limit", "auto", "slab of a worker on a GPU: bytes (80GiB), a share of its memory (0.8, 80%), or auto for 70%, of what is free if others use it")
 	f.String("rmm-pool-size", "", "the same as --device-memory-limit, by the name that RAPIDS has for it")
@@ -24,7 +30,7 @@ func gpuFlags(f *pflag.FlagSet) {
 	f.String("nvml-library", "", "NVML to use, or none; default: the system's libnvidia-ml.so.1")
 	f.Bool("no-affinity", false, "leave workers on GPUs all processors and NUMA nodes, instead of those near their GPUs")
 	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocator of each library: its results are taken where they are")
-	f.StringSlice("executor-arena-for", []string{"cupy"}, "the libraries that --executor-arena is for: cupy, torch")
+	f.StringSlice("executor-arena-for", []string{"cupy"}, "the libraries that --executor-arena is for: cupy, rmm (and cuDF), torch")
 	f.Bool("check-inputs", false, "for tests: read inputs on a GPU before and after each Python task, and fail one that has changed an input in place")
 }
 
@@ -68,8 +74,8 @@ func (a *app) gpuSizes(c *worker.Config) (err error) {
 		c.ExecutorEnv = append(c.ExecutorEnv, "MILLRACE_CHECK_INPUTS=1")
 	}
 	for _, name := range s.Strings("executor-arena-for") {
-		if name != "cupy" && name != "torch" {
-			return usageError{fmt.Errorf("--executor-arena-for %s: cupy, torch, or both with a comma between them", name)}
+		if !slices.Contains(arenaLibraries, name) {
+			return usageError{fmt.Errorf("--executor-arena-for %s: %s", name, arenaLibrariesText)}
 		}
 		c.ExecutorArenaLibraries = append(c.ExecutorArenaLibraries, name)
 	}

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 // runLine runs a command line, and returns the text of its error.
@@ -73,6 +76,41 @@ func TestGraphsThatCannotBeReadAreSaidPlainly(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), name+": ") ||
 			!strings.Contains(err.Error(), "millrace submit --help") || strings.Contains(err.Error(), "Go ") || strings.Contains(err.Error(), "JSON") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// Inputs and items of a file are numbered in the order of their first use; a repeated one has one
+// number.
+func TestInputsOfFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "graph.yaml")
+	text := "tasks: [{key: a, args: [{input: b}, {input: b, item: 3, count: 9}, {input: b, item: 3}, {input: b, count: 1}], kwargs: {z: {input: c}, y: {input: b, item: 0}}}]"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 9 { // in the same order each time
+		request, err := readGraph(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := request.GetTasks()[0]
+		items := fmt.Sprint(len(spec.GetItems()))
+		for _, it := range spec.GetItems() {
+			items += fmt.Sprintf(" %d:%d/%d", it.GetInput(), it.GetItem(), it.GetCount())
+		}
+		args := spec.GetArguments().GetPositional()
+		if got := fmt.Sprintln(spec.GetInputs(), items, args[1].GetInput(), args[2].GetInput(), args[3].GetMapValue() != nil); got != "[b b b c] 2 1:3/9 2:0/0 1 1 true\n" {
+			t.Fatal(got)
+		}
+	}
+}
+
+func TestImpossibleItemsOfFiles(t *testing.T) {
+	for _, v := range []map[string]any{
+		{"input": "b", "item": -1.0}, {"input": "b", "item": "first"}, {"input": "b", "item": 0.5}, {"input": "b", "item": 1.0, "count": 1e9},
+	} {
+		if _, err := value(v, new(millracev1.TaskSpec)); err == nil || !strings.Contains(err.Error(), "of input b: ") || !strings.Contains(err.Error(), "is no whole number") {
+			t.Errorf("%v: %v", v, err)
 		}
 	}
 }

@@ -220,7 +220,8 @@ func (a *app) prefix(f *fleet) (string, error) {
 	return machine + "-" + kind, nil
 }
 
-// children are the processes to supervise: one for each GPU, or the given number on the host.
+// children are the processes to supervise: one for each GPU, or the given number on the host. With
+// --first N, their numbers begin at N, and so do the GPUs, of which others have the first N.
 func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error) {
 	prefix, err := a.prefix(f)
 	if err != nil {
@@ -230,16 +231,17 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 	if _, err := a.workingDirectory(); err != nil {
 		return nil, err
 	}
+	first := a.settings.Int("first")
 	if len(f.gpus) == 0 {
-		return supervisor.Hosts(prefix, workers), nil
+		return supervisor.Hosts(prefix, first, workers), nil
 	}
 	if err := a.gpuSizes(new(worker.Config)); err != nil {
 		return nil, err
 	}
-	children := supervisor.Hosts(prefix, workers)
+	children := supervisor.Hosts(prefix, first, workers)
 	for i := range children {
-		d := f.gpus[i]
-		p := placed{UUID: d.UUID, Instance: d.Instance != nil, Workers: workers, Slots: slots, Cores: coresOf(workers), Facts: f.facts(i)}
+		d := f.gpus[first+i]
+		p := placed{UUID: d.UUID, Instance: d.Instance != nil, Workers: first + workers, Slots: slots, Cores: coresOf(first + workers), Facts: f.facts(first + i)}
 		if d.NetDevices != "" && a.rdma() {
 			p.Net = d.NetDevices
 		}

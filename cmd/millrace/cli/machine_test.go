@@ -274,7 +274,7 @@ func TestGPUProblemsAreReported(t *testing.T) {
 		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
 		"no such directory":  {nil, []string{"up", "--device", "host", "--working-directory", missing}, "--working-directory: stat " + missing + ": no such file or directory; name"},
 		"no directory":       {nil, []string{"up", "--device", "host", "--working-directory", "/dev/null"}, "--working-directory: /dev/null is not a directory; name"},
-		"no such library":    {nil, []string{"up", "--executor-arena-for", "cupy,numba"}, "--executor-arena-for numba: cupy, torch, or both"},
+		"no such library":    {nil, []string{"up", "--executor-arena-for", "cupy,numba"}, "--executor-arena-for numba: some of cupy, rmm and torch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if text, err := says(t, c.env, c.args...); err == nil || !strings.Contains(text, c.want) {

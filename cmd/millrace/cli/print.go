@@ -201,14 +201,22 @@ func graphsTable(w io.Writer, graphs []*millracev1.Graph, wide bool) {
 func tasksTable(w io.Writer, tasks []*millracev1.Task, wide bool) {
 	header := []any{"ID", "KEY", "OP", "STATE", "WORKER", "SIZE", "RUN TIME"}
 	if wide {
-		header = append(header, "GRAPH", "ATTEMPT", "REPLICAS", "HOLDERS", "NAMESPACE", "ERROR")
+		header = append(header, "GRAPH", "ATTEMPT", "REPLICAS", "HOLDERS", "NAMESPACE", "INPUTS", "ERROR")
 	}
 	row(w, header...)
 	for _, t := range tasks {
 		cells := []any{fmt.Sprintf("t%d", t.GetTaskId()), t.GetKey(), t.GetOp().GetName(), short(t.GetState(), "TASK_STATE_"), t.GetWorker(), size(t.GetOutputBytes()), t.GetRunTime().AsDuration()}
 		if wide {
-			cells = append(cells, fmt.Sprintf("g%d", t.GetGraphId()), t.GetAttempt(), strings.Join(t.GetReplicas(), ","), t.GetHolders(), t.GetNamespace(), t.GetError().GetMessage())
+			cells = append(cells, fmt.Sprintf("g%d", t.GetGraphId()), t.GetAttempt(), strings.Join(t.GetReplicas(), ","), t.GetHolders(), t.GetNamespace(), inputCell(t), t.GetError().GetMessage())
 		}
 		row(w, cells...)
 	}
+}
+
+// inputCell counts the inputs of a task, and those of which it needs one item only.
+func inputCell(t *millracev1.Task) string {
+	if n := len(t.GetItems()); n > 0 {
+		return fmt.Sprintf("%d (%d items)", t.GetInputCount(), n)
+	}
+	return fmt.Sprint(t.GetInputCount())
 }

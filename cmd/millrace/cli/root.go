@@ -134,14 +134,27 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "millrace", Short: "A distributed task service", Long: rootHelp,
 		SilenceErrors: true, SilenceUsage: true, Version: version.String(),
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
 			a.child = cmd.Name() == "worker" && os.Getenv(supervisor.ChildEnv) != ""
+			var notes []string
+			var err error
+			if cmd.Name() == "worker" && cmd.Parent() == cmd.Root() {
+				if notes, err = fromDask(cmd, args); err != nil {
+					return usageError{err}
+				}
+			}
 			s, err := loadSettings(cmd)
 			if err != nil {
 				return usageError{err}
 			}
 			a.settings = s
-			return a.logging()
+			if err := a.logging(); err != nil {
+				return err
+			}
+			if runs := cmd.Name() == "worker" || cmd.Name() == "up"; runs && cmd.Parent() == cmd.Root() {
+				a.tellDask(notes)
+			}
+			return nil
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -164,7 +177,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
-	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.retry(), a.wait(), a.status(), a.memory(), a.topo())
+	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.logs(), a.cancel(), a.retry(), a.wait(), a.status(), a.memory(), a.topo())
 	add("operate", a.drain(), a.retire(), a.restart(), a.rebalance())
 	add("more", a.bench(), a.doctor(), a.config(), a.protos(), a.version(), a.probe())
 	root.SetCompletionCommandGroupID("more")

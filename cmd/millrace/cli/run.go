@@ -34,19 +34,24 @@ import (
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/ops"
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
 // workerFlags adds the flags that `worker` and `up` share.
 func workerFlags(f *pflag.FlagSet) {
-	f.Int("workers", 0, "worker processes; 0: one for each GPU, or without GPUs for each core, 8 at most")
+	f.Int("workers", 0, "worker processes; 0: one for each GPU, or without GPUs for each core, or for each --slots cores, 8 at most")
+	f.Int("first", 0, "number of the first worker in its name and among the GPUs, where other processes run the workers before it")
 	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
 	gpuFlags(f)
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores; on a GPU one for each 16 GiB of its memory, 4 at most")
 	f.String("memory-limit", "auto", "slab of each worker in host memory: bytes (1GiB), a share of this machine's memory (0.2), or auto for half of it, shared by the workers")
+	f.String("function-memory-limit", "auto", "memory that the Python functions of each worker may use together, besides results: bytes (4GiB), a share of this machine's memory (0.2), none, or auto for as much again as --memory-limit, at least 512MiB for each slot and 1GiB")
+	f.StringSlice("function-memory-levels", []string{"0.7", "0.8", "0.95"}, "shares of --function-memory-limit above which functions are warned about, no further task begins, and the process that uses most is ended; 0: never")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("blas-library", "", "BLAS and LAPACK for linear algebra on the CPU: a path, a name such as libopenblas.so.0, or none for pure Go, which is many times slower; default: the first of scipy-openblas64, MKL and NumPy's copy in the interpreter of --python, else the system's")
 	ucxFlags(f)
@@ -59,6 +64,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.StringSlice("preload", nil, "modules that Python executors import while they have nothing to do (--preload pandas,torch); on a GPU cupy is one anyway")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
 	f.Int("spare-executors", 1, "processes of each kind of executor that wait, with everything imported, to take the place of one that dies; each costs the memory of its imports; 0: none")
+	f.Int("max-waiting", 0, "tasks of a worker that may wait for other tasks at a time, each in a process of its own beside those that work; 0: 100, and 16 on a GPU")
 	f.String("name", "", "prefix of the workers' names, which are unique in a cluster: NAME-0, NAME-1, ...; default: host, or gpu on GPUs, and for \"millrace worker\" the name of this machine before that")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
 }
@@ -85,6 +91,36 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 			text, size(limit.Bytes), limit.Source, several(n, "worker"))}
 	}
 	return bytes, nil
+}
+
+// functionMemory returns the limit of the memory of functions, for a worker with this number of
+// slots and this --memory-limit.
+func (a *app) functionMemory(slots int, slab uint64) (limit executor.MemoryLimit, err error) {
+	const least, leastOfSlot = 1 << 30, 512 << 20
+	switch text := a.settings.String("function-memory-limit"); text {
+	case "none":
+		return limit, nil
+	case "auto", "":
+		limit.Bytes = max(slab, least, uint64(slots)*leastOfSlot)
+	default:
+		if share, err := strconv.ParseFloat(text, 64); err == nil && share > 0 && share <= 1 {
+			machine, err := host.MemoryLimit()
+			if err != nil {
+				return limit, err
+			}
+			limit.Bytes = uint64(share * float64(machine.Bytes))
+		} else if limit.Bytes, err = humanize.ParseBytes(text); err != nil || limit.Bytes < 1<<20 {
+			return limit, usageError{fmt.Errorf("--function-memory-limit %s: bytes such as 4GiB (at least 1MiB), a share up to 1, none, or auto", text)}
+		}
+	}
+	levels := a.settings.Strings("function-memory-levels")
+	if err := areLevels(strings.Join(levels, ",")); err != nil {
+		return limit, usageError{fmt.Errorf("--function-memory-levels %w", err)}
+	}
+	for i, level := range []*float64{&limit.Warn, &limit.Pause, &limit.End} {
+		*level, _ = strconv.ParseFloat(levels[i], 64) // areLevels has parsed it
+	}
+	return limit, nil
 }
 
 // schedulerMemory returns the value of --scheduler-memory.
@@ -136,7 +172,7 @@ func (a *app) spillLimit(n int) (uint64, error) {
 
 func (a *app) worker() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "worker", Short: "Run workers of a cluster on this machine", Args: noArgs,
+		Use: "worker [scheduler]", Short: "Run workers of a cluster on this machine", Args: between(0, 1),
 		Long: `Runs worker processes and keeps them alive: one that dies or hangs is started again, and its cause of death reported.
 One that would end in the same way again is not: the exit code says why, and the last line on stderr.
 
@@ -144,7 +180,8 @@ Ctrl-C and SIGTERM let them leave properly: they take nothing new, end what runs
 have, for --stop-grace at most. A second signal has them leave at once. A worker's process that gets SIGTERM itself does the
 same, and is not started again.
 
-The scheduler is found as by every other command. The names of workers are unique in a cluster: with --name you choose
+The scheduler is found as by every other command, or given as host:port. The flags of dask-cuda-worker are understood: each
+is translated, or a line in the log says why none is needed, or it is refused with the reason. The names of workers are unique in a cluster: with --name you choose
 them, and two commands on one machine need different ones.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name := os.Getenv(supervisor.ChildEnv); name != "" {
@@ -190,8 +227,9 @@ them, and two commands on one machine need different ones.`,
 	workerFlags(cmd.Flags())
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
-	cmd.Flags().Duration("death-timeout", time.Minute, "end, with exit code 4, when the scheduler was away for so long")
+	cmd.Flags().Var(newSeconds(time.Minute), "death-timeout", "end, with exit code 4, when the scheduler was away for so long")
 	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to finish its running tasks, and to hand over the objects that only it has")
+	daskWorkerFlags(cmd.Flags())
 	return cmd
 }
 
@@ -265,13 +303,17 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	functions, err := a.functionMemory(slots, limit)
+	if err != nil {
+		return err
+	}
 	c := worker.Config{
-		SpillLimitBytes: spill,
-		Protocol:        s.String("protocol"), BLASLibrary: s.String("blas-library"),
+		SpillLimitBytes: spill, FunctionMemory: functions,
+		Protocol: s.String("protocol"), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
-		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), LocalDirectory: s.String("local-directory"),
+		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, but their token does not allow them
@@ -374,35 +416,53 @@ func (bearer) RequireTransportSecurity() bool { return false }
 func schedulerFlags(f *pflag.FlagSet) {
 	f.String("listen", "127.0.0.1:0", "where the scheduler listens; port 0 takes a free one")
 	f.String("http", "127.0.0.1:0", "where metrics and status are served; empty: nowhere")
+	f.Bool("http-any-port", false, "take a free port if that of --http is in use")
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
+	f.String("journal", "", "directory in which the scheduler keeps what it has accepted, so that it goes on after its end; empty: nowhere")
 	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker: 1 B to 1 MiB")
 }
 
-func (a *app) newServer() (*server.Server, string, error) {
+// newServer makes the scheduler. The function that it returns gives back what the scheduler used;
+// call it after Run.
+func (a *app) newServer() (srv *server.Server, token string, end func(), err error) {
+	end = func() {}
 	s := a.settings
 	inline, err := humanize.ParseBytes(s.String("inline-result"))
 	if err != nil || inline > 1<<20 {
-		return nil, "", usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
+		return nil, "", end, usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
 	}
 	budget, err := a.schedulerMemory()
 	if err != nil {
-		return nil, "", err
+		return nil, "", end, err
 	}
-	token, err := a.token()
+	if token, err = a.token(); err != nil {
+		return nil, "", end, err
+	}
+	directory, err := a.journal()
 	if err != nil {
-		return nil, "", err
+		return nil, "", end, err
+	}
+	var kept journal.Files
+	if directory != nil {
+		kept = directory
+		end = func() { _ = directory.Close() } // The lock ends with the process in any case.
 	}
 	if token == "" {
 		var random [16]byte
 		if _, err := rand.Read(random[:]); err != nil {
-			return nil, "", err
+			return nil, "", end, err
 		}
-		token = hex.EncodeToString(random[:])
+		if token = hex.EncodeToString(random[:]); directory != nil {
+			if token, err = keptToken(directory, token); err != nil {
+				return nil, "", end, err
+			}
+		}
 	}
-	srv, err := server.New(server.Config{
-		Address: s.String("listen"), HTTPAddress: s.String("http"),
+	srv, err = server.New(server.Config{
+		Journal: kept,
+		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"),
 		Tokens: map[string]server.Role{
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleClient,
 		},
@@ -410,7 +470,7 @@ func (a *app) newServer() (*server.Server, string, error) {
 		Machine:           sched.Config{MemoryBytes: budget},
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	})
-	return srv, token, err
+	return srv, token, end, err
 }
 
 func (a *app) scheduler() *cobra.Command {
@@ -424,7 +484,8 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 			if err != nil {
 				return err
 			}
-			srv, token, err := a.newServer()
+			srv, token, end, err := a.newServer()
+			defer end()
 			if err != nil {
 				return err
 			}

@@ -117,12 +117,18 @@ func flagNames(root *cobra.Command) map[string]bool {
 	for _, name := range []string{"help", "version", "config", "origin"} {
 		delete(names, name) // they are no settings
 	}
+	for _, d := range daskFlags {
+		delete(names, d.name) // they are translated to settings
+	}
 	return names
 }
 
 // fromEnvironment returns the values of environment variables, by the name of their flag.
 func fromEnvironment(known map[string]bool) (map[string]string, error) {
 	values := map[string]string{}
+	if devices := os.Getenv(daskNetDevices); devices != "" {
+		values["ucx-net-devices"] = devices
+	}
 	var errs []error
 	for _, line := range os.Environ() {
 		key, value, _ := strings.Cut(line, "=")

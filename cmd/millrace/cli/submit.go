@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -29,6 +30,7 @@ const submitHelp = `Submits a graph from a file, as JSON or YAML. It is the requ
   - key: s
     op: array.reduce
     args: [{input: a}]          # the result of another task
+                                # one item of it, if it is a list: {input: a, item: 0, count: 3}
     kwargs: {op: sum}
     options: {maxRetries: 2, timeout: 10s}   # TaskOptions
 
@@ -144,8 +146,8 @@ func readGraph(name string) (*millracev1.SubmitRequest, error) {
 			}
 			arguments.Positional = append(arguments.Positional, x)
 		}
-		for k, v := range t.Kwargs {
-			x, err := value(v, spec)
+		for _, k := range slices.Sorted(maps.Keys(t.Kwargs)) { // sorted, so that equal files give equal tasks
+			x, err := value(t.Kwargs[k], spec)
 			if err != nil {
 				return nil, fmt.Errorf("%s: kwargs.%s: %w", where, k, err)
 			}
@@ -167,7 +169,8 @@ func readGraph(name string) (*millracev1.SubmitRequest, error) {
 	return out, nil
 }
 
-// value converts plain JSON into a Value; {"input": "key"} becomes an input of the task.
+// value converts plain JSON into a Value. {"input": "key"} becomes an input of the task, and with
+// "item", and maybe "count", one item of an input.
 func value(v any, spec *millracev1.TaskSpec) (*millracev1.Value, error) {
 	switch v := v.(type) {
 	case nil:
@@ -192,18 +195,14 @@ func value(v any, spec *millracev1.TaskSpec) (*millracev1.Value, error) {
 		}
 		return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}, nil
 	case map[string]any:
-		if key, ok := v["input"].(string); ok && len(v) == 1 {
-			for i, known := range spec.GetInputs() {
-				if known == key {
-					return &millracev1.Value{Kind: &millracev1.Value_Input{Input: uint32(i)}}, nil
-				}
-			}
-			spec.Inputs = append(spec.Inputs, key)
-			return &millracev1.Value{Kind: &millracev1.Value_Input{Input: uint32(len(spec.GetInputs()) - 1)}}, nil
+		if in, ok, err := readInput(v); err != nil {
+			return nil, err
+		} else if ok {
+			return &millracev1.Value{Kind: &millracev1.Value_Input{Input: in.addTo(spec)}}, nil
 		}
 		m := &millracev1.MapValue{Fields: map[string]*millracev1.Value{}}
-		for k, item := range v {
-			x, err := value(item, spec)
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			x, err := value(v[k], spec)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", k, err)
 			}
@@ -212,4 +211,58 @@ func value(v any, spec *millracev1.TaskSpec) (*millracev1.Value, error) {
 		return &millracev1.Value{Kind: &millracev1.Value_MapValue{MapValue: m}}, nil
 	}
 	return nil, fmt.Errorf("a %T is no value", v)
+}
+
+// fileInput is an input of a task: the result of the task key or, with item, one item of it.
+type fileInput struct {
+	key  string
+	item *millracev1.ItemInput
+}
+
+// readInput reads a map that stands for an input. ok is false if it is an ordinary map.
+func readInput(v map[string]any) (in fileInput, ok bool, err error) {
+	in.key, ok = v["input"].(string)
+	if !ok || len(v) == 1 {
+		return in, ok, nil
+	}
+	item, isItem := v["item"]
+	count, counted := v["count"]
+	if !isItem || len(v) > 3 || len(v) == 3 && !counted {
+		return in, false, nil
+	}
+	in.item = new(millracev1.ItemInput)
+	if in.item.Item, err = small("item of input "+in.key, item); err == nil && counted {
+		in.item.Count, err = small("count of input "+in.key, count)
+	}
+	return in, true, err
+}
+
+// small reads an index or a length. what names it.
+func small(what string, v any) (uint32, error) {
+	n, ok := v.(float64)
+	if !ok || n < 0 || n >= 1<<24 || n != math.Trunc(n) {
+		return 0, fmt.Errorf("%s: %v is no whole number from 0 to %d", what, v, 1<<24-1)
+	}
+	return uint32(n), nil
+}
+
+// addTo returns the index of the input in a task, and adds it if the task does not have it yet.
+func (in *fileInput) addTo(spec *millracev1.TaskSpec) uint32 {
+	items := spec.GetItems()
+	for i, key := range spec.GetInputs() {
+		var known *millracev1.ItemInput
+		if len(items) > 0 && int(items[0].GetInput()) == i {
+			known, items = items[0], items[1:]
+		}
+		if key == in.key && (known == nil) == (in.item == nil) && known.GetItem() == in.item.GetItem() {
+			return uint32(i)
+		}
+	}
+	i := uint32(len(spec.GetInputs()))
+	spec.Inputs = append(spec.Inputs, in.key)
+	if in.item != nil {
+		in.item.Input = i
+		spec.Items = append(spec.Items, in.item)
+	}
+	return i
 }

@@ -57,7 +57,8 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	srv, token, err := a.newServer()
+	srv, token, end, err := a.newServer()
+	defer end()
 	if err != nil {
 		return err
 	}
@@ -70,8 +71,8 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level"),
 		// Values of these flags in files and in the environment are for the scheduler.
-		"--listen", "127.0.0.1:0", "--advertise", ""}
-	for _, name := range slices.Concat(gpuFlagNames, ucxFlagNames, []string{"device", "python", "preload", "executors", "spare-executors", "zero", "resources", "exec", "spill-limit", "local-directory", "working-directory", "protocol", "blas-library"}) {
+		"--listen", workersListen(srv.Address()), "--advertise", ""}
+	for _, name := range slices.Concat(gpuFlagNames, ucxFlagNames, []string{"device", "python", "preload", "executors", "spare-executors", "max-waiting", "zero", "resources", "exec", "spill-limit", "function-memory-limit", "function-memory-levels", "local-directory", "working-directory", "protocol", "blas-library"}) {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {
@@ -175,6 +176,16 @@ func dialable(address string) string {
 		return net.JoinHostPort("127.0.0.1", port)
 	}
 	return address
+}
+
+// workersListen returns the address at which the workers of a cluster listen. Its host is that of
+// the scheduler, so that a client of another machine reaches both.
+func workersListen(scheduler string) string {
+	hostname, _, err := net.SplitHostPort(scheduler)
+	if err != nil {
+		hostname = "127.0.0.1"
+	}
+	return net.JoinHostPort(hostname, "0")
 }
 
 func waitForWorkers(ctx context.Context, address, token string, n int) error {

@@ -62,7 +62,7 @@ type Config struct {
 func Run(ctx context.Context, c Config) []Finding {
 	library, rdma := c.ucx()
 	findings := slices.Concat([]Finding{
-		platform(), processors(), memoryLimit(), slab(), openFiles(), c.lockedMemory(), c.disk(), library, c.python(ctx), c.linalg(),
+		platform(), processors(), memoryLimit(), slab(), openFiles(), c.lockedMemory(), c.disk(), library, c.python(ctx), c.linalg(ctx),
 	}, c.gpus(), c.fabric())
 	if rdma {
 		findings = append(findings, c.reads(ctx)...)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,9 +10,9 @@ import (
 )
 
 // linalg checks the library of BLAS and LAPACK that workers would load.
-func (c Config) linalg() Finding {
+func (c Config) linalg(ctx context.Context) Finding {
 	f := Finding{Check: "linear-algebra", State: OK}
-	library, err := lapack.Finder{Library: c.BLASLibrary, Python: firstOf(c.Python)}.Find()
+	library, err := lapack.Finder{Library: c.BLASLibrary, Python: firstOf(c.Python)}.Find(ctx)
 	var missing *lapack.MissingError
 	switch {
 	case errors.As(err, &missing) && c.BLASLibrary != "":

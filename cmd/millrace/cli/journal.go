@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/millrace/millrace/server/journal"
+)
+
+// tokenFile is the name of the file, in the directory of the journal, with the token that the
+// scheduler made: clients and workers use it after a restart.
+const tokenFile = "token"
+
+// journal opens the directory of --journal; nil: there is none.
+func (a *app) journal() (*journal.Directory, error) {
+	name := a.settings.String("journal")
+	if name == "" {
+		return nil, nil //nolint:nilnil // without the flag there is neither a journal nor an error
+	}
+	directory, err := journal.OpenDirectory(name)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--journal: %w", err)}
+	}
+	return directory, nil
+}
+
+// keptToken returns the token that an earlier start of the scheduler has made, and keeps the given
+// one if there is none.
+func keptToken(directory *journal.Directory, token string) (string, error) {
+	name := filepath.Join(directory.Path(), tokenFile)
+	text, err := os.ReadFile(name)
+	if kept := strings.TrimSpace(string(text)); err == nil && kept != "" {
+		return kept, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("--journal: read the token: %w", err)
+	}
+	if err := os.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("--journal: keep the token: %w", err)
+	}
+	return token, nil
+}
