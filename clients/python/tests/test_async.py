@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import inspect
+import operator
 import subprocess
 import sys
 import threading
@@ -16,8 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import AsyncClient, Client, Future, LocalCluster, _pool, errors, get_client
-from millrace._pool import Pool
+from dask._task_spec import Task
+from millrace import AsyncClient, Client, Future, LocalCluster, errors, get_client
+from millrace._connection import _pool
+from millrace._connection._pool import Pool
 
 
 def pass_through(gate: Gate) -> str:
@@ -150,7 +153,7 @@ async def test_one_of_several_is_enough(cluster: LocalCluster, gate: Gate) -> No
         assert not blocked._state.callbacks
         # Of two clients.
         assert await client.gather({"a": quick[0], "b": [quick[1]]}) == {"a": 3, "b": [4]}
-        with pytest.raises(TimeoutError, match="none of 1 tasks ended"):
+        with pytest.raises(TimeoutError, match="1 tasks did not end"):
             await anext_of(client.as_completed([blocked], timeout=0.01))
         gate.open()
         assert [r async for _, r in client.as_completed([blocked], with_results=True)] == ["through"]
@@ -201,20 +204,34 @@ def test_a_loop_that_has_ended_is_not_called(
 
 def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, Any]:
-        return {n: m for n, m in vars(kind).items() if inspect.isfunction(m) and not n.startswith("_")}
+        return {n: m for n, m in inspect.getmembers(kind, inspect.isfunction) if not n.startswith("_")}
 
     theirs, ours = methods(Client), methods(AsyncClient)
+    theirs.pop("sync")  # AsyncClient.sync is the Client underneath
     assert set(theirs) == set(ours)
-    at_once = {"submit", "map", "op", "as_completed", "get_executor"}
+    at_once = {
+        "submit", "map", "op", "get", "as_completed", "get_executor", "as_current", "compute", "persist", "scheduler_info",
+        "normalize_collection", "futures_of", "shuffle", "subscribe_topic", "unsubscribe_topic",
+    }  # fmt: skip
     for name, method in ours.items():
         assert inspect.iscoroutinefunction(method) == (name not in at_once), name
         assert method.__doc__ and method.__name__ == name
-        if name != "close":
+        if name not in ("close", "start", "as_current", "scheduler_info", "compute"):
             assert method.__doc__ == theirs[name].__doc__
             assert inspect.signature(method) == inspect.signature(theirs[name])
     # The methods that wait are shown with their results.
     assert inspect.signature(Client.run).return_annotation == "dict[str, T]"
     assert not any("Steps" in str(inspect.signature(m)) for m in theirs.values())
+
+
+async def test_get_returns_futures_or_a_coroutine(cluster: LocalCluster) -> None:
+    graph = {"x": 1, "y": (operator.add, "x", 2)}
+    async with AsyncClient(cluster) as client:
+        assert await client.get(graph, "y") == 3
+        future = client.get(graph, "y", sync=False)
+        assert isinstance(future, Future) and await future == 3
+        [nodes] = client.get({"x": Task("x", operator.add, 1, 2)}, ["x"], sync=False)
+        assert await nodes == 3
 
 
 async def test_a_client_that_is_made_asynchronous(cluster: LocalCluster) -> None:
@@ -224,7 +241,7 @@ async def test_a_client_that_is_made_asynchronous(cluster: LocalCluster) -> None
         with pytest.raises(RuntimeError, match="not open"):
             client.submit(len, "a")
         assert await client is client and await client is client
-        assert get_client() is client.sync and isinstance(client.sync, Client)
+        assert get_client() is client and isinstance(client.sync, Client)
         await client.close()
         with pytest.raises(errors.SchedulerLostError, match="closed"):
             client.submit(len, "a")

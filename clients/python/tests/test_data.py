@@ -20,11 +20,13 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, Future, LocalCluster, _data, _share, errors
-from millrace._locator import Locator
+from millrace import Client, LocalCluster, errors
 from millrace._pb.millrace.host.v1 import borrow_pb2
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
-from millrace._shares import Shares
+from millrace._transfer import _data, _share
+from millrace._transfer._locator import Locator
+from millrace._transfer._shares import Shares
+from millrace.future import future_of_state
 
 
 class Vanishing:
@@ -85,6 +87,36 @@ def test_scatter_skips_a_worker_that_is_not_there(client: Client, monkeypatch: p
     monkeypatch.setattr(client.session, "workers", workers)
     futures = client.scatter([np.full(10_000, n) for n in range(3)], hash=False)
     assert [int(a[0]) for a in client.gather(futures)] == [0, 1, 2]
+
+
+def test_equal_data_of_another_client_whose_news_come_late(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = np.arange(300_000) + 3
+    refused = threading.Event()
+    with Client(cluster) as first, Client(cluster) as second:
+        tasks, plane = second.session._tasks, second.session._data
+        receive, write = tasks.receive, plane._write
+
+        def late(*news: Any) -> None:
+            assert refused.wait(PATIENCE)
+            receive(*news)
+
+        def told(*object: Any) -> None:
+            try:
+                write(*object)
+            finally:
+                refused.set()
+
+        kept = first.scatter(data, hash=True)
+        monkeypatch.setattr(tasks, "receive", late)
+        monkeypatch.setattr(plane, "_write", told)
+        for name in [w.name for w in first.session.workers()]:  # one has the data, the others refuse them
+            refused.clear()
+            again = second.scatter(data, workers=name, hash=True)
+            assert again.key == kept.key and np.array_equal(again.result(PATIENCE), data)
+            again.release()
+            del again
 
 
 def test_large_data_is_not_hashed_unless_asked(client: Client) -> None:
@@ -330,7 +362,7 @@ def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
         mine = other.submit(np.sum, 0, pure=False)  # the calls themselves have the right token
         assert mine.result() == 0
         copy = other.session.hold(future.key)
-        assert np.array_equal(Future(other.session, copy).result(PATIENCE), data)
+        assert np.array_equal(future_of_state(other.session, copy).result(PATIENCE), data)
         assert "UNAUTHENTICATED" in next(iter(other.session.paths().values()))
 
 

@@ -19,11 +19,12 @@ import cloudpickle
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
-from millrace import _serialize, arrays
+from millrace import arrays
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import value_pb2
+from millrace._values import _serialize
+from millrace._values._driver import LOST
 from millrace.executor import _memory
-from millrace.executor._driver import LOST
 from test_executor import Worker, text_of
 
 FAKES = Path(__file__).parent / "fakes"
@@ -970,7 +971,7 @@ def check_kept(worker: Recycling, library: str) -> None:
 
     def through_an_interface(x: Any, d: Any) -> None:
         import cupy
-        from millrace.executor._device import DeviceArray
+        from millrace._values._device import DeviceArray
 
         assert type(x) is DeviceArray
         cupy.kept = [x]
@@ -1073,7 +1074,7 @@ def test_without_any_memory_the_holders_are_named(worker: DeviceWorker, fake: Fa
 
 CLIENT = """
 import sys
-from millrace import _serialize
+from millrace._values import _serialize
 import numpy as np
 assert "cupy" not in sys.modules
 _serialize.encode({"a": np.arange(5000)})

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import AsyncClient, Client, LocalCluster, errors
-from millrace.cluster import _python_path, find_binary
+from millrace._local._local_process import find_binary, python_path
 from proxy import Proxy
 from test_life import Restartable, restartable  # noqa: F401 - a fixture
 
@@ -50,7 +50,7 @@ class Two:
                 find_binary(), "worker", "--address", self.cluster.address, "--workers", "1", "--memory-limit", "256MiB",
                 "--device", "host", "--name", "second", "--local-directory", str(directory), "--python", sys.executable,
             ],
-            env={**os.environ, "MILLRACE_TOKEN": self.cluster.token, "PYTHONPATH": _python_path()},
+            env={**os.environ, "MILLRACE_TOKEN": self.cluster.token, "PYTHONPATH": python_path()},
         )  # fmt: skip
         stack.callback(self.second.wait)
         stack.callback(self.second.terminate)
@@ -142,7 +142,9 @@ def test_the_life_of_a_worker(two: Two, gate: Gate, threads: concurrent.futures.
         client.retire_workers("second-0")
 
 
-def test_a_drain_that_cannot_end(small: Two, threads: concurrent.futures.ThreadPoolExecutor) -> None:
+def test_a_drain_that_cannot_end(
+    small: Two, threads: concurrent.futures.ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
     """The error names results that stay, and why. Then the worker is killed: the results that were
     handed over are there, and the others are computed again."""
     client = small.client
@@ -161,6 +163,11 @@ def test_a_drain_that_cannot_end(small: Two, threads: concurrent.futures.ThreadP
     assert {s["key"][0] for s in drain["staying"]} == {"made"} and drain["staying"][0]["bytes"] >= 8 * MEBI
     with pytest.raises(TimeoutError, match=r"; the restart of host-0 was not begun$"):
         client.restart_workers(["second-0", "host-0"], timeout="500 ms")
+    for given in (["second-0", "host-0"], ["nobody"]):
+        caplog.clear()
+        assert client.restart_workers(given, raise_for_error=False, timeout="500 ms") == []
+        assert caplog.messages[-1].startswith(f"restart_workers: {given[0]} was not restarted: ")
+        assert ("; the restart of host-0 was not begun" in caplog.messages[-1]) == (len(given) == 2)
     assert small.worker("host-0")["state"] == "active"
 
     client.drain_workers("second-0", wait=False)  # it takes the place of the restart
@@ -267,7 +274,7 @@ def test_a_closed_client_waits_for_no_drain(two: Two, threads: concurrent.future
     ("given", "error", "told"),
     [
         ({"workers": []}, ValueError, "workers is empty"),
-        ({"workers": None}, TypeError, "workers: None is no name"),
+        ({"workers": None}, ValueError, "workers: name them"),
         ({"workers": ""}, ValueError, "workers: the name of a worker cannot be empty"),
         ({"workers": 7}, TypeError, "workers: 7 is no name"),
         ({"workers": [["a"]]}, TypeError, r"workers: \['a'\] is no name"),

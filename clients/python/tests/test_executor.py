@@ -6,6 +6,7 @@ import array
 import io
 import mmap
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -21,9 +22,9 @@ import cloudpickle
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import _serialize
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import task_pb2, value_pb2
+from millrace._values import _serialize
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
 
@@ -444,6 +445,43 @@ def test_a_flood_of_output_and_an_endless_message_do_not_break_the_link(worker: 
     assert worker.value(worker.finished()) == "alive"
 
 
+def test_a_flood_of_output_is_shortened_where_it_is_printed() -> None:
+    """The worker keeps only the end of it, and nobody reads more."""
+
+    class Counts:
+        characters, shortened, last = 0, 0, ""
+
+        def send(self, message: executor_pb2.FromExecutor) -> None:
+            for log in message.logs:
+                self.characters += len(log.text)
+                self.shortened += "characters left out ...]" in log.text
+                self.last = log.text
+
+    link: Any = Counts()
+    outbox = Outbox(link)
+    line = "x" * 99 + "\n"
+    for _ in range(200_000):
+        outbox.log(7, line, False)
+    outbox.log(7, "the end\n", False)
+    outbox.flush()
+    assert link.characters < 15_000_000, link.characters
+    assert link.shortened and link.last.endswith(line + "the end\n")
+
+
+def test_questions_in_a_task_are_answered_with_a_remedy(worker: Worker) -> None:
+    def ask() -> None:
+        input("? ")
+
+    def stop() -> None:
+        breakpoint()
+
+    worker.define(1, ask)
+    worker.define(2, stop)
+    texts = [run(worker, op, arguments()).error.message for op in (1, 2)]
+    assert "EOFError: a task has no terminal" in texts[0]
+    assert "breakpoint() in a task" in texts[1] and "%debug" in texts[1]
+
+
 def test_output_of_programs_that_tasks_start(worker: Worker) -> None:
     def start() -> str:
         subprocess.run(["/bin/echo", "from a child"], stdout=sys.stderr, check=True)
@@ -498,7 +536,7 @@ def test_an_input_that_cannot_be_decoded_is_no_error_of_the_function(worker: Wor
     broken = value_pb2.Value(
         opaque_value=value_pb2.Opaque(encoding="pickle5", data=b"cno_such_module\nThing\n.", type_name="lost.Thing")
     ).SerializeToString()
-    foreign = value_pb2.Value(opaque_value=value_pb2.Opaque(encoding="arrow", data=b"x")).SerializeToString()
+    foreign = value_pb2.Value(opaque_value=value_pb2.Opaque(encoding="feather", data=b"x")).SerializeToString()
     worker.define(1, lambda *args, **kwargs: (args, kwargs))
     for given, wanted in (
         (arguments(Pid(0), Pid(1)), "argument 1 of k"),
@@ -510,7 +548,7 @@ def test_an_input_that_cannot_be_decoded_is_no_error_of_the_function(worker: Wor
         assert wanted in error.message and "no_such_module" in error.message and "lost.Thing" in error.message, error
         assert not error.HasField("exception")
     error = run(worker, 1, arguments(Pid(0)), foreign).error
-    assert error.reason == "INPUT_UNREADABLE" and "arrow" in error.message
+    assert error.reason == "INPUT_UNREADABLE" and "feather" in error.message
     error = run(worker, 1, arguments(1, Pid(0)), b"\xff\xff\xff").error
     assert error.reason == "INPUT_UNREADABLE" and "argument 1 of k" in error.message
     assert run(worker, 1, b"\xff\xff").error.reason == "INVALID_ARGUMENT"
@@ -698,6 +736,21 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
     assert lender.mappings()
     worker.value(run(worker, 3, arguments()))
     eventually(lambda: lender.mappings() == 0)
+
+
+def test_views_may_end_while_they_are_detached() -> None:
+    # A crash would end this process, so another one does it.
+    code = """
+import os
+from millrace.executor._link import Segment
+fd = os.memfd_create("lent")
+os.truncate(fd, 1 << 20)
+segment = Segment(fd, 1 << 20)
+segment.detach([(4096, 500_000)])  # no view of the old mapping is left
+print(len(segment.readable))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.returncode) == ("1048576\n", 0), done.stderr
 
 
 def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
@@ -1039,7 +1092,8 @@ def test_exceptions_that_end_programs_end_a_task(worker: Worker, what: BaseExcep
         error = run(worker, op, arguments()).error
         assert error.reason == "PYTHON_EXCEPTION" and error.message.startswith(name), error
         assert "the process" in error.message and error.traceback
-        assert not error.HasField("exception"), "a client would raise it, and end"
+        if error.HasField("exception"):  # then it is one that a client may raise
+            assert isinstance(pickle.loads(error.exception.data), Exception)
     assert worker.value(run(worker, 3, arguments())) == "alive"
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from millrace import Client, LocalCluster, _keys, errors
-from millrace._session import Session
-from millrace._state import Spec, State
+from millrace import Client, LocalCluster, errors
+from millrace._session._session import Session
+from millrace._task_states._state import Spec, State
+from millrace._values import _keys
 
 
 def inc(x: int) -> int:
@@ -197,11 +198,11 @@ def test_a_task_that_cannot_be_encoded_fails_alone(client: Client, error: type[E
         __slots__ = ()
 
         @property
-        def inputs(self) -> list[str]:  # type: ignore[override]
+        def options(self) -> bytes:  # type: ignore[override]
             raise error("poisoned")
 
-        @inputs.setter
-        def inputs(self, _: list[str]) -> None:
+        @options.setter
+        def options(self, _: bytes) -> None:
             pass
 
     session: Session = client.session

@@ -19,9 +19,10 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, _sender, errors
+from millrace import Client, LocalCluster, errors
+from millrace._local._local_process import find_binary, python_path
 from millrace._pb.millrace.v1 import client_pb2, scheduler_service_pb2_grpc, task_calls_pb2, task_pb2, watch_pb2
-from millrace.cluster import _python_path, find_binary
+from millrace._session import _sender
 from proxy import Proxy
 
 
@@ -52,7 +53,7 @@ class Restartable:
 
     def __init__(self, directory: Path) -> None:
         self.address = f"127.0.0.1:{fixed_port()}"
-        self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": _python_path()}
+        self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": python_path()}
         self._directory = directory
         self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "")
         self.worker = self._run(
@@ -466,7 +467,7 @@ def test_a_wait_for_workers_is_told_of_them(tmp_path: Path) -> None:
                         find_binary(), "worker", "--address", own.address, "--workers", "1", "--memory-limit", "64MiB",
                         "--device", "host", "--local-directory", str(tmp_path), "--python", sys.executable,
                     ],
-                    env={**os.environ, "MILLRACE_TOKEN": own.token, "PYTHONPATH": _python_path()},
+                    env={**os.environ, "MILLRACE_TOKEN": own.token, "PYTHONPATH": python_path()},
                 )  # fmt: skip
                 for wait in waits:
                     wait.join(PATIENCE)

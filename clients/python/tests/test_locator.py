@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from millrace._connection import Connection
-from millrace._locator import Locator
+from millrace._connection._connection import Connection
 from millrace._pb.millrace.v1 import task_calls_pb2, worker_pb2
+from millrace._transfer._locator import Locator
 
 
 class Scheduler:

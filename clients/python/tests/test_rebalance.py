@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, Gate, eventually
 from millrace import AsyncClient, Client, Future, LocalCluster, RebalanceReport, errors
 from proxy import Proxy
 
@@ -70,7 +70,7 @@ def test_a_skewed_scatter_is_evened_out(ours: Client) -> None:
     where = [holder for holders in ours.who_has(futures).values() for holder in holders]
     assert len(where) == 40 and where.count("host-1") == done.moved_objects
     check(futures)
-    assert ours.rebalance(["host-0", "host-1"]).planned_objects == 0
+    assert ours.rebalance(workers=["host-0", "host-1"]).planned_objects == 0
 
 
 class Begun:
@@ -161,13 +161,15 @@ def test_a_worker_dies_in_the_middle(own: LocalCluster, ours: Client, begun: Beg
 
 def test_rebalances_that_make_no_sense(client: Client) -> None:
     with pytest.raises(ValueError, match="workers is empty"):
-        client.rebalance([])
+        client.rebalance(workers=[])
     with pytest.raises(TypeError, match="workers: 7 is no name"):
-        client.rebalance([7])  # pyright: ignore[reportArgumentType]
+        client.rebalance(workers=[7])  # pyright: ignore[reportArgumentType]
     with pytest.raises(errors.InvalidRequestError, match="rebalance: worker host-0 alone cannot be evened out"):
-        client.rebalance("host-0")
+        client.rebalance(workers="host-0")
     with pytest.raises(errors.NotFoundError, match='rebalance: there is no worker "nobody": see'):
-        client.rebalance(["host-0", "nobody"])
+        client.rebalance(workers=["host-0", "nobody"])
+    with pytest.raises(TypeError, match="host-0"):
+        client.rebalance(["host-0"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="timeout must be 0 or longer"):
         client.rebalance(timeout=-1)
     with pytest.raises(TypeError, match="dry_run must be True or False, not 'yes'"):
@@ -177,10 +179,18 @@ def test_rebalances_that_make_no_sense(client: Client) -> None:
         other.rebalance(dry_run=True)
 
 
+def test_futures_are_waited_for(ours: Client, gate: Gate) -> None:
+    held = ours.submit(Gate.pass_through, gate, pure=False)
+    with pytest.raises(TimeoutError, match="1 of 1 tasks did not end"):
+        ours.rebalance([held], timeout="100 ms")
+    gate.open()
+    assert len(ours.rebalance(held, timeout=PATIENCE).workers) == 2
+
+
 def test_a_drained_worker_takes_no_part(ours: Client) -> None:
     ours.drain_workers("host-1")
     with pytest.raises(errors.InvalidRequestError, match="only active workers take part") as caught:
-        ours.rebalance(["host-0", "host-1"])
+        ours.rebalance(workers=["host-0", "host-1"])
     assert caught.value.reason == "WORKER_NOT_ACTIVE"
     assert [w.name for w in ours.rebalance().workers] == ["host-0"]
 

@@ -75,6 +75,22 @@ def boolean(value: Any, what: str) -> bool:
     return value
 
 
+def switch(word: str, what: str) -> bool:
+    """Returns what a variable of the environment says."""
+    if word.lower() in ("1", "true", "yes", "on"):
+        return True
+    if word.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{what} is 1 or 0, not {word!r}")
+
+
+def choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
+    """Returns the value, or raises ValueError if it is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{what}: {value!r} is none of {', '.join(map(repr, choices))}")
+    return value
+
+
 def names(value: Any, what: str) -> list[str] | None:
     """Returns names of workers as a list, from one name or several; None stands for all workers."""
     if value is None:
@@ -123,6 +139,26 @@ def text(value: Any, what: str, most: int | None = None) -> str:
     if most is not None and len(value) > most:
         raise ValueError(f"{what} has at most {most} characters, not {len(value)}")
     return value
+
+
+_SIZES = {
+    "": 1,
+    **{u + b: base ** (i + 1) for i, u in enumerate("kmgtp") for b, base in (("", 1000), ("b", 1000), ("ib", 1024))},
+    "b": 1,
+}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*")
+
+
+def byte_count(value: Any, what: str) -> int:
+    """Returns a number of bytes, from a number or from text with a unit ("4GiB", "500 MB")."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.lower())
+        if match is None or match[2] not in _SIZES:
+            raise ValueError(f'{what}: {value!r} is no amount of memory: give bytes, or text such as "4GiB"')
+        return int(float(match[1]) * _SIZES[match[2]])
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise TypeError(f'{what} must be bytes, or text such as "4GiB", not {value!r}')
+    return int(value)
 
 
 def size(count: int) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import itertools
-import pickle
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import grpc
 
-from millrace import _keys, _wire
 from millrace._pb.millrace.v1 import error_pb2
+from millrace._values import _exceptions, _keys, _packages, _wire
+from millrace._values._exceptions import Unsendable
+
+#: Lines of output in the text of an error.
+_OUTPUT_LINES = 40
 
 
 class MillraceError(Exception):
@@ -59,6 +61,15 @@ class SchedulerFullError(MillraceError):
 class DrainError(MillraceError, RuntimeError):
     """The drain of a worker ended in another way than ordered: it was undone, the worker died, or
     the scheduler was started anew."""
+
+
+class NotHeldError(MillraceError, RuntimeError):
+    """A lock that is to be released is not held: the client's lease had run out, the scheduler was
+    started anew, or the lock was closed. Others may have acquired it since."""
+
+
+class ClosedError(MillraceError, RuntimeError):
+    """A lock, a semaphore or a queue was closed by somebody while this call waited for it."""
 
 
 class SerialisationError(MillraceError, TypeError):
@@ -142,23 +153,17 @@ class VersionMismatchError(TaskFailedError):
 
 
 class RemoteError(TaskFailedError):
-    """The task raised an exception that could not be sent. The message has its traceback."""
+    """The task raised an exception that could not be sent, or one that would end this program, such
+    as SystemExit. The message has its type and text."""
 
 
 class CancelledError(MillraceError, concurrent.futures.CancelledError):
     """The task, or a task that it needs, was cancelled."""
 
 
-class RemoteTraceback(Exception):
-    """Has the traceback text of a task. It becomes the cause of the task's exception, so that both
-    are printed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return "\n" + self.text
+class TaskNote(Exception):
+    """Says where an exception of a task was raised, and has the last lines of the task's output. It
+    is the cause of the exception before Python 3.11, in which exceptions have no notes."""
 
 
 def _restore(
@@ -182,13 +187,18 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
     "INPUT_UNREACHABLE": InputUnreachableError,
 }
 
+#: Reasons of tasks whose executor could not unpickle something.
+_UNPICKLED = frozenset({"FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "INPUT_UNREADABLE"})
 
-def from_task(error: error_pb2.TaskError, key: str, cancelled: bool, joined: bool = False) -> BaseException:
+
+def from_task(
+    error: error_pb2.TaskError, key: str, cancelled: bool, joined: bool = False, what: str = ""
+) -> BaseException:
     """Returns the exception of a failed or cancelled task: the user's own exception if it was sent,
     with the remote traceback, else one of this module. `joined`: the task had failed before it was
-    submitted."""
-    where = f"task {_keys.name(error.origin_key or key)}"
-    if error.worker:
+    submitted. `what`: what failed, if it is no task."""
+    where = what or f"task {_keys.name(error.origin_key or key)}"
+    if error.worker and not what:
         where += f" on worker {error.worker}"
     if error.attempts > 1:
         where += f", after {error.attempts} attempts"
@@ -197,34 +207,24 @@ def from_task(error: error_pb2.TaskError, key: str, cancelled: bool, joined: boo
     # The text of an exception is left as it is. In messages of the cluster, keys are replaced by
     # the user's form.
     said = error.message if error.exception.data else _keys.named(error.message, (error.origin_key, key))
+    if error.reason in _UNPICKLED:
+        said = _packages.compared(said)
     message = f"{said or error.reason or 'failed'} [{where}]"
     if cancelled:
         cancel = CancelledError(message)
         cancel.reason = error.reason
         return cancel
-    if error.exception.data:
-        try:
-            text = error.traceback
-            if error.log_tail:
-                text += f"\nlast lines of its output:\n{error.log_tail}"
-            if sys.version_info < (3, 11):  # no notes: see below
-                text += f"\nin {where}"
-            exception = _link(pickle.loads(error.exception.data), text)
-        except Exception:  # the class cannot be imported here: report the text
-            exception = None
-        # SystemExit, KeyboardInterrupt, GeneratorExit and asyncio.CancelledError would end the
-        # program or coroutine that they are raised in. They are reported as a RemoteError instead.
-        if isinstance(exception, Exception):
-            with contextlib.suppress(Exception):  # before Python 3.11, or if __notes__ is no list
-                exception.add_note(f"in {where}")  # pyright: ignore[reportAttributeAccessIssue]
-            return exception
+    sent = _sent(error)
+    if sent is not None and not isinstance(sent, Unsendable):
+        _note(sent, where, error.log_tail)
+        return sent
     # The message about a process that died already includes its last output.
     if error.log_tail and error.log_tail.strip()[-1000:] not in error.message:
-        message += f"\nlast lines of its output:\n{error.log_tail}"
-    if error.traceback:
+        message += f"\nlast lines of its output:\n{_last_lines(error.log_tail)}"
+    if error.traceback and sent is None:
         message += f"\n{error.traceback}"
     cls = _TASK_REASONS.get(error.reason, RemoteError if error.reason == "PYTHON_EXCEPTION" else TaskFailedError)
-    return cls(
+    out = cls(
         message,
         reason=error.reason,
         key=_keys.from_wire(error.origin_key or key),
@@ -232,18 +232,43 @@ def from_task(error: error_pb2.TaskError, key: str, cancelled: bool, joined: boo
         log_tail=error.log_tail,
         attempts=error.attempts,
     )
+    if sent is not None:
+        out.__cause__, out.__context__ = sent.__cause__, sent.__context__
+        out.__suppress_context__, out.__traceback__ = sent.__suppress_context__, sent.__traceback__
+    return out
 
 
-def _link(links: list[tuple[BaseException, bool]], text: str) -> BaseException:
-    """Rebuilds a chain of exceptions. The remote text becomes the cause of the innermost one."""
-    for (outer, explicit), (inner, _) in itertools.pairwise(links):
-        if explicit:
-            outer.__cause__ = inner
-        else:
-            outer.__context__ = inner
-    if text and links[-1][0].__cause__ is None:
-        links[-1][0].__cause__ = RemoteTraceback(text)
-    return links[0][0]
+def _sent(error: error_pb2.TaskError) -> Exception | None:
+    """Returns the exception that the executor has sent, with its traceback; None if there is none
+    that can be raised here."""
+    if not error.exception.data:
+        return None
+    try:
+        exception = _exceptions.loads(error.exception.data)
+    except Exception:  # its class cannot be imported here
+        return None
+    # SystemExit, KeyboardInterrupt, GeneratorExit and asyncio.CancelledError would end the program
+    # or coroutine that they are raised in.
+    return exception if isinstance(exception, Exception) else None
+
+
+def _note(exception: Exception, where: str, output: str) -> None:
+    """Adds to an exception where it was raised, and the last lines of the output."""
+    note = f"in {where}"
+    if output.strip():
+        note += f"\nlast lines of its output:\n{_last_lines(output)}"
+    if sys.version_info >= (3, 11):
+        with contextlib.suppress(Exception):  # its __notes__ is no list
+            exception.add_note(note)
+    elif exception.__cause__ is None:
+        exception.__cause__ = TaskNote("\n" + note)
+
+
+def _last_lines(output: str) -> str:
+    lines = output.rstrip().splitlines()
+    if len(lines) <= _OUTPUT_LINES:
+        return "\n".join(lines)
+    return "\n".join([f"[... {len(lines) - _OUTPUT_LINES} lines; future.logs() has more]", *lines[-_OUTPUT_LINES:]])
 
 
 _CODES: dict[Any, type[MillraceError]] = {
@@ -267,6 +292,8 @@ _REASONS: dict[str, type[MillraceError]] = {
     "NO_WORKER_FITS": NoWorkerFitsError,
     "SCHEDULER_FULL": SchedulerFullError,
     "UNKNOWN_CLIENT": SchedulerLostError,
+    "NOT_HELD": NotHeldError,
+    "CLOSED": ClosedError,
 }
 
 
@@ -280,6 +307,7 @@ _WORDS = (
     ("fetch it from a worker (LocateObjects, then DataService.ReadObjects)", "fetch it with Future.result()"),
     ("GetClusterInfo; a Python function", "`millrace get ops`; a Python function"),
     ("see ListWorkers", "see client.scheduler_info()"),
+    ("see ListPlugins", "give the name by which it was registered"),
     ("see ListTasks", "client.has_what() lists the results that there are"),
     ("see ListGraphs", "see `millrace get graphs`"),
     ("see ListDatasets", "see client.list_datasets()"),
@@ -293,6 +321,7 @@ _CALLS = {
     "ExplainTask": "explain",
     "GetClusterInfo": "asking for the state of the cluster",
     "GetDataset": "get_dataset",
+    "GetSchedulerLog": "get_scheduler_logs",
     "GetWorker": "asking for a worker",
     "HoldTasks": "holding results",
     "ListDatasets": "list_datasets",
@@ -300,9 +329,11 @@ _CALLS = {
     "ListWorkers": "asking for the workers",
     "LocateObjects": "asking where results are",
     "PublishDataset": "publish_dataset",
+    "RegisterPlugin": "register_plugin",
     "RestartWorkers": "restart_workers",
     "RetireWorkers": "retire_workers",
     "RetryTasks": "retry",
+    "UnregisterPlugin": "unregister_worker_plugin",
     "UnpublishDataset": "unpublish_dataset",
 }
 

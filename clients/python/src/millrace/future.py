@@ -6,19 +6,25 @@ import contextlib
 import html
 import sys
 import threading
-import traceback as _traceback
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Generic, Literal, TypeVar
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar, cast
 
-from millrace import _check, _keys, _registry, errors
+from millrace import _check, errors
 from millrace._check import Seconds
+from millrace._connection._steps import Steps, drive, making, run, serve
 from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
-from millrace._session import Session
-from millrace._state import State
-from millrace._steps import drive, run
-from millrace._waits import Ended
+from millrace._session import _log_reading, _registry
+from millrace._session._session import Session
+from millrace._task_states._state import State
+from millrace._task_states._waits import Ended
+from millrace._values import _keys
+from millrace._values._exceptions import hidden
+from millrace._values._keys import UserKey
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Status = Literal["pending", "finished", "error", "cancelled", "lost"]
 
@@ -31,12 +37,28 @@ class Future(Generic[T]):
     unpickled in another process, it holds the result through that process's client. If a task
     returns a future, also inside of a list or dict, the future's result is kept for the readers of
     the task's result: as long as that result exists and the process that made the future lives.
+
+    In an event loop, the methods `result`, `exception`, `traceback`, `cancel` and `retry` of a
+    future of an AsyncClient are coroutines.
+
+    Calls of a client return futures. A future of a task that exists is also made of its key:
+
+    Args:
+        key: name of the result.
+        client: the client of the future, a Client or an AsyncClient. Default: that of `get_client`.
+
+    Raises:
+        NotFoundError: no task of the client's namespace has this key.
     """
 
-    def __init__(self, session: Session, state: State) -> None:
-        """Takes ownership of one reference to the state."""
-        self._session = session
-        self._state: State = state
+    #: Dask replaces a future in a graph by a reference to its key.
+    __dask_future__ = True
+    # The type of the result, once a worker was asked for it.
+    _kind: Any = None
+
+    def __init__(self, key: UserKey, client: Any = None) -> None:
+        self._session: Session = _registry.default_session() if client is None else client.session
+        self._state: State = self._session.hold(_keys.to_wire(key))
         self._released = False
 
     @property
@@ -46,9 +68,50 @@ class Future(Generic[T]):
         return _keys.from_wire(self._state.key)
 
     @property
+    def client(self) -> Any:
+        """The client of this future: a Client, or an AsyncClient."""
+        return self._session.owner
+
+    @property
+    def executor(self) -> Any:
+        """The same as `client`; the name is that of Dask's distributed."""
+        return self.client
+
+    def bind_client(self, client: Any) -> None:
+        """Makes this a future of another client of the same cluster and namespace. It is useful
+        after unpickling: a future then belongs to the client that was opened last."""
+        session: Session = client.session
+        if session is self._session:
+            return
+        if (session.life, session.namespace) != (self._session.life, self._session.namespace):
+            raise ValueError(f"future {self.key!r} is of another cluster or namespace than {client!r}")
+        self._session.flush()
+        state = session.hold(self._state.key)
+        self.release()
+        self._session, self._state, self._released = session, state, False
+
+    @property
+    def type(self) -> Any:
+        """Type of the result, as functions get it; None while the task has not succeeded. Of a
+        result that the client does not have, a worker that holds it tells the type: the first look
+        waits for that, and the result is not fetched."""
+        state = self._state
+        if not state.done or state.exception() is not None:
+            return None
+        if state.inline is not None:
+            return type(results_of([self], 0)[0])
+        owner = self._session.owner
+        if self._kind is None and owner is not None:
+            client = owner.sync if self._session.asynchronous else owner
+            self._kind = results_of([client.submit(type, self)])[0]
+        return self._kind
+
+    @property
     def status(self) -> Status:
         """Status of the task."""
         state = self._state
+        if isinstance(state.failure, errors.CancelledError):
+            return "cancelled"
         if state.failure is not None:
             return "lost" if isinstance(state.failure, errors.SchedulerLostError) else "error"
         if state.state == task_pb2.TASK_STATE_SUCCEEDED:
@@ -72,34 +135,59 @@ class Future(Generic[T]):
             timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then
                 TimeoutError is raised, and the task continues.
         """
-        return run(self._session.fetch([self._state], _check.longest(timeout)))[0]
+        __tracebackhide__ = True
+        try:
+            return self._serve(self._fetched(_check.longest(timeout)))
+        except BaseException as e:
+            raise hidden(e)  # noqa: B904
+
+    def _serve(self, steps: Steps[R]) -> R:
+        session = self._session
+        return serve(steps, session.pool, session.asynchronous)
+
+    def _fetched(self, limit: float | None) -> Steps[T]:
+        return (yield from self._session.fetch([self._state], limit))[0]
 
     def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Waits for the task and returns its exception; None if it succeeded."""
-        limit = _check.longest(timeout)
-        if not self._session.wait([self._state], limit):
+        return self._serve(self._ended(_check.longest(timeout)))
+
+    def _ended(self, limit: float | None) -> Steps[BaseException | None]:
+        if not (yield ended([self], limit)):
             raise TimeoutError(f"{self.key!r} did not end in {limit:g} s")
         return self._state.exception()
 
-    def traceback(self, timeout: Seconds | None = None) -> str | None:
-        """Waits for the task and returns the text of its exception's traceback, as it was on the
-        worker."""
-        exception = self.exception(timeout)
-        if exception is None:
-            return None
-        if self._state.error is not None and self._state.error.traceback:
-            return self._state.error.traceback
-        return "".join(_traceback.format_exception(type(exception), exception, exception.__traceback__))
+    def traceback(self, timeout: Seconds | None = None) -> types.TracebackType | None:
+        """Waits for the task and returns the traceback of its exception, with the frames and the
+        source of the worker; None if it succeeded, or failed for another reason than an exception.
+        `traceback.format_tb` makes text of it."""
+        return self._serve(self._traceback(_check.longest(timeout)))
 
-    def cancel(self, *, force: bool = False, reason: str = "") -> None:
+    def _traceback(self, limit: float | None) -> Steps[types.TracebackType | None]:
+        exception = yield from self._ended(limit)
+        return None if exception is None else exception.__traceback__
+
+    def logs(self) -> str:
+        """Returns what the task has written to stdout and stderr in all its attempts, as far as
+        workers keep it: the last 64 KiB of each attempt."""
+        return self._serve(making(self._logs))
+
+    def _logs(self) -> str:
+        session, state = self._session, self._state
+        if not state.id:
+            session.flush()
+        ids, keys = ([state.id], None) if state.id else ((), [state.key])
+        return "".join(_log_reading.output(session, session.workers(), keys, ids).values())
+
+    def cancel(self, reason: str | None = None, msg: str | None = None, *, force: bool = False) -> None:
         """Stops the task. This future is cancelled when the call returns, unless the task had ended
         before. If other clients hold the task too, it continues for them and only this client's
-        hold ends, unless `force` is given."""
-        cancel([self], force=force, reason=reason)
+        hold ends, unless `force` is given. `reason` and `msg` are shown in the error."""
+        return self._serve(making(partial(cancel, [self], force=force, reason=cancel_reason(reason, msg))))
 
     def retry(self) -> None:
         """Runs the failed or cancelled task again, together with its inputs that failed."""
-        retry([self])
+        return self._serve(making(partial(retry, [self])))
 
     def release(self) -> None:
         """Gives up this future; the result is freed once no future holds it. The garbage collector
@@ -108,21 +196,25 @@ class Future(Generic[T]):
             self._released = True
             self._session.release(self._state)
 
-    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls the callback with this future once it is done: at once if it is, else in a thread
+    def add_done_callback(self, fn: Callable[[Future[T]], Any]) -> None:
+        """Calls `fn` with this future once it is done: at once if it is, else in a thread
         of the client that runs such callbacks one after the other. A callback may wait for other
         futures; later callbacks are delayed until it returns."""
-        self._session.when_done(self._state, lambda: callback(self), may_wait=True)
+        self._session.when_done(self._state, lambda: fn(self), may_wait=True)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._awaited().__await__()
 
     async def _awaited(self) -> T:
+        __tracebackhide__ = True
         session, state = self._session, self._state
-        await session.waits.end_of(state)
-        if state.inline is not None or state.exception() is not None:
-            return self.result(0)  # without a thread: there is nothing to wait for
-        return (await drive(session.fetch([state], None), session.pool))[0]
+        try:
+            await session.waits.end_of(state)
+            if state.inline is not None or state.exception() is not None:
+                return run(self._fetched(0))  # without a thread: there is nothing to wait for
+            return (await drive(session.fetch([state], None), session.pool))[0]
+        except BaseException as e:
+            raise hidden(e)  # noqa: B904
 
     def __del__(self) -> None:
         if not getattr(self, "_released", True):
@@ -141,6 +233,10 @@ class Future(Generic[T]):
             if info is not None:
                 session.hold_with_result(info.task_id, state)
         return _restore, (state.key, session.life, session.namespace)
+
+    def __dask_tokenize__(self) -> Any:
+        """Returns the name of the result for Dask's tokenize: equal for futures of one task."""
+        return "millrace.Future", self._session.life, self._session.namespace, self._state.key
 
     def __repr__(self) -> str:
         size = f", {self._state.nbytes:,} bytes" if self._state.nbytes else ""
@@ -176,7 +272,14 @@ def pickled_futures() -> Iterator[list[Future[Any]]]:
 
 def _restore(key: str, life: int, namespace: str) -> Future[Any]:
     session = _registry.session_of(life, namespace)
-    return Future(session, session.hold(key))
+    return future_of_state(session, session.hold(key))
+
+
+def future_of_state(session: Session, state: State) -> Future[Any]:
+    """Returns a future that owns one reference to the state."""
+    future = cast("Future[Any]", Future.__new__(Future))
+    future._session, future._state, future._released = session, state, False
+    return future
 
 
 def by_session(futures: Iterable[Future[Any]]) -> dict[Session, list[Future[Any]]]:
@@ -187,18 +290,72 @@ def by_session(futures: Iterable[Future[Any]]) -> dict[Session, list[Future[Any]
     return groups
 
 
+def futures_of(o: Any, client: object = None) -> list[Future[Any]]:
+    """Returns the futures in Dask's collections, and in lists, tuples, sets and dicts of these and
+    of futures; each once.
+
+    Args:
+        o: the objects. A collection has futures if it was persisted.
+        client: not used: futures know their clients.
+    """
+    found: dict[int, Future[Any]] = {}
+    _find_futures(o, found)
+    return list(found.values())
+
+
+def _find_futures(tree: Any, found: dict[int, Future[Any]]) -> None:
+    if isinstance(tree, Future):
+        found[id(cast("Any", tree))] = tree
+    elif hasattr(tree, "__dask_graph__"):
+        graph = tree.__dask_graph__()
+        if graph is not None:
+            _find_futures(list((graph if isinstance(graph, Mapping) else graph.__dask_graph__()).values()), found)
+    elif isinstance(tree, Mapping):
+        for value in cast("Mapping[Any, Any]", tree).values():
+            _find_futures(value, found)
+    elif isinstance(tree, (list, tuple, set, frozenset)):
+        for item in cast("Iterable[Any]", tree):
+            _find_futures(item, found)
+
+
+def state_of(future: Future[Any]) -> tuple[Session, State]:
+    """Returns the session and the state of a future."""
+    return future._session, future._state
+
+
 def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
-    """Returns one future or several as a list. Raises TypeError for other objects."""
+    """Returns one future or several as a list, and the futures of Dask's collections among them.
+    Raises TypeError for other objects."""
     if isinstance(futures, Future):
         return [futures]
+    if hasattr(futures, "__dask_graph__"):
+        return futures_of(futures)
     try:
-        out = list(futures)
+        given = list(futures)
     except TypeError:
         raise TypeError(f"{what} must be a future or several, not {futures!r}") from None
-    for future in out:
-        if not isinstance(future, Future):
+    out: list[Future[Any]] = []
+    for future in given:
+        if isinstance(future, Future):
+            out.append(future)
+        elif hasattr(future, "__dask_graph__"):
+            out += futures_of(future)
+        else:
             raise TypeError(f"{what} must be futures, and among them is {future!r}")
     return out
+
+
+def results_of(futures: Sequence[Future[T]], timeout: float | None = None) -> list[T]:
+    """Waits in this thread for futures of one client, and returns their results."""
+    return run(futures[0]._session.fetch([f._state for f in futures], timeout))
+
+
+def served(futures: Iterable[Future[Any]], steps: Steps[R]) -> R:
+    """Runs an operation on futures: see `serve`. It returns a coroutine in an event loop if one of
+    them is of an AsyncClient, or if there are none and the client that was opened last is one."""
+    sessions = list(by_session(futures)) or [c.session for c in _registry.opened()[:1]]
+    asynchronous = [s for s in sessions if s.asynchronous]
+    return serve(steps, asynchronous[0].pool, True) if asynchronous else run(steps)
 
 
 def ended(futures: Iterable[Future[Any]], timeout: float | None, first: bool = False) -> Ended:
@@ -223,6 +380,11 @@ def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
         else:
             keys.append(future._state.key)
     return ids, keys
+
+
+def cancel_reason(reason: str | None, msg: str | None) -> str:
+    """Returns the reason of a cancellation from the two texts that Dask's distributed takes."""
+    return ": ".join(_check.text(t, w) for t, w in ((reason, "reason"), (msg, "msg")) if t is not None)
 
 
 def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from millrace._pb.millrace.executor.v1 import executor_pb2
-from millrace.executor._device import Device
+from millrace._values._device import Device
 from millrace.executor._kernels import warm_up
 from millrace.executor._memory import Arena, Lease, NoLease
 from millrace.executor._outbox import Outbox
+from millrace.executor._rmm import RmmArena
 from millrace.executor._torch import TorchArena
 
 
@@ -28,13 +30,16 @@ class DeviceMemory:
         self._out, self._meanwhile = out, meanwhile
         arena_bytes = hello.device.arena_bytes
         self.device = device = Device(hello.device, hello.slab_bytes)
-        #: Leases for CuPy, and for the second attempt of a run.
-        self.arena = Arena(device, self._lease, arena_bytes)
+        # The libraries that are pointed at the arena. It has as much memory as they may have
+        # together.
+        self._shares = shares = {"cupy", "rmm"}.intersection(hello.device.arena_libraries if arena_bytes else ())
+        #: Leases for CuPy and RMM, and for the second attempt of a run.
+        self.arena = Arena(device, self._lease, arena_bytes * len(shares) or arena_bytes)
+        self._rmm = RmmArena(self.arena, device.base)
         #: Leases for torch; None if the worker's configuration gives it none.
         self.torch: TorchArena | None = None
         if arena_bytes and "torch" in hello.device.arena_libraries:
             self.torch = TorchArena(device.driver, device.base, arena_bytes, self._lease, self._lease_later)
-        self._cupy = bool(arena_bytes) and "cupy" in hello.device.arena_libraries
         # True once CuPy allocates from the arena.
         self._cupy_installed = False
 
@@ -60,8 +65,10 @@ class DeviceMemory:
 
     def prepare(self, *names: str) -> None:
         """Makes libraries do their one-time initialisation now, so that the first task that uses
-        them does not wait for it. By default, for all of CuPy and torch that are imported."""
-        names = names or tuple(name for name in ("cupy", "torch") if name in sys.modules)
+        them does not wait for it. By default, for all of CuPy, RMM and torch that are imported."""
+        names = names or tuple(name for name in ("cupy", "rmm", "torch") if name in sys.modules)
+        if "rmm" in names and "rmm" in self._shares:
+            self._rmm.install()
         if "cupy" in names:
             self.install_allocators()
             threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
@@ -71,16 +78,38 @@ class DeviceMemory:
             self.torch.settle()
 
     def install_allocators(self) -> None:
-        """Points the allocators of CuPy and torch at the slab, as far as the worker's configuration
-        says so and the libraries are imported."""
+        """Points the allocators of CuPy, RMM and torch at the slab, as far as the worker's
+        configuration says so and the libraries are imported."""
         if self.torch is not None:
             self.torch.begin(first=self.device.library == "torch")
             if text := self.torch.warning():
                 print(text, file=sys.stderr)
         cupy: Any = sys.modules.get("cupy")
-        if self._cupy and cupy is not None and not self._cupy_installed:
+        if "cupy" in self._shares and cupy is not None and not self._cupy_installed:
             self._cupy_installed = True
             cupy.cuda.set_allocator(self.arena.malloc)
+        if "rmm" in self._shares:
+            self._rmm.install()
+
+    @contextlib.contextmanager
+    def overflowing(self) -> Iterator[None]:
+        """Leases memory from the slab inside of the with block for all allocations that the
+        libraries' own pools have no room for, whatever the worker's configuration says."""
+        arena = self.arena
+        cupy: Any = sys.modules.get("cupy")
+        before: Any = cupy.cuda.get_allocator() if cupy is not None else None
+        arena.overflow, arena.refused = True, ""
+        resource = None
+        try:
+            resource = self._rmm.put()
+            if cupy is not None:
+                cupy.cuda.set_allocator(arena.malloc)
+            yield
+        finally:
+            arena.overflow = False
+            if cupy is not None:
+                cupy.cuda.set_allocator(before)
+            self._rmm.undo(resource)
 
     def unmark_all(self) -> None:
         """Unmarks all leases after a failed run, which has no result: they stay with the process,

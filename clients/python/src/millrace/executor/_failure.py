@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from millrace import _serialize
+from millrace._values import _exceptions
 
 if TYPE_CHECKING:
     from millrace._pb.millrace.v1 import error_pb2
@@ -37,12 +35,11 @@ class NoRoom(Exception):
         self.error = error
 
 
-def describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
-    """Fills in `error` from an exception of a task. `ours` is the file of the executor's own
-    frames, which are left out at the beginning of the traceback. If the exception's own methods
-    fail, only its type is reported."""
+def describe(e: BaseException, error: error_pb2.TaskError) -> None:
+    """Fills in `error` from an exception of a task. The frames of this package at the beginning of
+    the traceback are left out. If the exception's own methods fail, only its type is reported."""
     try:
-        _describe(e, error, ours)
+        _describe(e, error)
     except BaseException as other:
         error.Clear()
         error.reason = "PYTHON_EXCEPTION"
@@ -51,10 +48,8 @@ def describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
         )
 
 
-def _describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
-    trace = e.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == ours:
-        trace = trace.tb_next
+def _describe(e: BaseException, error: error_pb2.TaskError) -> None:
+    trace = _exceptions.without_ours(e.__traceback__)
     e = e.with_traceback(trace)
     message = _message(e)
     add_note: Any = getattr(e, "add_note", None)  # since Python 3.11
@@ -67,50 +62,17 @@ def _describe(e: BaseException, error: error_pb2.TaskError, ours: str) -> None:
     error.message = message
     error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
     if not isinstance(e, Exception):
-        # A client raises the exception again: SystemExit or KeyboardInterrupt would end its
+        # A client raises a RemoteError instead: SystemExit or KeyboardInterrupt would end its
         # program.
         error.message += " (the function ended itself so: that ends the task, not the process)"
-        return
-    data = dumped(chain(e))
-    if data is None:
-        return  # clients then get only the text
-    if len(data) <= 1 << 20:
+    data = _exceptions.dumps(e)
+    if data is not None and len(data) <= 1 << 20:  # else clients get only the text
         error.exception.encoding, error.exception.data = "pickle5", data
         error.exception.type_name = qualified(type(e))
 
 
 def _message(e: BaseException) -> str:
     return shortened("".join(traceback.format_exception_only(type(e), e)).strip())
-
-
-def dumped(links: list[tuple[BaseException, bool]]) -> bytes | None:
-    """Pickles exceptions, and returns None if that is impossible. Some can be pickled but not
-    unpickled, because their __init__ takes other arguments than it passes on: ExceptionPickler
-    restores these without calling __init__."""
-    for kind in (_serialize.CodePickler, _serialize.ExceptionPickler):
-        try:
-            file = io.BytesIO()
-            kind(file, protocol=5).dump(links)
-            pickle.loads(file.getvalue())
-        except BaseException:
-            continue
-        return file.getvalue()
-    return None
-
-
-def chain(e: BaseException) -> list[tuple[BaseException, bool]]:
-    """Returns the exception and its causes or contexts, outermost first. Each one comes with a
-    flag: True if the next one is its explicit cause. Pickling an exception alone would lose them.
-    At most 32."""
-    links: list[tuple[BaseException, bool]] = []
-    seen: set[int] = set()
-    current: BaseException | None = e
-    while current is not None and id(current) not in seen and len(links) < 32:
-        seen.add(id(current))
-        explicit = current.__cause__ is not None
-        links.append((current, explicit))
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return links
 
 
 def shortened(text: str) -> str:

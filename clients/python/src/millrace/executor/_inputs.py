@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, cast
 
-from millrace import _serialize
 from millrace._pb.millrace.v1 import value_pb2
-from millrace.executor._device import Device, DeviceRange, Owner
+from millrace._values import _packages, _serialize
+from millrace._values._device import Device, DeviceRange, Owner
+from millrace.executor import _profile
 from millrace.executor._failure import Refused, TaskStopped
 from millrace.executor._link import Segment, Slab
 
@@ -17,6 +19,78 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from millrace._pb.millrace.executor.v1 import executor_pb2
+
+
+#: Most bytes and objects that a process keeps decoded, and most inputs of which it remembers that
+#: it has decoded them once.
+_DECODED_BYTES, _DECODED, _ONCE = 64 << 20, 128, 1024
+#: Types whose decoding costs less than keeping them.
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+#: Task, generation and item.
+_Name = tuple[int, int, int]
+
+
+def _name_of(given: executor_pb2.ExecutorInput) -> _Name:
+    return given.task_id, given.generation, given.item
+
+
+class _Decoded:
+    """Inputs that are kept decoded, for tasks that may share them: an input is kept when it is
+    decoded for the second time. The least recently used ones are dropped."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # Objects and their sizes by name, the most recently used one last.
+        self._objects: OrderedDict[_Name, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        # Inputs that were decoded once.
+        self._once: OrderedDict[_Name, None] = OrderedDict()
+
+    def get(self, given: executor_pb2.ExecutorInput) -> tuple[Any] | None:
+        """Returns an input in a tuple, or None."""
+        name = _name_of(given)
+        known = self._objects.get(name)
+        if known is None:
+            return None
+        self._objects.move_to_end(name)
+        return (known[0],)
+
+    def add(self, given: executor_pb2.ExecutorInput, value: Any) -> bool:
+        """Notes that an input was decoded. Returns whether it is kept."""
+        name = _name_of(given)
+        if (
+            not given.task_id
+            or isinstance(value, _PLAIN)
+            or _is_array(value)
+            or any(f.segment_id for f in given.frames)
+        ):
+            return False
+        if name not in self._once:
+            self._once[name] = None
+            if len(self._once) > _ONCE:
+                self._once.popitem(last=False)
+            return False
+        size = len(given.header) + sum(f.size_bytes for f in given.frames)
+        if size > self._most:
+            return False
+        self._objects[name] = value, size
+        self._bytes += size
+        while self._bytes > self._most or len(self._objects) > _DECODED:
+            self._bytes -= self._objects.popitem(last=False)[1][1]
+        return True
+
+    def clear(self) -> None:
+        """Drops all objects."""
+        self._objects.clear()
+        self._once.clear()
+        self._bytes = 0
+
+
+def _is_array(value: Any) -> bool:
+    np: Any = sys.modules.get("numpy")
+    return np is not None and isinstance(value, (np.ndarray, np.generic))
 
 
 class _Undecodable:
@@ -43,6 +117,10 @@ class Inputs:
         # callbacks run when an owner is freed, in any thread.
         self._kept: dict[int, int] = {}
         self._watched: dict[int, list[weakref.ref[Any]]] = {}
+        #: Decoded inputs that tasks share. Those in the slab are in use for longer than a run.
+        self.decoded = _Decoded(min(_DECODED_BYTES, (0 if slab is None else len(slab.readable)) // 16))
+        # The inputs of the current run that were added to them.
+        self._added: set[int] = set()
         #: Called when an owner is freed, in any thread.
         self.on_gone: Callable[[], None] | None = None
         self._gone: deque[int] = deque()
@@ -50,14 +128,23 @@ class Inputs:
         #: the reader thread, but never while a run that uses the segment is pending or running.
         self.segments: dict[int, Segment | OSError] = {}
 
-    def arguments(self, run: executor_pb2.ExecutorRun) -> tuple[Any, Any]:
+    def arguments(self, run: executor_pb2.ExecutorRun, *, share: bool = False) -> tuple[Any, Any]:
+        """Returns the arguments of a run. With `share`, other runs may get the same objects as
+        inputs."""
         inputs: list[Any] = []
+        self._added.clear()
+        share = share and self.device is None
         trouble: Exception | None = None
         bad = 0
         for number, given in enumerate(run.inputs):
+            if share and (known := self.decoded.get(given)) is not None:
+                inputs.append(known[0])
+                continue
             try:
                 frames = self._frames(number, given.frames) if given.frames else ()
                 inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self.device))
+                if share and self.decoded.add(given, inputs[-1]):
+                    self._added.add(number)
             except TaskStopped:
                 raise
             except Exception as e:
@@ -67,14 +154,16 @@ class Inputs:
                 bad = number
                 break
         try:
-            args, kwargs = self._decoded(run.arguments, inputs)
+            args, kwargs = self.unpacked(run.arguments, inputs)
         except TaskStopped:
             raise
         except Exception as e:
             if trouble is None:
                 raise Refused(
                     "INVALID_ARGUMENT",
-                    f"the arguments of {run.key} cannot be decoded on worker {self._worker}: {type(e).__name__}: {e}",
+                    f"the arguments of {run.key} cannot be decoded on worker {self._worker}: {type(e).__name__}: {e}."
+                    f"{_packages.told(_pickle_of(value_pb2.Arguments, run.arguments))} "
+                    "client.get_versions(check=True) compares all packages",
                 ) from e
             args, kwargs = (), {}
         if trouble is None:
@@ -84,7 +173,8 @@ class Inputs:
             "INPUT_UNREADABLE",
             f"{where} of {run.key}, {_type_of(run.inputs[bad].header)}, cannot be decoded on worker "
             f"{self._worker}: {type(trouble).__name__}: {trouble}. Are the same packages installed there as "
-            "where it was made?",
+            f"where it was made?{_packages.told(_pickle_of(value_pb2.Value, run.inputs[bad].header))} "
+            "client.get_versions(check=True) compares all of them",
         ) from trouble
 
     def _frames(
@@ -134,11 +224,14 @@ class Inputs:
         REQUIRES: the run is over, the executor itself has no reference to the run's arguments or
         result, and `finished` was not sent.
         """
-        in_use = any(ref() is not None for _, ref in self._given)
+        in_use = self._in_use()
+        if in_use:
+            _profile.settle()
+            in_use = self._in_use()
         if in_use:
             gc.collect(1)  # breaks reference cycles, for instance of an exception and its frames
         given, self._given = self._given, []
-        if not in_use:
+        if not in_use and not self._added:
             return
         by_input: dict[int, list[weakref.ref[Any]]] = {}
         for n, ref in given:
@@ -162,6 +255,10 @@ class Inputs:
             request = number()
             finished.retained_inputs.add(request_id=request, input_index=n)
             self._watch(request, refs)
+
+    def _in_use(self) -> bool:
+        """Returns whether something refers to an input of the run that is not kept decoded."""
+        return any(ref() is not None and n not in self._added for n, ref in self._given)
 
     def _watch(self, request: int, refs: list[weakref.ref[Any]]) -> None:
         def gone(_: Any) -> None:
@@ -212,7 +309,7 @@ class Inputs:
             if was != now:
                 inputs: list[Any] = [None] * len(run.inputs)
                 inputs[number] = _Undecodable()
-                return f"{self._where(*self._decoded(run.arguments, inputs))} (input {number})"
+                return f"{self._where(*self.unpacked(run.arguments, inputs))} (input {number})"
         return ""
 
     @staticmethod
@@ -221,7 +318,7 @@ class Inputs:
         return next((f"argument {n}" for n, a in [*enumerate(args), *kwargs.items()] if _within(a)), "an argument")
 
     @staticmethod
-    def _decoded(serialised: bytes, inputs: list[Any]) -> tuple[Any, Any]:
+    def unpacked(serialised: bytes, inputs: list[Any]) -> tuple[Any, Any]:
         if not serialised:
             return (), {}
         arguments = value_pb2.Arguments.FromString(serialised)
@@ -246,6 +343,16 @@ def _within(tree: Any) -> bool:
     if isinstance(tree, dict):
         return any(_within(item) for pair in cast("dict[Any, Any]", tree).items() for item in pair)
     return isinstance(tree, _Undecodable)
+
+
+def _pickle_of(kind: Any, message: bytes) -> bytes:
+    """Returns the pickle in a serialised Value or Arguments message; nothing if there is none, or
+    the message is damaged."""
+    try:
+        found = kind.FromString(message)
+    except Exception:
+        return b""
+    return (found.opaque_value if kind is value_pb2.Value else found.call).data
 
 
 def _type_of(header: bytes) -> str:

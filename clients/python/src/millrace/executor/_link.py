@@ -109,7 +109,10 @@ class Segment:
         """
         import numpy as np
 
-        base: int = np.frombuffer(self.readable, np.uint8).ctypes.data
+        # NB: keeps the old mapping until the end. Another thread may free the last view at any
+        # moment: the addresses would then belong to nobody, or to other memory of the process.
+        old = np.frombuffer(self.readable, np.uint8)
+        base: int = old.ctypes.data
         self._map()
         page = mmap.PAGESIZE
         done = 0

@@ -1,8 +1,9 @@
-"""GPU memory for the allocations of tasks: leases of slab memory for CuPy's allocator, and the
-recovery after a task has run out of memory."""
+"""GPU memory for the allocations of tasks: leases of slab memory for the allocators of CuPy and RMM,
+and the recovery after a task has run out of memory."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import sys
@@ -12,15 +13,15 @@ import traceback
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
-from millrace.executor._driver import OUT_OF_MEMORY, CudaError
+from millrace._values._driver import OUT_OF_MEMORY, CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from millrace.executor._device import Device
+    from millrace._values._device import Device
 
-#: Smaller allocations, in bytes, are left to CuPy's own pool: copying their results costs next to
-#: nothing.
+#: Smaller allocations, in bytes, are left to the libraries' own pools: copying their results costs
+#: next to nothing.
 SMALLEST = 256 << 10
 #: Longest wait for an exclusive lock, until the other processes on the GPU are idle, in seconds.
 _EXCLUSIVE_WAIT = 30.0
@@ -28,6 +29,9 @@ _EXCLUSIVE_WAIT = 30.0
 #: cache; and the time that this may take.
 IDLE = 0.5
 _FREEING = 0.3
+#: Time without a run, in seconds, after which a process returns the memory that malloc keeps for
+#: later allocations.
+UNUSED = 2.0
 
 
 class NoLease(Exception):
@@ -43,8 +47,8 @@ class Lease:
         self.request, self.offset, self.size = request, offset, size
         #: True if the memory is to become that of a result. Then no allocation gets it again.
         self.for_result = False
-        #: The stream that the memory was last allocated for. For the same stream it can be
-        #: allocated again without a wait.
+        #: The stream that the memory was last allocated for, or freed on. For the same stream it
+        #: can be allocated again without a wait.
         self.stream = 0
 
 
@@ -69,7 +73,8 @@ def rounded(size: int) -> int:
 
 
 class Arena:
-    """A CuPy allocator whose memory lies in the slab, so that results need no copy.
+    """Leases of slab memory for the allocations of libraries, so that results need no copy, and the
+    allocator of CuPy.
 
     Each block is a lease of its own. The lease of a block that becomes a result leaves with that
     result. Other freed blocks are kept for the next allocation of the same size on the same stream.
@@ -83,9 +88,9 @@ class Arena:
         # Guards the following attributes.
         self._lock = threading.Lock()
         # `_live`: leases whose memory holds an array. `_kept`: leases of freed memory, by offset,
-        # oldest first. They may be allocated again only for the stream that they were allocated for
-        # before, because work submitted to that stream may still use the memory. The stream that is
-        # current when an array is freed does not matter.
+        # oldest first. They may be allocated again only for their stream, because work submitted to
+        # that stream may still use the memory. With CuPy it is the stream of the allocation: the
+        # stream that is current when an array is freed does not matter. RMM names it when it frees.
         self._live: dict[int, Lease] = {}
         self._kept: OrderedDict[int, Lease] = OrderedDict()
         # Bytes of leases that are in use or requested, that are kept, and that are to be released.
@@ -96,8 +101,8 @@ class Arena:
         self._released: list[int] = []
         # Request numbers of leases that now belong to results, to be released with those.
         self._for_results: list[int] = []
-        # Overflow mode, for the second attempt of a run: allocations of any size that CuPy's pool
-        # refuses are leased from the slab.
+        # Overflow mode, for the second attempt of a run: allocations of any size that a library's
+        # own pool refuses are leased from the slab.
         self.overflow = False
         #: The worker's reason for the last refused lease.
         self.refused = ""
@@ -112,15 +117,18 @@ class Arena:
                 return pool.malloc(size)
             except cupy.cuda.memory.OutOfMemoryError:
                 pool.free_all_blocks()
-        elif size < SMALLEST or size > self._limit:
+        elif size < SMALLEST:
             return pool.malloc(size)
-        lease = self._take(size, cupy.cuda.get_current_stream().ptr)
+        lease = self.take(size, cupy.cuda.get_current_stream().ptr)
         if lease is None:
             return pool.malloc(size)
         memory = cupy.cuda.UnownedMemory(self._device.base + lease.offset, lease.size, _Owner(self, lease), 0)
         return cupy.cuda.MemoryPointer(memory, 0)
 
-    def _take(self, size: int, stream: int) -> Lease | None:
+    def take(self, size: int, stream: int) -> Lease | None:
+        """Leases memory for a stream; None if there is no room."""
+        if size > self._limit and not self.overflow:
+            return None
         size = rounded(size)
         with self._lock:
             self._settle()
@@ -270,6 +278,8 @@ def is_out_of_memory(e: BaseException) -> bool:
     if isinstance(e, CudaError):
         return e.code == OUT_OF_MEMORY
     kind = type(e)
+    if kind is MemoryError:  # of RMM; Python's own has no text
+        return "bad_alloc" in str(e)
     if kind.__module__.partition(".")[0] not in ("cupy", "cupy_backends", "torch", "numba"):
         return False
     if kind.__name__ == "OutOfMemoryError":
@@ -292,6 +302,13 @@ def free_caches(e: BaseException | None = None) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def return_unused() -> None:
+    """Returns the freed memory that malloc keeps to the system. It does nothing without glibc."""
+    trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def describe_memory(device: Device, in_slab: int = 0) -> str:

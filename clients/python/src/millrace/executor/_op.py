@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from millrace._pb.millrace.v1 import task_pb2
+from millrace._values import _packages
 from millrace.executor._failure import Refused, TaskStopped
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Functions:
         self._weight = 0
         # Ops that no run will use again.
         self._gone: deque[Op] = deque()
+        #: Grows when modules have changed: functions that were resolved before are resolved again,
+        #: and kept inputs are decoded again.
+        self.generation = 0
 
     def add(self, function: task_pb2.Function) -> None:
         self._known[function.hash] = function.payload, function.language
@@ -53,8 +57,8 @@ class Functions:
         if not size:
             self._unpickled.move_to_end(op)
             return
+        self._weight += size - self._unpickled.pop(op, 0)
         self._unpickled[op] = size
-        self._weight += size
         while self._gone:
             self._drop(self._gone.popleft())
         while self._weight > _MOST and len(self._unpickled) > 1:
@@ -68,11 +72,12 @@ class Functions:
 class Op:
     """An op of this session. Its function is resolved at its first use."""
 
-    __slots__ = ("call", "longest", "spec")
+    __slots__ = ("call", "generation", "longest", "spec")
 
     def __init__(self, spec: task_pb2.Op) -> None:
         self.spec = spec
         self.call: Callable[..., Any] | None = None
+        self.generation = 0
         #: Duration of the recent runs in seconds: the maximum, which decays by 30 % with each run.
         #: Initially 1 second, so that an unknown op does not count as short.
         self.longest = 1.0
@@ -84,6 +89,9 @@ class Op:
         """Returns the function to call."""
         spec = self.spec
         pickled = spec.kind == task_pb2.OP_KIND_PYTHON_PICKLE
+        if self.generation != functions.generation:
+            self.generation = functions.generation
+            self.call = None
         if self.call is not None:
             if pickled:
                 functions.used(self)
@@ -94,7 +102,7 @@ class Op:
             if known is None:
                 raise Refused("FUNCTION_NOT_FOUND", f"the worker did not send the function {spec.name}")
             payload, language = known
-            _compare(language, spec.name, worker)
+            compare(language, spec.name, worker)
             try:
                 self.call = pickle.loads(payload)
                 if not callable(self.call):
@@ -106,10 +114,11 @@ class Op:
                 raise Refused(
                     "FUNCTION_NOT_FOUND",
                     f"function {spec.name} cannot be unpickled by Python {platform.python_version()} of worker "
-                    f"{worker}: {type(e).__name__}: {e}. Are the same packages installed there?",
+                    f"{worker}: {type(e).__name__}: {e}. Are the same packages installed there?"
+                    f"{_packages.told(payload)} client.get_versions(check=True) compares all of them",
                 ) from e
         else:
-            self.call = _import(spec.name, worker)
+            self.call = import_function(spec.name, worker)
         call = self.call
         assert call is not None
         if pickled:
@@ -117,7 +126,7 @@ class Op:
         return call
 
 
-def _compare(language: str, name: str, worker: str) -> None:
+def compare(language: str, name: str, worker: str) -> None:
     """Refuses a function that was pickled by another minor version of Python. Its bytecode would
     fail in any way, from a TypeError to a crash."""
     theirs = language.removeprefix("python ").split(".")[:2]
@@ -134,7 +143,8 @@ def _compare(language: str, name: str, worker: str) -> None:
     )
 
 
-def _import(path: str, worker: str) -> Callable[..., Any]:
+def import_function(path: str, worker: str) -> Callable[..., Any]:
+    """Returns the function of an import path, "package.module:function"."""
     module, _, name = path.partition(":")
     if not module or not name:
         raise Refused("FUNCTION_NOT_FOUND", f"{path!r} is no import path: write package.module:function")

@@ -24,11 +24,40 @@ HELD = 0.0005
 #: Most characters that are kept of one printed text. Waiting texts are sent when they reach this
 #: total.
 _TEXT = 64 << 10
+#: Text that reaches the total again within this time, in seconds, is shortened instead of sent:
+#: nobody reads so fast, and the worker keeps only the end of it.
+_FULL_PAUSE = 0.005
 #: Waiting results are sent when they reach this size, in bytes, so that a message always has room
 #: for one more.
 _BATCH = 8 << 20
 #: Largest result that fits into one message, in bytes, without the data in the slab.
 LARGEST = MAX_MESSAGE - _BATCH - (4 << 20)
+
+
+class _Printed:
+    """Text that a task has printed to one stream, and that waits to be sent."""
+
+    __slots__ = ("_left_out", "_pieces", "stderr", "task")
+
+    def __init__(self, task: int, stderr: bool) -> None:
+        self.task, self.stderr = task, stderr
+        self._pieces: list[str] = []
+        self._left_out = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+
+    def shorten(self) -> int:
+        """Keeps only the end of the text. Returns by how many characters it is shorter."""
+        text = "".join(self._pieces)
+        self._pieces = [text[-_TEXT // 4 :]]
+        less = len(text) - len(self._pieces[0])
+        self._left_out += less
+        return less
+
+    def text(self) -> str:
+        note = f"\n[... {self._left_out:,} characters left out ...]\n" if self._left_out else ""
+        return note + "".join(self._pieces)
 
 
 class Outbox:
@@ -49,12 +78,15 @@ class Outbox:
         self._out = executor_pb2.FromExecutor()
         #: When the oldest waiting item was added, in monotonic seconds; 0: nothing waits.
         self.since = 0.0
-        # Waiting printed text: task, whether it went to stderr, and its pieces.
-        self._texts: list[tuple[int, bool, list[str]]] = []
-        # Characters in _texts.
+        # Waiting printed text, its characters, and the monotonic time when text was last sent
+        # because there was much of it.
+        self._texts: list[_Printed] = []
         self._logged = 0
+        self._full_at = 0.0
         # Approximate bytes of the waiting results.
         self._bytes = 0
+        # The run that waits for other tasks, before the worker was told: None afterwards.
+        self._blocked: executor_pb2.AttemptRef | None = None
         # Released to wake the sweeping thread. `_swept` is True while that thread is awake.
         self._sweeping = threading.Lock()
         self._sweeping.acquire()
@@ -69,13 +101,18 @@ class Outbox:
         except UnicodeEncodeError:  # lone surrogates
             text = text.encode(errors="replace").decode()
         with self._lock:
-            texts = self._texts
-            if texts and texts[-1][0] == task and texts[-1][1] == stderr:
-                texts[-1][2].append(text)
-            else:
-                texts.append((task, stderr, [text]))
+            if not self._texts or (self._texts[-1].task, self._texts[-1].stderr) != (task, stderr):
+                self._texts.append(_Printed(task, stderr))
+            self._texts[-1].add(text)
             self._logged += len(text)
             full = self._logged >= _TEXT
+            if full:
+                now = time.monotonic()
+                if now - self._full_at < _FULL_PAUSE:
+                    self._logged -= self._texts[-1].shorten()
+                    full = self._logged >= _TEXT
+                else:
+                    self._full_at = now
             self.since = self.since or time.monotonic()
             self._sweep_soon()
         if full:
@@ -92,6 +129,10 @@ class Outbox:
             for request in released:
                 self._out.releases.add(request_id=request)
             self.since = self.since or time.monotonic()
+
+    def send_return(self, returned: executor_pb2.ExecutorReturn) -> None:
+        """Sends the result of a call at once, in a message of its own."""
+        self._link.send(executor_pb2.FromExecutor(returns=[returned]))
 
     def _sweep_soon(self) -> None:
         """Makes the sweeping thread send the waiting items soon, whatever the main thread does.
@@ -112,9 +153,13 @@ class Outbox:
             return
         out, self._out, self.since, self._logged, self._bytes = self._out, executor_pb2.FromExecutor(), 0.0, 0, 0
         texts, self._texts = self._texts, []
-        for task, stderr, pieces in texts:
-            out.logs.add(task_id=task, text="".join(pieces), stderr=stderr)
-        self._link.send(out)
+        for printed in texts:
+            out.logs.add(task_id=printed.task, text=printed.text(), stderr=printed.stderr)
+        if self._blocked is not None:
+            out.blocked.append(self._blocked)
+            self._blocked = None
+        if out.ByteSize():
+            self._link.send(out)
 
     def release(self, requests: Iterable[int]) -> None:
         """Adds leases that the worker is to release."""
@@ -128,6 +173,32 @@ class Outbox:
         worker."""
         with self._lock:
             self._out.loaded_modules.extend(modules)
+
+    def needed(self) -> None:
+        """Adds that the process must not be ended for being idle."""
+        with self._lock:
+            self._out.needed = True
+            self.since = self.since or time.monotonic()
+
+    def block(self, run: executor_pb2.AttemptRef) -> None:
+        """Adds that a run waits for other tasks. The worker is told after HELD seconds, so a short
+        wait does not cost the slot."""
+        with self._lock:
+            self._blocked = run
+            self.since = self.since or time.monotonic()
+            self._sweep_soon()
+
+    def resume(self, run: executor_pb2.AttemptRef | None = None) -> bool:
+        """Notes that the run does not wait any more. Returns True if the worker was told that it
+        waits, and is asked for a slot now; None as the run: no slot is needed."""
+        with self._lock:
+            told, self._blocked = self._blocked is None, None
+            if not told or run is None:
+                return False
+            self._out.resumed.append(run)
+            self.since = self.since or time.monotonic()
+            self._send()
+            return True
 
     def before_run(self, longest: float) -> None:
         """Sends the waiting items, unless the run that begins is likely to end soon (`longest`

@@ -102,6 +102,36 @@ class _Bytes(io.BufferedIOBase):
         return view.nbytes
 
 
+class NoInput(io.TextIOBase):
+    """Replaces sys.stdin. A task has no terminal to read from."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._original.fileno()
+
+    def isatty(self) -> bool:
+        return False
+
+    def read(self, size: int | None = -1, /) -> str:
+        raise EOFError("a task has no terminal to read from: give the text to the function as an argument")
+
+    def readline(self, size: int = -1, /) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.read()
+
+
+def no_debugger(*_args: Any, **_kwargs: Any) -> None:
+    """Replaces the function that breakpoint() calls."""
+    raise RuntimeError(
+        "breakpoint() in a task: a worker has no terminal for a debugger. Call the function here, without submit; or "
+        "leave breakpoint() out, and open the debugger where the task fails: %debug, or pdb.post_mortem() after result()"
+    )
+
+
 class Unraisable:
     """The hook `sys.unraisablehook`, for exceptions that Python can only print, for instance those
     of a __del__. Only the first ones of a run are printed, then the number of the others: a hundred

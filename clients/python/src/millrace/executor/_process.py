@@ -18,15 +18,23 @@ from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from millrace._connection import _slot
+from millrace._dask import _default
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import error_pb2, task_pb2
+from millrace._values import _keys
+from millrace.executor import _plugins, _profile
+from millrace.executor._calls import Calls
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
-from millrace.executor._memory import IDLE, DeviceLock, free_caches
+from millrace.executor._memory import IDLE, UNUSED, DeviceLock, free_caches, return_unused
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import HELD, Outbox
-from millrace.executor._output import Stream, Unraisable, drain
+from millrace.executor._output import NoInput, Stream, Unraisable, drain, no_debugger
+from millrace.executor._rmm import UNINTERRUPTED
 from millrace.executor._runner import Runner
+from millrace.executor._slot import RunSlot
 from millrace.executor._stopping import Stopping
+from millrace.executor._worker import Worker
 
 PROTOCOL = 1
 
@@ -61,10 +69,14 @@ class Process:
         elif self.hello.device.executor_count > 1:
             self._device_lock = DeviceLock(SLAB_FD)
         self._control = ControlPage(CONTROL_FD)
-        self._stopping = Stopping(self._control)
+        self._stopping = Stopping(self._control, UNINTERRUPTED)
         self._functions = Functions()
+        self._worker = Worker(self.hello, self._functions)
+        self._calls = Calls(self._worker, self.out)
         #: Runs the tasks.
         self.runner = Runner(self.hello, self.out, self._functions, slab, self._device_lock, self._stopping, self._wake)
+        #: The slot of the running task.
+        self.slot = RunSlot(self.out, self._device_lock)
         # The device is opened before `ready` is sent. A spare process opens it at its first run,
         # because it may never get one.
         if self._on_device and not self.hello.spare:
@@ -87,6 +99,8 @@ class Process:
         self._piece: executor_pb2.ExecutorRun | None = None
         # Inputs were kept for longer than their run since the last full garbage collection.
         self._collect = False
+        # Something has run since the memory that malloc keeps was returned.
+        self._keeps = False
         self._unraisable = Unraisable()
         # Modules that were imported before the first run or were reported to the worker since, and
         # the length of `sys.modules` when it was last checked.
@@ -136,8 +150,12 @@ class Process:
             # The op is looked up now, because the worker may give its number to another op later.
             self._pending[self._ordinal] = (run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
             self._queue.put(self._ordinal)
+        for call in message.calls:
+            self._calls.start(call)
         for allocated in message.allocations:
             self.out.answered(allocated)
+        for run in message.resumptions:
+            self.slot.granted(run)
         if message.cancellations:
             cancelled = {(ref.task_id, ref.attempt) for ref in message.cancellations}
             self._drop(lambda run: (run.task_id, run.attempt) in cancelled, "dropped before it began")
@@ -175,7 +193,7 @@ class Process:
     def _log(self, stderr: bool, text: str) -> bool:
         """Adds text to the log of the running task; returns False if there is none."""
         task = self.runner.task_id
-        if not task:
+        if not task or self._calls.here:
             return False
         self.out.log(task, text, stderr)
         return True
@@ -189,6 +207,7 @@ class Process:
         sys.setswitchinterval(HELD)
         sys.stdout = Stream(sys.stdout, partial(self._log, False), self._send_log)
         sys.stderr = Stream(sys.stderr, partial(self._log, True), self._send_log)
+        sys.stdin, sys.breakpointhook = NoInput(sys.stdin), no_debugger
         sys.unraisablehook = self._unraisable
         ready = executor_pb2.ExecutorReady(
             protocol_version=PROTOCOL,
@@ -197,9 +216,14 @@ class Process:
             supports_segments=not self._on_device,
             supports_split_runs=True,
             supports_spare=True,
+            supports_calls=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
+        if os.environ.get("MILLRACE_PROFILE", "1") not in ("", "0", "false"):
+            outer = frozenset({Runner._call.__code__, Process.run.__code__})
+            _profile.current = _profile.Sampler(outer)
+            _profile.current.start()
         threading.Thread(target=self.out.sweep, name="millrace-sweep", daemon=True).start()
         queue, pending, runner = self._queue, self._pending, self.runner
         if queue.empty():
@@ -213,6 +237,7 @@ class Process:
             if ordinal is None:
                 if self._shut_down:
                     self.out.flush()
+                    _plugins.end(self._worker)
                     return 0
                 self._release_free()
                 continue
@@ -228,15 +253,23 @@ class Process:
             if self._device_lock is not None:
                 self._device_lock.share()
             self._control.begin(ordinal)
+            self.slot.begin(run)
             began = time.perf_counter()
+            if self._worker.observed:
+                self._worker.tell(_keys.from_wire(run.key), "ready", "executing")
             finished = runner.run(ordinal, run, op)
+            if self._worker.observed:
+                ended = "error" if finished.HasField("error") else "memory"
+                self._worker.tell(_keys.from_wire(run.key), "executing", ended)
             took = time.perf_counter() - began
             op.took(took)
             if run.inputs:
                 runner.keep(run, finished)
                 self._collect = self._collect or bool(finished.retained_inputs)
+            self._keeps = True
             self._unraisable.end_of_run()
             runner.end()
+            self.slot.end()
             if took > 0.001:  # it may have started a program
                 drain()
             runner.settle()
@@ -257,23 +290,30 @@ class Process:
         After IDLE seconds without a run it frees memory. A process that shares its GPU gives back
         the memory that its libraries cache. Any other process runs the garbage collector if inputs
         were kept for longer than their run: inputs that are only referenced by cycles can be
-        released then.
+        released then. After UNUSED seconds it returns the memory that malloc keeps.
         """
-        if self._device_lock is None and self._collect:
-            try:
-                return self._queue.get(timeout=IDLE)
-            except Empty:
-                self._collect = False
-                gc.collect()
-                return None
         memory = self.runner.memory  # None in a spare process, which has not opened the GPU yet
-        if self._device_lock is not None and memory is not None and self._queue.empty():
+        shares = self._device_lock is not None and memory is not None
+        if shares or self._collect:
             try:
                 return self._queue.get(timeout=IDLE)
             except Empty:
+                pass
+            if memory is not None and shares:
                 free_caches()
                 memory.drop_caches()
                 self.runner.release()
+            else:
+                self._collect = False
+                self.runner.inputs.decoded.clear()
+                gc.collect()
+                return None
+        if self._keeps:
+            try:
+                return self._queue.get(timeout=UNUSED)
+            except Empty:
+                self._keeps = False
+                return_unused()
         return self._queue.get()
 
     def _release_free(self) -> None:
@@ -282,6 +322,7 @@ class Process:
         memory = self.runner.memory
         if self._release_unused:
             self._release_unused = False
+            self.runner.inputs.decoded.clear()
             gc.collect()
             if memory is not None:
                 memory.drop_caches()
@@ -313,6 +354,8 @@ class Process:
                 continue
             if name in ("cupy", "torch"):
                 self._prepare(name)
+        if "rmm" in sys.modules:  # cuDF imports it
+            self._prepare("rmm")
 
     def _prepare(self, *names: str) -> None:
         """See `DeviceMemory.prepare`. A spare process has not opened the GPU yet."""
@@ -328,7 +371,12 @@ def main() -> int:
     # On a crash, the stack of the crashed thread is written to stderr, which the worker includes in
     # its report.
     faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
+    if os.environ.get("MILLRACE_AS_DISTRIBUTED"):
+        importlib.import_module("millrace.as_distributed")  # before a task imports distributed
     _process = Process()
+    _slot.current = _process.slot
+    _slot.worker = _process._worker
+    _default.in_task_process()
     directory = os.environ.get("MILLRACE_WORKING_DIRECTORY")
     if directory:
         # NB: only now, after the imports: files in that directory must not shadow modules.

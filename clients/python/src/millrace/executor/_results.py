@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace import _serialize
-from millrace._arrays import DeviceFrame
 from millrace._pb.millrace.executor.v1 import executor_pb2
-from millrace.executor._device import CudaError
+from millrace._values import _serialize
+from millrace._values._arrays import DeviceFrame
+from millrace._values._device import CudaError
 from millrace.executor._device_memory import DeviceMemory
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, qualified
 from millrace.executor._inputs import Inputs

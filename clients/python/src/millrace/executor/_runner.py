@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from millrace import _arrays, _keys
+from millrace._connection._slot import Reschedule
 from millrace._pb.millrace.executor.v1 import executor_pb2
+from millrace._values import _arrays, _keys
+from millrace._values._device import CudaError
 from millrace.executor import _task_info
-from millrace.executor._device import CudaError
 from millrace.executor._device_memory import DeviceMemory
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, shortened
 from millrace.executor._inputs import Inputs
@@ -72,6 +72,8 @@ class Runner:
         self._due: list[int] = []
         #: Id of the running task; 0: none.
         self.task_id = 0
+        # The generation of functions at the last run.
+        self._generation = functions.generation
 
     def open_device(self) -> None:
         """Opens the slab on the GPU. This takes some memory of the GPU."""
@@ -92,7 +94,13 @@ class Runner:
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
         self.task_id = run.task_id
         _task_info.current = TaskInfo(
-            _keys.from_wire(run.key), run.task_id, run.attempt, self._hello.worker_name, run.namespace or "default"
+            _keys.from_wire(run.key),
+            run.task_id,
+            run.attempt,
+            self._hello.worker_name,
+            run.namespace or "default",
+            run.priority,
+            memory is not None,
         )
         try:
             try:
@@ -127,8 +135,10 @@ class Runner:
             finished.error.message = shortened(f"something that the function ran on the GPU failed: {e}")
         except TaskStopped:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
+        except Reschedule:
+            finished.error.reason, finished.error.message = "RESCHEDULE", "the function asked to run again elsewhere"
         except BaseException as e:  # a task that calls sys.exit fails, but the executor lives
-            describe(e, finished.error, __file__)
+            describe(e, finished.error)
         if memory is not None and finished.HasField("error"):
             # Work that the failed run submitted to the GPU may still use its inputs and
             # allocations: `error` waits for it.
@@ -152,7 +162,11 @@ class Runner:
     ) -> None:
         """Calls a function and stores its result. If `first` is set, the libraries are pointed at
         the slab before; `_again` has done this already for a second attempt."""
-        given = [self.inputs.arguments(run)]
+        if self._generation != self._functions.generation:
+            # The classes of decoded inputs may be those of modules that have changed.
+            self._generation = self._functions.generation
+            self.inputs.decoded.clear()
+        given = [self.inputs.arguments(run, share=getattr(call, "shares_inputs", False))]
         before = self.inputs.checksums(run) if self._checks else []
         if first:
             if self.memory is not None:
@@ -181,9 +195,9 @@ class Runner:
     ) -> None:
         """Runs a function a second time after it found no memory on the GPU.
 
-        The second run is alone on the GPU if possible. Memory that CuPy's pool cannot provide is
-        leased from the slab, where the worker makes room by spilling. The same holds for torch if
-        its allocator is pointed at the slab.
+        The second run is alone on the GPU if possible. Memory that the pools of CuPy and RMM cannot
+        provide is leased from the slab, where the worker makes room by spilling. The same holds for
+        torch if its allocator is pointed at the slab.
         """
         device, arena, torch_arena = memory.device, memory.arena, memory.torch
         device.driver.wait_for_all()
@@ -193,21 +207,17 @@ class Runner:
         # The first run has no result that could own these.
         self._out.release(self.released() + self.result_leases())
         alone = self._device_lock is None or self._device_lock.lock_exclusively()
-        cupy: Any = sys.modules.get("cupy")
-        before: Any = cupy.cuda.get_allocator() if cupy is not None else None
         finished.Clear()
         finished.task_id, finished.attempt = run.task_id, run.attempt
         try:
-            arena.overflow, arena.refused = True, ""
-            if cupy is not None:
-                cupy.cuda.set_allocator(arena.malloc)
-            if torch_arena is not None:
-                try:
-                    torch_arena.lease_missed()
-                except NoLease as e:
-                    arena.refused = str(e)
-                torch_arena.begin()
-            self._once(run, call, finished, first=False)
+            with memory.overflowing():
+                if torch_arena is not None:
+                    try:
+                        torch_arena.lease_missed()
+                    except NoLease as e:
+                        arena.refused = str(e)
+                    torch_arena.begin()
+                self._once(run, call, finished, first=False)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
@@ -218,10 +228,6 @@ class Runner:
             if str(e) != first:
                 text += f"; the first time: {first}"
             raise Refused("OUT_OF_MEMORY", shortened(text)) from e
-        finally:
-            arena.overflow = False
-            if cupy is not None:
-                cupy.cuda.set_allocator(before)
 
     def _call(self, call: Callable[..., Any], given: list[Any], finished: executor_pb2.ExecutorFinished) -> Any:
         """Takes the arguments out of `given` and calls the function with them. No other reference

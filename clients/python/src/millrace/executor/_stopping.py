@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 
 from millrace.executor._failure import TaskStopped
 from millrace.executor._link import ControlPage
@@ -17,10 +17,15 @@ from millrace.executor._link import ControlPage
 class Stopping:
     """Raises TaskStopped in the running task when the worker asks for it. The worker writes the
     ordinal of the run to the control page, then sends SIGINT. All methods belong to the main
-    thread, in which Python runs signal handlers."""
+    thread, in which Python runs signal handlers.
 
-    def __init__(self, control: ControlPage) -> None:
-        self._control = control
+    Args:
+        control: the control page.
+        uninterrupted: the code of functions in whose calls no stop is raised.
+    """
+
+    def __init__(self, control: ControlPage, uninterrupted: frozenset[CodeType] = frozenset()) -> None:
+        self._control, self._uninterrupted = control, uninterrupted
         # Ordinal of the run that may be stopped now; 0: none.
         self._ordinal = 0
 
@@ -48,7 +53,7 @@ class Stopping:
         """The handler of SIGINT."""
         if not self._ordinal or self._control.stop != self._ordinal:
             return
-        if _importing(frame):
+        if self._is_busy(frame):
             # NB: only the low-level call is safe here: the main thread may hold a lock of
             # `threading`.
             _thread.start_new_thread(_interrupt_again, (threading.get_ident(),))
@@ -56,22 +61,23 @@ class Stopping:
         self._ordinal = 0
         raise TaskStopped("the task was stopped")
 
+    def _is_busy(self, frame: FrameType | None) -> bool:
+        """Returns whether a frame is within an import, or within a call that no stop interrupts.
 
-def _importing(frame: FrameType | None) -> bool:
-    """Returns whether a frame is within an import.
-
-    An exception there would leave a package half imported: its submodules stay in `sys.modules` and
-    the package does not, so that no later task of the process could import it.
-    """
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+        An exception in an import would leave a package half imported: its submodules stay in
+        `sys.modules` and the package does not, so that no later task of the process could import
+        it.
+        """
+        while frame is not None:
+            code = frame.f_code
+            if code in self._uninterrupted or code.co_filename.startswith("<frozen importlib"):
+                return True
+            frame = frame.f_back
+        return False
 
 
 def _interrupt_again(thread: int) -> None:
-    """Sends SIGINT to a thread after 10 ms. The handler repeats this as long as the import lasts;
-    if the task does not stop within its grace period, the worker kills the process."""
+    """Sends SIGINT to a thread after 10 ms. The handler repeats this as long as the import or
+    the call lasts; if the task does not stop within its grace period, the worker kills the process."""
     time.sleep(0.01)
     signal.pthread_kill(thread, signal.SIGINT)

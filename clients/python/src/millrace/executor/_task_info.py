@@ -20,6 +20,10 @@ class TaskInfo:
     worker: str
     #: Namespace that the key belongs to.
     namespace: str
+    #: Its priority. Tasks that it submits have the same one by default.
+    priority: int
+    #: The worker's memory is that of a GPU.
+    on_gpu: bool = False
 
 
 #: The task that runs in this process; None: there is none. Set by the executor.

@@ -34,7 +34,7 @@ from millrace.executor._memory import Lease, is_out_of_memory, rounded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millrace.executor._driver import Driver
+    from millrace._values._driver import Driver
 
 #: Torch asks for segments of 2 MiB for small tensors, of 20 MiB for those from 1 MiB, and for a
 #: segment of the tensor's size for each tensor from 10 MiB. Only the last kind can hold a result

@@ -175,6 +175,10 @@ class ndarray:
         return self._view().copy()
 
     def __setitem__(self, where: Any, what: Any) -> None:
+        if isinstance(where, ndarray):
+            host = self.get()
+            host[where._view()] = what
+            where, what = Ellipsis, host
         assert where is Ellipsis
         _fill(self, _np.broadcast_to(what._view() if isinstance(what, ndarray) else what, self.shape))
 
@@ -207,6 +211,21 @@ class ndarray:
         data = (self.data.ptr, False)
         return {"version": 3, "typestr": self.dtype.str, "shape": self.shape, "strides": None, "data": data}
 
+    def astype(self, dtype: Any) -> ndarray:
+        return asarray(self._view().astype(dtype))
+
+    def copy(self) -> ndarray:
+        return asarray(self._view().copy())
+
+    def min(self) -> ndarray:
+        return asarray(self._view().min())
+
+    def max(self) -> ndarray:
+        return asarray(self._view().max())
+
+    def __int__(self) -> int:
+        return int(self._view())
+
     def sum(self, axis: int | None = None) -> ndarray:
         return asarray(self._view().sum(axis=axis))
 
@@ -222,7 +241,17 @@ class ndarray:
         return asarray, (self.get(),)
 
 
-for _name in ("__add__", "__radd__", "__mul__", "__rmul__", "__sub__", "__matmul__", "__truediv__"):
+for _name in (
+    "__add__",
+    "__radd__",
+    "__mul__",
+    "__rmul__",
+    "__sub__",
+    "__matmul__",
+    "__truediv__",
+    "__rsub__",
+    "__rshift__",
+):
     setattr(ndarray, _name, lambda self, other, _name=_name: self._apply(_name, other))
 
 
@@ -259,6 +288,21 @@ array = asarray
 
 def arange(*args: Any, dtype: Any = None) -> ndarray:
     return asarray(_np.arange(*args, dtype=dtype))
+
+
+def argsort(a: ndarray, kind: str | None = None) -> ndarray:
+    return asarray(_np.argsort(a._view(), kind=kind))  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def bincount(a: ndarray, minlength: int) -> ndarray:
+    return asarray(_np.bincount(a._view(), minlength=minlength))
+
+
+def cumsum(a: ndarray) -> ndarray:
+    return asarray(_np.cumsum(a._view()))
+
+
+uint64, int32 = _np.uint64, _np.int32
 
 
 def empty(shape: Any, dtype: Any = float) -> ndarray:

@@ -22,11 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from millrace._pb.millrace.v1 import error_pb2 as millrace_dot_v1_dot_error__pb2
+from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
 from millrace._pb.millrace.v1 import memory_pb2 as millrace_dot_v1_dot_memory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\"D\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x06 \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x02 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x04 \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated2\xe2\x02\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n\x0e\x44\x65scribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x15millrace/v1/log.proto\x1a\x18millrace/v1/memory.proto\"X\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\x12\x12\n\x04item\x18\x03 \x01(\rR\x04item\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x06 \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x02 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x04 \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated\"\xd7\x01\n\x11\x46ollowLogsRequest\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\x12\x12\n\x04keys\x18\x06 \x03(\tR\x04keys\x12\x1c\n\tnamespace\x18\x02 \x01(\tR\tnamespace\x12%\n\x0e\x61\x66ter_position\x18\x03 \x01(\x04R\rafterPosition\x12\x31\n\x06within\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\x06within\x12\x1b\n\tuntil_now\x18\x05 \x01(\x08R\x08untilNow\"c\n\x12\x46ollowLogsResponse\x12\x31\n\x07outputs\x18\x01 \x03(\x0b\x32\x17.millrace.v1.TaskOutputR\x07outputs\x12\x1a\n\x08position\x18\x02 \x01(\x04R\x08position\"\xee\x01\n\nTaskOutput\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12\x10\n\x03key\x18\x03 \x01(\tR\x03key\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12#\n\rskipped_bytes\x18\x06 \x01(\x04R\x0cskippedBytes\x12\x16\n\x06stderr\x18\x07 \x01(\x08R\x06stderr\x12\x14\n\x05\x62ytes\x18\x08 \x01(\x04R\x05\x62ytes\x12\x12\n\x04text\x18\t \x01(\tR\x04text2\x88\x04\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12Y\n\x0e\x44\x65scribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponse\x12O\n\nFollowLogs\x12\x1e.millrace.v1.FollowLogsRequest\x1a\x1f.millrace.v1.FollowLogsResponse0\x01\x12S\n\x0cGetWorkerLog\x12 .millrace.v1.GetWorkerLogRequest\x1a!.millrace.v1.GetWorkerLogResponseB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,22 +36,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.data_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
-  _globals['_OBJECTREF']._serialized_start=98
-  _globals['_OBJECTREF']._serialized_end=166
-  _globals['_OBJECTHEAD']._serialized_start=168
-  _globals['_OBJECTHEAD']._serialized_end=285
-  _globals['_READOBJECTSREQUEST']._serialized_start=288
-  _globals['_READOBJECTSREQUEST']._serialized_end=442
-  _globals['_READOBJECTSRESPONSE']._serialized_start=445
-  _globals['_READOBJECTSRESPONSE']._serialized_end=645
-  _globals['_WRITEOBJECTREQUEST']._serialized_start=648
-  _globals['_WRITEOBJECTREQUEST']._serialized_end=779
-  _globals['_WRITEOBJECTRESPONSE']._serialized_start=781
-  _globals['_WRITEOBJECTRESPONSE']._serialized_end=824
-  _globals['_GETTASKLOGSREQUEST']._serialized_start=826
-  _globals['_GETTASKLOGSREQUEST']._serialized_end=871
-  _globals['_GETTASKLOGSRESPONSE']._serialized_start=873
-  _globals['_GETTASKLOGSRESPONSE']._serialized_end=944
-  _globals['_DATASERVICE']._serialized_start=947
-  _globals['_DATASERVICE']._serialized_end=1301
+  _globals['_OBJECTREF']._serialized_start=153
+  _globals['_OBJECTREF']._serialized_end=241
+  _globals['_OBJECTHEAD']._serialized_start=243
+  _globals['_OBJECTHEAD']._serialized_end=360
+  _globals['_READOBJECTSREQUEST']._serialized_start=363
+  _globals['_READOBJECTSREQUEST']._serialized_end=517
+  _globals['_READOBJECTSRESPONSE']._serialized_start=520
+  _globals['_READOBJECTSRESPONSE']._serialized_end=720
+  _globals['_WRITEOBJECTREQUEST']._serialized_start=723
+  _globals['_WRITEOBJECTREQUEST']._serialized_end=854
+  _globals['_WRITEOBJECTRESPONSE']._serialized_start=856
+  _globals['_WRITEOBJECTRESPONSE']._serialized_end=899
+  _globals['_GETTASKLOGSREQUEST']._serialized_start=901
+  _globals['_GETTASKLOGSREQUEST']._serialized_end=946
+  _globals['_GETTASKLOGSRESPONSE']._serialized_start=948
+  _globals['_GETTASKLOGSRESPONSE']._serialized_end=1019
+  _globals['_FOLLOWLOGSREQUEST']._serialized_start=1022
+  _globals['_FOLLOWLOGSREQUEST']._serialized_end=1237
+  _globals['_FOLLOWLOGSRESPONSE']._serialized_start=1239
+  _globals['_FOLLOWLOGSRESPONSE']._serialized_end=1338
+  _globals['_TASKOUTPUT']._serialized_start=1341
+  _globals['_TASKOUTPUT']._serialized_end=1579
+  _globals['_DATASERVICE']._serialized_start=1582
+  _globals['_DATASERVICE']._serialized_end=2102
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from millrace._pb.millrace.v1 import data_service_pb2 as millrace_dot_v1_dot_data__service__pb2
+from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
 from millrace._pb.millrace.v1 import memory_pb2 as millrace_dot_v1_dot_memory__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -56,6 +57,16 @@ class DataServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsResponse.FromString,
                 _registered_method=True)
+        self.FollowLogs = channel.unary_stream(
+                '/millrace.v1.DataService/FollowLogs',
+                request_serializer=millrace_dot_v1_dot_data__service__pb2.FollowLogsRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_data__service__pb2.FollowLogsResponse.FromString,
+                _registered_method=True)
+        self.GetWorkerLog = channel.unary_unary(
+                '/millrace.v1.DataService/GetWorkerLog',
+                request_serializer=millrace_dot_v1_dot_log__pb2.GetWorkerLogRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_log__pb2.GetWorkerLogResponse.FromString,
+                _registered_method=True)
 
 
 class DataServiceServicer(object):
@@ -98,6 +109,21 @@ class DataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FollowLogs(self, request, context):
+        """FollowLogs streams the output of tasks on this worker while they write it. No task waits for a
+        reader: one that is too slow misses output, and learns how much.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWorkerLog(self, request, context):
+        """GetWorkerLog returns the last lines of the worker's own log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -120,6 +146,16 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.GetTaskLogs,
                     request_deserializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsResponse.SerializeToString,
+            ),
+            'FollowLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowLogs,
+                    request_deserializer=millrace_dot_v1_dot_data__service__pb2.FollowLogsRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_data__service__pb2.FollowLogsResponse.SerializeToString,
+            ),
+            'GetWorkerLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkerLog,
+                    request_deserializer=millrace_dot_v1_dot_log__pb2.GetWorkerLogRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_log__pb2.GetWorkerLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -231,6 +267,60 @@ class DataService(object):
             '/millrace.v1.DataService/GetTaskLogs',
             millrace_dot_v1_dot_data__service__pb2.GetTaskLogsRequest.SerializeToString,
             millrace_dot_v1_dot_data__service__pb2.GetTaskLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/millrace.v1.DataService/FollowLogs',
+            millrace_dot_v1_dot_data__service__pb2.FollowLogsRequest.SerializeToString,
+            millrace_dot_v1_dot_data__service__pb2.FollowLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkerLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.DataService/GetWorkerLog',
+            millrace_dot_v1_dot_log__pb2.GetWorkerLogRequest.SerializeToString,
+            millrace_dot_v1_dot_log__pb2.GetWorkerLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

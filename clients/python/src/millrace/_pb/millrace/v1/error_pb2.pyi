@@ -33,6 +33,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_REVISION_TOO_OLD: _ClassVar[ErrorReason]
     ERROR_REASON_SCHEDULER_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
+    ERROR_REASON_JOURNAL_FAILED: _ClassVar[ErrorReason]
     ERROR_REASON_VERSION_TOO_NEW: _ClassVar[ErrorReason]
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
     ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
@@ -79,6 +80,14 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_UNIMPLEMENTED: _ClassVar[ErrorReason]
     ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
     ERROR_REASON_STREAM_STALLED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_FOLLOWERS: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_HELD: _ClassVar[ErrorReason]
+    ERROR_REASON_CLOSED: _ClassVar[ErrorReason]
+    ERROR_REASON_UNKNOWN_PLUGIN: _ClassVar[ErrorReason]
+    ERROR_REASON_PLUGIN_TOO_LARGE: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_WAITING: _ClassVar[ErrorReason]
+    ERROR_REASON_RESCHEDULE: _ClassVar[ErrorReason]
+    ERROR_REASON_ACTOR_LOST: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_GRAPH_HAS_CYCLE: ErrorReason
 ERROR_REASON_UNKNOWN_INPUT: ErrorReason
@@ -102,6 +111,7 @@ ERROR_REASON_TASK_CANCELLED: ErrorReason
 ERROR_REASON_REVISION_TOO_OLD: ErrorReason
 ERROR_REASON_SCHEDULER_FULL: ErrorReason
 ERROR_REASON_DRAINING: ErrorReason
+ERROR_REASON_JOURNAL_FAILED: ErrorReason
 ERROR_REASON_VERSION_TOO_NEW: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_PERMISSION_DENIED: ErrorReason
@@ -148,6 +158,14 @@ ERROR_REASON_WORKER_NOT_ACTIVE: ErrorReason
 ERROR_REASON_UNIMPLEMENTED: ErrorReason
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
 ERROR_REASON_STREAM_STALLED: ErrorReason
+ERROR_REASON_TOO_MANY_FOLLOWERS: ErrorReason
+ERROR_REASON_NOT_HELD: ErrorReason
+ERROR_REASON_CLOSED: ErrorReason
+ERROR_REASON_UNKNOWN_PLUGIN: ErrorReason
+ERROR_REASON_PLUGIN_TOO_LARGE: ErrorReason
+ERROR_REASON_TOO_MANY_WAITING: ErrorReason
+ERROR_REASON_RESCHEDULE: ErrorReason
+ERROR_REASON_ACTOR_LOST: ErrorReason
 
 class TaskError(_message.Message):
     __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")

@@ -7,6 +7,7 @@ from millrace._pb.millrace.v1 import client_pb2 as millrace_dot_v1_dot_client__p
 from millrace._pb.millrace.v1 import cluster_pb2 as millrace_dot_v1_dot_cluster__pb2
 from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset__pb2
 from millrace._pb.millrace.v1 import graph_pb2 as millrace_dot_v1_dot_graph__pb2
+from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
 from millrace._pb.millrace.v1 import submission_pb2 as millrace_dot_v1_dot_submission__pb2
 from millrace._pb.millrace.v1 import task_calls_pb2 as millrace_dot_v1_dot_task__calls__pb2
 from millrace._pb.millrace.v1 import watch_pb2 as millrace_dot_v1_dot_watch__pb2
@@ -118,6 +119,11 @@ class SchedulerServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_task__calls__pb2.ListTasksRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_task__calls__pb2.ListTasksResponse.FromString,
                 _registered_method=True)
+        self.ListTaskRuns = channel.unary_unary(
+                '/millrace.v1.SchedulerService/ListTaskRuns',
+                request_serializer=millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsResponse.FromString,
+                _registered_method=True)
         self.ExplainTask = channel.unary_unary(
                 '/millrace.v1.SchedulerService/ExplainTask',
                 request_serializer=millrace_dot_v1_dot_task__calls__pb2.ExplainTaskRequest.SerializeToString,
@@ -192,6 +198,11 @@ class SchedulerServiceStub(object):
                 '/millrace.v1.SchedulerService/GetClusterInfo',
                 request_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+                _registered_method=True)
+        self.GetSchedulerLog = channel.unary_unary(
+                '/millrace.v1.SchedulerService/GetSchedulerLog',
+                request_serializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.FromString,
                 _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/millrace.v1.SchedulerService/Shutdown',
@@ -319,6 +330,14 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTaskRuns(self, request, context):
+        """ListTaskRuns lists the latest finished attempts of tasks, also of tasks that are released, in
+        the order of their ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExplainTask(self, request, context):
         """ExplainTask explains, in words and numbers, why a task is not running, or how it ended.
         """
@@ -439,6 +458,13 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSchedulerLog(self, request, context):
+        """GetSchedulerLog returns the last lines of the scheduler's log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
         the owner of a local cluster.
@@ -525,6 +551,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     request_deserializer=millrace_dot_v1_dot_task__calls__pb2.ListTasksRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_task__calls__pb2.ListTasksResponse.SerializeToString,
             ),
+            'ListTaskRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTaskRuns,
+                    request_deserializer=millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsResponse.SerializeToString,
+            ),
             'ExplainTask': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainTask,
                     request_deserializer=millrace_dot_v1_dot_task__calls__pb2.ExplainTaskRequest.FromString,
@@ -599,6 +630,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetClusterInfo,
                     request_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.SerializeToString,
+            ),
+            'GetSchedulerLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSchedulerLog,
+                    request_deserializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -1024,6 +1060,33 @@ class SchedulerService(object):
             _registered_method=True)
 
     @staticmethod
+    def ListTaskRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/ListTaskRuns',
+            millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsRequest.SerializeToString,
+            millrace_dot_v1_dot_task__calls__pb2.ListTaskRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ExplainTask(request,
             target,
             options=(),
@@ -1418,6 +1481,33 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/GetClusterInfo',
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSchedulerLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/GetSchedulerLog',
+            millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.SerializeToString,
+            millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

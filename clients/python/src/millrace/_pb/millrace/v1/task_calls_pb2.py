@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 from millrace._pb.millrace.v1 import value_pb2 as millrace_dot_v1_dot_value__pb2
 from millrace._pb.millrace.v1 import worker_pb2 as millrace_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/task_calls.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"[\n\x10HoldTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\".\n\x11HoldTasksResponse\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"^\n\x13ReleaseTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\"\x16\n\x14ReleaseTasksResponse\"\xa8\x01\n\x12\x43\x61ncelTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\x12\x1b\n\tgraph_ids\x18\x03 \x03(\x04R\x08graphIds\x12\x16\n\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n\x05\x66orce\x18\x05 \x01(\x08R\x05\x66orce\"h\n\x13\x43\x61ncelTasksResponse\x12\'\n\x0f\x63\x61ncelled_tasks\x18\x01 \x01(\x04R\x0e\x63\x61ncelledTasks\x12(\n\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"y\n\x11RetryTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\x12\x1b\n\tgraph_ids\x18\x03 \x03(\x04R\x08graphIds\"9\n\x12RetryTasksResponse\x12#\n\rretried_tasks\x18\x01 \x01(\x04R\x0cretriedTasks\"T\n\x0eGetTaskRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12\x18\n\x07history\x18\x02 \x01(\x08R\x07history\"8\n\x0fGetTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\"\x86\x02\n\x10ListTasksRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n\x08graph_id\x18\x03 \x01(\x04R\x07graphId\x12.\n\x06states\x18\x04 \x03(\x0e\x32\x16.millrace.v1.TaskStateR\x06states\x12.\n\x06worker\x18\x05 \x01(\x0b\x32\x16.millrace.v1.WorkerRefR\x06worker\x12\x1c\n\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x1d\n\nkey_prefix\x18\x07 \x01(\tR\tkeyPrefix\"d\n\x11ListTasksResponse\x12\'\n\x05tasks\x18\x01 \x03(\x0b\x32\x11.millrace.v1.TaskR\x05tasks\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\">\n\x12\x45xplainTaskRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\"\xd8\x02\n\rWorkerVerdict\x12\x16\n\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n\x08\x66\x65\x61sible\x18\x02 \x01(\x08R\x08\x66\x65\x61sible\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\x12\x38\n\nqueue_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\tqueueTime\x12#\n\rmissing_bytes\x18\x05 \x01(\x04R\x0cmissingBytes\x12>\n\rtransfer_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0ctransferTime\x12\x42\n\x0f\x63ompletion_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0e\x63ompletionTime\x12\x18\n\x07sources\x18\x08 \x01(\tR\x07sources\"\xf2\x01\n\x13\x45xplainTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x17.millrace.v1.TaskStatusR\x06status\x12 \n\x0b\x65xplanation\x18\x03 \x01(\tR\x0b\x65xplanation\x12+\n\x07missing\x18\x04 \x03(\x0b\x32\x11.millrace.v1.TaskR\x07missing\x12\x34\n\x07workers\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.WorkerVerdictR\x07workers\"k\n\x10GetResultRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12-\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\"i\n\x11GetResultResponse\x12(\n\x05value\x18\x01 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12*\n\x04json\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueR\x04json\"1\n\x14LocateObjectsRequest\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"\xac\x01\n\x0eObjectLocation\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x16.millrace.v1.TaskStateR\x05state\x12\x1e\n\ngeneration\x18\x03 \x01(\rR\ngeneration\x12\x14\n\x05\x62ytes\x18\x04 \x01(\x04R\x05\x62ytes\x12\x1d\n\nworker_ids\x18\x05 \x03(\rR\tworkerIds\"\x84\x01\n\x15LocateObjectsResponse\x12\x35\n\x07objects\x18\x01 \x03(\x0b\x32\x1b.millrace.v1.ObjectLocationR\x07objects\x12\x34\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.WorkerAddressR\x07workersB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/task_calls.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\x1a\x18millrace/v1/worker.proto\"[\n\x10HoldTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\".\n\x11HoldTasksResponse\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"^\n\x13ReleaseTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\"\x16\n\x14ReleaseTasksResponse\"\xa8\x01\n\x12\x43\x61ncelTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\x12\x1b\n\tgraph_ids\x18\x03 \x03(\x04R\x08graphIds\x12\x16\n\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n\x05\x66orce\x18\x05 \x01(\x08R\x05\x66orce\"h\n\x13\x43\x61ncelTasksResponse\x12\'\n\x0f\x63\x61ncelled_tasks\x18\x01 \x01(\x04R\x0e\x63\x61ncelledTasks\x12(\n\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"y\n\x11RetryTasksRequest\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12*\n\x05tasks\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskSetR\x05tasks\x12\x1b\n\tgraph_ids\x18\x03 \x03(\x04R\x08graphIds\"9\n\x12RetryTasksResponse\x12#\n\rretried_tasks\x18\x01 \x01(\x04R\x0cretriedTasks\"T\n\x0eGetTaskRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12\x18\n\x07history\x18\x02 \x01(\x08R\x07history\"8\n\x0fGetTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\"\x86\x02\n\x10ListTasksRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n\x08graph_id\x18\x03 \x01(\x04R\x07graphId\x12.\n\x06states\x18\x04 \x03(\x0e\x32\x16.millrace.v1.TaskStateR\x06states\x12.\n\x06worker\x18\x05 \x01(\x0b\x32\x16.millrace.v1.WorkerRefR\x06worker\x12\x1c\n\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x1d\n\nkey_prefix\x18\x07 \x01(\tR\tkeyPrefix\"d\n\x11ListTasksResponse\x12\'\n\x05tasks\x18\x01 \x03(\x0b\x32\x11.millrace.v1.TaskR\x05tasks\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xaa\x01\n\x13ListTaskRunsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x39\n\nbegin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tbeginTime\"h\n\x14ListTaskRunsResponse\x12(\n\x04runs\x18\x01 \x03(\x0b\x32\x14.millrace.v1.TaskRunR\x04runs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\">\n\x12\x45xplainTaskRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\"\xd8\x02\n\rWorkerVerdict\x12\x16\n\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n\x08\x66\x65\x61sible\x18\x02 \x01(\x08R\x08\x66\x65\x61sible\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\x12\x38\n\nqueue_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\tqueueTime\x12#\n\rmissing_bytes\x18\x05 \x01(\x04R\x0cmissingBytes\x12>\n\rtransfer_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0ctransferTime\x12\x42\n\x0f\x63ompletion_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0e\x63ompletionTime\x12\x18\n\x07sources\x18\x08 \x01(\tR\x07sources\"\xf2\x01\n\x13\x45xplainTaskResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x11.millrace.v1.TaskR\x04task\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x17.millrace.v1.TaskStatusR\x06status\x12 \n\x0b\x65xplanation\x18\x03 \x01(\tR\x0b\x65xplanation\x12+\n\x07missing\x18\x04 \x03(\x0b\x32\x11.millrace.v1.TaskR\x07missing\x12\x34\n\x07workers\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.WorkerVerdictR\x07workers\"k\n\x10GetResultRequest\x12(\n\x04task\x18\x01 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12-\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\"i\n\x11GetResultResponse\x12(\n\x05value\x18\x01 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12*\n\x04json\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueR\x04json\"1\n\x14LocateObjectsRequest\x12\x19\n\x08task_ids\x18\x01 \x03(\x04R\x07taskIds\"\xac\x01\n\x0eObjectLocation\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x16.millrace.v1.TaskStateR\x05state\x12\x1e\n\ngeneration\x18\x03 \x01(\rR\ngeneration\x12\x14\n\x05\x62ytes\x18\x04 \x01(\x04R\x05\x62ytes\x12\x1d\n\nworker_ids\x18\x05 \x03(\rR\tworkerIds\"\x84\x01\n\x15LocateObjectsResponse\x12\x35\n\x07objects\x18\x01 \x03(\x0b\x32\x1b.millrace.v1.ObjectLocationR\x07objects\x12\x34\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.WorkerAddressR\x07workersB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,44 +38,48 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.task_calls_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
-  _globals['_HOLDTASKSREQUEST']._serialized_start=182
-  _globals['_HOLDTASKSREQUEST']._serialized_end=273
-  _globals['_HOLDTASKSRESPONSE']._serialized_start=275
-  _globals['_HOLDTASKSRESPONSE']._serialized_end=321
-  _globals['_RELEASETASKSREQUEST']._serialized_start=323
-  _globals['_RELEASETASKSREQUEST']._serialized_end=417
-  _globals['_RELEASETASKSRESPONSE']._serialized_start=419
-  _globals['_RELEASETASKSRESPONSE']._serialized_end=441
-  _globals['_CANCELTASKSREQUEST']._serialized_start=444
-  _globals['_CANCELTASKSREQUEST']._serialized_end=612
-  _globals['_CANCELTASKSRESPONSE']._serialized_start=614
-  _globals['_CANCELTASKSRESPONSE']._serialized_end=718
-  _globals['_RETRYTASKSREQUEST']._serialized_start=720
-  _globals['_RETRYTASKSREQUEST']._serialized_end=841
-  _globals['_RETRYTASKSRESPONSE']._serialized_start=843
-  _globals['_RETRYTASKSRESPONSE']._serialized_end=900
-  _globals['_GETTASKREQUEST']._serialized_start=902
-  _globals['_GETTASKREQUEST']._serialized_end=986
-  _globals['_GETTASKRESPONSE']._serialized_start=988
-  _globals['_GETTASKRESPONSE']._serialized_end=1044
-  _globals['_LISTTASKSREQUEST']._serialized_start=1047
-  _globals['_LISTTASKSREQUEST']._serialized_end=1309
-  _globals['_LISTTASKSRESPONSE']._serialized_start=1311
-  _globals['_LISTTASKSRESPONSE']._serialized_end=1411
-  _globals['_EXPLAINTASKREQUEST']._serialized_start=1413
-  _globals['_EXPLAINTASKREQUEST']._serialized_end=1475
-  _globals['_WORKERVERDICT']._serialized_start=1478
-  _globals['_WORKERVERDICT']._serialized_end=1822
-  _globals['_EXPLAINTASKRESPONSE']._serialized_start=1825
-  _globals['_EXPLAINTASKRESPONSE']._serialized_end=2067
-  _globals['_GETRESULTREQUEST']._serialized_start=2069
-  _globals['_GETRESULTREQUEST']._serialized_end=2176
-  _globals['_GETRESULTRESPONSE']._serialized_start=2178
-  _globals['_GETRESULTRESPONSE']._serialized_end=2283
-  _globals['_LOCATEOBJECTSREQUEST']._serialized_start=2285
-  _globals['_LOCATEOBJECTSREQUEST']._serialized_end=2334
-  _globals['_OBJECTLOCATION']._serialized_start=2337
-  _globals['_OBJECTLOCATION']._serialized_end=2509
-  _globals['_LOCATEOBJECTSRESPONSE']._serialized_start=2512
-  _globals['_LOCATEOBJECTSRESPONSE']._serialized_end=2644
+  _globals['_HOLDTASKSREQUEST']._serialized_start=215
+  _globals['_HOLDTASKSREQUEST']._serialized_end=306
+  _globals['_HOLDTASKSRESPONSE']._serialized_start=308
+  _globals['_HOLDTASKSRESPONSE']._serialized_end=354
+  _globals['_RELEASETASKSREQUEST']._serialized_start=356
+  _globals['_RELEASETASKSREQUEST']._serialized_end=450
+  _globals['_RELEASETASKSRESPONSE']._serialized_start=452
+  _globals['_RELEASETASKSRESPONSE']._serialized_end=474
+  _globals['_CANCELTASKSREQUEST']._serialized_start=477
+  _globals['_CANCELTASKSREQUEST']._serialized_end=645
+  _globals['_CANCELTASKSRESPONSE']._serialized_start=647
+  _globals['_CANCELTASKSRESPONSE']._serialized_end=751
+  _globals['_RETRYTASKSREQUEST']._serialized_start=753
+  _globals['_RETRYTASKSREQUEST']._serialized_end=874
+  _globals['_RETRYTASKSRESPONSE']._serialized_start=876
+  _globals['_RETRYTASKSRESPONSE']._serialized_end=933
+  _globals['_GETTASKREQUEST']._serialized_start=935
+  _globals['_GETTASKREQUEST']._serialized_end=1019
+  _globals['_GETTASKRESPONSE']._serialized_start=1021
+  _globals['_GETTASKRESPONSE']._serialized_end=1077
+  _globals['_LISTTASKSREQUEST']._serialized_start=1080
+  _globals['_LISTTASKSREQUEST']._serialized_end=1342
+  _globals['_LISTTASKSRESPONSE']._serialized_start=1344
+  _globals['_LISTTASKSRESPONSE']._serialized_end=1444
+  _globals['_LISTTASKRUNSREQUEST']._serialized_start=1447
+  _globals['_LISTTASKRUNSREQUEST']._serialized_end=1617
+  _globals['_LISTTASKRUNSRESPONSE']._serialized_start=1619
+  _globals['_LISTTASKRUNSRESPONSE']._serialized_end=1723
+  _globals['_EXPLAINTASKREQUEST']._serialized_start=1725
+  _globals['_EXPLAINTASKREQUEST']._serialized_end=1787
+  _globals['_WORKERVERDICT']._serialized_start=1790
+  _globals['_WORKERVERDICT']._serialized_end=2134
+  _globals['_EXPLAINTASKRESPONSE']._serialized_start=2137
+  _globals['_EXPLAINTASKRESPONSE']._serialized_end=2379
+  _globals['_GETRESULTREQUEST']._serialized_start=2381
+  _globals['_GETRESULTREQUEST']._serialized_end=2488
+  _globals['_GETRESULTRESPONSE']._serialized_start=2490
+  _globals['_GETRESULTRESPONSE']._serialized_end=2595
+  _globals['_LOCATEOBJECTSREQUEST']._serialized_start=2597
+  _globals['_LOCATEOBJECTSREQUEST']._serialized_end=2646
+  _globals['_OBJECTLOCATION']._serialized_start=2649
+  _globals['_OBJECTLOCATION']._serialized_end=2821
+  _globals['_LOCATEOBJECTSRESPONSE']._serialized_start=2824
+  _globals['_LOCATEOBJECTSRESPONSE']._serialized_end=2956
 # @@protoc_insertion_point(module_scope)

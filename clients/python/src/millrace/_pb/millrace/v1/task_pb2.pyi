@@ -140,7 +140,7 @@ class WorkerSelector(_message.Message):
     def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class TaskSpec(_message.Message):
-    __slots__ = ("key", "op", "op_index", "inputs", "arguments", "packed_arguments", "options_index", "hold")
+    __slots__ = ("key", "op", "op_index", "inputs", "arguments", "packed_arguments", "options_index", "hold", "items")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     OP_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class TaskSpec(_message.Message):
     PACKED_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_INDEX_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
     key: str
     op: str
     op_index: int
@@ -157,7 +158,18 @@ class TaskSpec(_message.Message):
     packed_arguments: bytes
     options_index: int
     hold: bool
-    def __init__(self, key: _Optional[str] = ..., op: _Optional[str] = ..., op_index: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., packed_arguments: _Optional[bytes] = ..., options_index: _Optional[int] = ..., hold: bool = ...) -> None: ...
+    items: _containers.RepeatedCompositeFieldContainer[ItemInput]
+    def __init__(self, key: _Optional[str] = ..., op: _Optional[str] = ..., op_index: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., packed_arguments: _Optional[bytes] = ..., options_index: _Optional[int] = ..., hold: bool = ..., items: _Optional[_Iterable[_Union[ItemInput, _Mapping]]] = ...) -> None: ...
+
+class ItemInput(_message.Message):
+    __slots__ = ("input", "item", "count")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    input: int
+    item: int
+    count: int
+    def __init__(self, input: _Optional[int] = ..., item: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class TaskRef(_message.Message):
     __slots__ = ("id", "key", "namespace")
@@ -180,7 +192,7 @@ class TaskSet(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count", "linear_algebra")
+    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count", "linear_algebra", "items")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +217,7 @@ class Task(_message.Message):
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
     INPUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     key: str
     namespace: str
@@ -229,7 +242,32 @@ class Task(_message.Message):
     log_tail: str
     input_count: int
     linear_algebra: str
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ..., linear_algebra: _Optional[str] = ...) -> None: ...
+    items: _containers.RepeatedCompositeFieldContainer[ItemInput]
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ..., linear_algebra: _Optional[str] = ..., items: _Optional[_Iterable[_Union[ItemInput, _Mapping]]] = ...) -> None: ...
+
+class TaskRun(_message.Message):
+    __slots__ = ("number", "task_id", "key", "namespace", "worker", "attempt", "succeeded", "output_bytes", "end_time", "run_time")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    RUN_TIME_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    task_id: int
+    key: str
+    namespace: str
+    worker: str
+    attempt: int
+    succeeded: bool
+    output_bytes: int
+    end_time: _timestamp_pb2.Timestamp
+    run_time: _duration_pb2.Duration
+    def __init__(self, number: _Optional[int] = ..., task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., worker: _Optional[str] = ..., attempt: _Optional[int] = ..., succeeded: bool = ..., output_bytes: _Optional[int] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
     __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")

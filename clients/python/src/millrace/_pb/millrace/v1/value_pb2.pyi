@@ -107,18 +107,38 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., offset_bytes: _Optional[int] = ..., frame: _Optional[int] = ..., inline_data: _Optional[bytes] = ...) -> None: ...
 
 class Opaque(_message.Message):
-    __slots__ = ("encoding", "data", "frames", "type_name", "device_frames")
+    __slots__ = ("encoding", "data", "frames", "type_name", "device_frames", "table")
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     encoding: str
     data: bytes
     frames: _containers.RepeatedScalarFieldContainer[int]
     type_name: str
     device_frames: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ..., device_frames: _Optional[_Iterable[int]] = ...) -> None: ...
+    table: Table
+    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ..., device_frames: _Optional[_Iterable[int]] = ..., table: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("rows", "columns", "column_count")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    column_count: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., column_count: _Optional[int] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class Arguments(_message.Message):
     __slots__ = ("positional", "named", "call")

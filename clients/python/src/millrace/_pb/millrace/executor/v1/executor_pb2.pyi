@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToExecutor(_message.Message):
-    __slots__ = ("hello", "attach_segments", "ops", "functions", "runs", "allocations", "cancellations", "detach_segments", "dropped_functions", "release_unused", "shutdown")
+    __slots__ = ("hello", "attach_segments", "ops", "functions", "runs", "allocations", "cancellations", "detach_segments", "dropped_functions", "release_unused", "shutdown", "resumptions", "calls")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ATTACH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class ToExecutor(_message.Message):
     DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_UNUSED_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    RESUMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
     attach_segments: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
@@ -32,26 +34,36 @@ class ToExecutor(_message.Message):
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
     release_unused: bool
     shutdown: bool
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., attach_segments: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocations: _Optional[_Iterable[_Union[ExecutorAllocation, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., detach_segments: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., release_unused: bool = ..., shutdown: bool = ...) -> None: ...
+    resumptions: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    calls: _containers.RepeatedCompositeFieldContainer[ExecutorCall]
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., attach_segments: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocations: _Optional[_Iterable[_Union[ExecutorAllocation, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., detach_segments: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., release_unused: bool = ..., shutdown: bool = ..., resumptions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[ExecutorCall, _Mapping]]] = ...) -> None: ...
 
 class FromExecutor(_message.Message):
-    __slots__ = ("ready", "logs", "allocation_requests", "loaded_modules", "finished", "releases")
+    __slots__ = ("ready", "logs", "allocation_requests", "loaded_modules", "finished", "releases", "blocked", "resumed", "needed", "returns")
     READY_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     LOADED_MODULES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
     ready: ExecutorReady
     logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
     allocation_requests: _containers.RepeatedCompositeFieldContainer[ExecutorAllocationRequest]
     loaded_modules: _containers.RepeatedScalarFieldContainer[str]
     finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
     releases: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
-    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., allocation_requests: _Optional[_Iterable[_Union[ExecutorAllocationRequest, _Mapping]]] = ..., loaded_modules: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ...) -> None: ...
+    blocked: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    resumed: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    needed: bool
+    returns: _containers.RepeatedCompositeFieldContainer[ExecutorReturn]
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., allocation_requests: _Optional[_Iterable[_Union[ExecutorAllocationRequest, _Mapping]]] = ..., loaded_modules: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ..., blocked: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., resumed: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., needed: bool = ..., returns: _Optional[_Iterable[_Union[ExecutorReturn, _Mapping]]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol_version", "worker_name", "worker_id", "slab_bytes", "max_inline_bytes", "scheduler_address", "scratch_directory", "device", "preload_modules", "spare")
+    __slots__ = ("protocol_version", "worker_name", "worker_id", "slab_bytes", "max_inline_bytes", "scheduler_address", "scratch_directory", "device", "preload_modules", "spare", "data_address")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +74,7 @@ class ExecutorHello(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PRELOAD_MODULES_FIELD_NUMBER: _ClassVar[int]
     SPARE_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     worker_name: str
     worker_id: int
@@ -72,7 +85,8 @@ class ExecutorHello(_message.Message):
     device: ExecutorDevice
     preload_modules: _containers.RepeatedScalarFieldContainer[str]
     spare: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., max_inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload_modules: _Optional[_Iterable[str]] = ..., spare: bool = ...) -> None: ...
+    data_address: str
+    def __init__(self, protocol_version: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., max_inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload_modules: _Optional[_Iterable[str]] = ..., spare: bool = ..., data_address: _Optional[str] = ...) -> None: ...
 
 class ExecutorDevice(_message.Message):
     __slots__ = ("uuid", "ordinal", "memory_handle", "slab_header", "alignment_bytes", "driver_library", "arena_bytes", "arena_libraries", "executor_count")
@@ -97,20 +111,22 @@ class ExecutorDevice(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., slab_header: _Optional[bytes] = ..., alignment_bytes: _Optional[int] = ..., driver_library: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ..., executor_count: _Optional[int] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol_version", "language", "device_opened", "supports_segments", "supports_split_runs", "supports_spare")
+    __slots__ = ("protocol_version", "language", "device_opened", "supports_segments", "supports_split_runs", "supports_spare", "supports_calls")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_OPENED_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SPLIT_RUNS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SPARE_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_CALLS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     language: str
     device_opened: bool
     supports_segments: bool
     supports_split_runs: bool
     supports_spare: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., language: _Optional[str] = ..., device_opened: bool = ..., supports_segments: bool = ..., supports_split_runs: bool = ..., supports_spare: bool = ...) -> None: ...
+    supports_calls: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., language: _Optional[str] = ..., device_opened: bool = ..., supports_segments: bool = ..., supports_split_runs: bool = ..., supports_spare: bool = ..., supports_calls: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
     __slots__ = ("segment_id", "size_bytes")
@@ -127,7 +143,7 @@ class ExecutorDetach(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ...) -> None: ...
 
 class ExecutorRun(_message.Message):
-    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "more_inputs", "timeout_millis", "key", "namespace")
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "more_inputs", "timeout_millis", "key", "namespace", "priority")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +153,7 @@ class ExecutorRun(_message.Message):
     TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     op_id: int
@@ -146,15 +163,22 @@ class ExecutorRun(_message.Message):
     timeout_millis: int
     key: str
     namespace: str
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., more_inputs: bool = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    priority: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., more_inputs: bool = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class ExecutorInput(_message.Message):
-    __slots__ = ("header", "frames")
+    __slots__ = ("header", "frames", "task_id", "generation", "item")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
     header: bytes
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
-    def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ...) -> None: ...
+    task_id: int
+    generation: int
+    item: int
+    def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., task_id: _Optional[int] = ..., generation: _Optional[int] = ..., item: _Optional[int] = ...) -> None: ...
 
 class ExecutorAllocationRequest(_message.Message):
     __slots__ = ("request_id", "attempt", "frame_bytes", "no_wait")
@@ -211,6 +235,30 @@ class ExecutorRetainedInput(_message.Message):
     request_id: int
     input_index: int
     def __init__(self, request_id: _Optional[int] = ..., input_index: _Optional[int] = ...) -> None: ...
+
+class ExecutorCall(_message.Message):
+    __slots__ = ("call_id", "op", "function", "arguments")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    op: _task_pb2.Op
+    function: _task_pb2.Function
+    arguments: bytes
+    def __init__(self, call_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ..., function: _Optional[_Union[_task_pb2.Function, _Mapping]] = ..., arguments: _Optional[bytes] = ...) -> None: ...
+
+class ExecutorReturn(_message.Message):
+    __slots__ = ("call_id", "error", "header", "frames")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    error: _error_pb2.TaskError
+    header: bytes
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ExecutorLog(_message.Message):
     __slots__ = ("task_id", "stderr", "text")

@@ -26,15 +26,15 @@ from millrace._pb.millrace.v1 import data_service_pb2 as millrace_dot_v1_dot_dat
 from millrace._pb.millrace.v1 import error_pb2 as millrace_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x17millrace/v1/error.proto\"\xc6\x04\n\rBorrowRequest\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12\x35\n\x05hello\x18\x02 \x01(\x0b\x32\x1d.millrace.host.v1.BorrowHelloH\x00R\x05hello\x12;\n\x07\x61\x63quire\x18\x03 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowAcquireH\x00R\x07\x61\x63quire\x12\x35\n\x05renew\x18\x04 \x01(\x0b\x32\x1d.millrace.host.v1.BorrowRenewH\x00R\x05renew\x12;\n\x07release\x18\x05 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowReleaseH\x00R\x07release\x12\x38\n\x06\x63reate\x18\x06 \x01(\x0b\x32\x1e.millrace.host.v1.BorrowCreateH\x00R\x06\x63reate\x12\x38\n\x06\x66inish\x18\x07 \x01(\x0b\x32\x1e.millrace.host.v1.BorrowFinishH\x00R\x06\x66inish\x12H\n\x0c\x61\x63quire_many\x18\x08 \x01(\x0b\x32#.millrace.host.v1.BorrowAcquireManyH\x00R\x0b\x61\x63quireMany\x12\x35\n\x05stage\x18\t \x01(\x0b\x32\x1d.millrace.host.v1.BorrowStageH\x00R\x05stage\x12;\n\x07unstage\x18\n \x01(\x0b\x32\x1f.millrace.host.v1.BorrowUnstageH\x00R\x07unstageB\x07\n\x05order\"\xd3\x04\n\x0e\x42orrowResponse\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12,\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12;\n\x07welcome\x18\x03 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowWelcomeH\x00R\x07welcome\x12>\n\x08\x61\x63quired\x18\x04 \x01(\x0b\x32 .millrace.host.v1.BorrowAcquiredH\x00R\x08\x61\x63quired\x12\x38\n\x07renewed\x18\x05 \x01(\x0b\x32\x1c.millrace.host.v1.BorrowHeldH\x00R\x07renewed\x12:\n\x08released\x18\x06 \x01(\x0b\x32\x1c.millrace.host.v1.BorrowHeldH\x00R\x08released\x12;\n\x07\x63reated\x18\x07 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowCreatedH\x00R\x07\x63reated\x12>\n\x08\x66inished\x18\x08 \x01(\x0b\x32 .millrace.v1.WriteObjectResponseH\x00R\x08\x66inished\x12K\n\racquired_many\x18\t \x01(\x0b\x32$.millrace.host.v1.BorrowAcquiredManyH\x00R\x0c\x61\x63quiredMany\x12\x38\n\x06staged\x18\n \x01(\x0b\x32\x1e.millrace.host.v1.BorrowStagedH\x00R\x06stagedB\x08\n\x06\x61nswer\"\xdc\x01\n\x0b\x42orrowHello\x12\x14\n\x05token\x18\x01 \x01(\tR\x05token\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05write\x18\x03 \x01(\x08R\x05write\x12\x16\n\x06\x64\x65vice\x18\x04 \x01(\x08R\x06\x64\x65vice\x12!\n\x0cobject_index\x18\x05 \x01(\x08R\x0bobjectIndex\x12\x16\n\x06pinned\x18\x06 \x01(\x08R\x06pinned\x12$\n\rnotifications\x18\x07 \x01(\x08R\rnotifications\"\xad\x02\n\rBorrowWelcome\x12\x1f\n\x0bworker_uuid\x18\x01 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x02 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n\x0cmemory_bytes\x18\x04 \x01(\x04R\x0bmemoryBytes\x12\x36\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x1e.millrace.host.v1.DeviceMemoryR\x06\x64\x65vice\x12!\n\x0cobject_index\x18\x06 \x01(\x08R\x0bobjectIndex\x12$\n\rnotifications\x18\x07 \x01(\x08R\rnotifications\x12\x1f\n\x0bstage_bytes\x18\x08 \x01(\x04R\nstageBytes\"o\n\x11\x42orrowAcquireMany\x12\x1d\n\nttl_millis\x18\x01 \x01(\x04R\tttlMillis\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\"\xc9\x02\n\x12\x42orrowAcquiredMany\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x35\n\x08refusals\x18\x02 \x03(\x0e\x32\x19.millrace.host.v1.RefusalR\x08refusals\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\x12\x16\n\x06\x66rames\x18\x04 \x03(\rR\x06\x66rames\x12!\n\x0cheader_bytes\x18\x05 \x03(\rR\x0bheaderBytes\x12#\n\rframe_offsets\x18\x06 \x03(\x04R\x0c\x66rameOffsets\x12\x1f\n\x0b\x66rame_bytes\x18\x07 \x03(\x04R\nframeBytes\x12\x18\n\x07headers\x18\x08 \x01(\x0cR\x07headers\x12\"\n\rframes_on_gpu\x18\t \x03(\x08R\x0b\x66ramesOnGpu\"r\n\x0b\x42orrowStage\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x16\n\x06\x66rames\x18\x02 \x03(\rR\x06\x66rames\x12\x18\n\x07offsets\x18\x03 \x03(\x04R\x07offsets\x12\x14\n\x05\x62ytes\x18\x04 \x03(\x04R\x05\x62ytes\"A\n\x0c\x42orrowStaged\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06offset\x18\x02 \x01(\x04R\x06offset\"*\n\rBorrowUnstage\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\"I\n\x0b\x42orrowRenew\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x1d\n\nttl_millis\x18\x02 \x01(\x04R\tttlMillis\";\n\x0c\x42orrowCreate\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\"c\n\rBorrowCreated\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x37\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1f.millrace.host.v1.FrameLocationR\x06\x66rames\"A\n\x0c\x42orrowFinish\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06\x63ommit\x18\x02 \x01(\x08R\x06\x63ommit\"\x8a\x01\n\rBorrowAcquire\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x1d\n\nttl_millis\x18\x03 \x01(\x04R\tttlMillis\"\xc1\x01\n\tReadLease\x12\x19\n\x08lease_id\x18\x01 \x01(\x04R\x07leaseId\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x37\n\x06\x66rames\x18\x03 \x03(\x0b\x32\x1f.millrace.host.v1.FrameLocationR\x06\x66rames\x12\x33\n\x07refusal\x18\x04 \x01(\x0e\x32\x19.millrace.host.v1.RefusalR\x07refusal\"g\n\x0e\x42orrowAcquired\x12\x33\n\x06leases\x18\x01 \x03(\x0b\x32\x1b.millrace.host.v1.ReadLeaseR\x06leases\x12 \n\x0bincarnation\x18\x02 \x01(\tR\x0bincarnation\",\n\rBorrowRelease\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\" \n\nBorrowHeld\x12\x12\n\x04held\x18\x01 \x03(\x08R\x04held\"=\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"N\n\x0c\x44\x65viceMemory\x12\x1d\n\nipc_handle\x18\x01 \x01(\x0cR\tipcHandle\x12\x1f\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0cR\ndeviceUuid*O\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x14\n\x10REFUSAL_NOT_HERE\x10\x01\x12\x15\n\x11REFUSAL_ELSEWHERE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillrace/host/v1/borrow.proto\x12\x10millrace.host.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x17millrace/v1/error.proto\"\xc6\x04\n\rBorrowRequest\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12\x35\n\x05hello\x18\x02 \x01(\x0b\x32\x1d.millrace.host.v1.BorrowHelloH\x00R\x05hello\x12;\n\x07\x61\x63quire\x18\x03 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowAcquireH\x00R\x07\x61\x63quire\x12\x35\n\x05renew\x18\x04 \x01(\x0b\x32\x1d.millrace.host.v1.BorrowRenewH\x00R\x05renew\x12;\n\x07release\x18\x05 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowReleaseH\x00R\x07release\x12\x38\n\x06\x63reate\x18\x06 \x01(\x0b\x32\x1e.millrace.host.v1.BorrowCreateH\x00R\x06\x63reate\x12\x38\n\x06\x66inish\x18\x07 \x01(\x0b\x32\x1e.millrace.host.v1.BorrowFinishH\x00R\x06\x66inish\x12H\n\x0c\x61\x63quire_many\x18\x08 \x01(\x0b\x32#.millrace.host.v1.BorrowAcquireManyH\x00R\x0b\x61\x63quireMany\x12\x35\n\x05stage\x18\t \x01(\x0b\x32\x1d.millrace.host.v1.BorrowStageH\x00R\x05stage\x12;\n\x07unstage\x18\n \x01(\x0b\x32\x1f.millrace.host.v1.BorrowUnstageH\x00R\x07unstageB\x07\n\x05order\"\xd3\x04\n\x0e\x42orrowResponse\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12,\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12;\n\x07welcome\x18\x03 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowWelcomeH\x00R\x07welcome\x12>\n\x08\x61\x63quired\x18\x04 \x01(\x0b\x32 .millrace.host.v1.BorrowAcquiredH\x00R\x08\x61\x63quired\x12\x38\n\x07renewed\x18\x05 \x01(\x0b\x32\x1c.millrace.host.v1.BorrowHeldH\x00R\x07renewed\x12:\n\x08released\x18\x06 \x01(\x0b\x32\x1c.millrace.host.v1.BorrowHeldH\x00R\x08released\x12;\n\x07\x63reated\x18\x07 \x01(\x0b\x32\x1f.millrace.host.v1.BorrowCreatedH\x00R\x07\x63reated\x12>\n\x08\x66inished\x18\x08 \x01(\x0b\x32 .millrace.v1.WriteObjectResponseH\x00R\x08\x66inished\x12K\n\racquired_many\x18\t \x01(\x0b\x32$.millrace.host.v1.BorrowAcquiredManyH\x00R\x0c\x61\x63quiredMany\x12\x38\n\x06staged\x18\n \x01(\x0b\x32\x1e.millrace.host.v1.BorrowStagedH\x00R\x06stagedB\x08\n\x06\x61nswer\"\xdc\x01\n\x0b\x42orrowHello\x12\x14\n\x05token\x18\x01 \x01(\tR\x05token\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05write\x18\x03 \x01(\x08R\x05write\x12\x16\n\x06\x64\x65vice\x18\x04 \x01(\x08R\x06\x64\x65vice\x12!\n\x0cobject_index\x18\x05 \x01(\x08R\x0bobjectIndex\x12\x16\n\x06pinned\x18\x06 \x01(\x08R\x06pinned\x12$\n\rnotifications\x18\x07 \x01(\x08R\rnotifications\"\xad\x02\n\rBorrowWelcome\x12\x1f\n\x0bworker_uuid\x18\x01 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x02 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n\x0cmemory_bytes\x18\x04 \x01(\x04R\x0bmemoryBytes\x12\x36\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x1e.millrace.host.v1.DeviceMemoryR\x06\x64\x65vice\x12!\n\x0cobject_index\x18\x06 \x01(\x08R\x0bobjectIndex\x12$\n\rnotifications\x18\x07 \x01(\x08R\rnotifications\x12\x1f\n\x0bstage_bytes\x18\x08 \x01(\x04R\nstageBytes\"\x85\x01\n\x11\x42orrowAcquireMany\x12\x1d\n\nttl_millis\x18\x01 \x01(\x04R\tttlMillis\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\x12\x14\n\x05items\x18\x04 \x03(\rR\x05items\"\xc9\x02\n\x12\x42orrowAcquiredMany\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x35\n\x08refusals\x18\x02 \x03(\x0e\x32\x19.millrace.host.v1.RefusalR\x08refusals\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\x12\x16\n\x06\x66rames\x18\x04 \x03(\rR\x06\x66rames\x12!\n\x0cheader_bytes\x18\x05 \x03(\rR\x0bheaderBytes\x12#\n\rframe_offsets\x18\x06 \x03(\x04R\x0c\x66rameOffsets\x12\x1f\n\x0b\x66rame_bytes\x18\x07 \x03(\x04R\nframeBytes\x12\x18\n\x07headers\x18\x08 \x01(\x0cR\x07headers\x12\"\n\rframes_on_gpu\x18\t \x03(\x08R\x0b\x66ramesOnGpu\"r\n\x0b\x42orrowStage\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x16\n\x06\x66rames\x18\x02 \x03(\rR\x06\x66rames\x12\x18\n\x07offsets\x18\x03 \x03(\x04R\x07offsets\x12\x14\n\x05\x62ytes\x18\x04 \x03(\x04R\x05\x62ytes\"A\n\x0c\x42orrowStaged\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06offset\x18\x02 \x01(\x04R\x06offset\"*\n\rBorrowUnstage\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\"I\n\x0b\x42orrowRenew\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x1d\n\nttl_millis\x18\x02 \x01(\x04R\tttlMillis\";\n\x0c\x42orrowCreate\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\"c\n\rBorrowCreated\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x37\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1f.millrace.host.v1.FrameLocationR\x06\x66rames\"A\n\x0c\x42orrowFinish\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06\x63ommit\x18\x02 \x01(\x08R\x06\x63ommit\"\xb6\x01\n\rBorrowAcquire\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x1d\n\nttl_millis\x18\x03 \x01(\x04R\tttlMillis\x12\x14\n\x05keeps\x18\x04 \x01(\x08R\x05keeps\x12\x14\n\x05needs\x18\x05 \x01(\x08R\x05needs\"\xc1\x01\n\tReadLease\x12\x19\n\x08lease_id\x18\x01 \x01(\x04R\x07leaseId\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x37\n\x06\x66rames\x18\x03 \x03(\x0b\x32\x1f.millrace.host.v1.FrameLocationR\x06\x66rames\x12\x33\n\x07refusal\x18\x04 \x01(\x0e\x32\x19.millrace.host.v1.RefusalR\x07refusal\"g\n\x0e\x42orrowAcquired\x12\x33\n\x06leases\x18\x01 \x03(\x0b\x32\x1b.millrace.host.v1.ReadLeaseR\x06leases\x12 \n\x0bincarnation\x18\x02 \x01(\tR\x0bincarnation\",\n\rBorrowRelease\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\" \n\nBorrowHeld\x12\x12\n\x04held\x18\x01 \x03(\x08R\x04held\"=\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"N\n\x0c\x44\x65viceMemory\x12\x1d\n\nipc_handle\x18\x01 \x01(\x0cR\tipcHandle\x12\x1f\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0cR\ndeviceUuid*O\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x14\n\x10REFUSAL_NOT_HERE\x10\x01\x12\x15\n\x11REFUSAL_ELSEWHERE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.host.v1.borrow_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=3459
-  _globals['_REFUSAL']._serialized_end=3538
+  _globals['_REFUSAL']._serialized_start=3526
+  _globals['_REFUSAL']._serialized_end=3605
   _globals['_BORROWREQUEST']._serialized_start=109
   _globals['_BORROWREQUEST']._serialized_end=691
   _globals['_BORROWRESPONSE']._serialized_start=694
@@ -43,36 +43,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BORROWHELLO']._serialized_end=1512
   _globals['_BORROWWELCOME']._serialized_start=1515
   _globals['_BORROWWELCOME']._serialized_end=1816
-  _globals['_BORROWACQUIREMANY']._serialized_start=1818
-  _globals['_BORROWACQUIREMANY']._serialized_end=1929
-  _globals['_BORROWACQUIREDMANY']._serialized_start=1932
-  _globals['_BORROWACQUIREDMANY']._serialized_end=2261
-  _globals['_BORROWSTAGE']._serialized_start=2263
-  _globals['_BORROWSTAGE']._serialized_end=2377
-  _globals['_BORROWSTAGED']._serialized_start=2379
-  _globals['_BORROWSTAGED']._serialized_end=2444
-  _globals['_BORROWUNSTAGE']._serialized_start=2446
-  _globals['_BORROWUNSTAGE']._serialized_end=2488
-  _globals['_BORROWRENEW']._serialized_start=2490
-  _globals['_BORROWRENEW']._serialized_end=2563
-  _globals['_BORROWCREATE']._serialized_start=2565
-  _globals['_BORROWCREATE']._serialized_end=2624
-  _globals['_BORROWCREATED']._serialized_start=2626
-  _globals['_BORROWCREATED']._serialized_end=2725
-  _globals['_BORROWFINISH']._serialized_start=2727
-  _globals['_BORROWFINISH']._serialized_end=2792
-  _globals['_BORROWACQUIRE']._serialized_start=2795
-  _globals['_BORROWACQUIRE']._serialized_end=2933
-  _globals['_READLEASE']._serialized_start=2936
-  _globals['_READLEASE']._serialized_end=3129
-  _globals['_BORROWACQUIRED']._serialized_start=3131
-  _globals['_BORROWACQUIRED']._serialized_end=3234
-  _globals['_BORROWRELEASE']._serialized_start=3236
-  _globals['_BORROWRELEASE']._serialized_end=3280
-  _globals['_BORROWHELD']._serialized_start=3282
-  _globals['_BORROWHELD']._serialized_end=3314
-  _globals['_FRAMELOCATION']._serialized_start=3316
-  _globals['_FRAMELOCATION']._serialized_end=3377
-  _globals['_DEVICEMEMORY']._serialized_start=3379
-  _globals['_DEVICEMEMORY']._serialized_end=3457
+  _globals['_BORROWACQUIREMANY']._serialized_start=1819
+  _globals['_BORROWACQUIREMANY']._serialized_end=1952
+  _globals['_BORROWACQUIREDMANY']._serialized_start=1955
+  _globals['_BORROWACQUIREDMANY']._serialized_end=2284
+  _globals['_BORROWSTAGE']._serialized_start=2286
+  _globals['_BORROWSTAGE']._serialized_end=2400
+  _globals['_BORROWSTAGED']._serialized_start=2402
+  _globals['_BORROWSTAGED']._serialized_end=2467
+  _globals['_BORROWUNSTAGE']._serialized_start=2469
+  _globals['_BORROWUNSTAGE']._serialized_end=2511
+  _globals['_BORROWRENEW']._serialized_start=2513
+  _globals['_BORROWRENEW']._serialized_end=2586
+  _globals['_BORROWCREATE']._serialized_start=2588
+  _globals['_BORROWCREATE']._serialized_end=2647
+  _globals['_BORROWCREATED']._serialized_start=2649
+  _globals['_BORROWCREATED']._serialized_end=2748
+  _globals['_BORROWFINISH']._serialized_start=2750
+  _globals['_BORROWFINISH']._serialized_end=2815
+  _globals['_BORROWACQUIRE']._serialized_start=2818
+  _globals['_BORROWACQUIRE']._serialized_end=3000
+  _globals['_READLEASE']._serialized_start=3003
+  _globals['_READLEASE']._serialized_end=3196
+  _globals['_BORROWACQUIRED']._serialized_start=3198
+  _globals['_BORROWACQUIRED']._serialized_end=3301
+  _globals['_BORROWRELEASE']._serialized_start=3303
+  _globals['_BORROWRELEASE']._serialized_end=3347
+  _globals['_BORROWHELD']._serialized_start=3349
+  _globals['_BORROWHELD']._serialized_end=3381
+  _globals['_FRAMELOCATION']._serialized_start=3383
+  _globals['_FRAMELOCATION']._serialized_end=3444
+  _globals['_DEVICEMEMORY']._serialized_start=3446
+  _globals['_DEVICEMEMORY']._serialized_end=3524
 # @@protoc_insertion_point(module_scope)

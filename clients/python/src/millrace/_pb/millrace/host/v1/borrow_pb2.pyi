@@ -105,14 +105,16 @@ class BorrowWelcome(_message.Message):
     def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ..., object_index: bool = ..., notifications: bool = ..., stage_bytes: _Optional[int] = ...) -> None: ...
 
 class BorrowAcquireMany(_message.Message):
-    __slots__ = ("ttl_millis", "task_ids", "generations")
+    __slots__ = ("ttl_millis", "task_ids", "generations", "items")
     TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
     ttl_millis: int
     task_ids: _containers.RepeatedScalarFieldContainer[int]
     generations: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ttl_millis: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ...) -> None: ...
+    items: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ttl_millis: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., items: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BorrowAcquiredMany(_message.Message):
     __slots__ = ("lease_ids", "refusals", "generations", "frames", "header_bytes", "frame_offsets", "frame_bytes", "headers", "frames_on_gpu")
@@ -193,14 +195,18 @@ class BorrowFinish(_message.Message):
     def __init__(self, place_id: _Optional[int] = ..., commit: bool = ...) -> None: ...
 
 class BorrowAcquire(_message.Message):
-    __slots__ = ("objects", "reader_worker_id", "ttl_millis")
+    __slots__ = ("objects", "reader_worker_id", "ttl_millis", "keeps", "needs")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.ObjectRef]
     reader_worker_id: int
     ttl_millis: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[_data_service_pb2.ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ..., ttl_millis: _Optional[int] = ...) -> None: ...
+    keeps: bool
+    needs: bool
+    def __init__(self, objects: _Optional[_Iterable[_Union[_data_service_pb2.ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ..., ttl_millis: _Optional[int] = ..., keeps: bool = ..., needs: bool = ...) -> None: ...
 
 class ReadLease(_message.Message):
     __slots__ = ("lease_id", "head", "frames", "refusal")

@@ -24,6 +24,8 @@ class TaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_OUTCOME_CANCELLED: _ClassVar[TaskOutcome]
     TASK_OUTCOME_RETRACT_REFUSED: _ClassVar[TaskOutcome]
     TASK_OUTCOME_EXECUTOR_DIED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_BLOCKED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_GOES_ON: _ClassVar[TaskOutcome]
 
 class ObjectEvent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,6 +43,8 @@ TASK_OUTCOME_RETRACTED: TaskOutcome
 TASK_OUTCOME_CANCELLED: TaskOutcome
 TASK_OUTCOME_RETRACT_REFUSED: TaskOutcome
 TASK_OUTCOME_EXECUTOR_DIED: TaskOutcome
+TASK_OUTCOME_BLOCKED: TaskOutcome
+TASK_OUTCOME_GOES_ON: TaskOutcome
 OBJECT_EVENT_UNSPECIFIED: ObjectEvent
 OBJECT_EVENT_GAINED: ObjectEvent
 OBJECT_EVENT_WRITTEN: ObjectEvent
@@ -158,7 +162,7 @@ class RescueReport(_message.Message):
     def __init__(self, worker_id: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reason: _Optional[str] = ..., unmapped: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes")
+    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes", "input_at_fault")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +173,7 @@ class TaskReport(_message.Message):
     UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_AT_FAULT_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     outcome: TaskOutcome
@@ -179,7 +184,8 @@ class TaskReport(_message.Message):
     unreachable: _containers.RepeatedCompositeFieldContainer[Unreachable]
     log_tail: str
     fetched_bytes: int
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ...) -> None: ...
+    input_at_fault: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ..., input_at_fault: _Optional[int] = ...) -> None: ...
 
 class Unreachable(_message.Message):
     __slots__ = ("task_id", "generation", "failed_at", "missing_at")
@@ -236,7 +242,7 @@ class WorkerStats(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes", "keeps")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes", "keeps", "freed_slots")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +260,7 @@ class SessionResponse(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_WRITES_FIELD_NUMBER: _ClassVar[int]
     KEEPS_FIELD_NUMBER: _ClassVar[int]
+    FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -271,7 +278,8 @@ class SessionResponse(_message.Message):
     drained: bool
     accepted_writes: _containers.RepeatedCompositeFieldContainer[Replica]
     keeps: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., keeps: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    freed_slots: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., keeps: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., freed_slots: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ...) -> None: ...
 
 class Rescue(_message.Message):
     __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")
@@ -342,7 +350,7 @@ class Peer(_message.Message):
     def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., same_host: bool = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "rank", "timeout_millis", "key", "slots", "expected_output_bytes", "namespace", "resources")
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "rank", "timeout_millis", "key", "slots", "expected_output_bytes", "namespace", "resources", "priority")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +370,7 @@ class Assignment(_message.Message):
     EXPECTED_OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     op_id: int
@@ -374,10 +383,11 @@ class Assignment(_message.Message):
     expected_output_bytes: int
     namespace: str
     resources: _containers.ScalarMap[str, float]
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., rank: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., slots: _Optional[int] = ..., expected_output_bytes: _Optional[int] = ..., namespace: _Optional[str] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    priority: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., rank: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., slots: _Optional[int] = ..., expected_output_bytes: _Optional[int] = ..., namespace: _Optional[str] = ..., resources: _Optional[_Mapping[str, float]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending", "upstream_worker_id", "has_downstream")
+    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending", "upstream_worker_id", "has_downstream", "item", "item_count")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -386,6 +396,8 @@ class Input(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_DOWNSTREAM_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    ITEM_COUNT_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     generation: int
     bytes: int
@@ -394,7 +406,9 @@ class Input(_message.Message):
     pending: bool
     upstream_worker_id: int
     has_downstream: bool
-    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., upstream_worker_id: _Optional[int] = ..., has_downstream: bool = ...) -> None: ...
+    item: int
+    item_count: int
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., upstream_worker_id: _Optional[int] = ..., has_downstream: bool = ..., item: _Optional[int] = ..., item_count: _Optional[int] = ...) -> None: ...
 
 class ReportWorkerDeathRequest(_message.Message):
     __slots__ = ("name", "death", "restarting")

@@ -1,0 +1,1 @@
+"""Requests of clients to the scheduler and to workers, apart from tasks."""

@@ -1,0 +1,1 @@
+"""The parts of which `Client` and `AsyncClient` are made, one group of methods each."""

@@ -1,0 +1,1 @@
+"""Descriptions of the cluster and its workers."""

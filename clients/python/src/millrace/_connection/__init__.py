@@ -1,0 +1,1 @@
+"""Connections to schedulers and workers: addresses, channels, calls, and operations that wait."""

@@ -1,0 +1,186 @@
+"""The connection to the scheduler: its channel, its calls, and their errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from millrace import errors
+from millrace._connection._channel import open_channel
+from millrace._pb.millrace.v1 import (
+    client_pb2,
+    cluster_pb2,
+    coordination_service_pb2_grpc,
+    plugin_service_pb2_grpc,
+    scheduler_service_pb2_grpc,
+    submission_pb2,
+    task_calls_pb2,
+    watch_pb2,
+    worker_calls_pb2,
+)
+
+#: How soon a broken connection is tried again, and at which intervals at most.
+_RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
+#: Beginnings of the names of calls that are repeated if the connection breaks: they change nothing,
+#: or the same thing however often they are made.
+_REPEATABLE = (
+    "Get",
+    "List",
+    "Locate",
+    "Explain",
+    "Renew",
+    "Hold",
+    "Set",
+    "Delete",
+    "OpenQueue",
+    "Withdraw",
+    "Acknowledge",
+)
+
+
+def broke(error: grpc.RpcError) -> bool:
+    """Returns whether a call failed because there is no connection, or because it broke. Then the
+    scheduler may have received the call or not."""
+    code = error.code() if isinstance(error, grpc.Call) else None
+    return code == grpc.StatusCode.UNAVAILABLE and not errors.reason_of(error)
+
+
+class Connection:
+    """A channel to the scheduler, with the token and the time limit of its calls."""
+
+    def __init__(self, address: str, token: str, timeout: float) -> None:
+        self.address, self.token = address, token
+        #: Longest wait for the scheduler to answer or to come back, in seconds.
+        self.timeout = timeout
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = open_channel(address, *_RECONNECT)
+        self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
+        # Further services. No name of a method is in two services.
+        self._others = (
+            plugin_service_pb2_grpc.PluginServiceStub(self._channel),
+            coordination_service_pb2_grpc.CoordinationServiceStub(self._channel),
+        )
+        self._submit_batch = self._channel.unary_unary(
+            "/millrace.v1.SchedulerService/SubmitBatch",
+            request_serializer=submission_pb2.SubmitRequest.SerializeToString,
+            response_deserializer=submission_pb2.SubmitResponse.FromString,
+        )
+        #: True once the client has begun to close, or in a forked child.
+        self.closed = False
+        #: The error message of calls after that.
+        self.why = "the client is closed"
+        #: Set when the client is closed; ends all pauses.
+        self.ended = threading.Event()
+
+    def open(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
+        """Opens a lease. Waits until the scheduler is reachable, at most `timeout` seconds."""
+        deadline = time.monotonic() + self.timeout
+        pause = 0.05
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
+            except grpc.RpcError as e:
+                # wait_for_ready would report only a timeout, without the cause.
+                refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
+                if not refused or time.monotonic() + pause > deadline:
+                    raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
+            self.ended.wait(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    def open_again(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
+        """Opens another lease, with a single attempt. Raises grpc.RpcError."""
+        return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(self.timeout, 1.0))
+
+    def call(self, method: str, request: Any, *, timeout: float | None = None, keys: Iterable[str] = ()) -> Any:
+        """Makes a unary call, and translates errors. `keys`: those of the request, which an error
+        names as users write them."""
+        self.check_open()
+        limit = timeout or max(self.timeout, 30.0)
+        deadline = time.monotonic() + limit
+        name = errors.call_name(method)
+        while True:
+            left = max(deadline - time.monotonic(), 0.01)
+            try:
+                return self._method(method)(request, metadata=self.metadata, timeout=left, wait_for_ready=True)
+            except grpc.RpcError as e:
+                code = e.code() if isinstance(e, grpc.Call) else None
+                if code == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
+                    raise errors.SchedulerLostError(
+                        f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
+                        "see with 'millrace status' whether it runs and can be reached"
+                    ) from None
+                if not broke(e) or not method.startswith(_REPEATABLE) or time.monotonic() > deadline:
+                    raise errors.from_rpc(e, name, keys) from None
+            except ValueError as e:  # grpcio's error for a closed channel
+                raise errors.SchedulerLostError(f"{name}: the client is closed") from e
+            # The connection broke during the call. The next attempt waits for another one.
+            self.ended.wait(0.02)
+            self.check_open()
+
+    def _method(self, name: str) -> Any:
+        """Returns the method of one of the scheduler's services."""
+        return next(getattr(service, name) for service in (self.stub, *self._others) if hasattr(service, name))
+
+    def begin(self, method: str, request: Any, timeout: float) -> Any:
+        """Begins a unary call, with a single attempt, and returns it. Its result raises
+        grpc.RpcError."""
+        self.check_open()
+        try:
+            return self._method(method).future(request, metadata=self.metadata, timeout=timeout, wait_for_ready=True)
+        except ValueError as e:  # grpcio's error for a closed channel
+            raise errors.SchedulerLostError(f"{errors.call_name(method)}: the client is closed") from e
+
+    def submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
+        """Sends a submission, once. Raises grpc.RpcError."""
+        if len(chunks) == 1:
+            # SubmitRequest has the same fields, so the chunk is sent without a copy of the
+            # tasks.
+            return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
+        return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
+
+    def release(self, request: task_calls_pb2.ReleaseTasksRequest) -> None:
+        """Releases tasks, with a single attempt. Raises grpc.RpcError, and ValueError if the
+        channel is closed."""
+        self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
+
+    def explain(self, request: task_calls_pb2.ExplainTaskRequest, timeout: float) -> Any:
+        """Asks why a task waits, with a single attempt. Raises grpc.RpcError, and ValueError if the
+        channel is closed."""
+        return self.stub.ExplainTask(request, metadata=self.metadata, timeout=timeout)
+
+    def watch(self, request: watch_pb2.WatchRequest) -> Any:
+        """Opens the stream of updates."""
+        return self.stub.Watch(request, metadata=self.metadata)
+
+    def rebalance(self, request: worker_calls_pb2.RebalanceRequest) -> Any:
+        """Opens the stream of a rebalance. The rebalance ends with it."""
+        return self.stub.Rebalance(request, metadata=self.metadata)
+
+    def end_lease(self, client_id: int, *, shutdown: bool, timeout: float) -> None:
+        """Gives up the lease, or stops the whole cluster. Only a refusal of the latter raises."""
+        try:
+            if shutdown:
+                stop = cluster_pb2.ShutdownRequest(reason="asked by a client")
+                self.stub.Shutdown(stop, metadata=self.metadata, timeout=timeout)
+            else:
+                end = client_pb2.CloseClientRequest(client_id=client_id)
+                self.stub.CloseClient(end, metadata=self.metadata, timeout=timeout)
+        except grpc.RpcError as e:
+            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.PERMISSION_DENIED:
+                raise errors.from_rpc(e, "shutdown") from None
+        except ValueError:  # the channel is closed already
+            pass
+
+    def check_open(self) -> None:
+        """Raises SchedulerLostError if the client is closed."""
+        if self.closed:
+            raise errors.SchedulerLostError(self.why)
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()

@@ -1,0 +1,63 @@
+"""Data frames of Polars."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from millrace._frames._hash import small_type
+from millrace._frames._host import order_of
+from millrace._frames._library import Library
+
+
+class Polars(Library):
+    """DataFrame and Series. A Series has one column, whose label is its name."""
+
+    def has(self, frame: Any) -> bool:
+        pl: Any = sys.modules.get("polars")
+        return pl is not None and isinstance(frame, (pl.DataFrame, pl.Series))
+
+    def columns(self, frame: Any) -> list[Any]:
+        import polars as pl
+
+        return [frame.name] if isinstance(frame, pl.Series) else frame.columns
+
+    def _column(self, frame: Any, label: Any) -> Any:
+        import polars as pl
+
+        return frame if isinstance(frame, pl.Series) else frame.get_column(label)
+
+    def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
+        import polars as pl
+
+        columns = [self._column(frame, label) for label in by]
+        # The hash of a category is that of its code, which differs between processes.
+        plain = [c.cast(pl.String) if c.dtype in (pl.Categorical, pl.Enum) else c for c in columns]
+        frame = pl.DataFrame([c.alias(str(at)) for at, c in enumerate(plain)])
+        hashes = frame.hash_rows(seed=0)
+        half = np.uint64(32)
+        return (((hashes.to_numpy() >> half) * np.uint64(n)) >> half).astype(small_type(n))
+
+    def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
+        import polars as pl
+
+        column = self._column(frame, by)
+        missing = column.is_null().to_numpy() if column.null_count() else None
+        limits = pl.Series(list(edges), dtype=column.dtype)
+        return limits.search_sorted(column, side="right").to_numpy(), missing
+
+    def split(self, frame: Any, numbers: Any, n: int) -> list[Any]:
+        order, ends = order_of(numbers, n, len(frame))
+        if order is not None:
+            frame = frame[order]
+        return [frame.slice(a, b - a) for a, b in itertools.pairwise(ends)]
+
+    def concatenate(self, frames: Sequence[Any]) -> Any:
+        import polars as pl
+
+        some = [f for f in frames if len(f)] or [frames[0]]
+        return some[0] if len(some) == 1 else pl.concat(some, rechunk=False)

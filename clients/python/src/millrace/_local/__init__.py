@@ -1,0 +1,1 @@
+"""The parts of local clusters: their arguments, processes and size."""

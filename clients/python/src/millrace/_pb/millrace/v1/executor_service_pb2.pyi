@@ -1,0 +1,66 @@
+from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
+from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
+from millrace._pb.millrace.v1 import value_pb2 as _value_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ProcessScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROCESS_SCOPE_UNSPECIFIED: _ClassVar[ProcessScope]
+    PROCESS_SCOPE_ALL: _ClassVar[ProcessScope]
+    PROCESS_SCOPE_ONE: _ClassVar[ProcessScope]
+PROCESS_SCOPE_UNSPECIFIED: ProcessScope
+PROCESS_SCOPE_ALL: ProcessScope
+PROCESS_SCOPE_ONE: ProcessScope
+
+class RunFunctionRequest(_message.Message):
+    __slots__ = ("name", "function", "arguments", "processes", "no_wait")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    function: _task_pb2.Function
+    arguments: _value_pb2.Arguments
+    processes: ProcessScope
+    no_wait: bool
+    def __init__(self, name: _Optional[str] = ..., function: _Optional[_Union[_task_pb2.Function, _Mapping]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., processes: _Optional[_Union[ProcessScope, str]] = ..., no_wait: bool = ...) -> None: ...
+
+class RunFunctionResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[FunctionResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[FunctionResult, _Mapping]]] = ...) -> None: ...
+
+class RestartExecutorsRequest(_message.Message):
+    __slots__ = ("executor",)
+    EXECUTOR_FIELD_NUMBER: _ClassVar[int]
+    executor: str
+    def __init__(self, executor: _Optional[str] = ...) -> None: ...
+
+class RestartExecutorsResponse(_message.Message):
+    __slots__ = ("ended",)
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ended: int
+    def __init__(self, ended: _Optional[int] = ...) -> None: ...
+
+class FunctionResult(_message.Message):
+    __slots__ = ("slot", "pid", "value", "frames", "error")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    pid: int
+    value: _value_pb2.Value
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    error: _error_pb2.TaskError
+    def __init__(self, slot: _Optional[int] = ..., pid: _Optional[int] = ..., value: _Optional[_Union[_value_pb2.Value, _Mapping]] = ..., frames: _Optional[_Iterable[bytes]] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,517 @@
+"""A query on the cluster: its plan is divided into stages of tasks.
+
+A part of the result of a node is a plan of its own: the node over a part of its input, down to a
+part of a scan, or to results of tasks. So nodes that work row by row, joins with a small table, and
+the first step of an aggregate run in one task, with the scan. If rows of several parts must meet,
+the parts are run, and the next stage is chosen by the sizes of their results.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import polars as pl  # pyright: ignore[reportMissingImports]
+
+from millrace._polars import _aggregates, _plan, _pushdown, _questions, _reads, _scans, _stored, _windows
+from millrace._polars._lines import Count, Lines
+from millrace._polars._options import Options
+from millrace._polars._plan import Node
+from millrace._polars._windows import Group
+from millrace._tasks._arguments import Item
+from millrace._tasks._waiting import wait
+from millrace.future import Future, results_of
+
+#: Prefix of columns with the values of keys.
+_KEY = "__millrace_key_"
+#: Files of up to so many bytes are read again by each task of a join. A result in one part of this
+#: size is always brought to each task.
+_AGAIN = 256 << 10
+#: Joins of which the whole right side, or the whole left one, may be with each part of the other.
+_LEFT, _RIGHT = ("Inner", "Left", "Semi", "Anti", "Cross"), ("Inner", "Right", "Cross")
+_LEFT_ORDER, _RIGHT_ORDER = ("None", "Left", "LeftRight"), ("None", "Right", "RightLeft")
+#: Joins that may be done for the rows of each hash on their own.
+_HASHED = ("Inner", "Left", "Right", "Full", "Semi", "Anti")
+#: Functions of whole frames that work on each row alone, and keep the order.
+_OF_ROWS = ("Rename", "Explode", "Unnest", "Hint")
+
+
+#: A list whose items are inputs of tasks has so many at most.
+_MOST_ITEMS = 256
+#: Length of a slice that goes to the end.
+_ALL = (1 << 32) - 1
+
+
+class UndividedWarning(UserWarning):
+    """A part of a query runs in one task."""
+
+
+class Submitter(Protocol):
+    """The part of a client that a query uses."""
+
+    def submit(self, func: str, /, *args: Any, **kwargs: Any) -> Future[Any]: ...
+
+    def scatter(self, data: list[Any]) -> list[Future[Any]]: ...
+
+
+class Query:
+    """Runs one plan. It holds the results between stages for as long as it exists."""
+
+    def __init__(self, client: Submitter, slots: int, options: Options) -> None:
+        self._client = client
+        self._slots = slots
+        self._options = options
+        self._parts: dict[Node, list[Node]] = {}
+
+    def run(self, root: Node) -> list[Future[pl.DataFrame]]:
+        """Runs a plan, and returns the parts of its result in order."""
+        return [self._submit(p) for p in self.parts(_pushdown.pushed(root))]
+
+    def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
+        """Runs a plan whose result is fetched: in one task if it reads little, else as `run`."""
+        whole = self._undivided(root)
+        return self.run(root) if whole is None else [self._submit(whole)]
+
+    def _undivided(self, root: Node) -> Node | None:
+        """Returns a plan as one part, or None if it reads more than one task is to read, or sources
+        of unknown size."""
+        options = self._options
+        if options.parts is not None or not _reads.at_most(root, options.undivided_limit, self._bytes):
+            return None
+        leaves: dict[Node, Node] = {}
+        for node in root.walk():
+            if node.kind == "Scan":
+                leaves[node] = _scans.absolute(node)
+            elif node.kind == "PythonScan":
+                leaves[node] = Node.input(_stored.futures_in(node["options"]["scan_fn"]), node.schema)
+        return root.rebuilt(leaves)
+
+    def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
+        """Runs a plan, and writes its result: to one file, or if the path ends with "/", each part
+        to a file in this directory."""
+        parts = self.parts(_pushdown.pushed(root))
+        if not path.endswith("/"):
+            parts = [self._one(parts, root.schema)]
+        files = [f"{path}{i:05}.parquet" for i in range(len(parts))] if path.endswith("/") else [path]
+        written: list[Future[None]] = []
+        for part, file in zip(parts, files, strict=True):
+            data, leaves = _plan.write(part)
+            written.append(self._task("sink_parquet", data, file, options, *[n.source for n in leaves]))
+        return written
+
+    def parts(self, node: Node) -> list[Node]:
+        """Returns the parts of a node's result, in order."""
+        if node not in self._parts:
+            divide = _DIVISIONS.get(node.kind, Query._whole)
+            self._parts[node] = divide(self, node)
+        return self._parts[node]
+
+    def _meeting(self, *parts: list[Node]) -> int:
+        """Returns the number of parts in which the rows of others meet by their hash or range: no
+        fewer than there are, so that parts of large data stay small."""
+        return min(max(self._options.parts or self._slots, 2, *map(len, parts)), _MOST_ITEMS)
+
+    # Running.
+
+    def _submit(self, part: Node) -> Future[pl.DataFrame]:
+        if part.kind == _plan.INPUT and len(part.source) == 1 and isinstance(part.source[0], Future):
+            return part.source[0]
+        data, leaves = _plan.write(part)
+        return self._task("run", data, *[n.source for n in leaves])
+
+    def _task(self, function: str, /, *arguments: Any) -> Future[Any]:
+        return self._client.submit(f"millrace._polars._tasks:{function}", *arguments, pure=False)
+
+    def _input(self, parts: list[Node], schema: pl.Schema) -> Node:
+        """Runs parts, and returns a node for their results in order."""
+        return Node.input([self._submit(p) for p in parts], schema)
+
+    def _bytes(self, node: Node) -> int:
+        """Waits for the results that an input stands for, and returns their bytes."""
+        lines = sum(s.nbytes for s in node.source if isinstance(s, Lines))
+        results = [s for s in node.source if not isinstance(s, Lines)]
+        futures: list[Future[Any]] = [cast("Any", s.source) if isinstance(s, Item) else s for s in results]
+        wait(futures)
+        for future in futures:
+            if future.status != "finished":
+                future.result()  # raises the error
+        counts = [s.count if isinstance(s, Item) else 1 for s in results]
+        return lines + sum((f._state.nbytes or 0) // n for f, n in zip(futures, counts, strict=True))
+
+    def _estimate(self, parts: list[Node]) -> int:
+        """Returns about how many bytes parts have, at most: those of the files and results that
+        they read."""
+        leaves = {n for p in parts for n in p.walk() if n.kind in ("Scan", "DataFrameScan", _plan.INPUT)}
+        return sum(self._leaf_bytes(n) for n in leaves)
+
+    def _leaf_bytes(self, leaf: Node) -> int:
+        if leaf.kind == "Scan":
+            return _scans.size(leaf)
+        if leaf.kind == "DataFrameScan":
+            return sum(len(b) for b in leaf["df"])
+        return self._bytes(leaf)
+
+    def _one(self, parts: list[Node], schema: pl.Schema) -> Node:
+        """Returns the whole of several parts as one."""
+        return parts[0] if len(parts) == 1 else self._input(parts, schema)
+
+    # Dividing.
+
+    def _whole(self, node: Node) -> list[Node]:
+        """Runs a node in one task."""
+        inputs = {n: self.parts(n) for n in node.inputs}
+        if any(len(p) > 1 for p in inputs.values()):
+            self._notice(node)
+        return [node.over({n: self._one(p, n.schema) for n, p in inputs.items()})]
+
+    def _notice(self, node: Node) -> None:
+        if self._options.fallback_mode == "silent":
+            return
+        text = f"{_name(node)} cannot be divided, and runs in one task"
+        if self._options.fallback_mode == "raise":
+            raise NotImplementedError(f"{text}; fallback_mode='warn' allows it")
+        warnings.warn(UndividedWarning(text), stacklevel=2)
+
+    def _each(self, node: Node, inner: Node) -> list[Node]:
+        """Returns a node over each part of the one that it reads."""
+        return [node.over({inner: p}) for p in self.parts(inner)]
+
+    def _scan(self, node: Node) -> list[Node]:
+        options = self._options
+        n = options.parts or max(self._slots, -(-_scans.size(node) // options.target_partition_size))
+        return _scans.parts(node, n, options.least_bytes, self._count)
+
+    def _frame(self, node: Node) -> list[Node]:
+        """Divides a data frame of the client by rows, and stores the parts on the workers."""
+        frame = pl.DataFrame.deserialize(io.BytesIO(b"".join(node["df"])))
+        rows = self._options.max_rows_per_partition
+        if len(frame) <= rows:
+            return [node]
+        pieces = [frame.slice(at, rows) for at in range(0, len(frame), rows)]
+        return [Node.input([f], node.schema) for f in self._client.scatter(pieces)]
+
+    def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
+        """Counts ranges of bytes of a text file by tasks."""
+        return results_of([self._task("count", path, start, end, quote, eol) for start, end in ranges])
+
+    def _row_by_row(self, node: Node) -> list[Node]:
+        (inner,) = node.inputs
+        field = {"Filter": "predicate", "HStack": "exprs", "Select": "expr"}[node.kind]
+        found = node[field]
+        exprs = [{"Alias": [found, "__millrace_predicate"]}] if node.kind == "Filter" else found
+        if len(self.parts(inner)) == 1 or _questions.row_by_row(exprs, inner.schema):
+            return self._each(node, inner)
+        with_windows = self._windows(node, inner, field, exprs)
+        if with_windows is not None:
+            return with_windows
+        if node.kind == "Select":
+            return self._reduce(node, inner)
+        return self._whole(node)
+
+    def _windows(self, node: Node, inner: Node, field: str, exprs: list[Any]) -> list[Node] | None:
+        """Computes the windows in the expressions of a node, and divides the rest of it; None if
+        there are none, or they need all rows."""
+        found = _windows.found_in(exprs, inner.schema)
+        if found is None or len(self.parts(inner)) > _MOST_ITEMS:
+            return None
+        kept = list(node.schema)
+        for group in found.groups:
+            inner = self._with_windows(group, inner)
+        rest = found.rest[0]["Alias"][0] if node.kind == "Filter" else found.rest
+        parts = self.parts(node.changed(**{"input": inner, field: rest}))
+        return [p if list(p.schema) == kept else _selected(p, _columns(kept)) for p in parts]
+
+    def _with_windows(self, group: Group, inner: Node) -> Node:
+        """Returns a node with the rows of another one, and windows of the same keys. Small groups
+        are joined to the rows; else the rows meet by their keys, and go back to their parts."""
+        stored = self._input(self.parts(inner), inner.schema)
+        parts = self._parts[inner] = _each_of(stored)
+        if group.aggregates is not None:
+            joined, groups = _windows.joined(group, inner)
+            if self._estimate(self.parts(groups)) <= self._options.broadcast_limit:
+                return joined
+        rows = [_windows.numbered(group, part, i) for i, part in enumerate(parts)]
+        windows = [_windows.computed(group, together) for together in self._by_hash(rows, group.keys)]
+        back: list[Future[Any]] = []
+        for each in windows:
+            data, leaves = _plan.write(each)
+            back.append(self._task("by_number", data, _windows.PART, len(parts), *[n.source for n in leaves]))
+        schema = windows[0].schema
+        both = [
+            _windows.beside(part, Node.input([Item(f, i, len(parts)) for f in back], schema))
+            for i, part in enumerate(parts)
+        ]
+        return self._known(both)
+
+    def _known(self, parts: list[Node]) -> Node:
+        """Returns a node that stands for parts."""
+        node = Node.input(None, parts[0].schema)
+        self._parts[node] = parts
+        return node
+
+    def _reduce(self, node: Node, inner: Node) -> list[Node]:
+        """Aggregates all rows: each part, then the parts' results."""
+        names = list(node.schema)
+        if len(names) != len(node["expr"]):
+            return self._whole(node)
+        steps = _aggregates.in_two_steps(node["expr"], names, inner.schema, groups=False)
+        if steps is None or not steps.partial:
+            return self._whole(node)
+        partial = [Node("Select", {**node.body, "input": p, "expr": steps.partial}) for p in self.parts(inner)]
+        found = self._input(partial, partial[0].schema)
+        final = Node("Select", {**node.body, "input": found, "expr": steps.final})
+        return [Node("Select", {**node.body, "input": final, "expr": steps.result})]
+
+    def _group_by(self, node: Node) -> list[Node]:
+        (inner,) = node.inputs
+        parts = self.parts(inner)
+        if len(parts) == 1:
+            return self._each(node, inner)
+        keys, aggregates, names = node["keys"], node["aggs"], list(node.schema)
+        plain = not node["predicates"] and node["apply"] is None and not any(node["options"].values())
+        if not plain or len(names) != len(keys) + len(aggregates) or not _questions.row_by_row(keys, inner.schema):
+            return self._whole(node)
+        steps = _aggregates.in_two_steps(aggregates, names[len(keys) :], inner.schema)
+        if steps is None:
+            return self._groups_together(node, parts)
+        partial = [Node("GroupBy", {**node.body, "input": p, "aggs": steps.partial}) for p in parts]
+        columns = [{"Column": n} for n in names[: len(keys)]]
+
+        def final(found: Node) -> Node:
+            groups = Node("GroupBy", {**node.body, "input": found, "keys": columns, "aggs": steps.final})
+            return Node("Select", {"input": groups, "expr": [*columns, *steps.result], "options": _questions.OPTIONS})
+
+        found = self._input(partial, partial[0].schema)
+        if node["maintain_order"] or self._bytes(found) <= self._options.gather_limit:
+            return [final(found)]
+        return [final(piece) for piece in self._by_hash(_each_of(found), columns)]
+
+    def _groups_together(self, node: Node, parts: list[Node]) -> list[Node]:
+        """Divides a node over groups whose rows must be together by the keys of the groups."""
+        if node["maintain_order"] or self._estimate(parts) <= self._options.gather_limit:
+            return [node.changed(input=self._input(parts, parts[0].schema))]
+        return [node.changed(input=piece) for piece in self._by_hash(parts, node["keys"])]
+
+    def _distinct(self, node: Node) -> list[Node]:
+        (inner,) = node.inputs
+        parts = self.parts(inner)
+        if len(parts) == 1:
+            return self._each(node, inner)
+        options = node["options"]
+        if options["keep_strategy"] != "None":
+            found = self._input([node.changed(input=p) for p in parts], node.schema)
+            if options["maintain_order"] or self._bytes(found) <= self._options.gather_limit:
+                return [node.changed(input=found)]
+            parts = _each_of(found)
+        elif options["maintain_order"]:
+            return self._whole(node)
+        names = list(inner.schema) if options["subset"] is None else _names(options["subset"])
+        if names is None:
+            return self._whole(node)
+        return [node.changed(input=piece) for piece in self._by_hash(parts, _columns(names))]
+
+    def _by_hash(self, parts: list[Node], keys: list[Any], n: int = 0) -> list[Node]:
+        """Runs parts, and returns inputs for their rows by the hash of expressions."""
+        schema = parts[0].schema
+        names = _names(keys)
+        if names is None:
+            names = [f"{_KEY}{i}" for i in range(len(keys))]
+            exprs = [{"Alias": [key, name]} for key, name in zip(keys, names, strict=True)]
+            parts = [Node("HStack", {"input": p, "exprs": exprs, "options": _questions.OPTIONS}) for p in parts]
+        n = n or self._meeting(parts)
+        pieces: list[Future[Any]] = []
+        for part in parts:
+            data, leaves = _plan.write(part)
+            pieces.append(self._task("by_hash", data, names, n, *[leaf.source for leaf in leaves]))
+        inputs = [Node.input([Item(f, i, n) for f in pieces], parts[0].schema) for i in range(n)]
+        kept = _columns(list(schema))
+        return [i if i.schema == schema else _selected(i, kept) for i in inputs]
+
+    def _sort(self, node: Node) -> list[Node]:
+        (inner,) = node.inputs
+        parts = self.parts(inner)
+        if len(parts) == 1:
+            return self._each(node, inner)
+        key, options = _names(node["by_column"][:1]), node["sort_options"]
+        found = self._input(parts, inner.schema)
+        if (
+            not key
+            or not _has_ranges(inner.schema[key[0]])
+            or node["slice"] is not None
+            or self._bytes(found) <= self._options.gather_limit
+        ):
+            return [node.changed(input=found)]
+        n = self._meeting(parts)
+        samples = results_of([self._task("sample", f, key[0], 100 * n) for f in found.source])
+        edges = _edges(pl.concat(samples).to_series(), n)
+        descending, last = options["descending"][0], options["nulls_last"][0]
+        ranges = len(edges) + 1
+        pieces = [self._task("by_range", f, key[0], edges, descending, last) for f in found.source]
+        inputs = [Node.input([Item(f, i, ranges) for f in pieces], inner.schema) for i in range(ranges)]
+        return [node.changed(input=i) for i in inputs]
+
+    def _join(self, node: Node) -> list[Node]:
+        left, right = node["input_left"], node["input_right"]
+        how = node["options"]["args"]["how"]
+        sides = {left: self.parts(left), right: self.parts(right)}
+        if left is right or all(len(p) == 1 for p in sides.values()):
+            return [node.over({n: self._one(p, n.schema) for n, p in sides.items()})]
+        if not self._may_divide(node):
+            return self._whole(node)
+        order = node["options"]["args"]["maintain_order"]
+        small = [
+            n
+            for n, kinds, orders in ((right, _LEFT, _LEFT_ORDER), (left, _RIGHT, _RIGHT_ORDER))
+            if how in kinds and order in orders
+        ]
+        for side in sorted(small, key=lambda n: self._estimate(sides[n])):
+            other = right if side is left else left
+            if len(sides[other]) == 1 and len(sides[side]) > 1 and len(small) > 1:
+                continue
+            whole = self._small(sides, side)
+            if whole is not None:
+                return [node.over({side: whole, other: p}) for p in sides[other]]
+        keys = node["condition"].get("Equi") if isinstance(node["condition"], dict) else None
+        if how in _HASHED and order == "None" and keys and keys["left_on"] and self._same_types(node):
+            n = self._meeting(*sides.values())
+            pieces = zip(
+                self._by_hash(sides[left], keys["left_on"], n),
+                self._by_hash(sides[right], keys["right_on"], n),
+                strict=True,
+            )
+            return [node.over({left: a, right: b}) for a, b in pieces]
+        return self._whole(node)
+
+    def _small(self, sides: dict[Node, list[Node]], side: Node) -> Node | None:
+        """Returns the whole of a side of a join for each part of the other, or None if it is
+        large."""
+        parts = sides[side]
+        estimate = self._estimate(parts)
+        scan = len(parts) == 1 and all(n.kind != _plan.INPUT for n in parts[0].walk())
+        if scan and estimate <= _AGAIN:
+            return parts[0]
+        if len(parts) > 1 and estimate > 16 * self._options.broadcast_limit:
+            return None
+        found = self._input(parts, side.schema)
+        if self._bytes(found) <= max(self._options.broadcast_limit, _AGAIN if len(parts) == 1 else 0):
+            return found
+        sides[side] = _each_of(found)
+        return None
+
+    def _may_divide(self, node: Node) -> bool:
+        arguments = node["options"]["args"]
+        return arguments["slice"] is None and arguments["validation"] == "ManyToMany"
+
+    def _same_types(self, node: Node) -> bool:
+        """Reports whether the keys of both sides have the same types, so that equal keys have equal
+        hashes."""
+        keys = node["condition"]["Equi"]
+        types: list[list[Any]] = []
+        for side, exprs in ((node["input_left"], keys["left_on"]), (node["input_right"], keys["right_on"])):
+            named = [{"Alias": [e, f"{_KEY}{i}"]} for i, e in enumerate(exprs)]
+            if not _questions.row_by_row(named, side.schema):
+                return False
+            types.append(_selected(Node.input(None, side.schema), named).schema.dtypes())
+        return types[0] == types[1]
+
+    def _slice(self, node: Node) -> list[Node]:
+        (inner,) = node.inputs
+        offset, length = node["offset"], node["len"]
+        first = min(offset + length, _ALL)  # rows from the start, if the offset is not negative
+        if inner.kind == "Sort" and inner not in self._parts and offset >= 0 and inner["slice"] is None:
+            (unsorted,) = inner.inputs
+            firsts = [Node("Slice", {"input": p, "offset": 0, "len": first}) for p in self._each(inner, unsorted)]
+            return [node.over({inner: inner.over({unsorted: self._one(firsts, inner.schema)})})]
+        parts = self.parts(inner)
+        if len(parts) == 1:
+            return self._each(node, inner)
+        if offset >= 0:
+            some = [node.changed(input=p, offset=0, len=first) for p in parts]
+        else:
+            some = [node.changed(input=p, offset=offset, len=-offset) for p in parts]
+        return [node.changed(input=self._input(some, node.schema))]
+
+    def _union(self, node: Node) -> list[Node]:
+        arguments = node["args"]
+        if arguments["to_supertypes"] or arguments["diagonal"]:
+            return self._whole(node)
+        return [p for n in node["inputs"] for p in self.parts(n)]
+
+    def _function(self, node: Node) -> list[Node]:
+        function = node["function"]
+        name = next(iter(function)) if isinstance(function, dict) else function
+        (inner,) = node.inputs
+        if name in _OF_ROWS or len(self.parts(inner)) == 1:
+            return self._each(node, inner)
+        return self._whole(node)
+
+    def _python_scan(self, node: Node) -> list[Node]:
+        futures = _stored.futures_in(node["options"]["scan_fn"])
+        return [node] if futures is None else [Node.input([f], node.schema) for f in futures]
+
+    def _cache(self, node: Node) -> list[Node]:
+        return self.parts(node["input"])
+
+
+def _each_of(node: Node) -> list[Node]:
+    """Returns an input for each result that an input stands for."""
+    return [Node.input([s], node.schema) for s in node.source]
+
+
+def _selected(node: Node, exprs: list[Any]) -> Node:
+    return Node("Select", {"input": node, "expr": exprs, "options": _questions.OPTIONS})
+
+
+def _has_ranges(dtype: pl.DataType) -> bool:
+    """Reports whether values of a type can be compared with single values."""
+    return not dtype.is_nested() and dtype not in (pl.Null, pl.Object)
+
+
+def _edges(values: pl.Series, n: int) -> pl.Series:
+    """Returns up to `n` - 1 values, in order, between which there are about as many of the given
+    ones."""
+    values = values.sort()
+    return values.gather([len(values) * i // n for i in range(1, n)] if len(values) else []).unique(maintain_order=True)
+
+
+def _columns(names: list[str]) -> list[Any]:
+    return [{"Column": name} for name in names]
+
+
+def _names(exprs: Any) -> list[str] | None:
+    """Returns the names of columns, or None if there are other expressions."""
+    if isinstance(exprs, dict) and "ByName" in exprs:
+        return list(cast("dict[str, Any]", exprs)["ByName"]["names"])
+    found: list[Any] = []
+    for expr in cast("list[Any]", exprs if isinstance(exprs, list) else [exprs]):
+        found.append(cast("dict[str, Any]", expr).get("Column") if isinstance(expr, dict) else None)
+    return found if all(isinstance(n, str) for n in found) else None
+
+
+def _name(node: Node) -> str:
+    """Returns the name of a node for people."""
+    function = node.body.get("function") if isinstance(node.body, dict) else None
+    if isinstance(function, dict):
+        return f"{node.kind} ({next(iter(function))})"
+    return node.kind
+
+
+#: How the nodes of each kind are divided. Others run in one task.
+_DIVISIONS: dict[str, Callable[[Query, Node], list[Node]]] = {
+    "Scan": Query._scan,
+    "DataFrameScan": Query._frame,
+    "Filter": Query._row_by_row,
+    "HStack": Query._row_by_row,
+    "Select": Query._row_by_row,
+    "GroupBy": Query._group_by,
+    "Slice": Query._slice,
+    "Union": Query._union,
+    "Join": Query._join,
+    "Sort": Query._sort,
+    "Distinct": Query._distinct,
+    "MapFunction": Query._function,
+    "Cache": Query._cache,
+    "PythonScan": Query._python_scan,
+}

@@ -1,0 +1,144 @@
+"""The open clients of this process.
+
+A future that is unpickled finds its session here, and so does `get_client`. This module knows
+clients only as objects with a session.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Protocol
+
+from millrace import errors
+from millrace._connection import _address
+from millrace._session._session import Session
+
+
+class Registered(Protocol):
+    """A client, as far as this module knows it."""
+
+    @property
+    def session(self) -> Session: ...
+
+
+_NO_CLIENT = "there is no client in this process: open one with millrace.Client(...)"
+
+_lock = threading.Lock()
+# Open clients: those that are no default, then the others, the most recently opened one last.
+# Guarded by _lock.
+_open: list[weakref.ref[Registered]] = []
+# Sessions that were opened for futures inside of a task's arguments, by namespace. They stay open
+# until the process ends. Guarded by _lock.
+_kept: dict[str, Session] = {}
+
+
+def add(client: Registered, *, default: bool = True) -> None:
+    """Registers a client that was opened. It is forgotten when it is closed or freed. One that is
+    no `default` is behind all others."""
+    with _lock:
+        _open.insert(len(_open) if default else 0, weakref.ref(client))
+
+
+# The client of the innermost `current` of this thread or asyncio task.
+_current: contextvars.ContextVar[Registered | None] = contextvars.ContextVar("millrace_client", default=None)
+
+
+@contextlib.contextmanager
+def current(client: Registered) -> Iterator[None]:
+    """Puts a client first in the with block, in this thread or asyncio task."""
+    token = _current.set(client)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_client() -> Registered | None:
+    """Returns the client of the innermost `current`, if it is open."""
+    client = _current.get()
+    return None if client is None or client.session.closed else client
+
+
+def opened() -> list[Registered]:
+    """Returns the open clients: that of `current`, then the most recently opened one first, and last
+    those that are no default."""
+    with _lock:
+        alive = [(r, c) for r in _open if (c := r()) is not None and (not c.session.closed or c.session.forked)]
+        _open[:] = [r for r, _ in alive]
+    first = current_client()
+    others = [c for _, c in reversed(alive) if c is not first]
+    return others if first is None else [first, *others]
+
+
+def default_session() -> Session:
+    """Returns the session of the client that `get_client` returns. Inside of a task without a client
+    it opens one with the worker's cluster."""
+    for session in [*(c.session for c in opened()), *kept()]:
+        if session.forked:
+            session.check_open()
+        return session
+    session = _of_worker("")
+    if session is None:
+        raise ValueError(_NO_CLIENT)
+    with _lock:
+        _kept[session.namespace] = session
+    return session
+
+
+def _of_worker(namespace: str) -> Session | None:
+    """Opens a session with the cluster of the worker that this process belongs to; None if there is
+    none."""
+    where = _address.find(None, None, None) if os.environ.get("MILLRACE_ADDRESS") else None
+    return None if where is None else Session(*where, name="", namespace=namespace, timeout=30.0, shared_memory=True)
+
+
+def kept() -> list[Session]:
+    """Returns the open sessions that no client has opened."""
+    with _lock:
+        return [s for s in _kept.values() if not s.closed]
+
+
+def session_of(life: int, namespace: str) -> Session:
+    """Returns the session of a future that was pickled in another process, for its scheduler
+    process (`life`) and namespace. Inside a task without such a client, it opens a session with the
+    worker's cluster."""
+    others = False
+    for session in [*(c.session for c in opened()), *kept()]:
+        if session.forked:
+            session.check_open()
+        if session.life == life and session.namespace == namespace:
+            return session
+        others = True
+    session = _of_worker(namespace)
+    if session is None:
+        if others:
+            raise errors.NotFoundError(
+                f"the future is of a cluster, or of a namespace ({namespace}), that no client in this process has joined: open "
+                "a client there first"
+            )
+        raise ValueError(_NO_CLIENT)
+    if session.life != life:
+        session.close()
+        raise errors.NotFoundError(
+            "the future is of another cluster than this task, or of an earlier life of its scheduler"
+        )
+    with _lock:
+        _kept[session.namespace] = session
+    return session
+
+
+def _close_all() -> None:
+    """Closes all sessions when the interpreter exits. Otherwise the scheduler would run their tasks
+    until the leases expire."""
+    for session in [*(c.session for c in opened()), *kept()]:
+        with contextlib.suppress(Exception):
+            session.close(timeout=1.0)
+
+
+atexit.register(_close_all)

@@ -1,0 +1,1 @@
+"""The states of tasks as far as a client knows them."""

@@ -1,0 +1,1 @@
+"""Tasks as users make them: functions, arguments, options, graphs, actors and scattered data."""

@@ -1,0 +1,1 @@
+"""The bytes of objects on their way between a client and workers."""

@@ -1,0 +1,179 @@
+"""Samples of the call stacks of tasks: where their functions spend time.
+
+A thread looks at the main thread every few milliseconds while a task runs, and counts the functions
+on its stack. The counts of each second are kept apart, so that `Client.profile` can ask for a part
+of the time.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import time
+from collections import deque
+from types import CodeType, FrameType
+from typing import Any
+
+from millrace._values import _keys
+from millrace.executor import _task_info
+
+#: Time between two samples of a running task, in seconds.
+INTERVAL = 0.01
+#: Longest time between two looks at a process in which no task runs, in seconds.
+_IDLE = 0.1
+#: Length of the periods that are kept apart, in seconds.
+_PERIOD = 1.0
+#: Most functions that are kept, in all periods together. The oldest periods are forgotten first.
+_MOST = 50_000
+#: Most functions of one stack: the outermost ones.
+_DEPTH = 100
+
+
+class Call:
+    """The calls of one function by the functions above it on the stack."""
+
+    __slots__ = ("calls", "code", "count", "line")
+
+    def __init__(self, code: CodeType | None, line: int) -> None:
+        #: The function; None: the task itself.
+        self.code = code
+        #: Number of samples in which it was on the stack.
+        self.count = 0
+        #: A line that it was at.
+        self.line = line
+        #: The functions that it called, by the id of their code, whose hash is slow to compute.
+        self.calls: dict[int, Call] = {}
+
+
+class Sampler:
+    """Samples the stacks of the tasks that the main thread runs.
+
+    Args:
+        outer: the functions that call the functions of tasks. They and their callers are left out.
+    """
+
+    def __init__(self, outer: frozenset[CodeType]) -> None:
+        self._code = outer
+        self._outer = frozenset(map(id, outer))
+        self._main = threading.main_thread().ident or 0
+        self._lock = threading.Lock()
+        # Guarded by _lock: the begin of each period, the calls by the prefix of the task's key, and
+        # the number of functions.
+        self._periods: deque[tuple[float, dict[str, Call], list[int]]] = deque()
+        self._functions = 0
+        # The latest task, and the prefix of its key.
+        self._task: Any = None
+        self._prefix = ""
+
+    def start(self) -> None:
+        """Begins to sample."""
+        threading.Thread(target=self._run, name="millrace-profile", daemon=True).start()
+
+    def _run(self) -> None:
+        pause = INTERVAL
+        while True:
+            time.sleep(pause)
+            # A process without tasks is looked at less often.
+            pause = INTERVAL if self.sample(time.time()) else min(2 * pause, _IDLE)
+
+    def sample(self, now: float) -> bool:
+        """Looks at the main thread once. Returns False if it runs no task."""
+        task = _task_info.current
+        if task is None:
+            return False
+        with self._lock:
+            self._look(task, now)
+        return True
+
+    def settle(self) -> None:
+        """Waits for the end of a sample that is being taken: it refers to the frames of the task,
+        and so to the task's inputs, even if the task has ended meanwhile."""
+        with self._lock:
+            pass
+
+    def _look(self, task: Any, now: float) -> None:
+        """Counts the stack of the main thread. REQUIRES: the lock."""
+        # NB: nothing may wait while the frames are referred to: they keep the task's inputs.
+        stack = _stack(sys._current_frames().get(self._main), self._outer)
+        if stack:
+            if task is not self._task:
+                self._task, self._prefix = task, _keys.prefix(task.key)
+            self._count(self._prefix, stack, now)
+
+    def _count(self, prefix: str, stack: list[FrameType], now: float) -> None:
+        """Counts a stack, outermost function first. REQUIRES: the lock."""
+        if not self._periods or now >= self._periods[-1][0] + _PERIOD:
+            self._periods.append((now, {}, [0]))
+        _, by_prefix, size = self._periods[-1]
+        at = by_prefix.get(prefix)
+        if at is None:
+            at = by_prefix[prefix] = Call(None, 0)
+        at.count += 1
+        for frame in stack:
+            code = frame.f_code
+            called = at.calls.get(id(code))
+            if called is None:
+                called = at.calls[id(code)] = Call(code, frame.f_lineno or code.co_firstlineno)
+                size[0] += 1
+                self._functions += 1
+            called.count += 1
+            at = called
+        while self._functions > _MOST and len(self._periods) > 1:
+            self._functions -= self._periods.popleft()[2][0]
+
+    def collected(self, key: str | None, start: float, stop: float | None) -> list[tuple[Any, ...]]:
+        """Returns the calls of the periods that overlap with a time, as a list in which each call
+        stands behind its caller: the caller's index or -1, the number of samples, the name, file
+        and first line of the function, and a line that it was at and its text.
+
+        Args:
+            key: only of tasks whose keys have this prefix; None: all.
+            start, stop: the time, in seconds since 1970; None: until now.
+        """
+        out: list[tuple[Any, ...]] = []
+        with self._lock:
+            for begin, by_prefix, _ in self._periods:
+                if begin + _PERIOD > start and (stop is None or begin < stop):
+                    for prefix, root in by_prefix.items():
+                        if key is None or key == prefix:
+                            _flatten(root, -1, out)
+        return [(*call, linecache.getline(call[3], call[5]).strip()) for call in out]
+
+
+def _stack(frame: FrameType | None, outer: frozenset[int]) -> list[FrameType]:
+    """Returns the frames of a stack below those of `outer`, the outermost one first. Nothing if
+    none of `outer` is on it."""
+    found: list[FrameType] = []
+    while frame is not None:
+        if id(frame.f_code) in outer:
+            return found[::-1][:_DEPTH]
+        found.append(frame)
+        frame = frame.f_back
+    return []
+
+
+def _flatten(call: Call, parent: int, out: list[tuple[Any, ...]]) -> None:
+    left: list[tuple[Call, int]] = [(call, parent)]
+    while left:
+        call, parent = left.pop()
+        for called in call.calls.values():
+            code = called.code
+            assert code is not None
+            out.append((parent, called.count, code.co_name, code.co_filename, code.co_firstlineno, called.line))
+            left.append((called, len(out) - 1))
+
+
+#: The sampler of this process; None: it takes no samples.
+current: Sampler | None = None
+
+
+def settle() -> None:
+    """See `Sampler.settle`."""
+    if current is not None:
+        current.settle()
+
+
+def collect(key: str | None, start: float, stop: float | None) -> list[tuple[Any, ...]]:
+    """Returns the calls of this process: see `Sampler.collected`."""
+    return [] if current is None else current.collected(key, start, stop)

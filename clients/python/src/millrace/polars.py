@@ -1,0 +1,166 @@
+"""Polars queries on a cluster.
+
+    import polars as pl
+    from millrace.polars import Engine
+
+    with Engine() as engine:
+        sums = pl.scan_parquet("data/*.parquet").group_by("key").agg(pl.col("x").sum())
+        print(sums.collect(engine=engine))
+
+`docs/polars.md` says which parts of a query are divided among the workers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import polars as pl  # pyright: ignore[reportMissingImports]
+
+from millrace._polars import _plan, _pushdown
+from millrace._polars._options import Options
+from millrace._polars._query import Query, UndividedWarning
+from millrace._polars._stored import Result
+from millrace.client import Client
+from millrace.cluster import LocalCluster
+from millrace.future import results_of
+
+__all__ = ["Engine", "Options", "Result", "UndividedWarning"]
+
+
+class Engine(pl.Engine):
+    """Runs queries on a cluster: `lf.collect(engine=engine)`.
+
+    Args:
+        client: the client of the cluster. None: the engine starts a cluster on this machine, with
+            one worker for each core, and stops it when it is closed.
+        options: how queries are divided.
+        cluster: arguments of `LocalCluster`, if there is no client.
+    """
+
+    def __init__(self, client: Client | None = None, *, options: Options | None = None, **cluster: Any) -> None:
+        if client is not None and cluster:
+            raise TypeError(f"{', '.join(cluster)}: the client has a cluster; these are arguments of a new one")
+        self._options = options or Options()
+        self._cluster = None if client is not None else LocalCluster(**cluster)
+        self._client = client if client is not None else Client(self._cluster)
+
+    @classmethod
+    def from_options(cls, options: Options | Mapping[str, Any] | Any, **arguments: Any) -> Engine:
+        """Returns an engine with these options.
+
+        Args:
+            options: `Options`, a dict of them, or StreamingOptions of cudf-polars.
+            arguments: the other arguments of the class.
+        """
+        return cls(options=Options.of(options), **arguments)
+
+    @property
+    def name(self) -> str:
+        return "millrace"
+
+    @property
+    def plan_engine(self) -> str:
+        """Engine name used to render query plans."""
+        return "in-memory"
+
+    @property
+    def client(self) -> Client:
+        """The client of the cluster."""
+        return self._client
+
+    @property
+    def nranks(self) -> int:
+        """Number of workers."""
+        return len(self._client.session.workers())
+
+    def gather_cluster_info(self) -> list[dict[str, Any]]:
+        """Returns for each worker the process that runs tasks, its host and its GPUs."""
+        return list(self._client.run(_process_info, processes="one").values())
+
+    def collect(  # pyright: ignore[reportIncompatibleMethodOverride] - it has no background mode
+        self, lf: pl.LazyFrame, *, optimizations: Any, background: bool = False, post_opt_callback: Any = None
+    ) -> pl.DataFrame:
+        """Runs a query, and returns its result. See `polars.LazyFrame.collect`."""
+        if background:
+            raise ValueError("background=True is not supported: call collect in a thread of your own")
+        if post_opt_callback is not None:
+            raise ValueError("post_opt_callback is a function for engines of Polars itself")
+        futures = self._query().collect(_plan.read(lf))
+        return pl.concat(results_of(futures), rechunk=False)
+
+    def collect_all(self, lfs: Iterable[pl.LazyFrame], *, optimizations: Any) -> list[pl.DataFrame]:
+        """Runs queries one after the other. See `polars.collect_all`."""
+        return [self.collect(lf, optimizations=optimizations) for lf in lfs]
+
+    def execute(self, lf: pl.LazyFrame, *, optimizations: Any = None) -> Result:
+        """Runs a query, and keeps the parts of its result on the cluster. `result.lazy()` is the
+        source of further queries. See `polars.LazyFrame.execute`."""
+        root = _plan.read(lf)
+        return Result(self._query().run(root), root.schema)
+
+    def persist(self, lf: pl.LazyFrame) -> pl.LazyFrame:
+        """Runs a query, and returns its result as the source of further queries. It stays on the
+        cluster for as long as a query refers to it."""
+        return self.execute(lf).lazy()
+
+    def explain(self, lf: pl.LazyFrame) -> str:
+        """Returns the plan of a query as the engine divides it, with columns and predicates pushed
+        down to where rows meet. Nothing runs."""
+        return _plan.lazy(_pushdown.pushed(_plan.read(lf))).explain(optimized=False)
+
+    def sink_parquet(  # pyright: ignore[reportIncompatibleMethodOverride] - the path is a name
+        self, lf: pl.LazyFrame, path: str | Path, *, optimizations: Any, **options: Any
+    ) -> None:
+        """Runs a query; the workers write its result. See `polars.LazyFrame.sink_parquet`.
+
+        Args:
+            lf: the query.
+            path: a file. If it is a text that ends with "/", or by `sink_to_directory`, it is a
+                directory, and each part of the result becomes a file there.
+            optimizations: not used.
+            options: those of Polars, except those that concern objects of this process.
+        """
+        if not isinstance(path, (str, Path)):
+            raise TypeError(f"path is a {type(path).__name__}: workers write to a path only, given as text")
+        for name in ("metadata", "arrow_schema", "encryption", "sinked_paths_callback"):
+            if options.pop(name, None) is not None:
+                raise ValueError(f"{name} is not supported: it is an object of this process")
+        text = str(Path(path).absolute()) if "://" not in str(path) else str(path)
+        if str(path).endswith("/") or self._options.sink_to_directory:
+            options["mkdir"], text = True, text.rstrip("/") + "/"
+        results_of(self._query().sink_parquet(_plan.read(lf), text, options))
+
+    def close(self) -> None:
+        """Stops the cluster that the engine has started. A client that it was given stays open."""
+        if self._cluster is not None:
+            self._client.close()
+            self._cluster.close()
+
+    #: The name of `close` in engines of cudf-polars.
+    shutdown = close
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _query(self) -> Query:
+        slots = sum(w.slots for w in self._client.session.workers())
+        return Query(self._client, max(slots, 1), self._options)
+
+
+def _process_info() -> dict[str, Any]:
+    """Returns a description of this process, in the shape of cudf-polars."""
+    return {
+        "pid": os.getpid(),
+        "hostname": socket.gethostname(),
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }

@@ -1,0 +1,1 @@
+"""Test support: the modules of cuDF that have more than its public names."""

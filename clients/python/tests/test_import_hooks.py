@@ -1,0 +1,62 @@
+"""Calls that are made when a package is imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from millrace import _import_hooks
+from millrace._import_hooks import when_imported
+
+
+@pytest.fixture
+def late_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_late_module.py").write_text("x = 1\n")
+    (tmp_path / "a_broken_module.py").write_text("1 / 0\n")
+    yield "a_late_module"
+    for name in ("a_late_module", "a_broken_module"):
+        sys.modules.pop(name, None)
+        _import_hooks._waiting.pop(name, None)
+
+
+def test_a_module_that_is_there() -> None:
+    seen: list[ModuleType] = []
+    when_imported("json", seen.append)
+    assert seen == [sys.modules["json"]]
+
+
+def test_a_module_that_comes_later(late_module: str) -> None:
+    seen: list[int] = []
+    when_imported(late_module, lambda module: seen.append(module.x))
+    when_imported(late_module, lambda module: seen.append(module.x + 1))
+    assert seen == []
+    module = importlib.import_module(late_module)
+    assert seen == [1, 2]
+    assert "exec_module" not in vars(module.__loader__)
+    importlib.reload(module)
+    assert seen == [1, 2]  # each call is made once
+
+
+def test_no_finder_is_left(late_module: str) -> None:
+    before = dict(_import_hooks._waiting)
+    when_imported(late_module, lambda _: None)
+    importlib.import_module(late_module)
+    assert _import_hooks._waiting == before
+    assert (_import_hooks._finder in sys.meta_path) == bool(before)
+
+
+def test_a_module_that_cannot_be_imported(late_module: str) -> None:
+    seen: list[ModuleType] = []
+    when_imported("a_broken_module", seen.append)
+    when_imported("a_module_that_does_not_exist", seen.append)
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("a_broken_module")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("a_module_that_does_not_exist")
+    assert seen == []
+    _import_hooks._waiting.pop("a_module_that_does_not_exist")
