@@ -12,8 +12,10 @@ own on the first GPU. A cluster runs for each way of transfer:
 bench.stamp checks every byte that arrives.
 
     hosts.py MILLRACE_BINARY            asks the machine, measures all ways, and kills workers
-                                        meanwhile
-    hosts.py MILLRACE_BINARY small      the same with small sizes, for the fake driver of the tests
+                                        meanwhile, for $HOSTS_KILLS seconds: 15 if it is not set
+    hosts.py MILLRACE_BINARY kills      only the last of these
+    hosts.py MILLRACE_BINARY small      the same with small sizes, for the fake driver of the tests;
+                                        `kills small` is the last part alone
     hosts.py --test BINARY ARGUMENT...  runs a test binary on the first host; its children can run
                                         on the second one: MILLRACE_TEST_OTHER_HOST is its address,
                                         the network devices of both, and a command that runs others
@@ -51,6 +53,8 @@ from typing import Any
 MIB = 1 << 20
 #: Longest time for everything, and for one task, in seconds.
 LIMIT, TASK = float(os.environ.get("HOSTS_LIMIT", "100")), 20.0
+#: How long workers are killed, in seconds.
+KILLS = float(os.environ.get("HOSTS_KILLS", "15"))
 #: Longest part of a log that is kept.
 KEPT = 32 << 10
 PORT = 7401
@@ -572,7 +576,7 @@ def kills(c: Cluster, seconds: float, small: bool) -> None:
 # --- All parts.
 
 
-def main(binary: Path, small: bool) -> int:
+def main(binary: Path, small: bool, only_kills: bool = False) -> int:
     failed = []
 
     def part(name: str, limit: float, do: Callable[[], Any]) -> Any:
@@ -619,14 +623,19 @@ def main(binary: Path, small: bool) -> int:
         more = part(f"{c.name}, bench", 20, lambda: bench_transfer(c, program, "tcp" if apart else "posix,cma", small))
         return found | (more or {})
 
-    for name, how in ways.items():
+    for name, how in ways.items() if not only_kills else ():
         rates[name] = part(name, 30, lambda name=name, how=how: way(name, do=all_of, **how)) or {}
     for other in ("streams", "streams before"):
         for what, rate in rates.get(other, {}).items():
-            for name in ("ucx tcp", "ucx cma"):
-                if what in rates[name]:
+            for name in ("ucx tcp", "ucx cma", "streams"):
+                if name != other and what in rates.get(name, {}):
                     figure(f"{name} beside {other}: {what}", rates[name][what] / rate, "x")
-    part("kills", 30, lambda: way("ucx tcp", tcp, lambda c: kills(c, 3 if small else 15, small)))
+    if KILLS:
+        part(
+            "kills",
+            KILLS + 20,
+            lambda: way("ucx tcp", tcp, lambda c: kills(c, 3 if small and not only_kills else KILLS, small)),
+        )
     if failed:
         say(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -652,4 +661,4 @@ if __name__ == "__main__":
             watch = threading.Timer(LIMIT + 30, lambda: os._exit(124))
             watch.daemon = True
             watch.start()
-            sys.exit(main(Path(binary).resolve(), rest == ["small"]))
+            sys.exit(main(Path(binary).resolve(), "small" in rest, "kills" in rest))

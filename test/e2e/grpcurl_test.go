@@ -86,6 +86,15 @@ func TestGrpcurl(t *testing.T) {
 		t.Errorf("squares: %v", result)
 	}
 
+	rpc(t, "SubmitBatch", `{"header": {"namespace": "TestGrpcurl"}, "tasks": [
+		{"key": "l", "op": "core.list", "inputs": ["a", "m"], "arguments": {"positional": [{"input": 0}, {"input": 1}, {"intValue": "7"}]}},
+		{"key": "i", "op": "array.reduce", "inputs": ["l"], "items": [{"input": 0, "item": 1, "count": 3}],
+			"arguments": {"positional": [{"input": 0}], "named": {"op": {"stringValue": "sum"}}}}]}`)
+	result = rpc(t, "GetResult", `{"task": {"key": "i", "namespace": "TestGrpcurl"}, "wait": "300s"}`)
+	if got := result["json"]; got != 55.0 {
+		t.Errorf("sum of an item: %v", result)
+	}
+
 	// Watch prints one JSON object after the other, and ends with the graph.
 	watched := json.NewDecoder(strings.NewReader(grpcurl(t, `{"graphIds": ["`+graph+`"], "untilEnded": true}`, "millrace.v1.SchedulerService/Watch")))
 	state := any("")

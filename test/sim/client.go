@@ -328,6 +328,9 @@ func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmi
 		for _, in := range s.inputs {
 			t.Inputs = append(t.Inputs, in.key)
 		}
+		if c.w.plan.items() {
+			t.Items = s.items()
+		}
 		ev.Tasks = append(ev.Tasks, t)
 	}
 	return ev
@@ -337,7 +340,7 @@ func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmi
 func cloned(ev sched.GraphSubmitted) sched.GraphSubmitted {
 	ev.Ops, ev.Options, ev.Tasks = slices.Clone(ev.Ops), slices.Clone(ev.Options), slices.Clone(ev.Tasks)
 	for i := range ev.Tasks {
-		ev.Tasks[i].Inputs = slices.Clone(ev.Tasks[i].Inputs)
+		ev.Tasks[i].Inputs, ev.Tasks[i].Items = slices.Clone(ev.Tasks[i].Inputs), slices.Clone(ev.Tasks[i].Items)
 		ev.Tasks[i].Arguments = slices.Clone(ev.Tasks[i].Arguments)
 	}
 	return ev

@@ -120,8 +120,8 @@ func (p *process) hasAll(wants []lifecycle.FetchObject) bool {
 func (p *process) takeLeases(reader ids.WorkerID, wants []lifecycle.FetchObject) []fetchedObject {
 	parts := make([]fetchedObject, len(wants))
 	for i, want := range wants {
-		o := object(want.Object)
-		parts[i] = fetchedObject{want: want, bytes: p.size(o)}
+		o := listOf(object(want.Object))
+		parts[i] = fetchedObject{want: want, bytes: share(object(want.Object), p.size(o))}
 		v, ok := p.find(o)
 		switch {
 		case !ok:
@@ -146,7 +146,7 @@ func (p *process) endLeases(parts []fetchedObject) {
 		if x.lease == 0 {
 			continue
 		}
-		v, there := p.values[object(x.want.Object)]
+		v, there := p.values[listOf(object(x.want.Object))]
 		held, effects := p.ledger.EndLease(p.w.now, x.lease)
 		if held && !there {
 			p.w.fail([]ids.TaskID{x.want.Object.Task}, "worker %s: the bytes of %s were freed under a lease", p.host.name, x.want.Object)
@@ -180,6 +180,9 @@ func (p *process) arrived(fetch lifecycle.FetchID, x *fetchedObject) {
 			w.fail([]ids.TaskID{o.Task}, "worker %s: %s arrives and its reservation %d is gone", p.host.name, o, x.want.Reservation)
 		}
 		if p.store(o, s, id) {
+			if o.Item != 0 {
+				w.counts.items++
+			}
 			p.push(lifecycle.InputFetched{Fetch: fetch, Object: x.want.Object, Bytes: x.bytes})
 			p.stepAll()
 			return

@@ -171,7 +171,8 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 			origins[a.key] = a
 		case works, flaky:
 		}
-		if a.cancelledAt > s.retriedAt {
+		// The scheduler cancels its own copies when they are not wanted any more.
+		if a.cancelledAt > s.retriedAt || a.op.Name == copyOp {
 			cancelled = true
 		}
 	})

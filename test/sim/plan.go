@@ -18,6 +18,9 @@ const (
 	reconnectGrace = 2 * time.Second
 	beatEvery      = time.Second
 
+	// life is that of the scheduler.
+	life = 1
+
 	clientTTL   = 6 * time.Second
 	clientRenew = 1500 * time.Millisecond
 
@@ -44,6 +47,8 @@ type plan struct {
 	// executorDies is the probability that a run ends by the death of its executor, noRoom that it
 	// finds no memory for its result.
 	executorDies, noRoom float64
+	// blocks is the probability that a function waits for other tasks.
+	blocks float64
 	// duplicateAssign allows duplicates of assignments too.
 	duplicateAssign bool
 	// keepReports lets workers keep unsent reports until they are connected again.
@@ -88,6 +93,7 @@ func newPlan(r *rand.Rand) plan {
 		loseEvery:        every(0.3, 50*time.Millisecond, 2*time.Second),
 		clientCrashEvery: every(0.4, 2*time.Second, 8*time.Second),
 		executorDies:     some(0.5, 0.001, 0.02),
+		blocks:           some(0.5, 0.01, 0.5),
 		noRoom:           some(0.3, 0.01, 0.2),
 		duplicateAssign:  r.IntN(5) == 0,
 		keepReports:      r.IntN(2) == 0,
@@ -110,6 +116,9 @@ func newPlan(r *rand.Rand) plan {
 // meaning.
 func (p plan) chains() bool { return p.mapped && p.fixedPorts }
 
+// items turns on inputs that are items of lists. Like chains, it follows from other parameters.
+func (p plan) items() bool { return p.mapped && p.keepReports }
+
 // rebalanceEvery is the mean time between rebalances; 0: never. Like chains, it follows from other
 // parameters.
 func (p plan) rebalanceEvery() time.Duration {
@@ -121,7 +130,7 @@ func (p plan) rebalanceEvery() time.Duration {
 
 // String lists the parameters of the seed.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f blocks %.3f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds())
+		p.clientCrashEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
@@ -46,7 +47,7 @@ func (h *host) start() {
 		w: w, host: h, incarnation: fmt.Sprintf("life-%d", w.lastIncarnation),
 		life: lifecycle.New(lifecycle.Config{
 			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
-			SlotDepth: 8, FetchObjects: 5, Fetches: 6,
+			SlotDepth: 8, FetchObjects: 5, Fetches: 6, MaxBlocked: 1 + w.rng.IntN(4),
 		}),
 		ledger: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
 		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, mappings: map[ids.WorkerID]*process{}, slots: map[slotKey]*slot{},
@@ -207,6 +208,8 @@ type job struct {
 	timeout time.Duration
 	bytes   uint64
 	ended   *sched.TaskError
+	// rest is the run time that is left after a wait for other tasks.
+	rest time.Duration
 	// reassigned means that the attempt was assigned again after its end, and that its result is
 	// still here.
 	reassigned bool
@@ -267,8 +270,11 @@ func (p *process) connect() {
 		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
 		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Notifies: true, PipelinedReads: w.plan.chains(),
 	}
-	if ev.PipelinedReads {
+	switch {
+	case ev.PipelinedReads:
 		ev.Host = "gpus"
+	case w.plan.mapped:
+		ev.Host = fmt.Sprintf("machine-%d", p.host.machine())
 	}
 	for _, o := range p.inventory() {
 		ev.Inventory = append(ev.Inventory, sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)})
@@ -281,7 +287,7 @@ func (p *process) connect() {
 	}
 	// Attempts that have ended count as running until their end is reported.
 	for _, r := range p.outgoing.reports {
-		if r.Outcome != sched.OutcomeStarted && r.Outcome != sched.OutcomeRetractRefused {
+		if isFinal(r.Outcome) {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 		}
 	}
@@ -294,7 +300,7 @@ func (p *process) connect() {
 	if p.leaveRequested {
 		p.leaveAllowed, p.outgoing.draining = false, true
 	}
-	register := func() { w.server.register(l, p, ev) }
+	register := func() { w.server.register(l, p, p.address(), ev) }
 	l.send(true, register, nil)
 	if l.broken && w.fault(w.plan.lateRegister) {
 		w.after(w.between(0, 3*time.Second), register)
@@ -316,9 +322,21 @@ func (p *process) disconnected(l *link) {
 	})
 }
 
+// address is that of the process; a restarted worker may have another one.
+func (p *process) address() string {
+	if p.w.plan.fixedPorts {
+		return p.host.name
+	}
+	return p.incarnation
+}
+
 // sessionOn returns the scheduler's session of the stream; nil if there is none.
 func (s *server) sessionOn(p *process, l *link) *session {
-	if r := s.byName[p.host.name]; r != nil && r.session != nil && r.session.link == l {
+	id, here := s.members.Named(p.host.name)
+	if !here {
+		return nil
+	}
+	if r := s.get(id); r.session != nil && r.session.link == l {
 		return r.session
 	}
 	return nil
@@ -337,10 +355,25 @@ func (p *process) sendOutgoing() {
 	}
 	said := p.outgoing
 	p.outgoing = workerMessage{}
-	p.send(said, 0)
+	p.send(said, nil)
 }
 
-func (p *process) send(said workerMessage, stats uint64) {
+// measured is what a process reports in a heartbeat.
+func (p *process) measured() *members.Measured {
+	m := &members.Measured{MemoryUsedBytes: 1 + p.ledger.Stats().HeldBytes, Paths: []members.Path{}}
+	for _, id := range sortedKeys(p.mappings) {
+		m.Paths = append(m.Paths, members.Path{Peer: id, Maps: true})
+	}
+	if p.w.chance(0.1) {
+		m.Paths = append(m.Paths, members.Path{
+			Peer: ids.WorkerID(p.w.rng.IntN(len(p.w.server.byID))), BytesPerSecond: 1e6 * (1 + 1e4*p.w.rng.Float64()), Latency: p.w.between(0, time.Millisecond),
+		})
+	}
+	return m
+}
+
+// send sends a message; measured is nil unless it is a heartbeat.
+func (p *process) send(said workerMessage, measured *members.Measured) {
 	w, l := p.w, p.link
 	if !said.empty() {
 		w.log("stream %d from %s: %s", l.number, p.host.name, &said)
@@ -348,7 +381,7 @@ func (p *process) send(said workerMessage, stats uint64) {
 	var x *session
 	l.send(true, func() {
 		if x = w.server.sessionOn(p, l); x != nil {
-			w.server.receive(x, said.clone(), stats)
+			w.server.receive(x, said.clone(), measured)
 		}
 	}, func() {
 		if x == nil {
@@ -363,7 +396,7 @@ func (p *process) send(said workerMessage, stats uint64) {
 				// last. Real streams do not repeat messages within a session, so leave these out.
 				again.gained, again.lost = nil, nil
 			}
-			w.server.receive(x, again, 0)
+			w.server.receive(x, again, nil)
 		}
 	})
 }
@@ -374,7 +407,7 @@ func (p *process) beat() {
 		p.carryOutLedger(p.ledger.Expire(p.w.now))
 	}
 	if p.link != nil {
-		p.send(workerMessage{}, 1+p.ledger.Stats().HeldBytes)
+		p.send(workerMessage{}, p.measured())
 	}
 	p.stepAll()
 	p.mayLeave()
@@ -433,6 +466,9 @@ func (p *process) receive(l *link, said *schedulerMessage) {
 	}
 	for i := range said.assignments {
 		p.assigned(&said.assignments[i])
+	}
+	for _, r := range said.freed {
+		p.push(lifecycle.SlotFreed{Ref: lifecycle.Ref(r)})
 	}
 	for _, r := range said.retractions {
 		p.push(lifecycle.Retracted{Ref: lifecycle.Ref(r)})
@@ -552,16 +588,16 @@ func (p *process) size(o object) uint64 {
 	return smallBytes
 }
 
-// inventory lists the readable objects, by task.
+// inventory lists the readable objects, by task, without copies of items.
 func (p *process) inventory() []object {
 	var out []object
 	for _, v := range p.ledger.Objects() {
-		if v.State == ledger.Sealed && p.written[v.ID] == nil {
+		if v.State == ledger.Sealed && p.written[v.ID] == nil && v.ID.Item == 0 {
 			out = append(out, v.ID)
 		}
 	}
 	for o := range p.small {
-		if p.written[o] == nil {
+		if p.written[o] == nil && o.Item == 0 {
 			out = append(out, o)
 		}
 	}
@@ -670,7 +706,10 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 	}
 	for i := range a.Inputs {
 		in := &a.Inputs[i]
-		o := object{Task: in.Task, Generation: in.Generation}
+		o := object{Task: in.Task, Generation: in.Generation, Item: in.Item}
+		if _, here := p.find(listOf(o)); here {
+			o = listOf(o)
+		}
 		if in.Inline != nil {
 			v, ok := decode(in.Inline)
 			if !ok {
@@ -680,7 +719,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 			continue
 		}
 		x := jobInput{object: o}
-		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Upstream: in.Upstream, Downstream: in.Downstream}
+		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: share(o, in.Bytes), Holders: in.Holders, Upstream: in.Upstream, Downstream: in.Downstream}
 		if v, here := p.find(o); here {
 			if p.isSmall(o) {
 				x.value, x.known = v, true
@@ -740,6 +779,8 @@ func (p *process) carryOut(e lifecycle.Effect) {
 		}
 	case lifecycle.StartRun:
 		p.startRun(e)
+	case lifecycle.Resume:
+		p.resume(e.Ref)
 	case lifecycle.StopRun:
 		p.stopRun(e.Ref)
 	case lifecycle.TakeBack:
@@ -792,7 +833,7 @@ func (p *process) report(e lifecycle.Report) {
 		r.Unreachable = append(r.Unreachable, sched.Unreachable{
 			Task: u.Object.Task, Generation: u.Object.Generation, FailedAt: slices.Clone(u.FailedAt), MissingAt: slices.Clone(u.MissingAt)})
 	}
-	if e.Outcome != lifecycle.Started && e.Outcome != lifecycle.RetractRefused {
+	if isFinal(r.Outcome) {
 		delete(p.jobs, e.Ref)
 	}
 	p.outgoing.reports = append(p.outgoing.reports, r)
@@ -847,18 +888,18 @@ func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 		p.small[o] = s.value
 		return true
 	}
-	id := from
+	id, bytes := from, share(o, s.bytes)
 	if from == 0 {
 		p.lastReservation++
 		id = p.lastReservation
-		_, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}})
+		_, effects, err := p.ledger.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{bytes}})
 		p.carryOutLedger(effects)
 		if err != nil {
 			return false
 		}
 		defer p.release(id)
 	}
-	if _, err := p.ledger.Allocate(id, o, s.bytes); err != nil {
+	if _, err := p.ledger.Allocate(id, o, bytes); err != nil {
 		return false
 	}
 	if err := p.ledger.Seal(o, nil); err != nil {
@@ -893,4 +934,9 @@ func (p *process) leftovers() string {
 		return ""
 	}
 	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reservations))
+}
+
+// isFinal reports whether an outcome is the end of an attempt.
+func isFinal(o sched.Outcome) bool {
+	return o != sched.OutcomeStarted && o != sched.OutcomeRetractRefused && o != sched.OutcomeBlocked && o != sched.OutcomeGoesOn
 }

@@ -16,23 +16,6 @@ type rescue struct {
 
 func (h *host) machine() int { return h.index / (workerCount / machines) }
 
-// survivors lists the workers that the scheduler believes to have the memory of a lost worker
-// mapped. Some of them have not, and some workers that have are missing.
-func (s *server) survivors(lost *registeredWorker, cause string) (out []ids.WorkerID) {
-	if !s.w.plan.mapped || cause == "left the cluster" {
-		return nil
-	}
-	for _, r := range s.byID {
-		if r == nil || r.session == nil || r.proc.host.machine() != lost.proc.host.machine() {
-			continue
-		}
-		if _, maps := r.proc.mappings[lost.id]; maps && s.w.chance(0.95) || s.w.chance(0.05) {
-			out = append(out, r.id)
-		}
-	}
-	return out
-}
-
 // addMapping notes that this process now has the memory of a peer mapped.
 func (p *process) addMapping(id ids.WorkerID, peer *process) {
 	if p.w.plan.mapped && peer != nil && peer.host.machine() == p.host.machine() {

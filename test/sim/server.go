@@ -6,24 +6,24 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
 
-// server simulates the scheduler's loop around the real machine: sessions, leases, reconnections,
-// deaths, watches.
+// server simulates the scheduler's loop around the real machines: sessions and watches.
 type server struct {
 	w          *world
 	m          *sched.Machine
+	members    *members.Machine
 	effects    []sched.Effect
 	assignment sched.Assignment
 
 	// byID is indexed by worker id; nil for a lost worker.
-	byID   []*registeredWorker
-	byName map[string]*registeredWorker
-	// dead are the incarnations whose death was reported.
-	dead map[string]bool
+	byID []*registeredWorker
 	// lostWorkers are all workers that were ever lost.
 	lostWorkers   map[ids.WorkerID]*registeredWorker
+	sessions      map[members.Session]*session
+	lastSession   members.Session
 	dirtySessions []*session
 	lastLink      uint64
 
@@ -35,8 +35,8 @@ type server struct {
 	// answered are the accepted submissions, by request id, with their graphs.
 	answered map[string]ids.GraphID
 
-	// timer is the time of the next TimePassed; zero: not set.
-	timer time.Time
+	// timer and lease are the times of the next TimePassed of the two machines; zero: not set.
+	timer, lease time.Time
 	// assigned has every attempt that was ever sent, with its worker.
 	assigned map[sched.TaskRef]ids.WorkerID
 
@@ -45,16 +45,16 @@ type server struct {
 
 // registeredWorker is one worker incarnation, known until it is lost.
 type registeredWorker struct {
-	id             ids.WorkerID
-	name           string
-	incarnation    string
-	proc           *process
-	session        *session
-	disconnectedAt time.Time
+	id          ids.WorkerID
+	name        string
+	incarnation string
+	proc        *process
+	session     *session
 }
 
 // session is one stream of a worker, as the scheduler sees it.
 type session struct {
+	number   members.Session
 	link     *link
 	worker   *registeredWorker
 	ended    bool
@@ -70,6 +70,7 @@ type schedulerMessage struct {
 	registered    ids.WorkerID
 	peers         []peer
 	assignments   []assignment
+	freed         []sched.TaskRef
 	retractions   []sched.TaskRef
 	cancellations []sched.TaskRef
 	releases      []sched.Replica
@@ -114,8 +115,8 @@ func (m workerMessage) clone() workerMessage {
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
-		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10}),
-		byID: make([]*registeredWorker, 1), byName: map[string]*registeredWorker{}, dead: map[string]bool{}, lostWorkers: map[ids.WorkerID]*registeredWorker{},
+		w: w, members: members.New(members.Config{Life: life, Lease: workerLease, Grace: reconnectGrace}), m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10}),
+		byID: make([]*registeredWorker, 1), lostWorkers: map[ids.WorkerID]*registeredWorker{}, sessions: map[members.Session]*session{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
@@ -162,7 +163,7 @@ var effectNames = map[sched.EffectKind]string{
 	sched.EffectGraphRemoved: "graph-removed", sched.EffectFunctionUnused: "function-unused", sched.EffectRescue: "rescue",
 	sched.EffectUnmap: "unmap", sched.EffectAccept: "accept", sched.EffectDrained: "drained", sched.EffectKeep: "keep",
 	sched.EffectRetire: "retire", sched.EffectRestart: "restart", sched.EffectWorkerChanged: "worker-changed",
-	sched.EffectRebalanceEnded: "rebalance-ended", sched.EffectTaskForgotten: "forgotten",
+	sched.EffectRebalanceEnded: "rebalance-ended", sched.EffectTaskForgotten: "forgotten", sched.EffectFreeSlot: "free-slot",
 }
 
 // carryOut carries out the effects of a step.
@@ -174,6 +175,10 @@ func (s *server) carryOut() {
 		switch e.Kind {
 		case sched.EffectAssign:
 			s.assign(e)
+		case sched.EffectFreeSlot:
+			if o := s.messageTo(e.Worker); o != nil {
+				o.freed = append(o.freed, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
+			}
 		case sched.EffectRetract:
 			if o := s.messageTo(e.Worker); o != nil {
 				o.retractions = append(o.retractions, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
@@ -194,6 +199,7 @@ func (s *server) carryOut() {
 		case sched.EffectGraphChanged:
 			s.graphChanged(e.Graph)
 		case sched.EffectGraphRemoved, sched.EffectRebalanceEnded:
+		case sched.EffectTaskEnded, sched.EffectGraphExpired: // they are for a journal, which is not simulated
 		case sched.EffectFunctionUnused:
 			delete(s.functions, e.Function)
 		case sched.EffectRescue:
@@ -293,8 +299,8 @@ func (s *server) assign(e *sched.Effect) {
 				continue
 			}
 			x.peers[h] = true
-			if r := s.get(h); r != nil {
-				o.peers = append(o.peers, peer{h, r.proc})
+			if p, isNew := s.members.Introduce(x.number, h); isNew {
+				o.peers = append(o.peers, peer{h, s.get(p.Worker).proc})
 			}
 		}
 	}
@@ -353,6 +359,9 @@ func (o *schedulerMessage) String() string {
 	}
 	for i := range o.assignments {
 		b = fmt.Appendf(b, "assign %s/%s ", o.assignments[i].Task, o.assignments[i].Attempt)
+	}
+	for _, r := range o.freed {
+		b = fmt.Appendf(b, "free %s/%s ", r.Task, r.Attempt)
 	}
 	for _, r := range o.retractions {
 		b = fmt.Appendf(b, "retract %s/%s ", r.Task, r.Attempt)
@@ -413,37 +422,26 @@ func (m *workerMessage) String() string {
 }
 
 // register opens a session for an incarnation, which is new or comes back.
-func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
+func (s *server) register(l *link, p *process, address string, ev sched.WorkerRegistered) {
 	w := s.w
-	if s.dead[ev.Incarnation] {
+	s.lastSession++
+	x := &session{number: s.lastSession, link: l, lastSeen: w.now, peers: map[ids.WorkerID]bool{}}
+	welcome, effects, refused := s.members.Register(w.now, members.Registered{Session: x.number, Worker: ev, Life: life, DataAddress: address}, nil)
+	switch {
+	case refused != nil && refused.Kind == members.ErrDead:
 		l.send(false, func() { p.run(func() { p.receive(l, &schedulerMessage{stop: "declared dead"}) }) }, nil)
 		return
+	case refused != nil:
+		l.cut() // The name is in use, so the process tries again.
+		return
 	}
-	r := s.byName[ev.Name]
-	if r != nil && r.incarnation != ev.Incarnation {
-		if r.session != nil {
-			l.cut() // The name is in use, so the process tries again.
-			return
-		}
-		s.lose(r, "a new incarnation registered under its name", "another incarnation registered")
-		r = nil
-	}
+	r := s.get(welcome.Worker)
 	if r == nil {
-		r = &registeredWorker{id: ids.WorkerID(len(s.byID)), name: ev.Name, incarnation: ev.Incarnation, proc: p}
+		r = &registeredWorker{id: welcome.Worker, name: ev.Name, incarnation: ev.Incarnation, proc: p}
 		s.byID = append(s.byID, r)
-		s.byName[ev.Name] = r
-	} else if r.session != nil {
-		// The worker will see the end of its old stream.
-		r.session.ended = true
-		r.session.link.cut()
 	}
-	x := &session{link: l, worker: r, lastSeen: w.now, peers: map[ids.WorkerID]bool{}}
-	r.session = x
-	x.message(s).registered = r.id
-	ev.Worker = r.id
-	w.log("%s registers as %s: holds %d, runs %v", ev.Name, r.id, len(ev.Inventory), ev.Running)
-	s.step(ev)
-	s.watchLease(x, w.now.Add(workerLease))
+	s.sessions[x.number], x.worker, r.session = x, r, x
+	s.joined(effects)
 	l.upBroken = func() { s.disconnected(x) }
 	if l.broken {
 		w.after(w.between(0, time.Second), l.upBroken)
@@ -451,79 +449,111 @@ func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 	s.flush()
 }
 
-func (s *server) watchLease(x *session, at time.Time) {
-	s.w.at(at, func() {
-		if x.ended || x.worker.session != x {
-			return
+// member gives the machine of members an event and carries out the effects.
+func (s *server) member(ev members.Event) { s.joined(s.members.Step(s.w.now, ev, nil)) }
+
+// joined carries out the effects of the machine of members.
+func (s *server) joined(effects []members.Effect) {
+	for i := range effects {
+		e := &effects[i]
+		switch e.Kind {
+		case members.EffectSchedule:
+			s.schedule(e.Event)
+		case members.EffectEnded:
+			s.endSession(e)
+		case members.EffectPeer:
+			if x := s.sessions[e.Session]; x != nil {
+				x.peers[e.Peer.Worker] = true
+				known := peer{worker: e.Peer.Worker}
+				if e.Peer.Address != "" {
+					known.at = s.get(e.Peer.Worker).proc
+				}
+				out := x.message(s)
+				out.peers = append(out.peers, known)
+			}
+		case members.EffectLost:
+			r := s.byID[e.Worker]
+			s.w.log("%s (%s) is lost: %s", r.name, r.id, e.Cause)
+			s.w.oracle.lostWorkers++
+			s.byID[r.id], s.lostWorkers[r.id] = nil, r
+		case members.EffectChanged, members.EffectUnmapped:
+		case members.EffectDrop:
+			s.w.fail(nil, "objects are dropped as if there were two lives: %+v", e)
 		}
-		if end := x.lastSeen.Add(workerLease); end.After(s.w.now) {
-			s.watchLease(x, end)
-			return
-		}
-		s.lose(x.worker, "no message for 5s", "")
+	}
+	if at, ok := s.members.NextDeadline(); ok && (s.lease.IsZero() || at.Before(s.lease)) {
+		s.lease = at
+		s.w.at(at, func() { s.checkMembers(at) })
+	}
+	if err := s.members.Check(); err != nil {
+		s.w.fail(nil, "the invariant of members is broken: %v", err)
+	}
+}
+
+// checkMembers ends the leases and graces that are over.
+func (s *server) checkMembers(at time.Time) {
+	if !s.lease.Equal(at) {
+		return
+	}
+	s.lease = time.Time{}
+	var passed members.TimePassed
+	for _, number := range s.members.Due(at, nil) {
+		passed.Heard = append(passed.Heard, members.Heard{Session: number, At: s.sessions[number].lastSeen})
+	}
+	effects := s.members.Step(at, passed, nil)
+	s.joined(effects)
+	if len(effects) > 0 {
 		s.flush()
-	})
+	}
+}
+
+// schedule passes on what the machine of members tells that of tasks.
+func (s *server) schedule(ev sched.Event) {
+	switch ev := ev.(type) {
+	case sched.WorkerRegistered:
+		s.w.log("%s registers as %s: holds %d, runs %v", ev.Name, ev.Worker, len(ev.Inventory), ev.Running)
+		s.byID[ev.Worker].session.message(s).registered = ev.Worker
+	case sched.WorkerDisconnected:
+		s.w.log("%s (%s) is disconnected", s.byID[ev.Worker].name, ev.Worker)
+	}
+	s.step(ev)
+}
+
+// endSession ends a session, with its last orders unless another session follows.
+func (s *server) endSession(e *members.Effect) {
+	x := s.sessions[e.Session]
+	delete(s.sessions, e.Session)
+	x.ended = true
+	r := x.worker
+	switch {
+	case e.Worker != 0:
+		r.session = nil
+	case r.session != x:
+		x.link.cut() // The worker will see the end of its old stream.
+	default:
+		r.session = nil
+		x.outgoing.reregister, x.outgoing.stop = e.Reregister, e.Stop
+		s.send(x)
+	}
 }
 
 func (s *server) disconnected(x *session) {
-	r := x.worker
-	if x.ended || r.session != x {
-		return
+	if !x.ended {
+		s.member(members.Disconnected{Session: x.number})
+		s.flush()
 	}
-	x.ended = true
-	r.session, r.disconnectedAt = nil, s.w.now
-	s.w.log("%s (%s) is disconnected", r.name, r.id)
-	s.step(sched.WorkerDisconnected{Worker: r.id})
-	s.flush()
-	since := s.w.now
-	s.w.after(reconnectGrace, func() {
-		if s.get(r.id) == r && r.session == nil && r.disconnectedAt.Equal(since) {
-			s.lose(r, "connection lost", "")
-			s.flush()
-		}
-	})
 }
 
 // died handles a supervisor's report that an incarnation has ended.
 func (s *server) died(name, incarnation string) {
-	s.dead[incarnation] = true
-	if r := s.byName[name]; r != nil && r.incarnation == incarnation {
-		s.lose(r, "killed by SIGKILL", "this incarnation was declared dead")
-	} else {
-		s.step(sched.WorkerEnded{Incarnation: incarnation, Cause: "killed by SIGKILL", Killed: true})
-	}
+	s.member(members.Died{Name: name, Death: members.Death{Incarnation: incarnation, Cause: "killed by SIGKILL", Signal: "SIGKILL"}})
 	s.flush()
 }
 
-func (s *server) lose(r *registeredWorker, cause, stop string) {
-	s.w.log("%s (%s) is lost: %s", r.name, r.id, cause)
-	s.w.oracle.lostWorkers++
-	s.byID[r.id] = nil
-	if s.byName[r.name] == r {
-		delete(s.byName, r.name)
-	}
-	if x := r.session; x != nil {
-		r.session = nil
-		x.outgoing.reregister, x.outgoing.stop = stop == "", stop
-		x.ended = true
-		s.send(x)
-	}
-	s.lostWorkers[r.id] = r
-	survivors := s.survivors(r, cause)
-	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Left: cause == "left the cluster", Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
-	for _, o := range s.byID {
-		if o != nil && o.session != nil && o.session.peers[r.id] && !slices.Contains(survivors, o.id) {
-			out := o.session.message(s)
-			out.peers = append(out.peers, peer{r.id, nil})
-		}
-	}
-}
-
-// receive passes a worker's message to the machine. stats is the number of used bytes in a
-// heartbeat; 0: the message is none.
-func (s *server) receive(x *session, said workerMessage, stats uint64) {
+// receive passes a worker's message to the machines. measured is nil unless it is a heartbeat.
+func (s *server) receive(x *session, said workerMessage, measured *members.Measured) {
 	r := x.worker
-	if x.ended || r.session != x {
+	if x.ended {
 		s.w.log("stream %d is stale", x.link.number)
 		return
 	}
@@ -534,12 +564,10 @@ func (s *server) receive(x *session, said workerMessage, stats uint64) {
 	if len(said.gained)+len(said.lost) > 0 {
 		s.step(sched.ObjectsReported{Worker: r.id, Gained: said.gained, Lost: said.lost})
 	}
-	if stats > 0 {
-		s.step(sched.WorkerMeasured{Worker: r.id, MemoryUsedBytes: stats})
-	}
-	if stats > 0 && s.w.chance(0.1) {
-		s.step(sched.RatesMeasured{{From: ids.WorkerID(s.w.rng.IntN(len(s.byID))), To: r.id,
-			BytesPerSecond: 1e6 * (1 + 1e4*s.w.rng.Float64()), Latency: s.w.between(0, time.Millisecond)}})
+	if measured != nil {
+		measured.Session = x.number
+		s.member(*measured)
+		s.step(sched.WorkerMeasured{Worker: r.id, MemoryUsedBytes: measured.MemoryUsedBytes})
 	}
 	for _, f := range said.failed {
 		f.Worker, f.Objects = r.id, slices.Clone(f.Objects)
@@ -550,7 +578,7 @@ func (s *server) receive(x *session, said workerMessage, stats uint64) {
 		s.step(sched.WorkerDraining{Worker: r.id})
 	}
 	if said.leaving {
-		s.lose(r, "left the cluster", "")
+		s.member(members.Left{Session: x.number})
 	}
 	s.flush()
 }
@@ -560,10 +588,11 @@ const copyOp = "core.replicate"
 
 // orderDrain is an operator's order to drain a worker.
 func (s *server) orderDrain(name string, purpose sched.DrainPurpose, timeout time.Duration) {
-	r := s.byName[name]
-	if r == nil {
+	id, here := s.members.Named(name)
+	if !here {
 		return
 	}
+	r := s.byID[id]
 	s.w.log("%s (%s) is to be drained, purpose %d, timeout %s", name, r.id, purpose, timeout)
 	effects, err := s.m.OrderDrain(s.w.now, sched.DrainOrdered{Workers: []ids.WorkerID{r.id}, Purpose: purpose, Reason: "simulated", Timeout: timeout}, s.effects[:0])
 	s.ordered(effects, err)

@@ -3,9 +3,12 @@ package sim
 import (
 	"bufio"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +21,7 @@ var (
 	firstFlag   = flag.Uint64("sim.first", 1, "the first seed of TestSeeds")
 	checkFlag   = flag.Int("sim.check", 200, "after how many steps machines are checked that do not do it themselves")
 	traceFlag   = flag.String("sim.trace", "", "a file that gets the whole trace of TestSeed")
+	hashesFlag  = flag.String("sim.hashes", "", "a file that gets the hash of each trace of TestSeeds; equal files mean equal behaviour")
 	minutesFlag = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
 )
 
@@ -66,6 +70,7 @@ func TestSoak(t *testing.T) {
 func runSeeds(t *testing.T, more func(uint64) bool) {
 	t.Helper()
 	var next, lines, failed atomic.Uint64
+	var hashes sync.Map
 	var all sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		all.Go(func() {
@@ -76,6 +81,7 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 				}
 				r, err := Run(*firstFlag+i, *checkFlag, nil)
 				lines.Add(r.Lines)
+				hashes.Store(*firstFlag+i, r.Hash)
 				if err != nil {
 					failed.Add(1)
 					t.Error(err)
@@ -84,5 +90,22 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 		})
 	}
 	all.Wait()
+	if *hashesFlag != "" {
+		writeHashes(t, &hashes)
+	}
 	t.Logf("%d seeds from %d on, %d trace lines, %d failed", next.Load(), *firstFlag, lines.Load(), failed.Load())
+}
+
+// writeHashes writes one line per seed, in order.
+func writeHashes(t *testing.T, hashes *sync.Map) {
+	t.Helper()
+	var list []string
+	hashes.Range(func(seed, hash any) bool {
+		list = append(list, fmt.Sprintf("%8d %016x\n", seed, hash))
+		return true
+	})
+	slices.Sort(list)
+	if err := os.WriteFile(*hashesFlag, []byte(strings.Join(list, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

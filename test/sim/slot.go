@@ -83,7 +83,50 @@ func (p *process) runNext(l *slot) {
 		})
 		return
 	}
+	if runnerOf(j.spec.op) != "native" && w.fault(w.plan.blocks) {
+		j.rest = j.spec.run / 2
+		p.after(j.spec.run-j.rest, func() {
+			if j.runs == run {
+				p.waitForTasks(j)
+			}
+		})
+		return
+	}
 	p.after(j.spec.run, func() {
+		if j.runs == run {
+			p.endRun(j)
+		}
+	})
+}
+
+// waitForTasks lets a function wait for other tasks. It goes on after that, or ends in the middle
+// of its wait.
+func (p *process) waitForTasks(j *job) {
+	w, run := p.w, j.runs
+	w.counts.blocks++
+	secedes := w.chance(0.1)
+	p.push(lifecycle.Blocked{Ref: j.ref})
+	p.stepAll()
+	p.after(w.between(0, 50*time.Millisecond), func() {
+		switch {
+		case j.runs != run:
+		case secedes:
+			p.endRun(j)
+		default:
+			p.push(lifecycle.Unblocked{Ref: j.ref})
+			p.stepAll()
+		}
+	})
+}
+
+// resume lets a function go on that has waited.
+func (p *process) resume(ref lifecycle.Ref) {
+	j := p.jobs[ref]
+	if j == nil || !j.begun {
+		p.w.fail([]ids.TaskID{ref.Task}, "worker %s: %s is to go on and does not run", p.host.name, ref)
+	}
+	run := j.runs
+	p.after(j.rest, func() {
 		if j.runs == run {
 			p.endRun(j)
 		}

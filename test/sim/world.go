@@ -44,12 +44,13 @@ type world struct {
 	counts          counts
 }
 
-// counts are numbers for the summary. pipelined counts fetches of objects that were arriving at
-// their upstream, notArrived those of them whose object did not arrive in time.
+// counts are numbers for the summary. items counts fetched items of lists, pipelined fetches of
+// objects that were arriving at their upstream, and notArrived those of them whose object did not
+// arrive in time.
 type counts struct {
-	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, subscriptions, notifications int
-	writes, refused                                                                                                            int
-	runs, tasks, pipelined, notArrived, copies, drained, ended                                                                 int
+	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, blocks, clientCrashes, rescued, subscriptions, notifications int
+	writes, refused                                                                                                                    int
+	runs, tasks, items, pipelined, notArrived, copies, drained, ended                                                                  int
 }
 
 // Result is the result of a successful run.
@@ -95,8 +96,8 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items),
 	}, nil
 }
 
@@ -376,7 +377,7 @@ func (w *world) compareViews() {
 		}
 	}
 	for _, h := range w.hosts {
-		if w.server.byName[h.name] == nil {
+		if _, known := w.server.members.Named(h.name); !known {
 			w.suspect = h.name
 			w.fail(nil, "the scheduler does not know worker %s", h.name)
 		}

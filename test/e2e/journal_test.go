@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// restarted is a scheduler with a journal, which tests kill and start again at the same address.
+type restarted struct {
+	*started
+	address, journal string
+	env              []string
+}
+
+func withJournal(t *testing.T) *restarted {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &restarted{address: listener.Addr().String(), journal: filepath.Join(t.TempDir(), "journal"), env: []string{"MILLRACE_TOKEN=t0ken"}}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.start(t)
+	return r
+}
+
+func (r *restarted) start(t *testing.T) {
+	t.Helper()
+	r.started = background(t, r.env, "scheduler", "--listen", r.address, "--http", "", "--journal", r.journal)
+	within(t, "the scheduler is ready", func() bool { return strings.Contains(r.log.String(), "\nready") })
+}
+
+// restart kills the scheduler by SIGKILL and starts the next one.
+func (r *restarted) restart(t *testing.T) {
+	t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-r.ended
+	r.start(t)
+}
+
+func (r *restarted) dial(t *testing.T) *millrace.Client {
+	t.Helper()
+	c, err := millrace.Dial(soon(t), millrace.WithAddress(r.address), millrace.WithToken("t0ken"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // its scheduler may be gone
+	return c
+}
+
+func (r *restarted) workers(t *testing.T, c *millrace.Client) *started {
+	t.Helper()
+	w := background(t, append(r.env, "MILLRACE_ADDRESS="+r.address), "worker", "--workers", "2", "--slots", "1", "--memory-limit", "64MiB", "--name", "w", "--python", python())
+	within(t, "both workers are there", func() bool {
+		active, err := c.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+		return err == nil && len(active) == 2
+	})
+	return w
+}
+
+// afterRestart is the number of the first attempt that a scheduler makes after its first restart.
+const afterRestart = 4097
+
+func submitted(t *testing.T, c *millrace.Client, op millrace.Op, key string, args ...any) *millrace.Future {
+	t.Helper()
+	f, err := c.Submit(soon(t), op, millrace.Args(args...), millrace.WithKey(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// A scheduler is killed in the middle of a graph and started again. The client goes on as if
+// nothing had happened, what workers hold is not computed again, and what runs goes on.
+func TestAGraphOutlivesItsScheduler(t *testing.T) {
+	t.Parallel()
+	scheduler := withJournal(t)
+	c := scheduler.dial(t)
+	scheduler.workers(t, c)
+	const parts, length = 8, 20_000 // 160 KB each: not inline
+	var inputs, sums []*millrace.Future
+	for i := range parts {
+		inputs = append(inputs, submitted(t, c, millrace.Native("array.full"), fmt.Sprint("part", i), []int{length}, float64(i)))
+	}
+	for _, f := range inputs {
+		if _, err := f.Array(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := submitted(t, c, millrace.Python("operator:truediv"), "failed", 1, 0)
+	if err := failed.Wait(soon(t)); err == nil {
+		t.Fatal("1/0 has a result")
+	}
+	data, err := c.Scatter(soon(t), strings.Repeat("s", 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		submitted(t, c, millrace.Native("bench.sleep"), fmt.Sprint("sleep", i), 4.0)
+	}
+	within(t, "both workers sleep", func() bool {
+		for i := range 2 {
+			task, err := c.Task(soon(t), fmt.Sprint("sleep", i))
+			if err != nil || task.GetState() != millracev1.TaskState_TASK_STATE_RUNNING {
+				return false
+			}
+		}
+		return true
+	})
+	for i, f := range inputs {
+		sums = append(sums, submitted(t, c, millrace.Python("operator:add"), fmt.Sprint("sum", i), f, inputs[(i+1)%parts]))
+	}
+
+	scheduler.restart(t)
+
+	for i, f := range sums {
+		a, err := f.Array(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, err := millrace.Slice[float64](a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := float64(i + (i+1)%parts); len(values) != length || values[0] != want || values[length-1] != want {
+			t.Errorf("sum %d has %d elements, the first is %v and not %v", i, len(values), values[0], want)
+		}
+	}
+	if got, err := millrace.Get[string](soon(t), data); err != nil || len(got) != 100_000 {
+		t.Errorf("of what was scattered came %d bytes, %v", len(got), err)
+	}
+	if err := failed.Wait(soon(t)); err == nil || !strings.Contains(err.Error(), "ZeroDivisionError") {
+		t.Errorf("the task that had failed ends with %v", err)
+	}
+	for i := range parts {
+		firstAttempt(t, c, fmt.Sprint("part", i))
+	}
+	for i := range 2 {
+		firstAttempt(t, c, fmt.Sprint("sleep", i))
+	}
+	firstAttempt(t, c, "failed")
+	if text := scheduler.log.String(); !strings.Contains(text, "goes on from its journal") {
+		t.Errorf("the scheduler does not say that it was restarted:\n%s", text)
+	}
+}
+
+// A scheduler is killed again and again while a client submits, releases and publishes. Each result
+// comes, and a request that was answered is never forgotten.
+func TestKillsOfASchedulerLoseNothing(t *testing.T) {
+	t.Parallel()
+	scheduler := withJournal(t)
+	c := scheduler.dial(t)
+	scheduler.workers(t, c)
+	const rounds, chains, length = 3, 20, 5
+	var futures []*millrace.Future
+	var want []float64
+	for round := range rounds {
+		var inner []*millrace.Future
+		for chain := range chains {
+			value := float64(100*round + chain)
+			f := submitted(t, c, millrace.Python("operator:add"), fmt.Sprintf("r%d-c%d-0", round, chain), value, 0)
+			for i := range length {
+				next := submitted(t, c, millrace.Python("operator:add"), fmt.Sprintf("r%d-c%d-%d", round, chain, i+1), f, 1)
+				inner = append(inner, f)
+				f = next
+			}
+			futures, want = append(futures, f), append(want, value+length)
+		}
+		last := futures[len(futures)-1]
+		within(t, "the last task has arrived", func() bool {
+			_, err := c.Task(soon(t), last.Key())
+			return err == nil
+		})
+		for _, f := range inner {
+			f.Release()
+		}
+		name := fmt.Sprint("last-", round)
+		if err := c.Publish(soon(t), name, last, false); err != nil {
+			t.Fatal(err)
+		}
+		scheduler.restart(t)
+		within(t, "the dataset is there again", func() bool {
+			_, err := c.Dataset(soon(t), name)
+			if err != nil && !errors.Is(err, millrace.ErrUnavailable) {
+				t.Fatalf("round %d: the published dataset: %v", round, err)
+			}
+			return err == nil
+		})
+	}
+	for i, f := range futures {
+		if got, err := millrace.Get[float64](soon(t), f); err != nil || got != want[i] {
+			t.Errorf("result %d is %v, not %v; %v", i, got, want[i], err)
+		}
+	}
+}
+
+// firstAttempt fails the test if a task was run again after a restart.
+func firstAttempt(t *testing.T, c *millrace.Client, key string) {
+	t.Helper()
+	task, err := c.Task(context.WithoutCancel(soon(t)), key)
+	if err != nil {
+		t.Error(err)
+	} else if task.GetAttempt() >= afterRestart {
+		t.Errorf("task %s was run again: attempt %d, %s", key, task.GetAttempt(), task.GetState())
+	}
+}
