@@ -82,7 +82,7 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
 	@MAKE="$(MAKE)" tools/steps test prepare gen-check lint-proto lint build-nocgo machines \
-	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py gpu
+	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py frames-small gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
@@ -112,6 +112,14 @@ $(BIN): bootstrap
 	  go build -ldflags='$(LDFLAGS)' -o $@.new ./cmd/millrace
 	@cmp -s $@.new $@ || { cp $@.new $@.copy && mv -f $@.copy $@; }
 
+.PHONY: wheel
+wheel: .venv/.stamp bootstrap-cc ## Make build/wheel/*.whl: the Python package with the program
+	tools/wheel
+
+.PHONY: wheel-test
+wheel-test: .venv/.stamp bootstrap-cc ## Make the wheel, and try it on the oldest and newest Python
+	tools/wheel --test
+
 .PHONY: build-nocgo
 build-nocgo: bootstrap ## Check that everything builds without cgo
 	CGO_ENABLED=0 go build ./...
@@ -128,6 +136,11 @@ GENERATED := proto buf.yaml buf.gen.yaml gen clients/python/src/millrace/_pb doc
 .PHONY: gen-check
 gen-check: $(GENERATORS) ## Fail if the generated files are out of date
 	tools/unless-done gen-check $(GENERATED) -- tools/gen --check
+
+.PHONY: coming-from-dask
+coming-from-dask: .venv/.stamp ## Write docs/coming-from-dask.md, the table of Dask's names and ours
+	.venv/bin/python tools/coming-from-dask/table.py > docs/coming-from-dask.md.new
+	mv docs/coming-from-dask.md.new docs/coming-from-dask.md
 
 .PHONY: api-image
 api-image: gen ## Write proto/api.binpb, with which lint-proto compares
@@ -165,8 +178,10 @@ race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detecto
 	  -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
 .PHONY: race-concurrent
+# In reverse order, because the packages that take longest are the last ones of the alphabet: begun
+# last, one of them would keep one core busy for minutes, and the other one idle.
 race-concurrent: bootstrap ## Run race on all packages but the machines
-	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES)) | tr '\n' ' ')"
+	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES)) | tac | tr '\n' ' ')"
 
 .PHONY: machines
 machines: bootstrap ## Run the Go tests of the machines at full size, without the race detector
@@ -268,6 +283,22 @@ bench-peers: build .venv-peers/.stamp ## Measure Dask on this machine as well, a
 	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python \
 	  $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
 
+# FRAMES are options of the program, such as --gigabytes 1 --programs merge --scale 0.
+BENCH_FRAMES = .venv-peers/bin/python tools/peers/frames.py $(CURDIR)/.venv-peers/bin/python \
+  $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
+.PHONY: bench-frames frames-small
+bench-frames: build .venv-peers/.stamp ## Measure data frames beside Dask and Polars: FRAMES=options
+	$(BENCH_FRAMES) $(FRAMES)
+frames-small: build .venv-peers/.stamp
+	$(BENCH_FRAMES) --gigabytes 0.1 --memory 3 --limits 1 --scale 0.01
+
+# COMPAT are options of the program, such as --one-of 20 or --tests array/tests/test_linalg.py.
+.PHONY: compat
+compat: build .venv-peers/.stamp .venv-compat/.stamp ## Run dask's own tests beside threads and distributed
+	$(PY) tools/compat/compare.py $(CURDIR)/$(PY) $(CURDIR)/.venv-peers/bin/python $(COMPAT)
+	.venv-compat/bin/python tools/compat/compare.py $(CURDIR)/.venv-compat/bin/python \
+	  $(CURDIR)/.venv-compat/bin/python --one-of 10 $(COMPAT)
+
 # BENCH_OPS are options of the program, such as --threads 2 --only "linear algebra".
 .PHONY: bench-ops
 bench-ops: build ## Measure native operations beside NumPy, and print ratios: BENCH_OPS=options
@@ -352,12 +383,27 @@ python-cuda: .venv/.stamp
 	.venv-peers/bin/pip install -q -r $<
 	@touch $@
 
+.venv-docs/.stamp: tools/python-docs.lock | bootstrap
+	"$$(<.tools/python.path)" -m venv --clear .venv-docs
+	.venv-docs/bin/pip install -q -r $<
+	@touch $@
+
+.venv-compat/.stamp: tools/python-compat.lock clients/python/pyproject.toml | bootstrap
+	"$$(<.tools/python.path)" -m venv --clear .venv-compat
+	.venv-compat/bin/pip install -q -r $<
+	.venv-compat/bin/pip install -q -c $< -e clients/python
+	@touch $@
+
 # Uses the npm of python-dev.lock, so that Node need not be installed.
 .tools/pyright/.stamp: Makefile .venv/.stamp
 	mkdir -p .tools/pyright
 	PATH="$(CURDIR)/.venv/bin:$$PATH" npm install --silent --no-fund --no-audit \
 	  --prefix .tools/pyright pyright@$(PYRIGHT)
 	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/.stamp ## Build the documentation as a site into build/site, and check its links
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 
 .PHONY: lock
 lock: .venv/.stamp ## Resolve tools/python-*.in again
