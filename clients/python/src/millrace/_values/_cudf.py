@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,11 @@ from millrace._values._arrays import DeviceFrame, DeviceView
 
 if TYPE_CHECKING:
     from millrace._values._device import Device, DeviceRange
+
+
+#: `on` while this thread takes an object apart.
+_taking_apart = threading.local()
+_patching = threading.Lock()
 
 
 def kinds() -> list[type]:
@@ -29,10 +35,49 @@ def is_object(kind: type) -> bool:
 def take_apart(obj: Any, on_gpu: bool) -> tuple[bytes, list[Any]]:
     """Returns the description of an object, and its frames: DeviceFrames, or with `on_gpu` False
     copies in host memory."""
-    header, buffers = obj.device_serialize()
+    _allow_questions()
+    _taking_apart.on = True
+    try:
+        header, buffers = obj.device_serialize()
+    finally:
+        _taking_apart.on = False
     _without_spilling(header)
     frames = [_frame(b, on_gpu) for b in buffers]
     return pickle.dumps(header, 5), frames
+
+
+def _allow_questions() -> None:
+    """Lets a thread that takes an object apart ask a buffer for its `__cuda_array_interface__`.
+
+    `device_serialize` asks each buffer whether it has that attribute. cuDF 26.10 takes the question
+    for a write (core/abc.py, core/buffer/buffer.py), and moves a buffer that shares its memory to a
+    copy: each buffer of an input, and so each result that is an input. For other threads, which may
+    be about to write, nothing changes. If a later cuDF has another form, the copies return.
+    """
+    from cudf.core.buffer import Buffer  # pyright: ignore[reportMissingImports]
+
+    with _patching:
+        writes = vars(Buffer).get("__cuda_array_interface__")
+        if not isinstance(writes, property) or isinstance(writes, _Question):
+            return
+        Buffer.__cuda_array_interface__ = _Question(writes)
+
+
+class _Question(property):
+    """The property of a buffer that is no write while its thread takes an object apart."""
+
+    def __init__(self, writes: property) -> None:
+        def interface(buffer: Any) -> Any:
+            if not getattr(_taking_apart, "on", False):
+                return writes.__get__(buffer)
+            with buffer.access(mode="read"):
+                return _interface(buffer.ptr, buffer.size)
+
+        super().__init__(interface)
+
+
+def _interface(pointer: int, nbytes: int) -> dict[str, Any]:
+    return {"version": 3, "typestr": "|u1", "shape": (nbytes,), "strides": None, "data": (pointer, False)}
 
 
 def _without_spilling(header: Any) -> None:
@@ -71,8 +116,7 @@ class _Lent:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        shape = (self._frame.nbytes,)
-        return {"version": 3, "typestr": "|u1", "shape": shape, "strides": None, "data": (self._pointer, False)}
+        return _interface(self._pointer, self._frame.nbytes)
 
 
 def put_together(header: bytes, frames: Sequence[Any], device: Device | None) -> Any:

@@ -15,7 +15,7 @@ class Serializable:
     def device_serialize(self) -> tuple[dict[str, Any], list[Any]]:
         header, frames = self.serialize()
         header["type-serialized-name"] = type(self).__name__
-        header["is-cuda"] = [not isinstance(f, memoryview) for f in frames]
+        header["is-cuda"] = [hasattr(f, "__cuda_array_interface__") for f in frames]  # may be a write
         header["lengths"] = [f.nbytes for f in frames]
         return header, frames
 

@@ -90,17 +90,22 @@ class Buffer(Serializable):
 
     def write(self, host: Any) -> None:
         """Stands for a kernel that writes to the buffer."""
+        self._own()
+        memory = cupy.cuda.UnownedMemory(self.ptr, self.size, self)
+        cupy.ndarray((self.size,), "u1", cupy.cuda.MemoryPointer(memory, 0))[...] = np.frombuffer(host, np.uint8)
+
+    def _own(self) -> None:
+        """Moves the buffer to a copy of its memory, if other buffers share it."""
         if len(self.owner._slices) > 1:
             self.owner._slices.remove(self)
             copied = rmm.DeviceBuffer(ptr=self.ptr, size=self.size)
             self.owner, self._offset = type(self.owner).from_device_memory(copied), 0
             self.owner._slices.add(self)
-        memory = cupy.cuda.UnownedMemory(self.ptr, self.size, self)
-        cupy.ndarray((self.size,), "u1", cupy.cuda.MemoryPointer(memory, 0))[...] = np.frombuffer(host, np.uint8)
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        raise AssertionError("cuDF takes this for a write")
+        self._own()  # as in cuDF, even a question for the attribute is a write
+        return {"version": 3, "typestr": "|u1", "shape": (self.size,), "strides": None, "data": (self.ptr, False)}
 
     def serialize(self) -> tuple[dict[str, Any], list[Any]]:
         return {"owner-type-serialized-name": type(self.owner).__name__, "frame_count": 1}, [self]
