@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,49 @@ def pid() -> int:
 @pytest.mark.parametrize("pure", [True, False])
 def test_recursion_ends_in_one_slot(one: Client, pure: bool) -> None:
     assert one.submit(fib, 7, pure, pure=pure).result(PATIENCE) == 13
+
+
+async def fib_in_coroutines(n: int) -> int:
+    if n < 2:
+        return n
+    client = get_client()
+    a, b = (client.submit(fib_in_coroutines, n - k, pure=False) for k in (1, 2))
+    return await a + await b
+
+
+async def fib_at_once(n: int) -> int:
+    if n < 2:
+        return n
+    client = get_client()
+    return sum(await asyncio.gather(*[client.submit(fib_at_once, n - k, pure=False) for k in (1, 2)]))
+
+
+def fib_in_a_loop(n: int) -> int:
+    async def main() -> int:
+        async with AsyncClient() as client:
+            futures = client.map(fib_in_a_loop, [n - 1, n - 2], pure=False)
+            return sum([await f async for f in as_completed(futures)])
+
+    return asyncio.run(main()) if n > 1 else n
+
+
+@pytest.mark.parametrize("f", [fib_in_coroutines, fib_at_once, fib_in_a_loop])
+def test_coroutines_give_the_slot_back(one: Client, f: Any) -> None:
+    assert one.submit(f, 5, pure=False).result(PATIENCE) == 5
+    assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+async def awaits(gate: Gate) -> str:
+    return await get_client().submit(gate_passed, gate, key="inner of a coroutine")
+
+
+def test_a_coroutine_that_waits_is_cancelled(one: Client, gate: Gate) -> None:
+    outer = one.submit(awaits, gate, key="outer coroutine")
+    gate.wait()
+    eventually(lambda: "it waits for tasks" in str(one.explain(outer)))
+    outer.cancel()
+    gate.open()
+    assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
 
 
 def every_wait(x: int) -> list[Any]:
@@ -191,29 +235,27 @@ def test_a_task_computes_collections_on_the_cluster(one: Client) -> None:
     assert one.submit(computes_elsewhere, pure=False).result(PATIENCE) == (True, True)
 
 
-def in_a_thread() -> str:
-    said: list[str] = []
+def in_threads(x: int) -> list[int]:
+    def call(k: int) -> int:
+        with with_client() as client:
+            return client.submit(inc, k, pure=False).result()
 
-    def call() -> None:
-        try:
-            secede()
-        except ValueError as e:
-            said.append(str(e))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    return said[0]
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(call, range(x)))
 
 
-def test_secede_outside_of_a_task(one: Client) -> None:
+def test_threads_of_a_task_give_its_slot_back(one: Client) -> None:
+    assert one.submit(in_threads, 8, pure=False).result(PATIENCE) == list(range(1, 9))
+    assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def test_secede_outside_of_a_task() -> None:
     with pytest.raises(ValueError, match=r"secede\(\) is for the function of a task"):
         secede()
     with pytest.raises(ValueError, match=r"rejoin\(\) is for the function of a task"):
         rejoin()
     with pytest.raises(ValueError, match=r"worker_client\(\) is for the function of a task"), with_client():
         pass
-    assert "thread in which the function of a task runs" in one.submit(in_a_thread).result(PATIENCE)
 
 
 def many_waiters(n: int) -> int:

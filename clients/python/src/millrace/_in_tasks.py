@@ -53,7 +53,7 @@ def worker_client(timeout: Seconds | None = None, separate_thread: bool = True) 
         separate_thread: give the slot back.
 
     Raises:
-        ValueError: no task runs in this thread.
+        ValueError: no task runs in this process.
     """
     _check.longest(timeout)
     slot = _slot.of_task("worker_client")

@@ -29,6 +29,11 @@ class Slot(Protocol):
         """Calls a function that waits for other tasks. Others run in the slot meanwhile."""
         ...
 
+    def awaiting(self) -> contextlib.AbstractContextManager[object]:
+        """Returns a context in which a coroutine of the task waits for other tasks. Others run in
+        the slot meanwhile."""
+        ...
+
     def secede(self) -> None:
         """Gives the slot to others until `rejoin`, or until the task ends."""
         ...
@@ -67,6 +72,15 @@ def during(wait: Callable[[], T]) -> T:
     return wait() if current is None else current.during(wait)
 
 
+def awaiting() -> contextlib.AbstractContextManager[object]:
+    """Returns a context in which a coroutine waits for other tasks. Inside of a task, other tasks run
+    in its slot meanwhile."""
+    return _NOTHING if current is None else current.awaiting()
+
+
+_NOTHING = contextlib.nullcontext()
+
+
 def flush() -> None:
     """Waits until the scheduler has what the clients of this process have submitted. Then it can send
     these tasks to run in the slot of a task that waits for them."""
@@ -86,20 +100,23 @@ def of_task(what: str) -> Slot:
 def secede() -> None:
     """Gives the slot of the running task to other tasks, until `rejoin` or the end of the task.
 
-    A task that waits for other tasks need not call this: `result`, `gather`, `wait` and
-    `as_completed` do so. It is for tasks that wait for something else for long, such as a user or
-    another service.
+    A task that waits for other tasks need not call this: `result`, `gather`, `wait`, `as_completed`
+    and `await` do so. It is for tasks that wait for something else for long, such as a user or
+    another service, and for threads of a task: waits there keep the slot, because the task may
+    compute meanwhile. Each thread that calls this must call `rejoin` before the task has its slot
+    again.
 
     Raises:
-        ValueError: no task runs in this thread.
+        ValueError: no task runs in this process.
     """
     of_task("secede").secede()
 
 
 def rejoin() -> None:
-    """Waits until the running task has a slot again after `secede`.
+    """Ends `secede` in this thread, and waits until the running task has a slot again. It does not
+    wait while other threads of the task have seceded.
 
     Raises:
-        ValueError: no task runs in this thread.
+        ValueError: no task runs in this process.
     """
     of_task("rejoin").rejoin()

@@ -70,7 +70,10 @@ class Step(ABC):
         came, tell = arrival()
         self._watch(tell)
         try:
-            return await self._until(came)
+            if came.done():
+                return True
+            with _slot.awaiting():
+                return await self._until(came)
         finally:
             self._forget(tell)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from millrace._connection import _slot
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Pause, Step, arrival
 from millrace._task_states._explainer import Explainer
@@ -65,7 +66,8 @@ class Waits:
         came, tell = arrival()
         if self.tasks.watch((state,), tell):
             try:
-                await came
+                with _slot.awaiting():
+                    await came
             finally:
                 self.tasks.forget((state,), tell)
 

@@ -76,7 +76,7 @@ class Process:
         #: Runs the tasks.
         self.runner = Runner(self.hello, self.out, self._functions, slab, self._device_lock, self._stopping, self._wake)
         #: The slot of the running task.
-        self.slot = RunSlot(self.out, self._device_lock)
+        self.slot = RunSlot(self.out, self._device_lock, self._stopping)
         # The device is opened before `ready` is sent. A spare process opens it at its first run,
         # because it may never get one.
         if self._on_device and not self.hello.spare:

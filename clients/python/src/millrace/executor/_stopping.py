@@ -28,10 +28,12 @@ class Stopping:
         self._control, self._uninterrupted = control, uninterrupted
         # Ordinal of the run that may be stopped now; 0: none.
         self._ordinal = 0
+        #: The run was stopped.
+        self.stopped = False
 
     def begin(self, ordinal: int) -> None:
         """Allows stops of a run. Raises TaskStopped if the worker has asked for one already."""
-        self._ordinal = ordinal
+        self._ordinal, self.stopped = ordinal, False
         if self._control.stop == ordinal:
             raise TaskStopped("the task was stopped before it began")
 
@@ -58,7 +60,7 @@ class Stopping:
             # `threading`.
             _thread.start_new_thread(_interrupt_again, (threading.get_ident(),))
             return
-        self._ordinal = 0
+        self._ordinal, self.stopped = 0, True
         raise TaskStopped("the task was stopped")
 
     def _is_busy(self, frame: FrameType | None) -> bool:
