@@ -269,12 +269,16 @@ class Counting:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.tasks: list[str] = []
+        self.plan_bytes = 0
+        self.stored = 0
 
     def submit(self, function: str, /, *args: Any, **options: Any) -> Future[Any]:
         self.tasks.append(function)
+        self.plan_bytes += len(args[0]) if isinstance(args[0], bytes) else 0
         return self.client.submit(function, *args, **options)
 
     def scatter(self, data: list[Any]) -> list[Future[Any]]:
+        self.stored += len(data)
         return self.client.scatter(data)
 
 
@@ -330,6 +334,20 @@ def test_a_data_frame_of_the_client_is_divided(client: Client) -> None:
     assert_frame_equal(result.lazy().collect(engine=engine), frame.filter(c("v") > 10))
     once = frame.lazy().join(frame.lazy().group_by("k").agg(c("v").sum().alias("s")), on="k")
     assert_frame_equal(once.collect(engine=engine), once.collect(), check_row_order=False)
+
+
+def test_a_data_frame_goes_to_the_workers_once_and_not_in_plans(client: Client) -> None:
+    frame = pl.DataFrame({"k": [i % 3 for i in range(20_000)], "v": range(20_000)})
+    lf = frame.lazy().filter(c("v") > 7).join(frame.lazy().group_by("k").agg(c("v").sum().alias("s")), on="k")
+    for divided in (False, True):
+        counting = Counting(client)
+        query = Query(counting, 2, Options(max_rows_per_partition=20_000))
+        futures = (query.run if divided else query.collect)(_plan.read(lf))
+        assert_frame_equal(pl.concat(f.result() for f in futures), lf.collect(), check_row_order=False)
+        assert counting.stored == 1 and counting.plan_bytes < 20_000
+    with Engine(client, options=Options(max_rows_per_partition=8_000)) as engine:
+        assert_frame_equal(engine.persist(frame).filter(c("k") == 1).collect(engine=engine), frame.filter(c("k") == 1))
+        assert_frame_equal(engine.persist(frame.clear()).collect(engine=engine), frame.clear())
 
 
 def test_parts_stay_small_where_rows_meet(data: Path, client: Client) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 #: Arrays of at least so many numbers may be the bytes of a data frame: they are read as a block.
 _BLOCK = 256
-#: So many numbers of a block are read at once.
+#: Bytes of a block that are read at once.
 _PORTION = 1 << 18
 
 
@@ -131,8 +131,8 @@ class _Reader:
         found: list[bytes] = []
         left, at = size, self.at
         while left:
-            values, used = _numbers_in(self.data, at, min(left, _PORTION))
-            if values is None:
+            values, used = _numbers_in(self.data, at, left)
+            if not values:
                 return None
             found.append(values)
             left -= len(values)
@@ -141,28 +141,26 @@ class _Reader:
         return Bytes8(b"".join(found))
 
 
-def _numbers_in(data: bytes, at: int, size: int) -> tuple[bytes | None, int]:
-    """Returns `size` numbers from 0 to 255, and how many bytes they take; None if there are other
-    values.
+def _numbers_in(data: bytes, at: int, most: int) -> tuple[bytes, int]:
+    """Returns up to `most` numbers from 0 to 255, and how many bytes they take; none if there are
+    other values.
 
     A number below 128 is one byte, another one has 0xCC before it. In a run of bytes 0xCC every
     second one is such a mark, beginning with the first: the byte before the run ends a number.
     """
-    raw = np.frombuffer(data, np.uint8, min(2 * size, len(data) - at), at)
-    marks = raw == 0xCC
-    places = np.arange(len(raw), dtype=np.int32)
-    before = np.empty_like(marks)
-    before[:1], before[1:] = False, marks[:-1]
-    begins = np.maximum.accumulate(np.where(marks & ~before, places, -1))
-    marks &= (places - begins) % 2 == 0
-    ends = np.flatnonzero(~marks)[:size]
-    if len(ends) < size:
-        return None, 0
-    values = raw[ends]
-    before[1:] = marks[:-1]
-    if not np.array_equal(values >= 0x80, before[ends]):
-        return None, 0
-    return values.tobytes(), int(ends[-1]) + 1
+    portion = data[at : at + min(2 * most, _PORTION)]
+    paired = np.frombuffer(portion.replace(b"\xcc\xcc", b"\xcc\x80"), np.uint8)
+    marks = paired == 0xCC
+    end = len(paired) - int(marks[-1]) if len(paired) else 0
+    numbers = ~marks[:end]
+    if int(np.count_nonzero(numbers)) > most:
+        end = int(np.flatnonzero(numbers)[most - 1]) + 1
+        numbers = numbers[:end]
+    # A mark is behind a number, and only a number behind a mark is large.
+    large = (paired[:end] >= 0x80) ^ marks[:end]
+    if not end or large[0] or not np.array_equal(large[1:], marks[: end - 1]):
+        return b"", 0
+    return np.frombuffer(portion, np.uint8)[:end][numbers].tobytes(), end
 
 
 def _pack(value: Any, out: list[bytes]) -> None:

@@ -38,7 +38,8 @@ class Node:
         self.kind = kind
         #: Its fields by name.
         self.body = body
-        #: For `INPUT`: where its data comes from.
+        #: For `INPUT`: where its data comes from. For "DataFrameScan": the data frame, once it was
+        #: asked for.
         self.source = source
         self._inputs: tuple[Node, ...] | None = None
         # The fields without nodes, packed. Nodes that are made from this one share them.
@@ -101,6 +102,8 @@ class Node:
     @property
     def schema(self) -> pl.Schema:
         """The columns of its result, in order."""
+        if self._schema is None and self.kind == "DataFrameScan":
+            self._schema = frame(self).schema
         if self._schema is None:
             inputs = {n: Node.input(None, n.schema) for n in self.inputs}
             self._schema = lazy(self.over(inputs)).collect_schema()
@@ -162,6 +165,13 @@ def lazy(root: Node) -> pl.LazyFrame:
 
 def load(data: bytes) -> pl.LazyFrame:
     return pl.LazyFrame.deserialize(io.BytesIO(data))
+
+
+def frame(node: Node) -> pl.DataFrame:
+    """Returns the data frame that a node of kind "DataFrameScan" contains."""
+    if node.source is None:
+        node.source = pl.DataFrame.deserialize(io.BytesIO(b"".join(node["df"])))
+    return node.source
 
 
 def expression(expr: pl.Expr) -> Any:
@@ -250,8 +260,9 @@ class _Reader:
             return self._one(Node(kind, self._resolved(body)))
         fields = cast("dict[Any, Any]", body)
         if kind == "DataFrameScan":
-            content = self._frames[fields["df"]["idx"]]["value"]
-            return self._one(Node(kind, {**fields, "df": content}), fields)
+            contents = [f["value"] for f in self._frames]
+            first = contents.index(contents[fields["df"]["idx"]])  # equal data frames are one
+            return self._one(Node(kind, {**fields, "df": contents[first]}), {**fields, "df": _reference(first)})
         whole = _WHOLE.get(kind)
         made = {k: [self._made(n) for n in v] if k == whole else self._resolved(v) for k, v in fields.items()}
         return self._one(Node(kind, made))

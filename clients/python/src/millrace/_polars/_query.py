@@ -8,14 +8,13 @@ the parts are run, and the next stage is chosen by the sizes of their results.
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _aggregates, _plan, _pushdown, _questions, _reads, _scans, _stored, _windows
+from millrace._polars import _aggregates, _inline, _plan, _pushdown, _questions, _reads, _scans, _stored, _windows
 from millrace._polars._lines import Count, Lines
 from millrace._polars._options import Options
 from millrace._polars._plan import Node
@@ -67,7 +66,14 @@ class Query:
 
     def run(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan, and returns the parts of its result in order."""
-        return [self._submit(p) for p in self.parts(_pushdown.pushed(root))]
+        return [self._submit(p) for p in self._divided(root)]
+
+    def _divided(self, root: Node) -> list[Node]:
+        """Returns the parts of the result of a plan as the user gave it."""
+        return self.parts(_pushdown.pushed(self._without_frames(root)))
+
+    def _without_frames(self, root: Node) -> Node:
+        return _inline.stored(root, self._client.scatter, self._options.max_rows_per_partition)
 
     def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan whose result is fetched: in one task if it reads little, else as `run`."""
@@ -86,12 +92,12 @@ class Query:
                 leaves[node] = _scans.absolute(node)
             elif node.kind == "PythonScan":
                 leaves[node] = Node.input(_stored.futures_in(node["options"]["scan_fn"]), node.schema)
-        return root.rebuilt(leaves)
+        return self._without_frames(root.rebuilt(leaves))
 
     def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
         """Runs a plan, and writes its result: to one file, or if the path ends with "/", each part
         to a file in this directory."""
-        parts = self.parts(_pushdown.pushed(root))
+        parts = self._divided(root)
         if not path.endswith("/"):
             parts = [self._one(parts, root.schema)]
         files = [f"{path}{i:05}.parquet" for i in range(len(parts))] if path.endswith("/") else [path]
@@ -150,7 +156,7 @@ class Query:
         if leaf.kind == "Scan":
             return _scans.size(leaf)
         if leaf.kind == "DataFrameScan":
-            return sum(len(b) for b in leaf["df"])
+            return _inline.size(leaf)
         return self._bytes(leaf)
 
     def _one(self, parts: list[Node], schema: pl.Schema) -> Node:
@@ -182,15 +188,6 @@ class Query:
         options = self._options
         n = options.parts or max(self._slots, -(-_scans.size(node) // options.target_partition_size))
         return _scans.parts(node, n, options.least_bytes, self._count)
-
-    def _frame(self, node: Node) -> list[Node]:
-        """Divides a data frame of the client by rows, and stores the parts on the workers."""
-        frame = pl.DataFrame.deserialize(io.BytesIO(b"".join(node["df"])))
-        rows = self._options.max_rows_per_partition
-        if len(frame) <= rows:
-            return [node]
-        pieces = [frame.slice(at, rows) for at in range(0, len(frame), rows)]
-        return [Node.input([f], node.schema) for f in self._client.scatter(pieces)]
 
     def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
         """Counts ranges of bytes of a text file by tasks."""
@@ -501,7 +498,6 @@ def _name(node: Node) -> str:
 #: How the nodes of each kind are divided. Others run in one task.
 _DIVISIONS: dict[str, Callable[[Query, Node], list[Node]]] = {
     "Scan": Query._scan,
-    "DataFrameScan": Query._frame,
     "Filter": Query._row_by_row,
     "HStack": Query._row_by_row,
     "Select": Query._row_by_row,

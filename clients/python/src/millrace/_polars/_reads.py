@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _questions, _scans, _stored
+from millrace._polars import _inline, _questions, _scans, _stored
 from millrace._polars._plan import Node
 
 #: Bytes of a value of the types that are smaller than others.
@@ -50,7 +50,7 @@ def _size(source: Node, stored: Callable[[Node], int]) -> int | None:
     if source.kind == "Scan":
         return _scans.size(source) or None
     if source.kind == "DataFrameScan":
-        return sum(len(b) for b in source["df"])
+        return _inline.size(source)
     futures = _stored.futures_in(source["options"]["scan_fn"])
     return None if futures is None else stored(Node.input(futures, source.schema))
 
@@ -61,8 +61,9 @@ def _shares(root: Node, scans: list[Node]) -> dict[Node, float] | None:
     if any(_questions.has_code(n.body) for n in root.walk()):
         return None
     leaves = {n: Node.input(None, n.schema) for n in scans}
+    frames = {n: Node.input(None, n.schema) for n in root.walk() if n.kind == "DataFrameScan"}
     try:
-        found = _questions.wanted(root.rebuilt(leaves))
+        found = _questions.wanted(root.rebuilt({**leaves, **frames}))
     except (pl.exceptions.PolarsError, ValueError, TypeError):
         return None
     shares: dict[Node, float] = {}
