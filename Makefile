@@ -58,6 +58,8 @@ SEEDS    ?= 200
 SECONDS  ?= 30
 MINUTES  ?= 10
 FUZZTIME ?= 5s
+# The seconds that the Python tests of make check may take: the nearest to what changed run first.
+BUDGET   ?= 90
 PKG      ?= ./...
 
 ##@ Everyday
@@ -269,8 +271,8 @@ py-all: build ## Run pytest on the oldest and the newest Python of this machine
 py-quick: build .tools/pyright/.stamp
 	PATH="$(CURDIR)/.venv/bin:$$PATH" tools/unless-done pyright clients/python/src \
 	  clients/python/pyproject.toml tools/python-dev.lock Makefile -- $(RUN_PYRIGHT)
-	MILLRACE_BIN=$(CURDIR)/$(BIN) tools/unless-done pytest clients/python $(BIN) \
-	  tools/python-dev.lock -- $(PY) -m pytest $(PYTEST) -x clients/python
+	MILLRACE_BIN=$(CURDIR)/$(BIN) $(PY) tools/changed/check.py --budget $(BUDGET) \
+	  --parallel $(PARALLEL) $(PYTEST) --maxfail 5
 
 ##@ Measuring
 
