@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from millrace import Client
 from millrace._polars import _leaf, _msgpack, _plan, _pushdown, _questions, _tasks
+from millrace._polars._cluster import Cluster
 from millrace._polars._query import Query
 from millrace.executor import _task_info
 from millrace.executor._task_info import TaskInfo
-from millrace.future import Future
 from millrace.polars import Engine, Options, Result, UndividedWarning
 from polars.testing import assert_frame_equal
 
@@ -263,23 +263,23 @@ def test_a_join_reads_no_more_than_it_needs(data: Path) -> None:
     assert text.count('FILTER col("name") == "n1"') == 2 and text.count('SELECT [col("row")]') == 1, text
 
 
-class Counting:
-    """A client that notes the tasks of a query."""
+class Counting(Cluster):
+    """A cluster that notes the tasks of a query."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        super().__init__(client)
         self.tasks: list[str] = []
         self.plan_bytes = 0
         self.stored = 0
 
-    def submit(self, function: str, /, *args: Any, **options: Any) -> Future[Any]:
+    def submit(self, function: str, /, *arguments: Any) -> Any:
         self.tasks.append(function)
-        self.plan_bytes += len(args[0]) if isinstance(args[0], bytes) else 0
-        return self.client.submit(function, *args, **options)
+        self.plan_bytes += len(arguments[0]) if isinstance(arguments[0], bytes) else 0
+        return super().submit(function, *arguments)
 
-    def scatter(self, data: list[Any]) -> list[Future[Any]]:
+    def scatter(self, data: list[Any]) -> list[Any]:
         self.stored += len(data)
-        return self.client.scatter(data)
+        return super().scatter(data)
 
 
 def test_the_workers_read_the_parts(data: Path, client: Client) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._polars import _inline, _plan, _pushdown
+from millrace._polars._cluster import Cluster
 from millrace._polars._options import Options
 from millrace._polars._query import Query, UndividedWarning
 from millrace._polars._stored import Result
@@ -163,7 +164,7 @@ class Engine(pl.Engine):
 
     def _query(self) -> Query:
         slots = sum(w.slots for w in self._client.session.workers())
-        return Query(self._client, max(slots, 1), self._options)
+        return Query(Cluster(self._client), max(slots, 1), self._options)
 
 
 def _process_info() -> dict[str, Any]:

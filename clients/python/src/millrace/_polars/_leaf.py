@@ -42,10 +42,10 @@ def of_frames(frames: Sequence[pl.DataFrame | pl.LazyFrame]) -> Reading:
 
     def read(number: int, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> pl.DataFrame:
         frame = frames[number]
+        if rows is not None:  # Polars takes these rows before it filters
+            frame = frame.head(rows)
         if predicate is not None:
             frame = frame.filter(predicate)
-        if rows is not None:
-            frame = frame.head(rows)
         if columns is not None:
             frame = frame.select(columns)
         return frame.collect(engine="in-memory") if isinstance(frame, pl.LazyFrame) else frame

@@ -48,11 +48,13 @@ def _narrowed(node: Node, wants: list[Wanted | None]) -> Node:
     if not some or len(some) < len(wants) or node.kind == "DataFrameScan":
         return node
     result = node
-    if len(some) == 1 and some[0].predicate is not None:
+    # A predicate beside a number of rows is one of the first so many rows.
+    if len(some) == 1 and some[0].predicate is not None and some[0].rows is None:
         result = Node("Filter", {"input": result, "predicate": _plan.expression(some[0].predicate)})
     if any(w.columns is None for w in some):
         return result
-    names = {name for w in some for name in [*(w.columns or ()), *_columns_of(w, len(some))]}
+    pushed = result is not node
+    names = {name for w in some for name in [*(w.columns or ()), *([] if pushed else _columns_of(w))]}
     kept = [name for name in node.schema if name in names] or list(node.schema)[:1]
     if len(kept) == len(node.schema):
         return result
@@ -60,9 +62,9 @@ def _narrowed(node: Node, wants: list[Wanted | None]) -> Node:
     return Node("Select", {"input": result, "expr": columns, "options": _questions.OPTIONS})
 
 
-def _columns_of(want: Wanted, readers: int) -> list[str]:
-    """Returns the columns of a predicate that is left to one of several readers."""
-    return want.predicate.meta.root_names() if readers > 1 and want.predicate is not None else []
+def _columns_of(want: Wanted) -> list[str]:
+    """Returns the columns of a predicate that is left to the reader."""
+    return want.predicate.meta.root_names() if want.predicate is not None else []
 
 
 def _cuts(head: Node, top: Node, readers: Counter[Node]) -> list[Node]:

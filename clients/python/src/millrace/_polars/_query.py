@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._polars import _aggregates, _inline, _plan, _pushdown, _questions, _reads, _scans, _stored, _windows
+from millrace._polars._cluster import Submitter
 from millrace._polars._lines import Count, Lines
 from millrace._polars._options import Options
 from millrace._polars._plan import Node
 from millrace._polars._windows import Group
 from millrace._tasks._arguments import Item
-from millrace._tasks._waiting import wait
-from millrace.future import Future, results_of
+from millrace.future import Future
 
 #: Prefix of columns with the values of keys.
 _KEY = "__millrace_key_"
@@ -45,14 +45,6 @@ _ALL = (1 << 32) - 1
 
 class UndividedWarning(UserWarning):
     """A part of a query runs in one task."""
-
-
-class Submitter(Protocol):
-    """The part of a client that a query uses."""
-
-    def submit(self, func: str, /, *args: Any, **kwargs: Any) -> Future[Any]: ...
-
-    def scatter(self, data: list[Any]) -> list[Future[Any]]: ...
 
 
 class Query:
@@ -122,13 +114,13 @@ class Query:
     # Running.
 
     def _submit(self, part: Node) -> Future[pl.DataFrame]:
-        if part.kind == _plan.INPUT and len(part.source) == 1 and isinstance(part.source[0], Future):
+        if part.kind == _plan.INPUT and len(part.source) == 1 and not isinstance(part.source[0], (Item, Lines)):
             return part.source[0]
         data, leaves = _plan.write(part)
         return self._task("run", data, *[n.source for n in leaves])
 
     def _task(self, function: str, /, *arguments: Any) -> Future[Any]:
-        return self._client.submit(f"millrace._polars._tasks:{function}", *arguments, pure=False)
+        return self._client.submit(function, *arguments)
 
     def _input(self, parts: list[Node], schema: pl.Schema) -> Node:
         """Runs parts, and returns a node for their results in order."""
@@ -138,13 +130,9 @@ class Query:
         """Waits for the results that an input stands for, and returns their bytes."""
         lines = sum(s.nbytes for s in node.source if isinstance(s, Lines))
         results = [s for s in node.source if not isinstance(s, Lines)]
-        futures: list[Future[Any]] = [cast("Any", s.source) if isinstance(s, Item) else s for s in results]
-        wait(futures)
-        for future in futures:
-            if future.status != "finished":
-                future.result()  # raises the error
+        sizes = self._client.sizes([s.source if isinstance(s, Item) else s for s in results])
         counts = [s.count if isinstance(s, Item) else 1 for s in results]
-        return lines + sum((f._state.nbytes or 0) // n for f, n in zip(futures, counts, strict=True))
+        return lines + sum(size // n for size, n in zip(sizes, counts, strict=True))
 
     def _estimate(self, parts: list[Node]) -> int:
         """Returns about how many bytes parts have, at most: those of the files and results that
@@ -191,7 +179,7 @@ class Query:
 
     def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
         """Counts ranges of bytes of a text file by tasks."""
-        return results_of([self._task("count", path, start, end, quote, eol) for start, end in ranges])
+        return self._client.results([self._task("count", path, start, end, quote, eol) for start, end in ranges])
 
     def _row_by_row(self, node: Node) -> list[Node]:
         (inner,) = node.inputs
@@ -341,7 +329,7 @@ class Query:
         ):
             return [node.changed(input=found)]
         n = self._meeting(parts)
-        samples = results_of([self._task("sample", f, key[0], 100 * n) for f in found.source])
+        samples = self._client.results([self._task("sample", f, key[0], 100 * n) for f in found.source])
         edges = _edges(pl.concat(samples).to_series(), n)
         descending, last = options["descending"][0], options["nulls_last"][0]
         ranges = len(edges) + 1

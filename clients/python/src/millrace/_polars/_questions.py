@@ -24,7 +24,7 @@ class Wanted:
 
     #: Columns; None: all.
     columns: list[str] | None
-    #: Only rows for which this is true; None: all.
+    #: Only rows for which this is true; None: all. It is asked of the first `rows`.
     predicate: pl.Expr | None
     #: So many rows from the start are enough; None: all.
     rows: int | None
