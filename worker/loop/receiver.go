@@ -130,12 +130,22 @@ func (w *Worker) written(x *writing) {
 		return
 	}
 	w.outbox.object(x.report)
-	if w.life.Load() == 0 { // this scheduler sends no acceptances: every object is accepted
-		w.config.Store.Accept(x.id)
-		x.answer <- nil
+	w.writes[x.id] = x
+	w.acceptUnasked()
+}
+
+// acceptUnasked accepts all objects that clients wrote if the scheduler sends no acceptances. A
+// worker that is not registered yet does not know that, so its clients wait.
+func (w *Worker) acceptUnasked() {
+	if w.self.Load() == 0 || w.life.Load() != 0 {
 		return
 	}
-	w.writes[x.id] = x
+	// order-free: each is answered independently.
+	for id, x := range w.writes {
+		delete(w.writes, id)
+		w.config.Store.Accept(id)
+		x.answer <- nil
+	}
 }
 
 // runs says whether an attempt of a task was assigned to this worker.
