@@ -295,8 +295,19 @@ frames-small: build .venv-peers/.stamp
 	$(BENCH_FRAMES) --gigabytes 0.1 --memory 3 --limits 1 --scale 0.01
 
 # COMPAT are options of the program, such as --one-of 20 or --tests array/tests/test_linalg.py.
-.PHONY: compat
-compat: build .venv-peers/.stamp .venv-compat/.stamp ## Run dask's own tests beside threads and distributed
+# compat-distributed takes distributed's tests from a checkout, because no package has them.
+DISTRIBUTED_TESTS = 2026.7.1
+DISTRIBUTED_REPOSITORY = https://github.com/dask/distributed
+DISTRIBUTED_CHECKOUT = out/compat/distributed-$(DISTRIBUTED_TESTS)
+.PHONY: compat compat-dask compat-distributed
+compat: compat-dask compat-distributed ## Run dask's and distributed's own tests, and print the shares
+compat-distributed: build .venv-peers/.stamp $(DISTRIBUTED_CHECKOUT)
+	$(PY) tools/compat/compare_distributed.py $(CURDIR)/$(PY) $(CURDIR)/.venv-peers/bin/python \
+	  $(DISTRIBUTED_CHECKOUT)/distributed/tests --version $(DISTRIBUTED_TESTS) $(COMPAT_DISTRIBUTED)
+$(DISTRIBUTED_CHECKOUT):
+	git -c advice.detachedHead=false clone -q --depth 1 --branch $(DISTRIBUTED_TESTS) \
+	  $(DISTRIBUTED_REPOSITORY) $@
+compat-dask: build .venv-peers/.stamp .venv-compat/.stamp
 	$(PY) tools/compat/compare.py $(CURDIR)/$(PY) $(CURDIR)/.venv-peers/bin/python $(COMPAT)
 	.venv-compat/bin/python tools/compat/compare.py $(CURDIR)/.venv-compat/bin/python \
 	  $(CURDIR)/.venv-compat/bin/python --one-of 10 $(COMPAT)

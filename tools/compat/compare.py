@@ -122,20 +122,20 @@ class Comparison:
         ]
 
     def page(self, version: str, reasons: list[tuple[str, str]]) -> str:
-        """Returns docs/compat.md."""
+        """Returns the section of docs/compat.md."""
 
         def table(tests: list[str]) -> str:
             rows = [f"| `{t}` | {reason_for(t, reasons) or first_line(self.ours[t].message)} |" for t in sorted(tests)]
             return "\n".join(["| test | reason |", "| --- | --- |", *rows]) if rows else "None."
 
-        return f"""# Dask's own tests
+        return f"""## Dask's own tests
 
 `make compat` runs tests of dask {version} with the threaded scheduler and with Millrace as the
 scheduler of every computation: those of arrays, data frames, bags, `test_delayed.py` and
 `test_base.py`. It then runs with distributed the tests that pass with threads and fail with
 Millrace. Each cluster has two worker processes.
-`make compat` writes this page; with `--one-of` it runs a part, chosen by the names of the tests.
-This page is of a run of {len(self.ours):,} tests.
+With `--one-of` it runs a part, chosen by the names of the tests.
+These figures are of a run of {len(self.ours):,} tests.
 
 | | tests |
 | --- | --- |
@@ -145,14 +145,34 @@ This page is of a run of {len(self.ours):,} tests.
 
 {self.share:.2%} of the tests that pass with threads and with distributed pass with Millrace.
 
-## Tests that pass with distributed and fail with Millrace
+### Tests that pass with distributed and fail with Millrace
 
 {table(self.alone)}
 
-## Tests that pass with threads alone
+### Tests that pass with threads alone
 
 {table(self.shared)}
 """
+
+
+PAGE = """# Dask's and distributed's own tests
+
+`make compat` runs tests of dask and of distributed with Millrace in the place of distributed, and
+writes this page.
+
+"""
+
+
+def write_section(name: str, text: str) -> None:
+    """Writes a section of docs/compat.md, that of dask or of distributed, and keeps the other."""
+    page = ROOT / "docs/compat.md"
+    parts = page.read_text().removeprefix(PAGE).partition("## Distributed's own tests\n")
+    dask, distributed = parts[0], parts[1] + parts[2]
+    if name == "dask":
+        dask = text + "\n" if distributed else text
+    else:
+        distributed = text
+    page.write_text(PAGE + dask.rstrip("\n") + "\n" + ("\n" + distributed if distributed else ""))
 
 
 def first_line(message: str) -> str:
@@ -185,7 +205,7 @@ def main() -> None:
     for test in sorted(compared.alone):
         print(f"  only Millrace fails: {test}: {first_line(ours[test].message)}")
     if given.tests == TESTS and version == NEWEST:
-        (ROOT / "docs/compat.md").write_text(compared.page(version, read_reasons()))
+        write_section("dask", compared.page(version, read_reasons()))
     sys.exit(compared.share < 0.995)
 
 
