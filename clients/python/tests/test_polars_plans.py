@@ -42,3 +42,32 @@ FIRST_ROWS: dict[str, Make] = {
 @pytest.mark.parametrize("name", FIRST_ROWS)
 def test_rows_are_filtered_after_the_first_ones_are_taken(name: str, options: Options) -> None:
     same(FIRST_ROWS[name](ROWS.lazy()), options, order=name != "top_k")
+
+
+UNREAD: dict[str, Make] = {
+    "aggregate": lambda t: t.group_by("k").agg(c("x").max(), c("id").max()).select("k", "id"),
+    "drop": lambda t: t.group_by("k").agg(c("x").max(), c("id").max()).drop("x"),
+    "len": lambda t: t.group_by("k").agg(c("x").max()).select(pl.len()),
+    "statistics": lambda t: t.join(t.group_by("k").agg(m=c("x").mean(), n=pl.len()), on="k").select("id"),
+    "sorted": lambda t: t.sort("x", "id").with_columns(y=c("x") + c("k")).select("id"),
+    "window": lambda t: t.with_columns(y=c("x").sum().over("k"), z=c("s").first().over("s")).select("id", "z"),
+    "replaced": lambda t: t.sort("id").with_columns(c("x") * 2, s=c("x") + 1).select("x", "k"),
+    "place": lambda t: t.sort("id").with_columns(y=pl.nth(2) + pl.last().str.len_chars()).select("y"),
+    "all": lambda t: t.sort("id").select(pl.all().exclude("s") * 2).select("k"),
+    "same names": lambda t: t.join(t.with_columns(s=c("k")), on="id").sort("id").select("s_right", "x"),
+    "same name of the left": lambda t: t.join(t.select("id", s="k"), on="id").sort("id").select("s"),
+    "union": lambda t: pl.concat([t, t.sort("s")]).filter(c("k") > 1).sort("id", "x").select("id"),
+    "union and its input": lambda t: pl.concat([t.sort("x"), t]).select("id").join(t.sort("x"), on="id").select("s"),
+    "scalar": lambda t: t.sort("id").select("s", y=c("x").sum()).select("y"),
+    "unread keys": lambda t: t.unique(subset=["k", "s"]).select(pl.len()),
+    "semi": lambda t: t.join(t.filter(c("k") > 2), on=["k", "id"], how="semi").select("s"),
+    "right": lambda t: t.head(30).join(t.tail(30), on="id", how="right").sort("id").select("x_right", "k"),
+    "full": lambda t: t.head(30).join(t.tail(30), on="id", how="full").sort("id", "id_right").select("s_right"),
+}
+SOME_ORDER = {"aggregate", "drop", "statistics", "union and its input", "semi"}
+
+
+@pytest.mark.parametrize("options", [FAR, NEAR], ids=["far", "near"])
+@pytest.mark.parametrize("name", UNREAD)
+def test_computed_columns_may_be_unread(name: str, options: Options) -> None:
+    same(UNREAD[name](ROWS.lazy()), options, order=name not in SOME_ORDER)

@@ -8,7 +8,7 @@ does not know is kept as it is, so that Polars gets it back unchanged.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
@@ -86,10 +86,10 @@ class Node:
 
     def rebuilt(self, leaves: dict[Node, Node]) -> Node:
         """Returns the plan below this node with other nodes in the places of those that are keys."""
-        built: dict[Node, Node] = {}
-        for node in self.walk():
-            changed = {n: built[n] for n in node.inputs if built[n] is not n}
-            built[node] = leaves.get(node) or node.over(changed)
+        built = dict(leaves)
+        for node in self.walk(leaves):
+            if node not in built:
+                built[node] = node.over({n: built[n] for n in node.inputs if built[n] is not n})
         return built[self]
 
     def packed(self, field: str) -> _msgpack.Packed | None:
@@ -109,8 +109,9 @@ class Node:
             self._schema = lazy(self.over(inputs)).collect_schema()
         return self._schema
 
-    def walk(self) -> Iterator[Node]:
-        """Yields this node and all that it needs, each once, inputs before their readers."""
+    def walk(self, leaves: Container[Node] = ()) -> Iterator[Node]:
+        """Yields this node and all that it needs, each once, inputs before their readers. It does
+        not go below leaves."""
         done: set[Node] = set()
         left: list[tuple[Node, bool]] = [(self, False)]
         while left:
@@ -122,7 +123,8 @@ class Node:
                 yield node
             else:
                 left.append((node, True))
-                left += [(n, False) for n in reversed(node.inputs)]
+                if node not in leaves:
+                    left += [(n, False) for n in reversed(node.inputs)]
 
 
 #: Kind of a node that stands for data of the process that runs the plan.

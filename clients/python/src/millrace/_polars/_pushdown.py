@@ -1,8 +1,9 @@
 """Columns and predicates of a plan pushed down to where rows of several parts meet.
 
-Within a task, Polars optimises the plan itself. A plan is cut at the inputs of joins, groups and
-sorts, and Polars is asked for each part what it needs of its inputs (`_questions.wanted`). A
-selection and a filter above the input give it no more than that.
+Within a task, Polars optimises the plan itself. Between tasks, columns that nobody reads are
+removed (`_columns`). Then the plan is cut at the inputs of joins, groups and sorts, and Polars is
+asked for each piece which predicates it applies to its inputs (`_questions.wanted`). A filter above
+the input does the same. The filter of the user stays where it is: it finds less to remove.
 """
 
 from __future__ import annotations
@@ -11,68 +12,68 @@ from collections import Counter
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _plan, _questions
+from millrace._polars import _columns, _expressions, _plan, _questions
 from millrace._polars._plan import Node
-from millrace._polars._questions import Wanted
 
 #: Nodes that are run together with the part of the plan above them.
-WITH_ROWS = frozenset({"Filter", "Select", "HStack"})
+_WITH_ROWS = frozenset({"Filter", "Select", "HStack"})
 #: Nodes at whose inputs a plan is cut, and over which the optimiser is asked.
 _MEETING = frozenset({"Join", "GroupBy", "Sort", "Distinct", "Slice", "Union"})
 
 
 def pushed(root: Node) -> Node:
     """Returns a plan with the same result that reads less below joins, groups and sorts."""
-    nodes = list(root.walk())
-    readers = Counter(n for node in nodes for n in set(node.inputs))
-    wants: dict[Node, list[Wanted | None]] = {root: []}
-    heads: dict[Node, Node] = {}
-    for node in reversed(nodes):  # readers come before their inputs
-        if node not in wants:
-            continue
-        heads[node] = _narrowed(node, wants[node])
-        cuts = _cuts(heads[node], node, readers)
-        found = _asked(heads[node], cuts)
-        for cut in cuts:
-            wants.setdefault(cut, []).extend(found.get(cut) or [None])
+    return _filtered(_columns.narrowed(_single(root)))
+
+
+def _single(root: Node) -> Node:
+    """Returns a plan whose expressions give one column each, as far as they can be written so."""
     built: dict[Node, Node] = {}
-    for node in nodes:
-        if node in heads:
-            built[node] = _rebuilt(heads[node], node, built)
+    for node in root.walk():
+        made = node.over({n: built[n] for n in node.inputs if built[n] is not n})
+        match made.kind:
+            case "Select":
+                made = _expressions.single(made, "expr", made.inputs[0].schema)
+            case "HStack":
+                made = _expressions.single(made, "exprs", made.inputs[0].schema)
+            case "GroupBy":
+                made = _expressions.single(made, "keys", made.inputs[0].schema)
+                keys = {key["Column"] for key in made["keys"] if _expressions.is_only_column(key)}
+                schema = {n: d for n, d in made.inputs[0].schema.items() if n not in keys}
+                made = _expressions.single(made, "aggs", pl.Schema(schema))
+            case _:
+                pass
+        built[node] = made
     return built[root]
 
 
-def _narrowed(node: Node, wants: list[Wanted | None]) -> Node:
-    """Returns a node with a filter and a selection above it, as its readers allow."""
-    some = [w for w in wants if w is not None]
-    if not some or len(some) < len(wants) or node.kind == "DataFrameScan":
+def _filtered(root: Node) -> Node:
+    """Returns a plan with filters where Polars would filter."""
+    nodes = list(root.walk())
+    readers = Counter(n for node in nodes for n in node.inputs)
+    wants: dict[Node, pl.Expr | None] = {root: None}
+    for node in reversed(nodes):  # readers come before their inputs
+        if node in wants:
+            piece = _with_filter(node, wants[node])
+            cuts = _cuts(node, readers)
+            found = _asked(piece, cuts)
+            wants |= {cut: found.get(cut) if readers[cut] == 1 else None for cut in cuts}
+    built: dict[Node, Node] = {}
+    for node in nodes:
+        made = node.over({n: built[n] for n in node.inputs if built[n] is not n})
+        built[node] = _with_filter(made, wants.get(node))
+    return built[root]
+
+
+def _with_filter(node: Node, predicate: pl.Expr | None) -> Node:
+    if predicate is None or node.kind == "DataFrameScan":
         return node
-    result = node
-    # A predicate beside a number of rows is one of the first so many rows.
-    if len(some) == 1 and some[0].predicate is not None and some[0].rows is None:
-        result = Node("Filter", {"input": result, "predicate": _plan.expression(some[0].predicate)})
-    if any(w.columns is None for w in some):
-        return result
-    pushed = result is not node
-    names = {name for w in some for name in [*(w.columns or ()), *([] if pushed else _columns_of(w))]}
-    kept = [name for name in node.schema if name in names] or list(node.schema)[:1]
-    if len(kept) == len(node.schema):
-        return result
-    columns = [{"Column": name} for name in kept]
-    return Node("Select", {"input": result, "expr": columns, "options": _questions.OPTIONS})
+    return Node("Filter", {"input": node, "predicate": _plan.expression(predicate)})
 
 
-def _columns_of(want: Wanted) -> list[str]:
-    """Returns the columns of a predicate that is left to the reader."""
-    return want.predicate.meta.root_names() if want.predicate is not None else []
-
-
-def _cuts(head: Node, top: Node, readers: Counter[Node]) -> list[Node]:
-    """Returns the nodes below which the next part of the plan begins."""
-    node = head
-    while node is not top:
-        (node,) = node.inputs
-    while node.kind in WITH_ROWS:
+def _cuts(node: Node, readers: Counter[Node]) -> list[Node]:
+    """Returns the nodes below which the next piece of the plan begins."""
+    while node.kind in _WITH_ROWS:
         (inner,) = node.inputs
         if readers[inner] > 1:
             return [inner]
@@ -80,25 +81,23 @@ def _cuts(head: Node, top: Node, readers: Counter[Node]) -> list[Node]:
     return list(dict.fromkeys(node.inputs))
 
 
-def _asked(head: Node, cuts: list[Node]) -> dict[Node, list[Wanted]]:
-    if not cuts:
-        return {}
+def _asked(piece: Node, cuts: list[Node]) -> dict[Node, pl.Expr]:
+    """Returns the predicates that Polars applies to inputs of a piece of a plan."""
     leaves = {cut: Node.input(None, cut.schema) for cut in cuts}
-    part = _rebuilt(head, None, leaves)
-    nodes = [n for n in part.walk() if n.kind != _plan.INPUT]
-    if any(n.kind not in WITH_ROWS | _MEETING or _questions.has_code(n.body) for n in nodes):
+    piece = piece.rebuilt(leaves)
+    nodes = [n for n in piece.walk() if n.kind != _plan.INPUT]
+    if not any(n.kind == "Filter" for n in nodes):
+        return {}
+    if any(n.kind not in _WITH_ROWS | _MEETING or _questions.has_code(n.body) for n in nodes):
         return {}
     try:
-        found = _questions.wanted(part)
+        found = _questions.wanted(piece)
     except (pl.exceptions.PolarsError, ValueError, TypeError):
         return {}
-    return {cut: found[leaf] for cut, leaf in leaves.items() if leaf in found}
-
-
-def _rebuilt(node: Node, top: Node | None, others: dict[Node, Node]) -> Node:
-    """Returns a node that reads others instead of those that are keys, at any depth; `top` itself
-    is not replaced."""
-    if node in others and node is not top:
-        return others[node]
-    changed: dict[Node, Node] = {n: _rebuilt(n, top, others) for n in node.inputs}
-    return node.over({n: c for n, c in changed.items() if c is not n})
+    predicates: dict[Node, pl.Expr] = {}
+    for cut, leaf in leaves.items():
+        wants = found.get(leaf, [])
+        # A predicate beside a number of rows is one of the first so many rows.
+        if len(wants) == 1 and wants[0].predicate is not None and wants[0].rows is None:
+            predicates[cut] = wants[0].predicate
+    return predicates
