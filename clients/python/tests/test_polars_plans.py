@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import polars as pl
@@ -71,3 +72,39 @@ SOME_ORDER = {"aggregate", "drop", "statistics", "union and its input", "semi"}
 @pytest.mark.parametrize("name", UNREAD)
 def test_computed_columns_may_be_unread(name: str, options: Options) -> None:
     same(UNREAD[name](ROWS.lazy()), options, order=name not in SOME_ORDER)
+
+
+#: Functions of the results of aggregates that need the results of a group alone.
+OF_GROUPS = [
+    c("x").sum().rank(), c("x").sum().shift(), c("x").max().diff(), c("x").max().reverse(), c("x").max().cum_sum(),
+    c("x").max().pct_change(), c("x").max().rle_id(), c("x").max().is_first_distinct(), c("id").max().unique(),
+    c("id").max().drop_nulls(), c("id").max().gather_every(2), c("x").sum().mode(), c("x").sum().arg_sort(),
+    c("x").first().shift().over("s"), c("x").max() - c("x").min().shift(fill_value=1), pl.lit(1), c("x").sum().round(1),
+]  # fmt: skip
+FIELDS = [
+    pl.struct(c("x").max(), c("id").sum()), pl.struct(a=c("x").max(), b=c("id").sum() + 1), pl.struct(pl.len(), c("x").first()),
+    pl.struct(c("x").max().alias("z"), c("id").max()).struct.field("z"), c("x").max().name.suffix("_max"),
+    c("x").sum().alias("a").name.keep(), pl.struct(c("x", "id").max()),
+]  # fmt: skip
+SPREAD = [
+    c("x").std(), c("x").var(ddof=0), c("id").std(ddof=2), c("x").cast(pl.Float32).var(), (c("k") > 2).mean().alias("m"), c("x").std() / c("x").mean(),
+    c("s").n_unique(), c("x").n_unique(), c("x").filter(c("k") > 2).n_unique(), c("x").null_count(), c("x").has_nulls(),
+    (c("x") > 8).any(), (c("x") > 1).all(), (c("x") > 8).any(ignore_nulls=False), (c("x") > 1).all(ignore_nulls=False),
+    c("x").filter(c("id") > 20).first(), c("x").filter(c("id") < 9).last(), c("x").first(ignore_nulls=True), c("x").last(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [FAR, NEAR], ids=["far", "near"])
+@pytest.mark.parametrize("expr", [*OF_GROUPS, *FIELDS, *SPREAD], ids=lambda e: str(e)[:60])
+def test_aggregates_of_groups_are_those_of_polars(expr: pl.Expr, options: Options) -> None:
+    t = ROWS.lazy()
+    if "over" not in str(expr):
+        same(t.group_by("k").agg(expr).sort("k"), options)
+    else:
+        same(t.with_columns(expr.alias("y")), options)
+
+
+@pytest.mark.parametrize("expr", [*FIELDS, *SPREAD], ids=lambda e: str(e)[:60])
+def test_aggregates_of_all_rows_are_those_of_polars(expr: pl.Expr) -> None:
+    for rows in (ROWS.lazy(), ROWS.lazy().filter(c("id") > 22), ROWS.lazy().filter(c("id") > 99)):
+        same(rows.select(expr), dataclasses.replace(FAR, fallback_mode="raise"))

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _msgpack, _plan, _questions
+from millrace._polars import _expressions, _msgpack, _plan, _questions
+from millrace._polars._plan import Node
 
 _HOLE = "__millrace_hole"
 
@@ -23,7 +24,7 @@ class Steps:
 
     #: Of each piece; they name their results themselves.
     partial: list[Any]
-    #: Of the results of all pieces, by the same names.
+    #: Of the results of all pieces.
     final: list[Any]
     #: The aggregates that were asked for, of the columns of `final`.
     result: list[Any]
@@ -41,14 +42,35 @@ def in_two_steps(aggregates: list[Any], names: list[str], schema: pl.Schema, *, 
     maker = _Maker(schema, groups)
     result: list[Any] = []
     for expr, name in zip(aggregates, names, strict=True):
-        rest = maker.rest(expr)
+        rest = maker.rest(_without_name(expr))
         if rest is None:
             return None
         result.append({"Alias": [rest, name]})
     inner = [{"Alias": [e, f"{_HOLE}_{i}"]} for i, e in enumerate(maker.inner)]
     if inner and not _questions.row_by_row(inner, schema):
         return None
+    if not all(map(_is_column, result)) and not _questions.row_by_row(result, maker.columns()):
+        return None
     return Steps(maker.partial, maker.final, result)
+
+
+def _without_name(expr: Any) -> Any:
+    """Returns an expression without the names that it gives to its result as a whole."""
+    while isinstance(expr, dict):
+        ((kind, body),) = cast("dict[str, Any]", expr).items()
+        if kind == "KeepName":
+            expr = body
+        elif kind == "RenameAlias":
+            expr = body["expr"]
+        else:
+            break
+    return expr
+
+
+def _is_column(expr: Any) -> bool:
+    while isinstance(expr, dict) and "Alias" in expr:
+        expr = cast("dict[str, Any]", expr)["Alias"][0]
+    return _expressions.is_only_column(expr)
 
 
 class _Maker:
@@ -61,23 +83,43 @@ class _Maker:
         self.final: list[Any] = []
         #: The values that are aggregated: expressions of single rows.
         self.inner: list[Any] = []
-        self._names: dict[bytes, str] = {}
+        #: Columns of `partial` and of `final` by what they are made of.
+        self._partials: dict[bytes, str] = {}
+        self._finals: dict[bytes, str] = {}
+
+    def columns(self) -> pl.Schema:
+        """Returns the columns of `final`."""
+        select = {"expr": self.partial, "options": _questions.OPTIONS}
+        partial = Node("Select", {"input": Node.input(None, self._schema), **select})
+        return Node("Select", {**select, "input": partial, "expr": self.final}).schema
 
     def rest(self, expr: Any) -> Any:
-        """Returns an expression with columns of partial results instead of its aggregates; None if
-        it cannot be split."""
+        """Returns an expression with columns of final results instead of its aggregates; None if it
+        cannot be split."""
         if expr == "Len":
-            return self._column(expr, "Sum")
+            return self._named(expr, self._final("Sum", self._partial(expr)))
         if not isinstance(expr, dict) or len(cast("dict[str, Any]", expr)) != 1:
             return None
         ((kind, body),) = cast("dict[str, Any]", expr).items()
         if kind == "Agg":
-            return self._aggregate(expr, body)
+            return self._named(expr, self._aggregate(expr, body))
         if kind == "Literal":
             return expr
         if kind == "Alias":
-            return self.rest(body[0])
+            rest = self.rest(body[0])
+            return None if rest is None else {"Alias": [rest, body[1]]}
+        if kind == "Function" and len(body["input"]) == 1:
+            found = self._function(expr, body["function"], body["input"][0])
+            if found is not None:
+                return self._named(expr, found)
         return self._operation(kind, body)
+
+    def _named(self, expr: Any, column: str | None) -> Any:
+        """Returns a column under the name that an aggregate gives its result."""
+        if column is None:
+            return None
+        (name,) = ["len"] if expr == "Len" else _expressions.names_of([expr], self._schema)
+        return {"Alias": [{"Column": column}, name]}
 
     def _operation(self, kind: str, body: Any) -> Any:
         """Splits an operation on the results of aggregates."""
@@ -99,37 +141,82 @@ class _Maker:
             changed[field] = found if several else found[0]
         return {kind: changed}
 
-    def _aggregate(self, expr: Any, body: dict[str, Any]) -> Any:
+    def _aggregate(self, expr: Any, body: dict[str, Any]) -> str | None:
         ((kind, argument),) = body.items()
-        if kind == "Sum" or (kind in ("First", "Last") and self._groups):
-            return self._column(expr, kind, argument)
-        if kind in ("Min", "Max"):
-            return self._column(expr, f"Nan{kind}" if argument["propagate_nans"] else kind, argument["input"])
-        if kind == "Count":
-            return self._column(expr, "Sum", argument["input"])
-        if kind == "Mean":
-            return self._mean(argument)
+        match kind:
+            case "Sum" | "FirstNonNull" | "LastNonNull":
+                return self._final(kind, self._partial(expr, argument))
+            case "First" | "Last":
+                return self._outer(kind, expr, argument)
+            case "Min" | "Max":
+                name = f"Nan{kind}" if argument["propagate_nans"] else kind
+                return self._final(name, self._partial(expr, argument["input"]))
+            case "Count":
+                return self._final("Sum", self._partial(expr, argument["input"]))
+            case "NUnique":
+                return self._final("NUnique", self._partial(_filled(_UNIQUE, argument), argument))
+            case "Mean":
+                return self._mean(argument)
+            case "Var" | "Std":
+                return self._variance(kind, *argument)
+            case _:
+                return None
+
+    def _function(self, expr: Any, function: Any, argument: Any) -> str | None:
+        if isinstance(function, dict) and "Boolean" in function:
+            function = cast("dict[str, Any]", function)["Boolean"]
+            if isinstance(function, dict):
+                ((kind, options),) = cast("dict[str, Any]", function).items()
+                name = f"{kind}{'' if options and options.get('ignore_nulls') else 'OrNull'}"
+                return self._final(name, self._partial(expr, argument)) if kind in ("Any", "All") else None
+            return self._final("Any", self._partial(expr, argument)) if function == "HasNulls" else None
+        if function == "NullCount":
+            return self._final("Sum", self._partial(expr, argument))
         return None
 
-    def _mean(self, argument: Any) -> Any:
+    def _outer(self, kind: str, expr: Any, argument: Any) -> str:
+        """The first value, or the last one, is in the first part that has any."""
+        if self._groups and len(_rows(argument)) == 1:
+            return self._final(kind, self._partial(expr, argument))
+        return self._final(f"{kind}OfSome", self._partial(expr, argument), self._partial(_filled(_LENGTH, argument)))
+
+    def _mean(self, argument: Any) -> str | None:
         """A mean is a sum of 64-bit numbers, divided by the count; without values it is null."""
         dtype = _dtype(argument, self._schema)
-        if dtype is None or not (dtype.is_float() or dtype.is_integer()):
+        if not _is_number(dtype):
             return None
-        total = self._column(_filled(_SUM, argument), "Sum", argument)
-        count = self._column(_filled(_COUNT, argument), "Sum", argument)
-        return _filled(_MEAN32 if dtype == pl.Float32 else _MEAN, total, count)
+        total = self._partial(_filled(_SUM, argument), argument)
+        count = self._partial(_filled(_COUNT, argument), argument)
+        return self._final("Mean32" if dtype == pl.Float32 else "Mean", total, count)
 
-    def _column(self, partial: Any, final: str, inner: Any = None) -> Any:
-        """Adds a partial aggregate, and returns the column of its final value."""
-        key = _msgpack.pack([partial, final])
-        if key not in self._names:
-            name = self._names[key] = f"__millrace_{len(self._names)}"
-            self.partial.append({"Alias": [partial, name]})
-            self.final.append({"Alias": [_FINAL[final](name), name]})
+    def _variance(self, kind: str, argument: Any, freedom: int) -> str | None:
+        """The squares of the parts are around the mean of each, and are moved to that of all."""
+        dtype = _dtype(argument, self._schema)
+        if not _is_number(dtype):
+            return None
+        parts = [self._partial(_filled(e, argument), argument) for e in (_COUNT, _MEAN, _SQUARES)]
+        key = f"{kind}{freedom}{'f32' if dtype == pl.Float32 else ''}"
+        if key not in _FINAL:
+            _FINAL[key] = _template(_variance(kind, freedom, dtype == pl.Float32))
+        return self._final(key, *parts)
+
+    def _partial(self, expr: Any, inner: Any = None) -> str:
+        """Adds an aggregate of each part, and returns its column."""
+        key = _msgpack.pack(expr)
+        if key not in self._partials:
+            name = self._partials[key] = f"__millrace_{len(self._partials)}"
+            self.partial.append({"Alias": [expr, name]})
             if inner is not None:
                 self.inner += _rows(inner)
-        return {"Column": self._names[key]}
+        return self._partials[key]
+
+    def _final(self, kind: str, *parts: str) -> str:
+        """Adds an aggregate of the parts' columns, and returns its column."""
+        key = _msgpack.pack([kind, *parts])
+        if key not in self._finals:
+            name = self._finals[key] = f"__millrace_final_{len(self._finals)}"
+            self.final.append({"Alias": [_FINAL[kind](*parts), name]})
+        return self._finals[key]
 
 
 def _rows(expr: Any) -> list[Any]:
@@ -142,10 +229,8 @@ def _rows(expr: Any) -> list[Any]:
 
 def _dtype(expr: Any, schema: pl.Schema) -> pl.DataType | None:
     (first, *_) = _rows(expr)
-    leaf = _plan.Node.input(None, schema)
-    node = _plan.Node("Select", {"input": leaf, "expr": [first], "options": _questions.OPTIONS})
     try:
-        (found,) = node.schema.dtypes()
+        (found,) = _expressions.selected(schema, [first]).schema.dtypes()
     except (ValueError, pl.exceptions.PolarsError):
         return None
     return found
@@ -164,23 +249,53 @@ def _filled(template: Any, *parts: Any) -> Any:
     return template
 
 
-def _template(make: Callable[[pl.Expr], pl.Expr]) -> Callable[[str], Any]:
-    made = _plan.expression(make(pl.col(_HOLE)))
-    return lambda name: _filled(made, {"Column": name})
+def _template(made: pl.Expr) -> Callable[..., Any]:
+    expr = _plan.expression(made)
+    return lambda *names: _filled(expr, *({"Column": name} for name in names))
 
 
-_FINAL: dict[str, Callable[[str], Any]] = {
-    "Sum": _template(lambda c: c.sum()),
-    "Min": _template(lambda c: c.min()),
-    "Max": _template(lambda c: c.max()),
-    "NanMin": _template(lambda c: c.nan_min()),
-    "NanMax": _template(lambda c: c.nan_max()),
-    "First": _template(lambda c: c.first()),
-    "Last": _template(lambda c: c.last()),
-}
+def _is_number(dtype: pl.DataType | None) -> bool:
+    return dtype is not None and (dtype in (pl.Float64, pl.Float32, pl.Boolean) or dtype.is_integer())
+
+
 _ROW = pl.col(_HOLE)
+_SECOND, _THIRD = pl.col(_HOLE + "1"), pl.col(_HOLE + "2")
 _SUM = _plan.expression(_ROW.cast(pl.Float64).sum())
+_MEAN = _plan.expression(_ROW.cast(pl.Float64).mean())
+_SQUARES = _plan.expression(_ROW.cast(pl.Float64).var(ddof=0))
 _COUNT = _plan.expression(_ROW.count())
-_DIVIDED = pl.when(pl.col(_HOLE + "1") > 0).then(_ROW / pl.col(_HOLE + "1"))
-_MEAN = _plan.expression(_DIVIDED)
-_MEAN32 = _plan.expression(_DIVIDED.cast(pl.Float32))
+_LENGTH = _plan.expression(_ROW.len())
+_UNIQUE = _plan.expression(_ROW.unique().implode())
+_TOTAL = _SECOND.sum()
+_AVERAGE = pl.when(_TOTAL > 0).then(_ROW.sum() / _TOTAL)
+
+
+def _variance(kind: str, freedom: int, short: bool) -> pl.Expr:
+    """Returns a variance by the count, mean and variance of parts."""
+    total = _ROW.sum()
+    squares = (_ROW * _THIRD).sum() + (_ROW * (_SECOND - (_ROW * _SECOND).sum() / total).pow(2)).sum()
+    found = pl.when(total > freedom).then(squares / (total.cast(pl.Float64) - freedom))
+    found = found.sqrt() if kind == "Std" else found
+    return found.cast(pl.Float32) if short else found
+
+
+_FINAL: dict[str, Callable[..., Any]] = {
+    "Sum": _template(_ROW.sum()),
+    "Min": _template(_ROW.min()),
+    "Max": _template(_ROW.max()),
+    "NanMin": _template(_ROW.nan_min()),
+    "NanMax": _template(_ROW.nan_max()),
+    "First": _template(_ROW.first()),
+    "Last": _template(_ROW.last()),
+    "FirstNonNull": _template(_ROW.first(ignore_nulls=True)),
+    "LastNonNull": _template(_ROW.last(ignore_nulls=True)),
+    "FirstOfSome": _template(_ROW.filter(_SECOND > 0).first()),
+    "LastOfSome": _template(_ROW.filter(_SECOND > 0).last()),
+    "NUnique": _template(_ROW.explode(empty_as_null=False).n_unique()),
+    "Any": _template(_ROW.any()),
+    "All": _template(_ROW.all()),
+    "AnyOrNull": _template(_ROW.any(ignore_nulls=False)),
+    "AllOrNull": _template(_ROW.all(ignore_nulls=False)),
+    "Mean": _template(_AVERAGE),
+    "Mean32": _template(_AVERAGE.cast(pl.Float32)),
+}
