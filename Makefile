@@ -52,7 +52,9 @@ RUN_MAIN ?= $(PY) examples/digits.py --progress
 # time. It exceeds the number of processors, because many tests wait.
 SHORT    ?= -short
 PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
-export PYTEST := -q -n $(PARALLEL) --dist worksteal
+# A process of pytest runs whole files: all tests of a file use one cluster, whose executors have
+# imported what the file needs.
+export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
 SEEDS    ?= 200
 SECONDS  ?= 30

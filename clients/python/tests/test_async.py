@@ -59,7 +59,7 @@ async def test_a_thousand_waits_take_no_thread(cluster: LocalCluster, gate: Gate
             await client.scheduler_info()
             before = threading.active_count()
             waits = [asyncio.ensure_future(f) for f in small]
-            gathers = [asyncio.create_task(client.gather(large)) for _ in range(100)]
+            gathers = [asyncio.create_task(client.gather(large)) for _ in range(20)]
             others = [asyncio.create_task(client.wait([f])) for f in small[:100]]
             turns = asyncio.create_task(anext_of(client.as_completed(small[:1])))
             # Calls to the scheduler are answered while all of these wait.

@@ -21,7 +21,7 @@ import pytest
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.base import tokenize
 from dask.delayed import delayed
-from millrace import AsyncClient, Client, Future, errors, futures_of
+from millrace import AsyncClient, Client, Future, LocalCluster, errors, futures_of
 
 
 @pytest.fixture(scope="module")
@@ -241,8 +241,14 @@ def test_annotations(client: Client, tmp_path: Any) -> None:
 # ---- inputs that are kept decoded ----------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[LocalCluster]:
+    with LocalCluster(1, device="host") as made:
+        yield made
+
+
 class Counted:
-    """Counts how often its objects were decoded in a process."""
+    """Counts how often its objects of a size were decoded in a process."""
 
     def __init__(self, size: int) -> None:
         self.data = np.zeros(size)
@@ -251,18 +257,19 @@ class Counted:
         import builtins
 
         vars(self).update(state)
-        vars(builtins)["decoded"] = vars(builtins).get("decoded", 0) + 1
+        name = f"decoded {self.data.size}"
+        vars(builtins)[name] = vars(builtins).get(name, 0) + 1
 
 
-def decoded(_: Any, __: int) -> int:
+def decoded(made: Any, __: int) -> int:
     import builtins
 
-    return vars(builtins).get("decoded", 0)
+    return vars(builtins).get(f"decoded {made.data.size}", 0)
 
 
 @pytest.mark.parametrize("size", [1, 10_000, 100_000])
-def test_inputs_are_decoded_once_for_many_tasks(size: int) -> None:
-    with Client(n_workers=1) as own:
+def test_inputs_are_decoded_once_for_many_tasks(one_worker: LocalCluster, size: int) -> None:
+    with Client(one_worker) as own:
         made = delayed(Counted)(size)
         assert max(dask.compute(*[delayed(decoded)(made, n) for n in range(20)])) == 2
         # Other calls get objects of their own.
@@ -283,14 +290,16 @@ def text_of(thing: Any, _: int) -> str:
     return thing.text()
 
 
-def test_inputs_are_decoded_again_after_an_upload(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_decoded_again_after_an_upload(
+    one_worker: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "uploaded_thing.py"
     source = "class Thing:\n    def text(self):\n        return {!r}\n"
     module.write_text(source.format("first"))
     import uploaded_thing  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
 
-    with Client(n_workers=1) as own:
+    with Client(one_worker) as own:
         own.upload_file(module)
         thing: Any = uploaded_thing.Thing
         made = delayed(own.submit(thing))
@@ -316,7 +325,8 @@ class Exclusive:
 
 
 def test_a_store_with_a_lock_locks_the_cluster(client: Client, tmp_path: Any) -> None:
-    da.ones(32, chunks=1).store(Exclusive(tmp_path), lock=True)
+    # Few chunks: one executor process starts for each task that waits for the lock.
+    da.ones(6, chunks=1).store(Exclusive(tmp_path), lock=True)
     assert isinstance(dask.utils.get_scheduler_lock(), millrace.Lock)
     assert isinstance(dask.utils.get_scheduler_lock(scheduler="millrace"), millrace.Lock)
     assert not isinstance(dask.utils.get_scheduler_lock(scheduler="threads"), millrace.Lock)

@@ -128,7 +128,7 @@ def test_work_goes_on_under_kills_with_arenas_in_most_of_the_slab(client: Client
     scale = 16 if REAL else 1
     limits = ["--device-memory-limit", f"{64 * scale}MiB", "--pinned-limit", f"{32 * scale}MiB"]
     # Three quarters of the slab in total, for one library or for two.
-    limits += ["--executor-arena", f"{(6 if REAL else 12) * scale}MiB", "--slots", "4"]
+    limits += ["--executor-arena", f"{(12 if REAL else 24) * scale}MiB", "--slots", "2"]
     limits += ["--executor-arena-for", "cupy,torch" if REAL else "cupy"]
     path = [str(Path(test_device.__file__).parent), *([] if REAL else [str(test_device.FAKES)]), *sys.path]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
@@ -140,21 +140,21 @@ def test_work_goes_on_under_kills_with_arenas_in_most_of_the_slab(client: Client
         with Client(cluster.address, token=cluster.token) as own:
             own.wait_for_workers(2, timeout=PATIENCE)
             window: list[tuple[Any, float, int]] = []
-            for i in range(200 if REAL else 120):
+            for i in range(60):
                 chosen = rng.sample(window, min(len(window), rng.randint(0, 3)))
                 n = rng.choice([1, SMALL, MEBI, MEBI, 3 * MEBI, 5 * MEBI, 7 * MEBI]) * (scale if i % 2 else 1)
                 function = stamp_by_torch if REAL and i % 4 > 1 else stamp
                 future = own.submit(function, float(i), n, *(f for f, _, _ in chosen), pure=False)
                 window.append((future, (i + sum(v for _, v, _ in chosen)) % 1021, n))
-                if len(window) > 60:
+                if len(window) > 30:
                     future, value, n = window.pop(0)
                     got = np.asarray(future.result(PATIENCE))
                     assert got.shape == (n,) and (got == value).all(), i
-                if i % 40 == 39:
+                if i % 20 == 19:
                     pids = [w["pid"] for w in own.scheduler_info()["workers"].values()]
                     executors = [pid for worker in pids for pid in executors_of(worker)]
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(rng.choice(pids if i % 80 == 39 else executors or pids), signal.SIGKILL)
+                        os.kill(rng.choice(pids if i % 40 == 19 else executors or pids), signal.SIGKILL)
             for future, value, n in window:
                 got = np.asarray(future.result(PATIENCE))
                 assert got.shape == (n,) and (got == value).all()
