@@ -7,6 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from millrace._frames import _hash
+from millrace._frames._hash_bits import MISSING, mixed
 from millrace._frames._library import Library
 
 
@@ -24,16 +28,8 @@ class Cudf(Library):
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
         import cupy  # pyright: ignore[reportMissingImports]
 
-        keys = frame.to_frame() if frame.ndim == 1 else frame[list(by)]
-        for label, dtype in keys.dtypes.items():
-            categories = getattr(dtype, "categories", None)
-            if categories is not None:  # the codes differ between frames
-                keys[label] = keys[label].astype(categories.dtype)
-            elif (widest := _widest(dtype)) is not None:
-                keys[label] = keys[label].astype(widest)
-        hashes = keys.hash_values(method="xxhash64").values
-        half = cupy.uint64(32)
-        return (((hashes.astype(cupy.uint64) >> half) * cupy.uint64(n)) >> half).astype(cupy.int32)
+        columns = [frame] if frame.ndim == 1 else [frame[label] for label in by]
+        return _hash.numbers([_hashes(c) for c in columns], n).astype(cupy.int32)
 
     def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
         import cudf  # pyright: ignore[reportMissingImports]
@@ -67,11 +63,25 @@ class Cudf(Library):
         return some[0] if len(some) == 1 else cudf.concat(some)
 
 
-def _widest(dtype: Any) -> Any:
-    """Returns the widest type of the same kind: the hash of a number depends on its width. None if
-    it is that already, or has none."""
-    name = {"i": "int64", "u": "int64", "f": "float64"}.get(getattr(dtype, "kind", ""))
-    if name is None or str(dtype).lower() == name:
-        return None
-    # Types of pandas with missing values have names with a capital letter.
-    return name.capitalize() if hasattr(dtype, "numpy_dtype") else name
+def _hashes(column: Any) -> Any:
+    """Returns the hash of each value of a Series, as an array of CuPy: that of `_hash.hash_of`."""
+    import cupy  # pyright: ignore[reportMissingImports]
+
+    kind = getattr(column.dtype, "kind", "O")
+    missing = cupy.asarray(column.isna().values)
+    if kind in "biuf":
+        values = column.fillna(0).astype("float64").values + 0.0  # -0.0 becomes 0.0
+        out = mixed(values.view(cupy.uint64))
+        missing |= values != values
+    elif kind in "mM" and not hasattr(column.dtype, "tz"):
+        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}.get(np.datetime_data(column.dtype)[0])
+        values = column.astype("int64").fillna(0).values
+        values = values // 1_000 if factor is None else values * factor
+        out = mixed(values.view(cupy.uint64))
+    else:
+        # The distinct values are few, or their text is copied once: the host hashes them.
+        codes, known = column.factorize(use_na_sentinel=True)
+        hashes = _hash.hash_of(known.to_arrow())
+        out = cupy.asarray(np.append(hashes, MISSING))[cupy.asarray(codes)]
+    out[missing] = MISSING
+    return out

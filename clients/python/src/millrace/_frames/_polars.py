@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace._frames._hash import small_type
+from millrace._frames import _hash
 from millrace._frames._host import order_of
 from millrace._frames._library import Library
 
@@ -32,15 +32,19 @@ class Polars(Library):
         return frame if isinstance(frame, pl.Series) else frame.get_column(label)
 
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
+        return _hash.partitions([self._plain(self._column(frame, label)) for label in by], n)
+
+    @staticmethod
+    def _plain(column: Any) -> Any:
+        """Returns an array of Arrow with the same values."""
         import polars as pl
 
-        columns = [self._column(frame, label) for label in by]
-        # The hash of a category is that of its code, which differs between processes.
-        plain = [c.cast(pl.String) if c.dtype in (pl.Categorical, pl.Enum) else c for c in columns]
-        frame = pl.DataFrame([c.alias(str(at)) for at, c in enumerate(plain)])
-        hashes = frame.hash_rows(seed=0)
-        half = np.uint64(32)
-        return (((hashes.to_numpy() >> half) * np.uint64(n)) >> half).astype(small_type(n))
+        kind = column.dtype
+        if kind in (pl.Int128, pl.UInt128, pl.Float16):  # unknown to Arrow
+            column = column.cast(pl.Float64)
+        if kind == pl.Object:
+            return np.array(column.to_list(), object)
+        return column.to_arrow(compat_level=pl.CompatLevel.oldest())
 
     def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
         import polars as pl
