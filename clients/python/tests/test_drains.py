@@ -223,7 +223,8 @@ def test_a_wait_for_a_drain_does_not_ask(two: Two, gate: Gate, threads: concurre
     """It follows the Watch stream, also when that breaks."""
     proxy = Proxy(two.cluster.address)
     try:
-        with Client(proxy.address, token=two.cluster.token) as client:
+        # Output that is shown would ask for the workers from time to time.
+        with Client(proxy.address, token=two.cluster.token, output=False) as client:
             blocked = client.submit(Gate.pass_through, gate, workers="second-0", pure=False)
             gate.wait()
             waiting = threads.submit(client.drain_workers, "second-0", timeout=PATIENCE)
