@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from millrace import Client
-from millrace._polars import _lines, _plan, _scans, _tasks
-from millrace.polars import Engine, Options
+from millrace._polars import _files, _lines, _plan, _scans, _tasks
+from millrace._polars._query import Query
+from millrace.polars import Engine, Options, UndividedWarning
 from polars.testing import assert_frame_equal
 
 _TEXTS = ["x", "y,z", 'q"u"o', "new\nline\n", '"\n"', "", None, "é\r\n"]
@@ -42,6 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder = home / "hive" / f"y={y}" / f"m={m}"
             folder.mkdir(parents=True)
             FRAME.slice(y * 100, 50).write_parquet(folder / "0.parquet")
+    FRAME.write_parquet(home / "groups.parquet", row_group_size=70)
     FRAME.head(7).write_parquet(home / "all.parquet")
     FRAME.head(5).drop("f").write_parquet(home / "fewer.parquet")
     FRAME.head(4).with_columns(more=1).write_parquet(home / "more.parquet")
@@ -69,28 +72,58 @@ SCANS: dict[str, tuple[Callable[[Path], pl.LazyFrame], int, int]] = {
     "lines of JSON": (lambda h: pl.scan_ndjson(h / "lines.ndjson"), 3, 9),
     "files of JSON": (lambda h: pl.scan_ndjson([h / "lines.ndjson"] * 2), 4, 8),
     "files": (lambda h: pl.scan_csv(h / "part*.csv"), 3, 9),
-    "files and their names": (lambda h: pl.scan_csv(h / "part*.csv", include_file_paths="path"), 3, 3),
+    "files and their names": (lambda h: pl.scan_csv(h / "part*.csv", include_file_paths="path"), 3, 9),
+    "file name": (lambda h: pl.scan_csv(h / "quotes.csv", include_file_paths="path"), 3, 9),
+    "file URL": (lambda h: pl.scan_csv(f"file://{h}/quotes.csv", include_file_paths="path"), 3, 9),
+    "file URLs": (lambda h: pl.scan_parquet(f"file://{h}/hive/**/*.parquet", hive_partitioning=True), 3, 9),
+    "row index of files": (
+        lambda h: pl.scan_ipc(h / "part*.arrow", row_index_name="i", row_index_offset=7, include_file_paths="path"),
+        3,
+        9,
+    ),
+    "row index": (lambda h: pl.scan_parquet(h / "hive", row_index_name="i"), 3, 9),
+    "groups of rows": (lambda h: pl.scan_parquet(h / "groups.parquet", row_index_name="i"), 3, 9),
     "ipc": (lambda h: pl.scan_ipc(h / "part*.arrow"), 3, 9),
     "hive": (lambda h: pl.scan_parquet(h / "hive"), 3, 9),
     "hive by pattern": (lambda h: pl.scan_parquet(h / "hive/**/*.parquet", hive_partitioning=True), 3, 9),
     "hive types": (lambda h: pl.scan_parquet(h / "hive", hive_schema={"y": pl.Int8, "m": pl.String}), 3, 9),
     "hive, not wanted": (lambda h: pl.scan_parquet(h / "hive", hive_partitioning=False), 3, 9),
-    "missing columns": (lambda h: pl.scan_parquet([h / "all.parquet", h / "fewer.parquet"], missing_columns="insert"), 3, 7),
+    "missing columns": (lambda h: pl.scan_parquet([h / "all.parquet", h / "fewer.parquet"], missing_columns="insert"), 3, 9),
     "more columns": (lambda h: pl.scan_parquet([h / "all.parquet", h / "more.parquet"], extra_columns="ignore"), 3, 8),
     # These cannot be divided: the rows of a part depend on the rest of the file.
     "part of hive": (lambda h: pl.scan_parquet(h / "hive/y=1"), 1, 1),
     "dates to be found": (lambda h: pl.scan_csv(h / "plain.csv", try_parse_dates=True), 1, 1),
     "compressed": (lambda h: pl.scan_csv(h / "packed.csv.gz"), 1, 1),
     "skipped rows": (lambda h: pl.scan_csv(h / "quotes.csv", skip_rows=2, has_header=False), 1, 1),
-    "row index": (lambda h: pl.scan_csv(h / "quotes.csv", row_index_name="i"), 1, 1),
+    "row index of lines": (lambda h: pl.scan_csv(h / "quotes.csv", row_index_name="i"), 1, 1),
     "first rows": (lambda h: pl.scan_csv(h / "quotes.csv", n_rows=500), 1, 1),
-    "file name": (lambda h: pl.scan_csv(h / "quotes.csv", include_file_paths="path"), 1, 1),
     "comments": (lambda h: pl.scan_csv(h / "quotes.csv", comment_prefix="#"), 1, 1),
 }  # fmt: skip
 
 
 def counting(path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[_lines.Count]:
     return [_lines.count(path, start, end, quote, eol) for start, end in ranges]
+
+
+class Here:
+    """A client that runs tasks in this process."""
+
+    def submit(self, function: str, /, *arguments: Any) -> Any:
+        return getattr(_tasks, function)(*arguments)
+
+    def scatter(self, data: list[Any]) -> list[Any]:
+        return data
+
+    def sizes(self, futures: Sequence[Any]) -> list[int]:
+        return [f.estimated_size() for f in futures]
+
+    def results(self, futures: Sequence[Any]) -> list[Any]:
+        return list(futures)
+
+
+def divided(lf: pl.LazyFrame, n: int) -> _scans.Parts:
+    scan = _plan.read(lf)
+    return _scans.parts(_files.listed([scan], Here())[scan], n, 1, Here(), counting)
 
 
 def frame(part: Any) -> pl.DataFrame:
@@ -104,7 +137,7 @@ def test_the_parts_of_a_scan_are_the_scan(name: str, home: Path) -> None:
     lf = make(home)
     want = lf.collect()
     for n, number in zip((3, 9), wanted, strict=True):
-        parts = _scans.parts(_plan.read(lf), n, 1, counting)
+        parts = divided(lf, n).nodes
         assert len(parts) == number
         assert_frame_equal(pl.concat([frame(p) for p in parts]), want)
 
@@ -113,7 +146,7 @@ def test_a_relative_path_is_one_of_the_client(home: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(home)
     for lf in (pl.scan_csv("plain.csv"), pl.scan_parquet("hive/"), pl.scan_parquet("all.parquet", n_rows=3)):
         want = lf.collect()
-        parts = _scans.parts(_plan.read(lf), 3, 1, counting)
+        parts = divided(lf, 3).nodes
         with monkeypatch.context() as elsewhere:
             elsewhere.chdir("/")
             assert_frame_equal(pl.concat([frame(p) for p in parts]), want)
@@ -123,21 +156,84 @@ def test_a_file_without_a_row_for_each_part(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text('a,b\n1,"' + "long\n" * 100 + '"\n2,x\n')
     lf = pl.scan_csv(path)
-    parts = _scans.parts(_plan.read(lf), 9, 1, counting)
+    parts = divided(lf, 9).nodes
     assert 1 < len(parts) < 9
     assert_frame_equal(pl.concat([frame(p) for p in parts]), lf.collect())
     path.write_text("\na,b\n1,2\n3,4\n")  # the header is behind an empty line
-    (whole,) = _scans.parts(_plan.read(lf), 3, 1, counting)
+    (whole,) = divided(lf, 3).nodes
     assert whole.kind == "Scan"
 
 
 def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cut.csv"
     path.write_text("a\n" + "1\n" * 100)
-    *_, last = _scans.parts(_plan.read(pl.scan_csv(path)), 3, 1, counting)
+    *_, last = divided(pl.scan_csv(path), 3).nodes
     path.write_text("a\n1\n")
     with pytest.raises(OSError, match="the file ends at byte"):
         frame(last)
+
+
+def test_parquet_is_divided_between_groups_of_rows(home: Path) -> None:
+    assert _scans.cuts([70] * 14 + [20], 3) == [0, 350, 700, 1000]
+    assert _scans.cuts([1000], 4) == [0, 250, 500, 750, 1000]  # one group is larger than a part
+    assert _scans.cuts([10, 900, 10, 10], 3) == [0, 310, 620, 930]
+    assert _scans.cuts([5, 5], 2) == [0, 5, 10]
+    assert _scans.cuts([], 3) == [0, 1]
+    parts = divided(pl.scan_parquet(home / "groups.parquet"), 5).nodes
+    rows = [p["unified_scan_args"]["pre_slice"]["Positive"] for p in parts]
+    assert all(r["offset"] % 70 == 0 for r in rows) and len(rows) == 5
+
+
+def test_groups_of_rows_are_skipped_by_their_statistics(tmp_path: Path) -> None:
+    """A filter above a part of a scan does not read what the statistics exclude: it is not readable."""
+    path = tmp_path / "sorted.parquet"
+    pl.DataFrame({"a": range(100_000)}).write_parquet(path, row_group_size=10_000)
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 3] = b"\xff" * (len(data) // 3 - 4)
+    path.write_bytes(data)
+    parts = divided(pl.scan_parquet(path), 2).nodes
+    assert len(parts) == 2
+    last = _plan.read(pl.scan_parquet(path).filter(pl.col("a") >= 40_000))
+    found = [frame(last.over({n: p for n in last.inputs})) for p in parts]
+    assert pl.concat(found)["a"].to_list() == list(range(40_000, 100_000))
+    with pytest.raises(pl.exceptions.PolarsError):
+        frame(parts[0])
+
+
+def test_scans_that_are_not_divided_are_told_before_any_work(home: Path) -> None:
+    class Refusing(Here):
+        def submit(self, function: str, /, *arguments: Any) -> Any:
+            raise AssertionError(function)
+
+    undivided = {
+        "compressed": pl.scan_csv(home / "packed.csv.gz"),
+        "row index": pl.scan_ndjson(home / "lines.ndjson", row_index_name="i"),
+        "all of its files together": pl.scan_csv(home / "plain.csv", try_parse_dates=True),
+        "skipped rows or comments": pl.scan_csv(home / "quotes.csv", comment_prefix="#"),
+        "not a file": pl.scan_csv((home / "plain.csv").read_bytes()),
+    }
+    options = Options(parts=3, least_bytes=1, fallback_mode="raise")
+    for reason, lf in undivided.items():
+        query = pl.scan_parquet(home / "groups.parquet").sort("a").select("a").join(lf, on="a")
+        with pytest.raises(NotImplementedError, match=f"Scan .*cannot be divided.*{reason}"):
+            Query(Refusing(), 2, options).run(_plan.read(query))
+    with pytest.warns(UndividedWarning, match="packed.csv.gz cannot be divided"):
+        (part,) = Query(Here(), 2, dataclasses.replace(options, fallback_mode="warn")).run(
+            _plan.read(undivided["compressed"])
+        )
+    assert len(part) == len(FRAME)
+
+
+def test_a_limit_of_rows_is_divided_if_it_is_large(home: Path) -> None:
+    for rows, limit in ((10, 100), (700, 100)):
+        options = Options(parts=3, least_bytes=1, fallback_mode="raise", max_rows_per_partition=limit)
+        for lf in (
+            pl.scan_csv(home / "quotes.csv", n_rows=rows),
+            pl.scan_parquet(home / "groups.parquet", n_rows=rows, row_index_name="i"),
+            pl.scan_parquet(home / "hive", n_rows=rows),
+        ):
+            found = Query(Here(), 2, options).run(_plan.read(lf))
+            assert_frame_equal(pl.concat(found), lf.collect())
 
 
 @pytest.mark.parametrize("name", ["quotes", "hive", "lines of JSON", "files"])

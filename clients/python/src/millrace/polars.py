@@ -101,8 +101,9 @@ class Engine(pl.Engine):
     def execute(self, lf: pl.LazyFrame, *, optimizations: Any = None) -> Result:
         """Runs a query, and keeps the parts of its result on the cluster. `result.lazy()` is the
         source of further queries. See `polars.LazyFrame.execute`."""
-        root = _plan.read(lf)
-        return Result(self._query().run(root), root.schema)
+        query = self._query()
+        root = query.listed(_plan.read(lf))
+        return Result(query.run(root), root.schema)
 
     def persist(self, lf: pl.LazyFrame | pl.DataFrame) -> pl.LazyFrame:
         """Runs a query, and returns its result as the source of further queries. It stays on the
@@ -121,7 +122,7 @@ class Engine(pl.Engine):
     def explain(self, lf: pl.LazyFrame) -> str:
         """Returns the plan of a query as the engine divides it, with columns and predicates pushed
         down to where rows meet. Nothing runs."""
-        return _plan.lazy(_pushdown.pushed(_plan.read(lf))).explain(optimized=False)
+        return _plan.lazy(_pushdown.pushed(self._query().listed(_plan.read(lf)))).explain(optimized=False)
 
     def sink_parquet(  # pyright: ignore[reportIncompatibleMethodOverride] - the path is a name
         self, lf: pl.LazyFrame, path: str | Path, *, optimizations: Any, **options: Any

@@ -55,4 +55,4 @@ class Cluster:
         return [f._state.nbytes or 0 for f in futures]
 
     def results(self, futures: Sequence[Any]) -> list[Any]:
-        return results_of(futures)
+        return results_of(futures) if futures else []

@@ -62,7 +62,12 @@ class Lines:
             with Path(self.path).open("rb") as file:
                 _copy(file.fileno(), copy, 0, self.header)
                 _copy(file.fileno(), copy, self.start, self.end)
-            yield _plan.lazy(Node("Scan", self.scan).changed(sources=sources([f"/proc/self/fd/{copy}"])))
+            scan = Node("Scan", self.scan)
+            arguments = scan["unified_scan_args"]
+            (path,), name = scan["sources"]["Paths"], arguments["include_file_paths"]
+            same = {**arguments, "include_file_paths": None}
+            lines = _plan.lazy(scan.changed(sources=sources([f"/proc/self/fd/{copy}"]), unified_scan_args=same))
+            yield lines if name is None else lines.with_columns(pl.lit(path["inner"]).alias(name))
         finally:
             os.close(copy)
 
@@ -137,8 +142,6 @@ def marks(scan: Node) -> tuple[int | None, int] | None:
     """Returns the quote and the end of a line in the files of a scan, or None if they cannot be
     divided by lines."""
     ((kind, body),) = scan["scan_type"].items()
-    if scan["unified_scan_args"]["include_file_paths"] is not None:
-        return None
     if kind == "NDJson":
         return None, ord("\n")
     if kind != "Csv":
@@ -162,7 +165,7 @@ def parts(scan: Node, path: str, size: int, begins: Sequence[int]) -> list[Node]
 
     Args:
         scan: a scan of this file, with a schema.
-        path: of the file.
+        path: of the file in the file system.
         size: of the file.
         begins: where the second row and further ones begin.
     """

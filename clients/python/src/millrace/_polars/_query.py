@@ -14,8 +14,20 @@ from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _aggregates, _inline, _plan, _pushdown, _questions, _reads, _scans, _stored, _windows
+from millrace._polars import (
+    _aggregates,
+    _files,
+    _inline,
+    _plan,
+    _pushdown,
+    _questions,
+    _reads,
+    _scans,
+    _stored,
+    _windows,
+)
 from millrace._polars._cluster import Submitter
+from millrace._polars._files import Files
 from millrace._polars._lines import Count, Lines
 from millrace._polars._options import Options
 from millrace._polars._plan import Node
@@ -62,13 +74,23 @@ class Query:
 
     def _divided(self, root: Node) -> list[Node]:
         """Returns the parts of the result of a plan as the user gave it."""
-        return self.parts(_pushdown.pushed(self._without_frames(root)))
+        pushed = _pushdown.pushed(self._without_frames(self.listed(root)))
+        for node in pushed.walk():
+            if node.kind == "Scan":  # what cannot be divided is told before any work
+                self.parts(node)
+        return self.parts(pushed)
+
+    def listed(self, root: Node) -> Node:
+        """Returns a plan that knows the files of its scans, and so their columns."""
+        scans = [n for n in root.walk() if n.kind == "Scan" and n.source is None]
+        return root.rebuilt(_files.listed(scans, self._client)) if scans else root
 
     def _without_frames(self, root: Node) -> Node:
         return _inline.stored(root, self._client.scatter, self._options.max_rows_per_partition)
 
     def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan whose result is fetched: in one task if it reads little, else as `run`."""
+        root = self.listed(root)
         whole = self._undivided(root)
         return self.run(root) if whole is None else [self._submit(whole)]
 
@@ -80,15 +102,14 @@ class Query:
             return None
         leaves: dict[Node, Node] = {}
         for node in root.walk():
-            if node.kind == "Scan":
-                leaves[node] = _scans.absolute(node)
-            elif node.kind == "PythonScan":
+            if node.kind == "PythonScan":
                 leaves[node] = Node.input(_stored.futures_in(node["options"]["scan_fn"]), node.schema)
         return self._without_frames(root.rebuilt(leaves))
 
     def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
         """Runs a plan, and writes its result: to one file, or if the path ends with "/", each part
         to a file in this directory."""
+        root = self.listed(root)
         parts = self._divided(root)
         if not path.endswith("/"):
             parts = [self._one(parts, root.schema)]
@@ -160,10 +181,10 @@ class Query:
             self._notice(node)
         return [node.over({n: self._one(p, n.schema) for n, p in inputs.items()})]
 
-    def _notice(self, node: Node) -> None:
+    def _notice(self, node: Node, reason: str = "") -> None:
         if self._options.fallback_mode == "silent":
             return
-        text = f"{_name(node)} cannot be divided, and runs in one task"
+        text = f"{_name(node)} cannot be divided, and runs in one task{f': {reason}' if reason else ''}"
         if self._options.fallback_mode == "raise":
             raise NotImplementedError(f"{text}; fallback_mode='warn' allows it")
         warnings.warn(UndividedWarning(text), stacklevel=2)
@@ -174,8 +195,17 @@ class Query:
 
     def _scan(self, node: Node) -> list[Node]:
         options = self._options
+        limit = _scans.limit(node)
+        if limit is not None:
+            whole, offset, rows = limit
+            if rows <= options.max_rows_per_partition:
+                return [node]
+            return self.parts(Node("Slice", {"input": whole, "offset": offset, "len": rows}))
         n = options.parts or max(self._slots, -(-_scans.size(node) // options.target_partition_size))
-        return _scans.parts(node, n, options.least_bytes, self._count)
+        found = _scans.parts(node, n, options.least_bytes, self._client, self._count)
+        if found.whole is not None:
+            self._notice(node, found.whole)
+        return found.nodes
 
     def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
         """Counts ranges of bytes of a text file by tasks."""
@@ -477,6 +507,8 @@ def _names(exprs: Any) -> list[str] | None:
 
 def _name(node: Node) -> str:
     """Returns the name of a node for people."""
+    if node.kind == "Scan" and isinstance(node.source, Files):
+        return f"Scan of {node.source.paths[0]}"
     function = node.body.get("function") if isinstance(node.body, dict) else None
     if isinstance(function, dict):
         return f"{node.kind} ({next(iter(function))})"

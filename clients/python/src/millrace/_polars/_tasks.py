@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._frames._pieces import split_by_hash, split_by_number, split_by_range
-from millrace._polars import _leaf, _lines, _plan
+from millrace._polars import _files, _leaf, _lines, _plan
+from millrace._polars._files import Files
 from millrace._polars._lines import Lines
 from millrace._values._serialize import Items
 from millrace.executor._task_info import get_task_info
@@ -56,6 +57,16 @@ def by_number(plan: bytes, column: str, n: int, *inputs: Sequence[Source]) -> It
     """Runs a plan, and returns its rows in `n` items: a column has the number of each row's."""
     frame = run(plan, *inputs)
     return Items(split_by_number(frame, frame.get_column(column).to_numpy(), n))
+
+
+def listed(plan: bytes) -> Files:
+    """Returns the files of a scan, which the client cannot see."""
+    return _files.there(plan)
+
+
+def layout(plan: bytes) -> list[int] | str:
+    """Returns how the rows of a file are stored. See `_files.layout`."""
+    return _files.layout(plan)
 
 
 def count(path: str, start: int, end: int, quote: int | None, eol: int) -> _lines.Count:
