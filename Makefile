@@ -258,6 +258,14 @@ cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels after a
 torch-pool: bootstrap ## Compile the C part of the Python executor after a change
 	tools/torch-pool
 
+# N is the number of rounds, and MINUTES the longest time of all of them. TESTS are Python test
+# files, and PKG Go packages; without both, the tests of what has changed since main run.
+N ?= 20
+.PHONY: flake
+flake: build $(LIBRARIES) ## Run the tests of what changed N=20 times beside 8 busy processes
+	MILLRACE_BIN=$(CURDIR)/$(BIN) $(PY) tools/changed/flake.py --times $(N) --minutes $(MINUTES) \
+	  --packages "$(filter-out ./...,$(PKG))" --tests "$(TESTS)"
+
 ##@ Python
 
 .PHONY: py

@@ -81,7 +81,7 @@ def repository(tmp_path: Path) -> Path:
 def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], object]:
     """Imports a module of the tool, for one test."""
     monkeypatch.syspath_prepend(str(TOOLS))
-    for name in ("inputs", "check"):
+    for name in ("inputs", "check", "flake"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return __import__
 
@@ -161,3 +161,34 @@ def test_the_nearest_run_first_within_the_budget(tmp_path: Path, tool: Callable[
     assert record.passed("test_far.py", new) and record.passed("test_far.py", old)
     record.save(["test_far.py"])
     assert not module.Record(tmp_path / "record.json").passed("test_same.py", old)  # type: ignore[attr-defined]
+
+
+# ---- make flake ----------------------------------------------------------------------------------
+
+
+def test_failures_are_counted_beside_a_load(repository: Path) -> None:
+    """A test that fails every second time fails once in two rounds."""
+    test = repository / "clients/python/tests/test_odd.py"
+    test.write_text("""
+from pathlib import Path
+COUNT = Path(__file__).with_name("count")
+def test_it():
+    rounds = COUNT.read_text() if COUNT.exists() else ""
+    COUNT.write_text(rounds + "x")
+    assert len(rounds) % 2
+""")
+    command = [sys.executable, "tools/changed/flake.py", "--times", "2", "--load", "1", "--tests", str(test)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed 1 times in 2 rounds: Python tests: " in done.stdout and "test_odd.py::test_it" in done.stdout
+    assert sorted(p.name for p in (repository / "out/flake").iterdir()) == ["1-Python-tests.log"]
+
+
+def test_flake_takes_the_tests_of_changed_files(repository: Path, tool: Callable[[str], object]) -> None:
+    module: object = tool("flake")
+    (repository / "server").mkdir()
+    (repository / "server/a_test.go").touch()
+    changed = [Path("server/a.go"), Path("worker/b.go"), Path("docs/page.md"), Path("clients/python/tests/helper.py")]
+    assert module.chosen_packages(changed, repository) == ["./server"]  # type: ignore[attr-defined]
+    tests = module.chosen_tests(changed, repository)  # type: ignore[attr-defined]
+    assert [Path(t).name for t in tests] == ["test_add.py", "test_page.py"]
