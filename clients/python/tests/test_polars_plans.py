@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 import pytest
-from in_process import FAR, NEAR, collect
+from in_process import FAR, NEAR, InProcess, collect
 from millrace._polars._options import Options
 from polars.testing import assert_frame_equal
 
@@ -108,3 +109,16 @@ def test_aggregates_of_groups_are_those_of_polars(expr: pl.Expr, options: Option
 def test_aggregates_of_all_rows_are_those_of_polars(expr: pl.Expr) -> None:
     for rows in (ROWS.lazy(), ROWS.lazy().filter(c("id") > 22), ROWS.lazy().filter(c("id") > 99)):
         same(rows.select(expr), dataclasses.replace(FAR, fallback_mode="raise"))
+
+
+@pytest.mark.parametrize("options", [FAR, NEAR], ids=["far", "near"])
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
+def test_a_table_that_is_joined_with_itself_is_divided(how: Any, options: Options) -> None:
+    rows = ROWS.lazy().with_columns(j=c("k") + 1)
+    divided = dataclasses.replace(options, fallback_mode="raise")
+    for lf in (rows.join(rows, on="k", how=how), rows.join(rows, left_on="id", right_on="j", how=how)):
+        cluster = InProcess()
+        if how != "full" or options is FAR:
+            found = collect(lf, divided, cluster)
+            assert sum(cluster.tasks.values()) >= 3
+            assert_frame_equal(found, lf.collect(engine="in-memory"), check_row_order=False)

@@ -330,17 +330,23 @@ def _head() -> bytes:
     return _heads[0]
 
 
-_leaves: dict[Any, Any] = {}
+_leaves: dict[Any, _msgpack.Packed] = {}
+#: The bytes before the one node of a plan, and those behind it.
+_around: list[tuple[bytes, bytes]] = []
 
 
-def _leaf(number: int, schema: pl.Schema) -> Any:
+def _leaf(number: int, schema: pl.Schema) -> _msgpack.Packed:
     """Returns the node of an input, as it is serialized."""
     key = (number, tuple(schema.items()))
     if key not in _leaves:
-        leaf = pl.LazyFrame._scan_python_function(dict(schema), Leaf(number))
-        content = _msgpack.unpack(leaf.serialize(), _HEAD)
         if len(_leaves) > 1000:
             _leaves.clear()
-        value = content["dsl_plans"][content["root"]["idx"]]["value"]
-        _leaves[key] = _msgpack.Packed(_msgpack.pack(value))
+        data = pl.LazyFrame._scan_python_function(dict(schema), Leaf(number)).serialize()
+        if not _around:
+            content = _msgpack.unpack(data, _HEAD)
+            packed = _msgpack.pack(content["dsl_plans"][content["root"]["idx"]]["value"])
+            before, _, behind = data.partition(packed)
+            _around.append((before, behind))
+        before, behind = _around[0]
+        _leaves[key] = _msgpack.Packed(data[len(before) : len(data) - len(behind)])
     return _leaves[key]

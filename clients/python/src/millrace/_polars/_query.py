@@ -369,51 +369,49 @@ class Query:
 
     def _join(self, node: Node) -> list[Node]:
         left, right = node["input_left"], node["input_right"]
-        how = node["options"]["args"]["how"]
-        sides = {left: self.parts(left), right: self.parts(right)}
-        if left is right or all(len(p) == 1 for p in sides.values()):
-            return [node.over({n: self._one(p, n.schema) for n, p in sides.items()})]
+        arguments = node["options"]["args"]
+        how, order = arguments["how"], arguments["maintain_order"]
+        sides = [self.parts(left), self.parts(right)]
+        if all(len(p) == 1 for p in sides):
+            return [node.changed(input_left=sides[0][0], input_right=sides[1][0])]
         if not self._may_divide(node):
             return self._whole(node)
-        order = node["options"]["args"]["maintain_order"]
         small = [
-            n
-            for n, kinds, orders in ((right, _LEFT, _LEFT_ORDER), (left, _RIGHT, _RIGHT_ORDER))
+            at
+            for at, kinds, orders in ((1, _LEFT, _LEFT_ORDER), (0, _RIGHT, _RIGHT_ORDER))
             if how in kinds and order in orders
         ]
-        for side in sorted(small, key=lambda n: self._estimate(sides[n])):
-            other = right if side is left else left
-            if len(sides[other]) == 1 and len(sides[side]) > 1 and len(small) > 1:
+        for at in sorted(small, key=lambda at: self._estimate(sides[at])):
+            if len(sides[1 - at]) == 1 and len(sides[at]) > 1 and len(small) > 1:
                 continue
-            whole = self._small(sides, side)
+            whole, sides[at] = self._small(sides[at])
+            if left is right:
+                sides[1 - at] = sides[at]
             if whole is not None:
-                return [node.over({side: whole, other: p}) for p in sides[other]]
+                pairs = [(part, whole) if at else (whole, part) for part in sides[1 - at]]
+                return [node.changed(input_left=a, input_right=b) for a, b in pairs]
         keys = node["condition"].get("Equi") if isinstance(node["condition"], dict) else None
         if how in _HASHED and order == "None" and keys and keys["left_on"] and self._same_types(node):
-            n = self._meeting(*sides.values())
+            n = self._meeting(*sides)
             pieces = zip(
-                self._by_hash(sides[left], keys["left_on"], n),
-                self._by_hash(sides[right], keys["right_on"], n),
-                strict=True,
+                self._by_hash(sides[0], keys["left_on"], n), self._by_hash(sides[1], keys["right_on"], n), strict=True
             )
-            return [node.over({left: a, right: b}) for a, b in pieces]
+            return [node.changed(input_left=a, input_right=b) for a, b in pieces]
         return self._whole(node)
 
-    def _small(self, sides: dict[Node, list[Node]], side: Node) -> Node | None:
-        """Returns the whole of a side of a join for each part of the other, or None if it is
-        large."""
-        parts = sides[side]
+    def _small(self, parts: list[Node]) -> tuple[Node | None, list[Node]]:
+        """Returns the whole of a side of a join for each part of the other, or None if it is large;
+        and its parts, which may have run."""
         estimate = self._estimate(parts)
         scan = len(parts) == 1 and all(n.kind != _plan.INPUT for n in parts[0].walk())
         if scan and estimate <= _AGAIN:
-            return parts[0]
+            return parts[0], parts
         if len(parts) > 1 and estimate > 16 * self._options.broadcast_limit:
-            return None
-        found = self._input(parts, side.schema)
+            return None, parts
+        found = self._input(parts, parts[0].schema)
         if self._bytes(found) <= max(self._options.broadcast_limit, _AGAIN if len(parts) == 1 else 0):
-            return found
-        sides[side] = _each_of(found)
-        return None
+            return found, parts
+        return None, _each_of(found)
 
     def _may_divide(self, node: Node) -> bool:
         arguments = node["options"]["args"]
