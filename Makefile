@@ -91,7 +91,7 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
-	  fuzz-corpus fuzz py-all "e2e SHORT=" "chaos SECONDS=120" gpu
+	  fuzz-corpus fuzz py-all polars-plans "e2e SHORT=" "chaos SECONDS=120" gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -283,6 +283,12 @@ py-quick: build .tools/pyright/.stamp
 	  clients/python/pyproject.toml tools/python-dev.lock Makefile -- $(RUN_PYRIGHT)
 	MILLRACE_BIN=$(CURDIR)/$(BIN) $(PY) tools/changed/check.py --budget $(BUDGET) \
 	  --parallel $(PARALLEL) $(PYTEST) --maxfail 5
+
+# POLARS_PLANS are the seeds: the first one, and the one behind the last.
+POLARS_PLANS ?= 0 100000
+.PHONY: polars-plans
+polars-plans: build ## Compare random Polars queries with Polars' own engine: POLARS_PLANS="0 1000"
+	POLARS_MAX_THREADS=1 $(PY) clients/python/tests/random_plans.py $(POLARS_PLANS) $$(nproc)
 
 ##@ Measuring
 
