@@ -212,7 +212,7 @@ def alike() -> dict[str, list[Any]]:
             *(pa.array([time], pa.timestamp(u, tz="Asia/Tokyo")) for u in ("ms", "us", "ns")),
             objects(time),
             objects(pd.Timestamp(time)),
-            objects(time.replace(tzinfo=datetime.UTC).astimezone(zone)),
+            objects(time.replace(tzinfo=datetime.timezone.utc).astimezone(zone)),
             pd.DatetimeIndex([time]).tz_localize("UTC").tz_convert("Europe/Berlin").array,
         ],
         "durations": [

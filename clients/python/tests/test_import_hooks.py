@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from conftest import PATIENCE
 from millrace import _import_hooks
 from millrace._import_hooks import when_imported
 
@@ -60,3 +62,39 @@ def test_a_module_that_cannot_be_imported(late_module: str) -> None:
         importlib.import_module("a_module_that_does_not_exist")
     assert seen == []
     _import_hooks._waiting.pop("a_module_that_does_not_exist")
+
+
+def test_an_error_of_a_call_is_a_warning(late_module: str) -> None:
+    when_imported(late_module, lambda module: module.gone)
+    with pytest.warns(RuntimeWarning, match="millrace cannot serve a_late_module: AttributeError: .*'gone'"):
+        assert importlib.import_module(late_module).x == 1
+
+
+DEGRADED = """
+import sys, warnings
+import pandas as pd
+from millrace._dask import _default
+# As if the private parts of Dask that these modules import had other names.
+sys.modules["millrace._dask._shuffle"] = sys.modules["millrace._dask._rechunk"] = None
+current = _default.CurrentClient(lambda: None)
+_default.opened(current, current)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import dask.array as da
+    import dask.dataframe as dd
+    frame = dd.from_pandas(pd.DataFrame({"k": range(9)}), npartitions=3)
+    assert len(frame.shuffle("k").compute(scheduler="sync")) == 9
+    assert len(frame.merge(frame, on="k", broadcast=False).compute(scheduler="sync")) == 9
+    assert da.ones((4, 4), chunks=(2, 4)).rechunk((4, 2)).sum().compute(scheduler="sync") == 16
+told = [str(w.message) for w in caught if "millrace" in str(w.message)]
+assert len(told) == 4, told
+assert all("does not know the private parts of Dask" in t for t in told), told
+_default.closed(current)
+import dask
+assert dask.config.get("dataframe.shuffle.method", None) is None
+"""
+
+
+def test_dask_works_if_its_private_parts_have_changed() -> None:
+    done = subprocess.run([sys.executable, "-c", DEGRADED], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr

@@ -125,6 +125,18 @@ def test_settings_and_arguments_choose_the_method(client: Client) -> None:
         x.rechunk((80, 10), method="absent")
 
 
+def test_the_method_of_distributed_is_taken_for_ours(client: Client) -> None:
+    data = np.arange(400).reshape(20, 20)
+    ours = da.from_array(data, chunks=(4, 20)).rechunk((20, 4), method="millrace")
+    with dask.config.set({"array.rechunk.method": "p2p"}):
+        for found in (
+            da.from_array(data, chunks=(4, 20)).rechunk((20, 4)),
+            da.from_array(data, chunks=(4, 20)).rechunk((20, 4), method="p2p"),
+        ):
+            assert len(found.dask) == len(ours.dask)
+            np.testing.assert_array_equal(found.compute(), data)
+
+
 def test_other_schedulers_run_the_same_graph(client: Client) -> None:
     x = da.from_array(values(40, 40), chunks=(10, 40)).rechunk((40, 10))
     np.testing.assert_array_equal(x.compute(scheduler="threads"), values(40, 40))

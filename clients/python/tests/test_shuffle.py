@@ -83,6 +83,22 @@ def test_merge(client: Client, how: Any) -> None:
     )
 
 
+def test_the_method_of_distributed_is_taken_for_ours(client: Client) -> None:
+    left, right = frame(600), frame(300)[["k", "value"]].rename(columns={"value": "other"})
+    a, b = dd.from_pandas(left, npartitions=4), dd.from_pandas(right, npartitions=3)
+    shuffled = a.shuffle("k", shuffle_method="p2p")
+    assert len(shuffled.optimize().__dask_graph__()) == len(a.shuffle("k").optimize().__dask_graph__())
+    assert len(shuffled.compute()) == 600
+    want = in_order(left.merge(right, on="k")[["k", "value", "other"]])
+    found = a.merge(b, on="k", shuffle_method="p2p", broadcast=False).compute()
+    pd.testing.assert_frame_equal(in_order(found[["k", "value", "other"]]), want, check_dtype=False)
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        found = a.merge(b, on="k", broadcast=False).compute()
+        pd.testing.assert_frame_equal(in_order(found[["k", "value", "other"]]), want, check_dtype=False)
+        assert a.set_index("k").compute().index.is_monotonic_increasing
+        assert a.groupby("k").value.apply(len, meta=("n", int)).compute().sum() == 600
+
+
 def test_a_small_side_of_a_merge_is_sent_to_all(client: Client) -> None:
     large, small = dd.from_pandas(frame(), npartitions=64), dd.from_pandas(frame(500), npartitions=2)
     graph = large.merge(small, on="k").optimize().__dask_graph__()

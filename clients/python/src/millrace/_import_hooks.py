@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -21,7 +22,8 @@ _waiting: dict[str, list[Callable[[ModuleType], object]]] = {}
 
 def when_imported(name: str, call: Callable[[ModuleType], object]) -> None:
     """Calls with a module: now if it has been imported, else once its import has ended, in the
-    thread that imports it. An error of the call is one of that import."""
+    thread that imports it. An error of a call after an import is a RuntimeWarning: the module works
+    for its users without the call."""
     with _lock:
         module = sys.modules.get(name)
         if module is None or getattr(module.__spec__, "_initializing", False):
@@ -39,7 +41,10 @@ def _imported(name: str) -> None:
         if not _waiting and _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
     for call in calls:
-        call(sys.modules[name])
+        try:
+            call(sys.modules[name])
+        except Exception as e:
+            warnings.warn(f"millrace cannot serve {name}: {type(e).__name__}: {e}", RuntimeWarning, stacklevel=2)
 
 
 class _Finder(MetaPathFinder):

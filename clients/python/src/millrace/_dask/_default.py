@@ -10,6 +10,7 @@ import functools
 import importlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from millrace._import_hooks import when_imported
 #: Settings of Dask whose defaults need the package distributed, or one file system for all workers,
 #: with the values that they get unless users have set them.
 _SETTINGS = {"dataframe.shuffle.method": "millrace", "array.rechunk.method": "millrace"}
+#: The name of the shuffles and rechunks of this package, and that of distributed's, for which users
+#: mean the same.
+_METHOD, _OTHERS = "millrace", "p2p"
 #: Names by which users choose the scheduler.
 _NAMES = ("millrace", "distributed", "dask.distributed")
 
@@ -93,11 +97,17 @@ def _register(current: CurrentClient) -> None:
         if not _extended:
             _extended = True
             for name in _USE_LOCKS:
-                when_imported(name, _share_locks)
-            when_imported("dask.bag.core", _group_by_tasks)
-            when_imported("dask.array.rechunk", _add_rechunk)
-            when_imported("dask.dataframe.dask_expr._shuffle", _add_shuffle)
-            when_imported("dask.dataframe.dask_expr._merge", _add_merge)
+                _extend(name, _share_locks, "locks of store() are those of one process")
+            _extend("dask.bag.core", _group_by_tasks, "groupby of bags needs dask.config.set(shuffle='tasks')")
+            _extend("dask.array.rechunk", _add_rechunk, "rechunks are those of Dask", "array.rechunk.method")
+            _extend(
+                "dask.dataframe.dask_expr._shuffle",
+                _add_shuffle,
+                "shuffles are those of Dask",
+                "dataframe.shuffle.method",
+            )
+            _extend("dask.dataframe.dask_expr._merge", _add_merge, "merges are planned by Dask alone")
+            _extend("dask.dataframe.dask_expr._collection", _add_frames, 'shuffle() refuses the method "p2p"')
         if not _clients:
             return
         if _before is None:
@@ -107,6 +117,43 @@ def _register(current: CurrentClient) -> None:
             if name == "millrace" or "distributed" not in sys.modules:
                 dask.base.named_schedulers.setdefault(name, current)
         _update()
+
+
+def serves(method: str | None) -> bool:
+    """Returns whether this package's shuffles and rechunks serve a method: "millrace", and as long as
+    a client is open "p2p", the method of distributed."""
+    return method == _METHOD or (method == _OTHERS and bool(_clients))
+
+
+def _extend(name: str, change: Callable[[Any], object], without: str, setting: str | None = None) -> None:
+    """Changes a module of Dask when it is imported. If Dask has other private parts than those that
+    are changed, a warning says so, and Dask works without the change.
+
+    Args:
+        name: the module.
+        change: the change.
+        without: what holds without it.
+        setting: the setting of Dask that then gets the method "tasks".
+    """
+
+    def changed(module: Any) -> None:
+        try:
+            change(module)
+        except Exception as e:
+            dask: Any = sys.modules["dask"]
+            warnings.warn(
+                f"millrace does not know the private parts of Dask {dask.__version__} ({name}: {type(e).__name__}: "
+                f"{e}): {without}. Install a newer millrace, or the Dask for which this one was made",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            if setting is not None:
+                with _lock:
+                    _SETTINGS[setting] = "tasks"
+                    if _before is not None:
+                        _update()
+
+    when_imported(name, changed)
 
 
 def _share_locks(module: Any) -> None:
@@ -142,6 +189,11 @@ def _add_shuffle(module: Any) -> None:
 def _add_merge(module: Any) -> None:
     """Makes Dask's merges broadcast a small side with the shuffle method "millrace", too."""
     importlib.import_module("millrace._dask._shuffle").use_in_merges(module)
+
+
+def _add_frames(module: Any) -> None:
+    """Makes the method `shuffle` of Dask's data frames take "p2p" for "millrace"."""
+    importlib.import_module("millrace._dask._shuffle").use_in_frames(module)
 
 
 def _group_by_tasks(module: Any) -> None:

@@ -21,6 +21,7 @@ from dask.array.chunk import getitem
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
+from millrace._dask._default import serves
 from millrace._dask._exchange import join_parts, split_block
 from millrace._dask._plan import of_items
 
@@ -38,7 +39,8 @@ _active: ContextVar[bool] = ContextVar("active", default=False)
 
 
 def use_in_rechunks(module: Any) -> None:
-    """Lets Dask's arrays accept the rechunk method "millrace". `module`: dask.array.rechunk."""
+    """Lets Dask's arrays accept the rechunk method "millrace", and take "p2p" for it. `module`:
+    dask.array.rechunk."""
     plain, compute, choose = module.rechunk, module._compute_rechunk, module._choose_rechunk_method
 
     @functools.wraps(plain)
@@ -50,7 +52,7 @@ def use_in_rechunks(module: Any) -> None:
         balance: bool = False,
         method: str | None = None,
     ) -> Any:
-        if (method or dask.config.get("array.rechunk.method", None)) != METHOD:
+        if not serves(method or dask.config.get("array.rechunk.method", None)):
             return plain(x, chunks, threshold, block_size_limit, balance, method)
         threshold = threshold or _MORE * dask.config.get("array.rechunk.threshold")
         token = _active.set(True)
@@ -67,7 +69,7 @@ def use_in_rechunks(module: Any) -> None:
     def choose_rechunk_method(*args: Any, **options: Any) -> str:
         # Only a program that has imported Dask's function by its name before comes here.
         method = choose(*args, **options)
-        return "tasks" if method == METHOD else method
+        return "tasks" if serves(method) else method
 
     module.rechunk, module._compute_rechunk = rechunk, compute_rechunk
     module._choose_rechunk_method = choose_rechunk_method

@@ -9,11 +9,13 @@ splits a partition in the task that makes it, and joins it in the task that read
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, ClassVar
 
 import dask.dataframe.dask_expr._expr as expressions
 from dask._task_spec import Task, TaskRef
 
+from millrace._dask._default import serves
 from millrace._dask._exchange import join_pieces, split_frame
 from millrace._dask._plan import of_items
 
@@ -83,12 +85,13 @@ class JoinPartitions(_Blockwise):
 
 
 def use_in_shuffles(module: Any) -> None:
-    """Lets Dask's shuffles accept the method "millrace". `module`: dask.dataframe.dask_expr._shuffle."""
+    """Lets Dask's shuffles accept the method "millrace", and take "p2p" for it. `module`:
+    dask.dataframe.dask_expr._shuffle."""
     lower = module.Shuffle._lower
 
     @functools.wraps(lower)
     def lowered(self: Any) -> Any:
-        if (self.method or module.get_default_shuffle_method()) != METHOD:
+        if not serves(self.method or module.get_default_shuffle_method()):
             return lower(self)
         splits = SplitPartitions(self.frame, self.partitioning_index, self.npartitions_out, bool(self.ignore_index))
         return JoinPartitions(
@@ -102,14 +105,40 @@ def use_in_shuffles(module: Any) -> None:
 
 def use_in_merges(module: Any) -> None:
     """Lets Dask's merges broadcast one side if the method is "millrace", by the same rule as if it
-    is "tasks". `module`: dask.dataframe.dask_expr._merge."""
-    decide = module.Merge.is_broadcast_join.func
+    is "tasks", and take "p2p" for it. `module`: dask.dataframe.dask_expr._merge."""
+    decide, lower = module.Merge.is_broadcast_join.func, module.Merge._lower
+
+    def chosen(merge: Any) -> str:
+        return merge.shuffle_method or module.get_default_shuffle_method()
 
     @functools.wraps(decide)
     def is_broadcast_join(self: Any) -> Any:
-        if (self.shuffle_method or module.get_default_shuffle_method()) != METHOD:
+        if not serves(chosen(self)):
             return decide(self)
         return decide(self.substitute_parameters({"shuffle_method": "tasks"}))
 
-    module.Merge.is_broadcast_join = functools.cached_property(is_broadcast_join)
-    module.Merge.is_broadcast_join.__set_name__(module.Merge, "is_broadcast_join")
+    @functools.wraps(lower)
+    def lowered(self: Any) -> Any:
+        method = chosen(self)
+        if method != METHOD and serves(method):
+            self = self.substitute_parameters({"shuffle_method": METHOD})
+        return lower(self)
+
+    broadcasts = functools.cached_property(is_broadcast_join)
+    broadcasts.__set_name__(module.Merge, "is_broadcast_join")
+    module.Merge.is_broadcast_join, module.Merge._lower = broadcasts, lowered
+
+
+def use_in_frames(module: Any) -> None:
+    """Lets `shuffle` of Dask's data frames take "p2p" for "millrace": Dask asks the package
+    distributed about that method. `module`: dask.dataframe.dask_expr._collection."""
+    plain = module.FrameBase.shuffle
+
+    @functools.wraps(plain)
+    def shuffle(self: Any, *args: Any, **options: Any) -> Any:
+        bound = inspect.signature(plain).bind(self, *args, **options)
+        if serves(bound.arguments.get("shuffle_method") or module.get_default_shuffle_method()):
+            bound.arguments["shuffle_method"] = METHOD
+        return plain(*bound.args, **bound.kwargs)
+
+    module.FrameBase.shuffle = shuffle

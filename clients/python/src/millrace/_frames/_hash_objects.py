@@ -102,7 +102,7 @@ def _instant(value: Any) -> Any:
     """Returns a date or a time without a time zone, in UTC if it had one."""
     if isinstance(value, datetime.datetime):
         if value.tzinfo is not None:
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
         to_numpy = getattr(value, "to_datetime64", None)
         return to_numpy() if to_numpy is not None else np.datetime64(value, "us")
     return value
