@@ -104,6 +104,10 @@ fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and P
 clean: ## Remove the results of builds; git clean -xfd also removes tools and environments
 	rm -rf bin out .tools/gen
 
+.PHONY: clean-caches
+clean-caches: ## Bound the caches of builds, and remove old temporary files of tests: LIMIT=6 GB
+	tools/clean-caches $(LIMIT)
+
 ##@ Building
 
 # Always runs, because the go command itself finds out what is out of date. It also touches a binary
