@@ -31,7 +31,7 @@ def test_an_iterator_that_counts(client: Client, gate: Gate) -> None:
     futures = as_completed([*quick, blocked])
     assert iter(futures) is futures
     assert futures.count() == 4 and not futures.is_empty() and futures.has_ready()
-    assert repr(futures) == "<as_completed: 1 waiting, 3 done>"
+    assert repr(futures) == "<as_completed: waiting=1 done=3>"
     assert {next(futures), futures.next()} < set(quick)
     assert len(futures.next_batch()) == 1
     assert futures.next_batch(block=False) == [] and not futures.has_ready()

@@ -158,13 +158,6 @@ def test_callbacks_of_what_ends_in_its_submission(client: Client) -> None:
         assert ended.wait(PATIENCE)
 
 
-def test_cancel_what_has_ended(client: Client) -> None:
-    done = client.submit(inc, 1)
-    assert done.result(PATIENCE) == 2
-    done.cancel()
-    assert done.status == "finished"
-
-
 def test_cancelled_futures_of_the_executor_are_told(client: Client, gate: Gate) -> None:
     with client.get_executor() as pool:
         futures = [pool.submit(pass_through, gate) for _ in range(4)]

@@ -111,6 +111,10 @@ class NoWorkerFitsError(TaskFailedError):
     """No worker could ever run the task."""
 
 
+class NoWorkerInTimeError(NoWorkerFitsError, TimeoutError):
+    """No worker that may have scattered data was there before the timeout."""
+
+
 class OutOfMemoryError(TaskFailedError, MemoryError):
     """A result did not fit into memory. The message names the objects that use the most."""
 

@@ -7,6 +7,7 @@ import html
 import sys
 import threading
 import types
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -55,6 +56,8 @@ class Future(Generic[T]):
     __dask_future__ = True
     # The type of the result, once a worker was asked for it.
     _kind: Any = None
+    # Tells futures of one task apart, once Dask has asked for it.
+    _token: str | None = None
 
     def __init__(self, key: UserKey, client: Any = None) -> None:
         self._session: Session = _registry.default_session() if client is None else client.session
@@ -180,9 +183,10 @@ class Future(Generic[T]):
         return "".join(_log_reading.output(session, session.workers(), keys, ids).values())
 
     def cancel(self, reason: str | None = None, msg: str | None = None, *, force: bool = False) -> None:
-        """Stops the task. This future is cancelled when the call returns, unless the task had ended
-        before. If other clients hold the task too, it continues for them and only this client's
-        hold ends, unless `force` is given. `reason` and `msg` are shown in the error."""
+        """Stops the task, or gives up its result. All futures of it in this client are cancelled
+        when the call returns. If other clients hold the task too, it continues for them and only
+        this client's hold ends, unless `force` is given. `reason` and `msg` are shown in the
+        error."""
         return self._serve(making(partial(cancel, [self], force=force, reason=cancel_reason(reason, msg))))
 
     def retry(self) -> None:
@@ -235,19 +239,33 @@ class Future(Generic[T]):
         return _restore, (state.key, session.life, session.namespace)
 
     def __dask_tokenize__(self) -> Any:
-        """Returns the name of the result for Dask's tokenize: equal for futures of one task."""
-        return "millrace.Future", self._session.life, self._session.namespace, self._state.key
+        """Returns the name of this future for Dask's tokenize. Another future of the same task has
+        another: names of Dask's tasks that are made of it must not outlive the result."""
+        if self._token is None:
+            self._token = uuid.uuid4().hex
+        return "millrace.Future", self._session.life, self._session.namespace, self._state.key, self._token
 
     def __repr__(self) -> str:
         size = f", {self._state.nbytes:,} bytes" if self._state.nbytes else ""
         why = self._session.why(self._state)
-        return f"<Future: {self.status}, key: {self.key}{size}{why and ', ' + why}>"
+        kind = self._known_type()
+        return f"<Future: {self.status}{kind and f', type: {kind}'}, key: {self.key}{size}{why and ', ' + why}>"
+
+    def _known_type(self) -> str:
+        """Returns the name of the result's type; empty if it takes a worker to tell it."""
+        kind = self._kind
+        if kind is None and self._state.inline is not None and self.status == "finished":
+            with contextlib.suppress(Exception):  # it cannot be decoded here
+                kind = self.type
+        return "" if kind is None else f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
     def _repr_html_(self) -> str:
         colour = {"finished": "#2a7", "error": "#c33", "lost": "#c33", "cancelled": "#888"}.get(self.status, "#36c")
         size = f" &middot; {self._state.nbytes:,} bytes" if self._state.nbytes else ""
         key, why = html.escape(str(self.key)), html.escape(self._session.why(self._state))
-        text = f'<b>Future</b> <span style="color:{colour}">{self.status}</span> <code>{key}</code>{size}'
+        kind = html.escape(self._known_type())
+        kind = f" &middot; {kind}" if kind else ""
+        text = f'<b>Future</b> <span style="color:{colour}">{self.status}</span> <code>{key}</code>{kind}{size}'
         return text + (f"<br>{why}" if why else "")
 
 
@@ -306,6 +324,8 @@ def futures_of(o: Any, client: object = None) -> list[Future[Any]]:
 def _find_futures(tree: Any, found: dict[int, Future[Any]]) -> None:
     if isinstance(tree, Future):
         found[id(cast("Any", tree))] = tree
+    elif isinstance(tree, type):
+        return  # a class of collections has no graph
     elif hasattr(tree, "__dask_graph__"):
         graph = tree.__dask_graph__()
         if graph is not None:
@@ -388,26 +408,36 @@ def cancel_reason(reason: str | None, msg: str | None) -> str:
 
 
 def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
-    """Cancels the tasks of futures. They have ended when this returns."""
+    """Cancels the tasks of futures, and gives up the results of those that have ended. All futures
+    are cancelled when this returns."""
     _check.text(reason, "reason", 1024)
     for session, group in by_session(futures).items():
         session.check_open()
         session.flush()
-        active = [f for f in group if not f._released and not f.done()]
-        if not active:
-            continue
-        ids, keys = _refs(active)
-        request = task_calls_pb2.CancelTasksRequest(
-            client_id=session.client_id, tasks=task_pb2.TaskSet(ids=ids, keys=keys), force=force, reason=reason
-        )
-        unknown: set[int] = set()
+        held = [f for f in group if not f._released]
         try:
-            unknown.update(session.call("CancelTasks", request).unknown_task_ids)
-        except errors.NotFoundError:
-            if not all(f.done() for f in active):
-                raise
-        session.settle_cancelled([f._state for f in active if f._state.id not in unknown], reason)
-        session.settle_unknown([f._state for f in active if f._state.id in unknown])
+            _stop(session, [f for f in held if not f.done()], force, reason)
+        finally:
+            over = {id(f._state): f._state for f in held if f.status in ("finished", "error")}
+            if over:
+                session.forget(list(over.values()), errors.CancelledError(reason or "cancelled by request"))
+
+
+def _stop(session: Session, active: list[Future[Any]], force: bool, reason: str) -> None:
+    if not active:
+        return
+    ids, keys = _refs(active)
+    request = task_calls_pb2.CancelTasksRequest(
+        client_id=session.client_id, tasks=task_pb2.TaskSet(ids=ids, keys=keys), force=force, reason=reason
+    )
+    unknown: set[int] = set()
+    try:
+        unknown.update(session.call("CancelTasks", request).unknown_task_ids)
+    except errors.NotFoundError:
+        if not all(f.done() for f in active):
+            raise
+    session.settle_cancelled([f._state for f in active if f._state.id not in unknown], reason)
+    session.settle_unknown([f._state for f in active if f._state.id in unknown])
 
 
 def retry(futures: Iterable[Future[Any]]) -> None:

@@ -163,10 +163,11 @@ class Results(ClientPart):
         reason: str | None = None,
         msg: str | None = None,
     ) -> Steps[None]:
-        """Stops tasks: queued tasks are dropped, and running functions are interrupted.
+        """Stops tasks: queued tasks are dropped, running functions are interrupted, and results of
+        those that have ended are given up.
 
-        The futures have ended when this returns: they are cancelled, except those that had ended
-        before. A task that other clients hold as well continues for them, unless `force` is given.
+        The futures are cancelled when this returns, and all others of these tasks in this client. A
+        task that other clients hold as well continues for them, unless `force` is given.
         The cancellation reaches the workers of the tasks a moment later: a task that begins in
         between is stopped again, and its result dropped.
 

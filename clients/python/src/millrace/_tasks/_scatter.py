@@ -71,8 +71,8 @@ class Scatter:
         while not (found := matching(active, self._workers)):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise errors.NoWorkerFitsError(
-                    "scatter: no active worker" + (f" among {self._workers}" if self._workers else "")
+                raise errors.NoWorkerInTimeError(
+                    f"scatter: no active worker{f' among {self._workers}' if self._workers else ''} in {self._timeout:g} s"
                 )
             yield self._session.worker_watch.changed([w.worker_id for w in active], left)
             active = self._session.workers()

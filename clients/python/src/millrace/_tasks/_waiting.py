@@ -43,6 +43,8 @@ def wait(
     Raises:
         TimeoutError: the timeout has passed.
     """
+    if isinstance(timeout, Future):
+        raise TypeError("timeout: a future is no time: give several futures as a list, wait([x, y])")
     all_of_them = listed(fs)
     return served(all_of_them, waited(all_of_them, timeout, return_when))
 
@@ -261,7 +263,7 @@ class as_completed:
 
     def __repr__(self) -> str:
         with self._lock:
-            return f"<as_completed: {self._waiting.total()} waiting, {len(self._ready)} done>"
+            return f"<as_completed: waiting={self._waiting.total()} done={len(self._ready)}>"
 
 
 class _Arrival(Step):
