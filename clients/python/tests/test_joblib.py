@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import joblib
 import numpy as np
@@ -40,12 +43,45 @@ def test_a_grid_search(client: Client) -> None:
     assert search.best_params_ == {"C": 1.0}
 
 
-def test_a_parallel_in_a_parallel_uses_the_slot_of_its_call(client: Client) -> None:
+def test_a_parallel_in_a_parallel_runs_on_the_cluster(client: Client) -> None:
     def inner(n: int) -> list[int]:
         return joblib.Parallel(n_jobs=2)(joblib.delayed(square)(i) for i in range(n))
 
     with joblib.parallel_config("millrace"):
         assert joblib.Parallel()(joblib.delayed(inner)(n) for n in range(4)) == [[], [0], [0, 1], [0, 1, 4]]
+
+
+def test_nested_calls_run_in_other_slots(client: Client) -> None:
+    """More calls than slots, which all wait for calls of their own, on two levels."""
+
+    def inner(depth: int) -> set[int]:
+        found = {os.getpid()}
+        if depth:
+            found.update(*joblib.Parallel(n_jobs=2)(joblib.delayed(inner)(depth - 1) for _ in range(2)))
+        return found
+
+    with joblib.parallel_config("millrace"):
+        found = joblib.Parallel(batch_size=1)(joblib.delayed(inner)(2) for _ in range(3))
+    assert all(len(processes) > 1 for processes in found)
+
+
+@pytest.mark.parametrize("make", [lambda i: np.full(100_000, i), lambda i: bytes([i]) * 100_000])
+def test_arguments_of_calls_that_have_ended_are_given_up(client: Client, make: Any) -> None:
+    """The cluster and the client hold the arguments of the calls that joblib has dispatched."""
+    most = 0
+
+    def arguments() -> Iterator[Any]:
+        nonlocal most
+        for i in range(40):
+            most = max(most, len(backend._shared))
+            yield make(i)
+
+    with joblib.parallel_config("millrace") as config:
+        backend = config["backend"]
+        calls = (joblib.delayed(len)(value) for value in arguments())
+        assert joblib.Parallel(pre_dispatch=4, batch_size=1)(calls) == [100_000] * 40
+    assert most <= 8
+    assert not backend._shared
 
 
 def test_an_error_ends_the_other_calls(client: Client) -> None:

@@ -9,15 +9,20 @@ imported when the backend is first used.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from joblib._parallel_backends import AutoBatchingMixin, SequentialBackend  # pyright: ignore[reportMissingTypeStubs]
+from joblib._parallel_backends import AutoBatchingMixin  # pyright: ignore[reportMissingTypeStubs]
 from joblib.parallel import ParallelBackendBase  # pyright: ignore[reportMissingTypeStubs]
 
 from millrace import _check
+from millrace._connection._slot import rejoin, secede
 from millrace._tasks._task_options import checked
 from millrace.client import Client, get_client
 from millrace.future import Future, cancel, results_of
@@ -35,10 +40,13 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
     """A cluster as a backend of joblib. Short calls travel in batches.
 
     Large arguments are put into the cluster once, and all calls of one Parallel share them there.
-    Calls see them read-only. Inside of a task, a nested Parallel runs in that task's slot.
+    They leave it when the program has no reference to them and the calls that use them have ended.
+    Calls see them read-only. A Parallel inside of a call runs on the cluster, too; the call gives
+    its slot back while it waits.
 
     Args:
-        client: default: the open client of this process.
+        client: default: the open client of this process. A function is called when the client is
+            first needed.
         scatter: objects to put into the cluster beforehand: the arguments of calls that are one of
             these objects are not sent again. Large arguments need no mention.
         wait_for_workers_timeout: longest wait for a first worker, in seconds, as a timedelta or as
@@ -55,7 +63,7 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
     def __init__(
         self,
         *,
-        client: Client | None = None,
+        client: Client | Callable[[], Client] | None = None,
         scatter: Sequence[Any] = (),
         wait_for_workers_timeout: _check.Seconds = 10,
         nesting_level: int | None = None,
@@ -66,7 +74,7 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
         if not isinstance(scatter, (list, tuple)):
             raise TypeError(f"scatter must be a list or a tuple, not {scatter!r}")
         try:
-            self._client = get_client() if client is None else client
+            self._found = get_client() if client is None else client
         except ValueError as e:
             raise ValueError(
                 'the joblib backend "millrace" needs an open client: call millrace.Client(...) first, or give client='
@@ -76,8 +84,18 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
         # Objects in the cluster, and their futures, by id(). The objects are held, so that no other
         # object gets their id.
         self._given = self._scattered(scatter)
-        self._shared: dict[int, tuple[Any, Future[Any]]] = {}
+        # The same of the arguments of this Parallel, with weak references to the objects.
+        self._shared: dict[int, tuple[Callable[[], Any], Future[Any]]] = {}
+        # The open batches that use an object without weak references, by its id().
+        self._uses: Counter[int] = Counter()
+        self._lock = threading.Lock()  # of _uses
         self._open: set[Future[Any]] = set()
+
+    @property
+    def _client(self) -> Client:
+        if not isinstance(self._found, Client):
+            self._found = self._found()
+        return self._found
 
     # ---- what joblib calls -----------------------------------------------------------------------
 
@@ -104,14 +122,17 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
     def submit(self, func: Any, callback: Callable[[Future[Any]], Any] | None = None) -> Future[Any]:
         """Runs a batch of calls, and calls back with its future."""
         # The batch travels without its calls, in which futures are looked for.
+        used: set[int] = set()
         calls = [
-            (call, tuple(map(self._share, args)), {k: self._share(v) for k, v in kwargs.items()})
+            (call, tuple(self._share(a, used) for a in args), {k: self._share(v, used) for k, v in kwargs.items()})
             for call, args, kwargs in func.items
         ]
         shell = partial(type(func), backend_and_jobs=(func._backend, func._n_jobs))
         future: Future[Any] = self._client.submit(_run_batch, shell, calls, **self._options)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
+        if used:
+            future.add_done_callback(lambda _: self._give_up(used))
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -127,27 +148,75 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
     def stop_call(self) -> None:
         """Gives up the objects that the calls of this Parallel shared."""
         self._shared.clear()
+        with self._lock:
+            self._uses.clear()
 
-    def get_nested_backend(self) -> tuple[Any, None]:
-        """Returns the backend of a Parallel inside of a call: that call's own slot."""
-        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
+    def get_nested_backend(self) -> tuple[Any, int]:
+        """Returns the backend of a Parallel inside of a call: the cluster of that call."""
+        return MillraceBackend(client=self._found, nesting_level=(self.nesting_level or 0) + 1), -1
+
+    @contextlib.contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """Returns a context in which joblib waits for batches. Inside of a task, others run in its
+        slot meanwhile."""
+        try:
+            secede()
+        except ValueError:  # no task runs here
+            yield
+            return
+        try:
+            yield
+        finally:
+            rejoin()
 
     def __reduce__(self) -> Any:
-        return MillraceBackend, ()
+        return _in_call, (self.nesting_level,)
 
     # ---- shared arguments ------------------------------------------------------------------------
 
-    def _share(self, value: Any) -> Any:
-        """Returns a future for a large object, and else the object."""
-        known = self._given.get(id(value)) or self._shared.get(id(value))
-        if known is None and _size(value) >= SHARED_FROM:
-            self._shared.update(self._scattered([value]))
-            known = self._shared[id(value)]
-        return value if known is None else known[1]
+    def _share(self, value: Any, used: set[int]) -> Any:
+        """Returns a future for a large object, and else the object. Adds to `used` the id of an
+        object that stays here until the batch has ended."""
+        place = id(value)
+        if place in self._given:
+            return self._given[place][1]
+        known = self._shared.get(place)
+        if known is None or known[0]() is not value:
+            if _size(value) < SHARED_FROM:
+                return value
+            _, future = self._scattered([value])[place]
+            try:
+                # The future goes with the object, and before another object gets its id.
+                found: Callable[[], Any] = weakref.ref(value, lambda _: self._shared.pop(place, None))
+            except TypeError:  # bytes and text have no weak references
+
+                def found() -> Any:
+                    return value
+
+            known = self._shared[place] = found, future
+        if not isinstance(known[0], weakref.ref) and place not in used:
+            used.add(place)
+            with self._lock:
+                self._uses[place] += 1
+        return known[1]
+
+    def _give_up(self, used: set[int]) -> None:
+        """Gives up the objects of a batch that has ended, unless others use them."""
+        with self._lock:
+            self._uses.subtract(used)
+            for place in used:
+                if self._uses[place] <= 0:
+                    del self._uses[place]
+                    self._shared.pop(place, None)
 
     def _scattered(self, values: Sequence[Any]) -> dict[int, tuple[Any, Future[Any]]]:
         futures = self._client.scatter(list(values)) if values else []
         return {id(value): (value, future) for value, future in zip(values, futures, strict=True)}
+
+
+def _in_call(nesting_level: int | None) -> MillraceBackend:
+    """Returns the backend inside of a call. Only a Parallel there opens a client."""
+    return MillraceBackend(client=get_client, nesting_level=nesting_level)
 
 
 def _size(value: Any) -> int:
