@@ -8,6 +8,7 @@ the parts are run, and the next stage is chosen by the sizes of their results.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,6 +17,8 @@ import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._polars import (
     _aggregates,
+    _asof,
+    _concats,
     _files,
     _inline,
     _plan,
@@ -376,6 +379,8 @@ class Query:
             return [node.changed(input_left=sides[0][0], input_right=sides[1][0])]
         if not self._may_divide(node):
             return self._whole(node)
+        if _asof.is_as_of(node):
+            return self._as_of(node, sides)
         small = [
             at
             for at, kinds, orders in ((1, _LEFT, _LEFT_ORDER), (0, _RIGHT, _RIGHT_ORDER))
@@ -398,6 +403,19 @@ class Query:
             )
             return [node.changed(input_left=a, input_right=b) for a, b in pieces]
         return self._whole(node)
+
+    def _as_of(self, node: Node, sides: list[list[Node]]) -> list[Node]:
+        """Divides an as-of join by the parts of its left side: with the whole right side if it is
+        small, else with the parts of it whose keys are about the same."""
+        whole, sides[1] = self._small(sides[1])
+        if whole is not None:
+            return [node.changed(input_left=p, input_right=whole) for p in sides[0]]
+        if _asof.has_groups(node):
+            return self._whole(node)
+        for inner, parts in zip((node["input_left"], node["input_right"]), sides, strict=True):
+            self._parts[inner] = _each_of(self._input(parts, inner.schema))
+        found = _asof.divided(node, self.parts(node["input_left"]), self.parts(node["input_right"]), self._asked)
+        return found or self._whole(node)
 
     def _small(self, parts: list[Node]) -> tuple[Node | None, list[Node]]:
         """Returns the whole of a side of a join for each part of the other, or None if it is large;
@@ -447,10 +465,37 @@ class Query:
         return [node.changed(input=self._input(some, node.schema))]
 
     def _union(self, node: Node) -> list[Node]:
-        arguments = node["args"]
-        if arguments["to_supertypes"] or arguments["diagonal"]:
+        parts = [p for n in node["inputs"] for p in self.parts(n)]
+        if node["args"]["to_supertypes"] or node["args"]["diagonal"]:
+            parts = [_concats.aligned(p, node.schema) for p in parts]
+        return parts
+
+    def _beside(self, node: Node) -> list[Node]:
+        """Divides a horizontal concat: each part of the first input, and the same rows of the
+        others."""
+        sides = [self.parts(n) for n in node["inputs"]]
+        if all(len(p) == 1 for p in sides):
+            return [node.changed(inputs=[p for (p,) in sides])]
+        stored = [_each_of(self._input(p, p[0].schema)) for p in sides]
+        for inner, parts in zip(node["inputs"], stored, strict=True):
+            self._parts[inner] = parts
+        heights = [[f[0, 0] for f in self._asked(parts, ["Len"])] for parts in stored]
+        if len({sum(h) for h in heights}) > 1:
             return self._whole(node)
-        return [p for n in node["inputs"] for p in self.parts(n)]
+        starts = itertools.accumulate(heights[0], initial=0)
+        return [
+            node.changed(
+                inputs=[
+                    first,
+                    *(_concats.rows_of(p, h, start, n) for p, h in zip(stored[1:], heights[1:], strict=True)),
+                ]
+            )
+            for first, start, n in zip(stored[0], starts, heights[0], strict=False)
+        ]
+
+    def _asked(self, parts: list[Node], exprs: list[Any]) -> list[pl.DataFrame]:
+        """Runs expressions over each of some parts, and fetches the results."""
+        return self._client.results([self._submit(_selected(p, exprs)) for p in parts])
 
     def _function(self, node: Node) -> list[Node]:
         function = node["function"]
@@ -458,6 +503,8 @@ class Query:
         (inner,) = node.inputs
         if name in _OF_ROWS or len(self.parts(inner)) == 1:
             return self._each(node, inner)
+        if name == "Unpivot":
+            return _concats.unpivoted(node, inner, self.parts(inner), _MOST_ITEMS) or self._whole(node)
         return self._whole(node)
 
     def _python_scan(self, node: Node) -> list[Node]:
@@ -522,6 +569,7 @@ _DIVISIONS: dict[str, Callable[[Query, Node], list[Node]]] = {
     "GroupBy": Query._group_by,
     "Slice": Query._slice,
     "Union": Query._union,
+    "HConcat": Query._beside,
     "Join": Query._join,
     "Sort": Query._sort,
     "Distinct": Query._distinct,
