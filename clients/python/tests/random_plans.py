@@ -38,7 +38,7 @@ KINDS = {
     "c": pl.Categorical(), "e": pl.Enum(["no", "yes", "perhaps"]), "d": pl.Date(), "w": pl.Datetime("us"), "m": pl.Decimal(12, 2),
     "v": pl.Duration("ms"), "l": pl.List(pl.Int64), "n": pl.Struct({"a": pl.Int64, "z": pl.String}),
 }  # fmt: skip
-SIZES = (0, 1, 2, 9, 30, 60)
+SIZES = (0, 1, 9, 20, 30, 45, 60, 60)
 #: Rows that a query may have before it is joined.
 MOST_ROWS = 2000
 
@@ -259,15 +259,22 @@ class Maker:
         col, dtype = f"c({name!r})", self.schema[name]
         if dtype in NUMBERS:
             made = [
-                f"{col} > {r.randrange(-2, 30)}",
-                f"{col} == {r.randrange(4)}",
+                f"{col} > {r.randrange(-2, 9)}",
                 f"{col} != 1",
                 f"{col}.is_not_null()",
-                f"{col}.is_in([0, 1, 2])",
-                f"({col} <= 2) | {col}.is_null()",
+                f"({col} <= 5) | {col}.is_null()",
             ]
-            if dtype.is_float():
+            if name == "row":
+                made = [
+                    f"{col} > {r.randrange(20)}",
+                    f"{col} < {r.randrange(10, 50)}",
+                    f"{col} % 3 != 1",
+                    f"{col} % 2 == 0",
+                ]
+            elif dtype.is_float():
                 made.append(f"{col}.is_not_nan()")
+            elif r.random() < 0.2:
+                made = [f"{col} == {r.randrange(4)}", f"{col}.is_in([0, 1, 2])"]
         elif dtype == pl.String:
             made = [f"{col} != 'a'", f"{col}.str.contains('a')", f"{col}.is_null() | ({col} > 'a')"]
         elif dtype == pl.Boolean:
@@ -515,7 +522,7 @@ class Maker:
     def some_rows(self) -> None:
         if self.ordered:
             r = self.r
-            n = r.choice([0, 1, 3, 8, 20, 50])
+            n = r.choice([0, 1, 3, 8, 12, 16, 20, 40])
             self.add(
                 r.choice(
                     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -122,3 +123,20 @@ def test_a_table_that_is_joined_with_itself_is_divided(how: Any, options: Option
             found = collect(lf, divided, cluster)
             assert sum(cluster.tasks.values()) >= 3
             assert_frame_equal(found, lf.collect(engine="in-memory"), check_row_order=False)
+
+
+def test_plans_may_be_deep() -> None:
+    """Polars runs them, too."""
+    limit = sys.getrecursionlimit()
+    alternatives, stack, value, union = c("id") == 0, ROWS.lazy(), pl.lit(0), ROWS.lazy()
+    for i in range(1, 200):
+        alternatives |= c("id") == 7 * i
+        value = pl.when(c("id") == i).then(i * i).otherwise(value)
+    for i in range(200):
+        stack = stack.with_columns(k=c("k") + i)
+    for i in range(30):
+        union = pl.concat([union, ROWS.lazy().filter(c("id") == i)])
+    same(ROWS.lazy().filter(alternatives).group_by("k").agg(value.sum()).sort("k"), FAR)
+    same(stack.sort("id").select("k"), FAR)
+    same(union.group_by("k").agg(c("x").sum()).sort("k"), FAR)
+    assert sys.getrecursionlimit() == limit

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _msgpack
+from millrace._polars import _deep, _msgpack
 from millrace._polars._leaf import Leaf
 
 #: The head of a serialized plan: a word, a number of four bytes, and 64 digits that name the form.
@@ -102,12 +102,17 @@ class Node:
     @property
     def schema(self) -> pl.Schema:
         """The columns of its result, in order."""
-        if self._schema is None and self.kind == "DataFrameScan":
-            self._schema = frame(self).schema
-        if self._schema is None:
-            inputs = {n: Node.input(None, n.schema) for n in self.inputs}
-            self._schema = lazy(self.over(inputs)).collect_schema()
+        for node in self.walk() if self._schema is None else ():  # inputs first
+            if node._schema is None:
+                node._schema = node._own_schema()
+        assert self._schema is not None
         return self._schema
+
+    def _own_schema(self) -> pl.Schema:
+        if self.kind == "DataFrameScan":
+            return frame(self).schema
+        inputs = {n: Node.input(None, n.schema) for n in self.inputs}
+        return lazy(self.over(inputs)).collect_schema()
 
     def walk(self, leaves: Container[Node] = ()) -> Iterator[Node]:
         """Yields this node and all that it needs, each once, inputs before their readers. It does
@@ -145,11 +150,18 @@ def read(lf: pl.LazyFrame) -> Node:
     if not data.startswith(_WORD):
         raise UnknownPlanError(f"a plan of Polars {pl.__version__} begins with {data[:11]!r}, not with {_WORD!r}")
     try:
-        content = _msgpack.unpack(data, _HEAD)
-        plans, frames, root = content["dsl_plans"], content["dataframes"], content["root"]
-        return _Reader(plans, frames).node(root["idx"])
+        with _deep.plans():
+            return _root(_msgpack.unpack(data, _HEAD))
     except (KeyError, TypeError, IndexError, _msgpack.FormatError) as e:
         raise UnknownPlanError(f"a plan of Polars {pl.__version__} has another form: {e!r}") from e
+
+
+def _root(content: Any) -> Node:
+    plans = content["dsl_plans"]
+    reader = _Reader(plans, content["dataframes"])
+    for number in range(1, len(plans)):  # mostly, a node comes after those that it reads
+        reader.node(number)
+    return reader.node(content["root"]["idx"])
 
 
 def write(root: Node) -> tuple[bytes, list[Node]]:
@@ -309,14 +321,15 @@ def _mapped(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, dict):
-        for item in cast("dict[Any, Any]", value).values():
-            yield from _nodes_in(item)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _nodes_in(item)
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, Node):
+            yield each
+        elif isinstance(each, dict):
+            left += reversed(list(cast("dict[Any, Any]", each).values()))
+        elif isinstance(each, list):
+            left += reversed(cast("list[Any]", each))
 
 
 _ONE = pl.LazyFrame({"x": [0]})

@@ -19,6 +19,7 @@ from millrace._polars import (
     _aggregates,
     _asof,
     _concats,
+    _deep,
     _files,
     _inline,
     _plan,
@@ -71,6 +72,7 @@ class Query:
         self._options = options
         self._parts: dict[Node, list[Node]] = {}
 
+    @_deep.plans()
     def run(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan, and returns the parts of its result in order."""
         return [self._submit(p) for p in self._divided(root)]
@@ -91,6 +93,7 @@ class Query:
     def _without_frames(self, root: Node) -> Node:
         return _inline.stored(root, self._client.scatter, self._options.max_rows_per_partition)
 
+    @_deep.plans()
     def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan whose result is fetched: in one task if it reads little, else as `run`."""
         root = self.listed(root)
@@ -109,6 +112,7 @@ class Query:
                 leaves[node] = Node.input(_stored.futures_in(node["options"]["scan_fn"]), node.schema)
         return self._without_frames(root.rebuilt(leaves))
 
+    @_deep.plans()
     def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
         """Runs a plan, and writes its result: to one file, or if the path ends with "/", each part
         to a file in this directory."""

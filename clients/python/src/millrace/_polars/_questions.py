@@ -83,14 +83,19 @@ def wanted(node: Node) -> dict[Node, list[Wanted]]:
 
 def has_code(value: Any) -> bool:
     """Reports whether fields of a node contain a function of the user."""
-    if isinstance(value, Node):
-        return False
-    if isinstance(value, dict):
-        fields = cast("dict[Any, Any]", value)
-        return any(k in _CODE or has_code(v) for k, v in fields.items())
-    if isinstance(value, list):
-        return any(has_code(v) for v in cast("list[Any]", value))
-    return isinstance(value, str) and value in _CODE
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            fields = cast("dict[Any, Any]", each)
+            if not _CODE.isdisjoint(fields):
+                return True
+            left += fields.values()
+        elif isinstance(each, list):
+            left += cast("list[Any]", each)
+        elif isinstance(each, str) and each in _CODE:
+            return True
+    return False
 
 
 OPTIONS = _plan.read(pl.LazyFrame({"x": [0]}).select("x"))["options"]

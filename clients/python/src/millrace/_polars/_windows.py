@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _aggregates, _msgpack, _plan, _questions
+from millrace._polars import _aggregates, _expressions, _msgpack, _plan, _questions
 from millrace._polars._plan import Node
 
 _KEY = "__millrace_window_key_"
@@ -117,10 +117,7 @@ class _Finder:
 
 
 def _has_window(value: Any) -> bool:
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return any(k == "Over" or _has_window(v) for k, v in fields.items())
-    return isinstance(value, list) and any(_has_window(v) for v in cast("list[Any]", value))
+    return any(kind == "Over" for kind, _ in _expressions.walk(value))
 
 
 # Nodes.
