@@ -6,7 +6,6 @@ torch."""
 from __future__ import annotations
 
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -392,98 +391,3 @@ def test_killed_with_memory_of_the_slab(fake: Real, worker: OverwritingWorker) -
     worker.process.wait(10)
     for i, made in enumerate(results):
         assert (worker.value(made) == i).all()
-
-
-def test_costs_of_the_arena(fake: Real) -> None:
-    @arrays("torch")
-    def make() -> Any:
-        import torch
-
-        return torch.empty(64 * MIB, device="cuda")
-
-    @arrays("torch")
-    def inside() -> Any:
-        import torch
-
-        def each(n: int, times: int) -> float:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(times):
-                torch.empty(n, dtype=torch.uint8, device="cuda")
-            return (time.perf_counter() - began) / times * 1e6
-
-        model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)]).cuda()
-        x = torch.randn(64, 512, device="cuda")
-
-        def step() -> None:
-            model(x).square().mean().backward()
-
-        for _ in range(5):
-            step()
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(100):
-            step()
-        torch.cuda.synchronize()
-        took = (time.perf_counter() - began) * 1e4
-        return [each(n, 5000) for n in (1000, MIB, 64 * MIB)], took
-
-    @arrays("torch")
-    def turns() -> Any:
-        """Measures the overhead of a run, without and with a new pool."""
-        import torch
-        from millrace.executor import _process
-
-        ours = _process._process.runner.memory.torch
-        took = []
-        for fresh in (False, True):
-            times = []
-            for _ in range(200):
-                x = torch.empty(64 * MIB, device="cuda")
-                del x
-                began = time.perf_counter()
-                ours.end(drop_pool=fresh)
-                ours.settle()
-                ours.begin()
-                times.append((time.perf_counter() - began) * 1e6)
-            took.append(statistics.median(times))
-        return took
-
-    @arrays("torch")
-    def nothing() -> None:
-        return None
-
-    ws = {}
-    for name, libraries in (("without", ["cupy"]), ("with", ["cupy", "torch"])):
-        ws[name] = OverwritingWorker(fake, arena_libraries=libraries)
-        ws[name].value(ws[name].call(ready))
-    try:
-        for what, function in (("a task that does nothing", nothing), ("a tensor of 256 MiB made and returned", make)):
-            times: dict[str, list[float]] = {name: [] for name in ws}
-            for i in range(220):
-                for name, w in ws.items():
-                    w.runs += 1
-                    w.define(w.runs, function)
-                    w.runs -= 1
-                    began = time.perf_counter()
-                    w.start(w.runs + 1)
-                    made = w.finished()
-                    if i >= 20:
-                        times[name].append((time.perf_counter() - began) * 1e6)
-                    w.drop(made)
-            for name, taken in times.items():
-                print(f"COST {name}: {what}: p50 {statistics.median(taken):.0f} us, p10 {sorted(taken)[20]:.0f} us")
-        for name, w in ws.items():
-            for _ in range(2):
-                allocations, step = w.value(w.call(inside))
-            small, middle, large = allocations
-            print(
-                f"COST {name}: empty and freed: 1 KB {small:.2f} us, 1 MiB {middle:.2f} us, 64 MiB {large:.2f} us; "
-                f"a step of a small model {step:.0f} us"
-            )
-        kept, fresh = ws["with"].value(ws["with"].call(turns))
-        print(f"COST with: a run besides: {kept:.1f} us, with a new pool {fresh:.1f} us")
-    finally:
-        for w in ws.values():
-            w.end()
-            fake.runtime.free(w.at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,10 +76,16 @@ def test_a_worker_dies_in_the_middle_of_a_query(stage: str, data: Path, gate: Ga
             assert_frame_equal(found.result(), want)
 
 
+@pytest.fixture(scope="module")
+def little() -> Iterator[Client]:
+    """A client of a cluster with half as much memory as the table has."""
+    with LocalCluster(2, threads_per_worker=1, memory_limit="8MiB", device="host") as own, Client(own) as client:
+        yield client
+
+
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_over_twice_the_memory(name: str, data: Path) -> None:
+def test_a_query_over_twice_the_memory(name: str, data: Path, little: Client) -> None:
     """The table has 32 MiB, and the workers have 16 together. The rest is on the disk."""
     query = QUERIES[name](pl.scan_parquet(data / "*.parquet"))
     options = Options(parts=32, least_bytes=1, broadcast_limit=0, gather_limit=0, fallback_mode="raise")
-    with LocalCluster(2, threads_per_worker=1, memory_limit="8MiB", device="host") as own, Client(own) as client:
-        assert_frame_equal(query.collect(engine=Engine(client, options=options)), query.collect())
+    assert_frame_equal(query.collect(engine=Engine(little, options=options)), query.collect())
