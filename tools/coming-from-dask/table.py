@@ -55,7 +55,7 @@ NOTES: dict[str, tuple[str, str]] = {
     ),
     "Client.asynchronous": ("same", "Whether methods return coroutines."),
     "Client.as_current": ("same", "Also unpickled futures use this client."),
-    "Client.cancel": ("better", "Running functions are interrupted, and the futures have ended when it returns."),
+    "Client.cancel": ("better", "Running functions are interrupted, and the futures are cancelled when it returns."),
     "Client.dump_cluster_state": ("better", "JSON by default; the client writes the file."),
     "Client.gather": ("better", "With a time limit; large arrays of this host are views of shared memory."),
     "Client.get_dataset": ("same", "An unknown name is a KeyError."),

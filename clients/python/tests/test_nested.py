@@ -14,8 +14,6 @@ import dask
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import (
-    Actor,
-    ActorLostError,
     AsyncClient,
     Client,
     Event,
@@ -25,7 +23,6 @@ from millrace import (
     Queue,
     Reschedule,
     as_completed,
-    errors,
     fire_and_forget,
     get_client,
     get_task_info,
@@ -35,8 +32,6 @@ from millrace import (
     wait,
 )
 from millrace import worker_client as with_client
-from millrace._pb.millrace.v1 import task_calls_pb2
-from millrace.errors import NoWorkerFitsError
 
 
 @pytest.fixture(scope="module")
@@ -370,135 +365,3 @@ def test_fire_and_forget(one: Client, gate: Gate, tmp_path: Any) -> None:
     gc.collect()
     gate.open()
     eventually(mark.exists)
-
-
-# ---- actors --------------------------------------------------------------------------------------
-
-
-class Counter:
-    n = 0
-
-    def __init__(self, n: int = 0) -> None:
-        if n < 0:
-            raise ValueError("too small")
-        self.n = n
-
-    def add(self, k: int = 1) -> int:
-        self.n += k
-        return self.n
-
-    def fail(self) -> None:
-        raise KeyError("no")
-
-    def die(self) -> None:
-        os._exit(3)
-
-    def waits(self) -> int:
-        return get_client().submit(inc, 1, pure=False).result()
-
-    def pid(self) -> int:
-        return os.getpid()
-
-
-def add_ten(actor: Any) -> int:
-    return actor.add(10).result()
-
-
-def test_an_actor_keeps_its_state(one: Client) -> None:
-    actor: Any = one.submit(Counter, 5, actor=True).result(PATIENCE)
-    assert [f.result(PATIENCE) for f in [actor.add() for _ in range(20)]] == list(range(6, 26))
-    assert actor.n == 25
-    assert "add" in dir(actor)
-    assert "Counter" in repr(actor)
-    with pytest.raises(KeyError, match="no"):
-        actor.fail().result(PATIENCE)
-    assert isinstance(actor.fail().exception(PATIENCE), KeyError)
-    assert one.submit(add_ten, actor).result(PATIENCE) == 35
-    assert actor.waits().result(PATIENCE) == 2
-    with pytest.raises(AttributeError):
-        _ = actor.nothing
-    assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
-
-
-def test_the_names_of_an_actor(one: Client) -> None:
-    future = one.submit(Counter, 5, actor=True, key="the counter")
-    actor: Any = future.result(PATIENCE)
-    (worker,) = one.scheduler_info()["workers"].values()
-    assert future.key == actor.key == "the counter"
-    assert actor.worker == worker["name"] and actor.address == worker["address"]
-    again: Any = Actor(Counter, actor.address, "the counter", actor.worker)
-    assert again.key == "the counter" and actor.add().result(PATIENCE) == again.n == 6
-    with pytest.raises(
-        ValueError, match=r"'the counter' is <Actor: Counter .*, and no actor of Counter at 1\.2\.3\.4:5"
-    ):
-        Actor(Counter, "1.2.3.4:5", "the counter")
-    with pytest.raises(errors.InvalidRequestError, match="'the counter' is taken"):
-        one.submit(Counter, 7, actor=True, key="the counter").result(PATIENCE)
-
-
-class Addressed:
-    def __init__(self) -> None:
-        self.address = "of a house"
-        self.worker = "a person"
-
-
-def test_attributes_of_an_actor_come_first(one: Client) -> None:
-    actor: Any = one.submit(Addressed, actor=True).result(PATIENCE)
-    assert (actor.address, actor.worker) == ("of a house", "a person")
-
-
-def test_a_map_of_actors(one: Client) -> None:
-    futures = one.map(Counter, [1, 2, 3], actor=True, key="counter")
-    assert [f.key for f in futures] == ["counter-0", "counter-1", "counter-2"]
-    actors: list[Any] = one.gather(futures)
-    assert [a.add(10).result(PATIENCE) for a in actors] == [11, 12, 13]
-    assert one.map(Counter, [], actors=True) == []
-    with pytest.raises(TypeError, match="actor=True is for a class"):
-        one.map(inc, [1], actor=True)
-
-
-def test_actors_take_turns_on_workers(client: Client) -> None:
-    actors: list[Any] = client.gather(client.map(Counter, range(4), actor=True))
-    assert len({a.worker for a in actors}) == 2
-
-
-def test_actors_end_with_their_last_handle(one: Client) -> None:
-    future = one.submit(Counter, actor=True)
-    actor: Any = future.result(PATIENCE)
-    pid = actor.pid().result(PATIENCE)
-    assert Path(f"/proc/{pid}").exists()
-    key = str(actor._host.key)
-    assert key in keys(one)
-    del actor, future
-    gc.collect()
-    eventually(lambda: key not in keys(one))
-
-
-def keys(client: Client) -> list[str]:
-    answer = client.session.call("ListTasks", task_calls_pb2.ListTasksRequest())
-    return [str(t.key) for t in answer.tasks]
-
-
-def test_the_death_of_an_actor(one: Client) -> None:
-    actor: Any = one.submit(Counter, actor=True).result(PATIENCE)
-    assert isinstance(actor.die().exception(PATIENCE), ActorLostError)
-    assert isinstance(actor.add().exception(PATIENCE), ActorLostError)
-    again: Any = one.submit(Counter, 3, actor="restart").result(PATIENCE)
-    again.add().result(PATIENCE)
-    assert isinstance(again.die().exception(PATIENCE), ActorLostError)
-    assert again.add().result(PATIENCE) == 4
-
-
-def test_actors_that_cannot_be_made(one: Client) -> None:
-    with pytest.raises(ValueError, match="too small"):
-        one.submit(Counter, -1, actor=True).result(PATIENCE)
-    with pytest.raises(TypeError, match="actor=True is for a class"):
-        one.submit(inc, 1, actor=True)
-    with pytest.raises(NoWorkerFitsError, match="no worker is there"):
-        one.submit(Counter, actor=True, workers="nobody")
-
-
-async def test_actors_in_asyncio(single: LocalCluster) -> None:
-    async with AsyncClient(single) as client:
-        actor: Any = await client.submit(Counter, 1, actor=True)
-        assert await actor.add() == 2

@@ -57,10 +57,9 @@ def worker_client(timeout: Seconds | None = None, separate_thread: bool = True) 
     """
     _check.longest(timeout)
     slot = _slot.of_task("worker_client")
-    if separate_thread:
-        slot.secede()
+    seceded = separate_thread and slot.secede()
     try:
         yield get_client()
     finally:
-        if separate_thread:
+        if seceded:
             slot.rejoin()

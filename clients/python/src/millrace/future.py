@@ -149,7 +149,15 @@ class Future(Generic[T]):
         return serve(steps, session.pool, session.asynchronous)
 
     def _fetched(self, limit: float | None) -> Steps[T]:
-        return (yield from self._session.fetch([self._state], limit))[0]
+        return self._value((yield from self._session.fetch([self._state], limit))[0])
+
+    def _value(self, raw: Any) -> Any:
+        """Returns the future's result for the result of its task, or raises its exception."""
+        return raw
+
+    def _as_input(self) -> Future[Any]:
+        """Returns the future whose task has this one's result, for tasks that read it."""
+        return self
 
     def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Waits for the task and returns its exception; None if it succeeded."""
@@ -216,7 +224,7 @@ class Future(Generic[T]):
             await session.waits.end_of(state)
             if state.inline is not None or state.exception() is not None:
                 return run(self._fetched(0))  # without a thread: there is nothing to wait for
-            return (await drive(session.fetch([state], None), session.pool))[0]
+            return await drive(self._fetched(None), session.pool)
         except BaseException as e:
             raise hidden(e)  # noqa: B904
 
@@ -367,7 +375,8 @@ def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
 
 def results_of(futures: Sequence[Future[T]], timeout: float | None = None) -> list[T]:
     """Waits in this thread for futures of one client, and returns their results."""
-    return run(futures[0]._session.fetch([f._state for f in futures], timeout))
+    raw = run(futures[0]._session.fetch([f._state for f in futures], timeout))
+    return [f._value(r) for f, r in zip(futures, raw, strict=True)]
 
 
 def served(futures: Iterable[Future[Any]], steps: Steps[R]) -> R:

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from millrace import _check
@@ -65,13 +65,13 @@ class EventLoop:
         asynchronous: bool | None,
         timeout: float | None,
     ) -> Any:
-        """Calls a coroutine function in the loop, waits, and returns its result. With
-        `asynchronous`, returns the coroutine instead. A result that is no coroutine is returned as
-        it is."""
+        """Calls a coroutine function, awaits its result in the loop, and returns that. With
+        `asynchronous`, returns the coroutine instead. A result that cannot be awaited is returned
+        as it is."""
         result = func(*args, **kwargs)
-        if asynchronous or not inspect.iscoroutine(result):
+        if asynchronous or not inspect.isawaitable(result):
             return result
-        return self.run_sync(result, timeout)
+        return self.run_sync(result if inspect.iscoroutine(result) else _awaited(result), timeout)
 
     def run_sync(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
         """Runs a coroutine in the loop, and waits for it in this thread.
@@ -93,6 +93,10 @@ class EventLoop:
         except BaseException:
             future.cancel()
             raise
+
+
+async def _awaited(result: Awaitable[T]) -> T:
+    return await result
 
 
 def sync(

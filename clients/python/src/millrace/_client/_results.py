@@ -67,7 +67,13 @@ class Results(ClientPart):
             good = [f for f in group if id(f) not in bad]
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             fetched = yield from session.fetch([f._state for f in good], limit if len(groups) == 1 else left, copy)
-            results.update(zip((id(f) for f in good), fetched, strict=True))
+            for future, raw in zip(good, fetched, strict=True):
+                try:
+                    results[id(future)] = future._value(raw)
+                except Exception:
+                    if errors == "raise" or isinstance(futures, Future):
+                        raise
+                    bad.add(id(future))
         return spread(futures, results, bad)
 
     @blocking

@@ -34,8 +34,9 @@ class Slot(Protocol):
         the slot meanwhile."""
         ...
 
-    def secede(self) -> None:
-        """Gives the slot to others until `rejoin`, or until the task ends."""
+    def secede(self) -> bool:
+        """Gives the slot to others until `rejoin`, or until the task ends. Returns False if this
+        thread has done so already."""
         ...
 
     def rejoin(self) -> None:

@@ -1,80 +1,89 @@
 """Actors: objects that live in a process of their own on one worker.
 
 An actor is a task that gives its slot back, makes the object, and answers calls until nobody refers
-to it any more. A call is a task, too: it runs on the same worker, and hands the call over through a
-local socket. Each call has the one before it as an input, so the calls of one handle run in their
-order. So other languages see actors and calls as tasks, and all rules of tasks hold for them.
+to it any more. The scheduler places it like any other task. A call is a task, too: it runs on the
+same worker, and hands the call over through a local socket. Each call has the one before it as an
+input, so the calls of one handle run in their order. So other languages see actors and calls as
+tasks, and all rules of tasks hold for them.
+
+The task of an actor writes its place into a variable each time that it has made the object, and
+deletes these variables at its end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import os
 import pickle
 import random
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Client as Connect
-from multiprocessing.connection import Listener
 from typing import Any, TypeAlias
 
 import cloudpickle
 
-from millrace import _check, errors
+from millrace import errors
+from millrace._calls._coordination import Reply, ask, restored, stored
 from millrace._connection import _slot
-from millrace._connection._steps import run
-from millrace._pb.millrace.v1 import worker_pb2
+from millrace._connection._steps import Steps, in_loop, run
+from millrace._pb.millrace.v1 import coordination_pb2, worker_pb2
 from millrace._session import _registry
 from millrace._session._session import Session
+from millrace._task_states._state import State
+from millrace._task_states._waits import NOTICE_SECONDS
+from millrace._tasks import _actor_host
+from millrace._tasks._actor_host import Host, Outcome
+from millrace._tasks._arguments import Key
 from millrace._tasks._task_maker import TaskMaker
 from millrace._tasks._task_options import TaskOptions
 from millrace._values import _keys
 from millrace._values._keys import UserKey
 from millrace.executor import get_task_info
-from millrace.future import Future, future_of_state
-
-#: Seconds between two attempts to reach an actor that is being made.
-_PAUSE = 0.01
+from millrace.executor._worker import Worker
+from millrace.future import Future, future_of_state, results_of
 
 
-class ActorLostError(errors.MillraceError):
+class ActorLostError(errors.MillraceError, RuntimeError):
     """The process of an actor has died, and the object with it."""
 
     reason = "ACTOR_LOST"
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The place of an actor: its worker, and the socket that it listens on."""
+class _Identity:
+    """All that is known of an actor before it is made."""
 
-    #: Name of the local socket, and the key that callers must have.
+    #: Its own name, and the key that callers must have.
     name: str
     secret: bytes
-    #: Name of the worker, and the address of its data port.
-    worker: str
-    address: str
     #: The class, for the names of its methods.
     cls: type
     #: Key of the task whose result is the actor, on the wire.
     key: str
+    #: Life of the scheduler, and the namespace.
+    life: int
+    namespace: str
 
-    @property
-    def socket(self) -> str:
-        # In Linux's abstract namespace: no file is left behind.
-        return f"\0millrace-actor-{self.name}"
+    def variable(self, life: int) -> str:
+        """Returns the name of the variable with the place of the object that was made for the
+        `life`-th time."""
+        return f"millrace-actor-{self.name}-{life}"
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """The end of a call: the value that it returned, or the exception that it raised. A call that
-    raises is no failed task: the calls after it have it as an input."""
+class _Place:
+    """The place of an actor."""
 
-    value: Any = None
-    error: BaseException | None = None
+    #: How often the object was made, with this time.
+    life: int
+    #: Name of the worker, and the address of its data port.
+    worker: str
+    address: str
 
 
 #: A pickled future: a function that makes it again, and its arguments. The future itself would be
@@ -85,115 +94,170 @@ _Pickled: TypeAlias = "tuple[Callable[..., Future[Any]], tuple[Any, ...]]"
 # ---- in the actor's process ----------------------------------------------------------------------
 
 
-def _live(place: _Place, args: tuple[Any, ...], kwargs: dict[str, Any], restart: bool) -> None:
+def _live(identity: _Identity, args: tuple[Any, ...], kwargs: dict[str, Any], restart: bool) -> None:
     """The task of an actor: makes the object and answers calls until the task is stopped."""
-    info = get_task_info()
-    if info is not None and info.attempt > 1 and not restart:
+    info, worker = get_task_info(), _slot.worker
+    assert info is not None and isinstance(worker, Worker)
+    session = _registry.session_of(identity.life, identity.namespace)
+    life = 1
+    while info.attempt > life and _written(session, identity, life):
+        life += 1
+    if life > 1 and not restart:
+        _forget(session, identity, life - 1)
         raise ActorLostError(
-            f"the process of the actor {place.cls.__name__} on worker {place.worker} died, and its state is lost; "
+            f"the process of the actor {identity.cls.__name__} died, and its state is lost; "
             'submit(..., actor="restart") makes the object again'
         )
-    made = place.cls(*args, **kwargs)
+    made = identity.cls(*args, **kwargs)
     _slot.secede()
-    with Listener(place.socket, "AF_UNIX", backlog=128, authkey=place.secret) as listener:
-        while True:
-            # A caller may end at any time.
-            with contextlib.suppress(EOFError, OSError, pickle.PickleError), listener.accept() as caller:
-                caller.send_bytes(_answer(made, caller.recv_bytes()))
-
-
-def _answer(made: Any, request: bytes) -> bytes:
-    try:
-        method, args, kwargs = pickle.loads(request)
-        found = getattr(made, method)
-        value = found(*args, **kwargs) if args is not None else found
-        return cloudpickle.dumps(_Outcome(value), protocol=5)
-    except Exception as e:
+    with contextlib.closing(Host(made, identity.name, life, identity.secret)) as host:
         try:
-            return cloudpickle.dumps(_Outcome(error=e), protocol=5)
-        except Exception:
-            return cloudpickle.dumps(_Outcome(error=errors.RemoteError(f"{type(e).__name__}: {e}")), protocol=5)
+            _write(session, identity, _Place(life, worker.name, worker.address.removeprefix("tcp://")))
+            host.serve()
+        finally:
+            _forget(session, identity, life)
+
+
+def _written(session: Session, identity: _Identity, life: int) -> bool:
+    request = coordination_pb2.GetVariableRequest(client_id=session.client_id, name=identity.variable(life))
+    return session.call("GetVariable", request).found
+
+
+def _write(session: Session, identity: _Identity, place: _Place) -> None:
+    packed, _ = stored(session, dataclasses.asdict(place), "the place of an actor")
+    name = identity.variable(place.life)
+    session.call(
+        "SetVariable", coordination_pb2.SetVariableRequest(client_id=session.client_id, name=name, value=packed)
+    )
+
+
+def _forget(session: Session, identity: _Identity, last: int) -> None:
+    """Deletes the variables of an actor that has ended."""
+    for life in range(1, last + 1):
+        with contextlib.suppress(errors.MillraceError):
+            request = coordination_pb2.DeleteVariableRequest(client_id=session.client_id, name=identity.variable(life))
+            session.call("DeleteVariable", request)
 
 
 # ---- in the processes of calls -------------------------------------------------------------------
 
 
-def _reach(place: _Place, host: Future[Any]) -> Any:
-    """Connects to an actor, as soon as it is there."""
-    while True:
+def _place(identity: _Identity, host: Future[Any], life: int) -> _Place:
+    """Waits until an actor was made for the `life`-th time, and returns its place.
+
+    Raises:
+        ActorLostError: its task has ended, and will make it no more.
+    """
+    session = host._session
+    request = coordination_pb2.GetVariableRequest(name=identity.variable(life))
+    calls: list[Reply] = []
+
+    def give_up() -> None:
+        for call in calls:
+            call.give_up()
+
+    def began(call: Reply) -> None:
+        calls[:] = [call]
         if host.done():
-            raise host.exception() or ActorLostError(f"the actor {place.cls.__name__} has ended")
-        try:
-            return Connect(place.socket, "AF_UNIX", authkey=place.secret)
-        except (ConnectionError, FileNotFoundError):
-            _slot.during(partial(host._session.wait, [host._state], _PAUSE))
+            call.give_up()
+
+    session.when_done(host._state, give_up)
+    try:
+        answer = run(ask(session, "GetVariable", request, NOTICE_SECONDS, began))
+        if not answer.found:
+            session.waits.warn([host._state])  # if it can never run
+            answer = run(ask(session, "GetVariable", request, None, began))
+    except errors.SchedulerLostError:
+        if not host.done():
+            raise
+        raise host.exception() or ActorLostError(f"the actor {identity.cls.__name__} has ended") from None
+    return _Place(**restored(session, answer.value))
 
 
-def _ready(place: _Place, host: _Pickled) -> Actor:
+def _ready(identity: _Identity, host: _Pickled) -> Actor:
     """The task whose result is the actor."""
     future = host[0](*host[1])
-    _reach(place, future).close()
-    return Actor._around(place, future)
+    return Actor._around(identity, _place(identity, future, 1), future)
 
 
-def _call(place: _Place, host: _Pickled, method: str, args: Any, kwargs: Any, _before: Any) -> _Outcome:
+def _call(
+    identity: _Identity, place: _Place, host: _Pickled, method: str, args: Any, kwargs: Any, _before: Any
+) -> Outcome:
     """The task of a call. Without arguments (None) it is the value of an attribute."""
+    info = get_task_info()
+    assert info is not None
     try:
-        with _reach(place, host[0](*host[1])) as actor:
-            actor.send_bytes(cloudpickle.dumps((method, args, kwargs), protocol=5))
+        future = host[0](*host[1])
+        while True:
             try:
-                return pickle.loads(_slot.during(actor.recv_bytes))
-            except (EOFError, ConnectionError) as e:
-                raise ActorLostError(
-                    f"the actor {place.cls.__name__} on worker {place.worker} ended in the middle of {method}"
-                ) from e
+                actor = _actor_host.connect(identity.name, place.life, identity.secret)
+            except ConnectionError:
+                # It has died, or its worker is lost: otherwise this task would run there.
+                place = _place(identity, future, place.life + 1)
+                if place.worker != info.worker:
+                    state = _called(identity, place, future, method, args, kwargs, None)
+                    return results_of([future_of_state(future._session, state)])[0]
+                continue
+            with actor:
+                try:
+                    _actor_host.send(actor, cloudpickle.dumps((method, args, kwargs), protocol=5))
+                    return pickle.loads(_slot.during(partial(_actor_host.receive, actor)))
+                except (EOFError, ConnectionError) as e:
+                    raise ActorLostError(
+                        f"the actor {identity.cls.__name__} on worker {place.worker} ended in the middle of {method}"
+                    ) from e
     except Exception as e:
-        return _Outcome(error=e)
+        return Outcome(error=e)
 
 
 # ---- where actors are used -----------------------------------------------------------------------
 
 
-class ActorFuture:
-    """The result of a call of an actor's method."""
+class ActorFuture(Future[Any]):
+    """The result of a call of an actor's method: what the method has returned or raised. It can be
+    awaited. Its methods wait in the caller's thread, also with an AsyncClient."""
 
-    def __init__(self, outcome: Future[_Outcome]) -> None:
-        self._outcome = outcome
+    # The future of the result as it is, for tasks that have this one among their arguments.
+    _plain: Future[Any] | None = None
 
-    @property
-    def key(self) -> Any:
-        """Key of the call's task."""
-        return self._outcome.key
+    def _value(self, raw: Any) -> Any:
+        return _value(raw)
 
-    @property
-    def status(self) -> str:
-        """State of the call, as of a Future."""
-        return self._outcome.status
+    def _as_input(self) -> Future[Any]:
+        if self._plain is None:
+            state = _submitted(self._session, _value, (Key(self._state.key),), f"{self.key}-value", TaskOptions())
+            self._plain = future_of_state(self._session, state)
+        return self._plain
 
-    def done(self) -> bool:
-        """Returns whether the call has ended."""
-        return self._outcome.done()
+    def _serve(self, steps: Steps[Any]) -> Any:
+        return run(steps)
 
-    def result(self, timeout: Any = None) -> Any:
-        """Waits for the result, or raises what the method raised."""
-        return _value(self._waited(timeout))
+    def _ended(self, limit: float | None) -> Steps[BaseException | None]:
+        error = yield from super()._ended(limit)
+        if error is None:
+            error = (yield from self._session.fetch([self._state], limit))[0].error
+        return error
 
-    def exception(self, timeout: Any = None) -> BaseException | None:
-        """Waits for the end, and returns what the method raised; None if it returned."""
-        return self._waited(timeout).error
-
-    def _waited(self, timeout: Any) -> _Outcome:
-        # In the caller's thread, also for a future of an AsyncClient.
-        return run(self._outcome._fetched(_check.longest(timeout)))
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return _value((yield from self._outcome.__await__()))
+    def __reduce__(self) -> Any:
+        return _restored, super().__reduce__()[1]
 
     def __repr__(self) -> str:
         return f"<ActorFuture: {self.status}, key: {self.key}>"
 
 
-def _value(outcome: _Outcome) -> Any:
+def _restored(key: str, life: int, namespace: str) -> ActorFuture:
+    session = _registry.session_of(life, namespace)
+    return _of_call(session, session.hold(key))
+
+
+def _of_call(session: Session, state: State) -> ActorFuture:
+    """Returns the future of a call. It owns one reference to the state."""
+    future = object.__new__(ActorFuture)
+    future._session, future._state, future._released = session, state, False
+    return future
+
+
+def _value(outcome: Outcome) -> Any:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
@@ -201,7 +265,11 @@ def _value(outcome: _Outcome) -> Any:
 
 class Actor:
     """An object that lives on a worker. Its methods return ActorFutures, and run one after the
-    other. Its other attributes are fetched when they are read.
+    other. Methods that are coroutines run together: each begins after the calls before it have
+    ended, and later calls do not wait for it.
+
+    Other attributes are fetched when they are read. In the event loop of an AsyncClient they are
+    awaited, and the class must name them: `await actor.n`.
 
     `submit(..., actor=True)` makes the object, and the result of its future is an Actor. The
     constructor makes a further Actor of an object that exists.
@@ -222,6 +290,7 @@ class Actor:
         ValueError: the result of this key is no actor of this class at this place.
     """
 
+    _identity: _Identity
     _place: _Place
     _host: Future[Any]
 
@@ -230,28 +299,32 @@ class Actor:
         (found,) = run(session.fetch([session.hold(_keys.to_wire(key))], None))
         asked = (cls, address, worker)
         if not isinstance(found, Actor) or any(
-            a is not None and a != b
-            for a, b in zip(asked, (found._place.cls, found._address, found._worker), strict=True)
+            a is not None and a != b for a, b in zip(asked, (found._cls, found._address, found._worker), strict=True)
         ):
             raise ValueError(
                 f"{key!r} is {found!r}, and no actor of {cls.__name__}" + (f" at {address}" if address else "")
             )
-        self._refer(found._place, found._host)
+        self._refer(found._identity, found._place, found._host)
 
-    def _refer(self, place: _Place, host: Future[Any]) -> None:
-        self._place, self._host = place, host
-        self._last: Future[_Outcome] | None = None
+    def _refer(self, identity: _Identity, place: _Place, host: Future[Any]) -> None:
+        self._identity, self._place, self._host = identity, place, host
+        # The last call that the next one waits for.
+        self._last: ActorFuture | None = None
 
     @classmethod
-    def _around(cls, place: _Place, host: Future[Any]) -> Actor:
+    def _around(cls, identity: _Identity, place: _Place, host: Future[Any]) -> Actor:
         actor = object.__new__(cls)
-        actor._refer(place, host)
+        actor._refer(identity, place, host)
         return actor
 
     @property
     def key(self) -> Any:
         """Key of the future that the actor is the result of."""
-        return _keys.from_wire(self._place.key)
+        return _keys.from_wire(self._identity.key)
+
+    @property
+    def _cls(self) -> type:
+        return self._identity.cls
 
     @property
     def _address(self) -> str:
@@ -262,50 +335,78 @@ class Actor:
         return self._place.worker
 
     def __repr__(self) -> str:
-        return f"<Actor: {self._place.cls.__name__} on {self._place.worker}, key: {self.key}>"
+        return f"<Actor: {self._cls.__name__} on {self._worker}, key: {self.key}>"
 
     def __reduce__(self) -> Any:
-        return Actor._made, (self._place, self._host.__reduce__())
+        return Actor._made, (self._identity, self._place, self._host.__reduce__())
 
     @staticmethod
-    def _made(place: _Place, host: _Pickled) -> Actor:
-        return Actor._around(place, host[0](*host[1]))
+    def _made(identity: _Identity, place: _Place, host: _Pickled) -> Actor:
+        return Actor._around(identity, place, host[0](*host[1]))
 
     def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *(n for n in dir(self._place.cls) if not n.startswith("_"))})
+        return sorted({*object.__dir__(self), *(n for n in dir(self._cls) if not n.startswith("_"))})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = getattr(self._place.cls, name, None)
+        known = getattr(self._cls, name, None)
         if callable(known):
             return partial(self._submit, name)
-        if known is None and name not in dir(self._place.cls) and self._host.done():
+        named = known is not None or name in _names(self._cls)
+        if self._host._session.asynchronous and in_loop():
+            return self._submit_call(name, None, None) if named else self._own(name)
+        if not named and self._host.done():
             raise self._host.exception() or AttributeError(name)
         try:
             return self._submit_call(name, None, None).result()
         except AttributeError:
-            if name not in ("address", "worker"):
-                raise
-            return self._address if name == "address" else self._worker
+            return self._own(name)
 
-    def _submit(self, method: str, /, *args: Any, **kwargs: Any) -> ActorFuture:
+    def _own(self, name: str) -> str:
+        """Returns an attribute of this handle that the object does not have."""
+        if name not in ("address", "worker"):
+            raise AttributeError(f"an actor of {self._cls.__name__} has no attribute {name!r} that its class names")
+        return self._address if name == "address" else self._worker
+
+    def _submit(self, method: str, /, *args: Any, separate_thread: object = None, **kwargs: Any) -> ActorFuture:
+        # `separate_thread` is an argument of actors in Dask's distributed, and has no effect here.
         return self._submit_call(method, args, kwargs)
 
     def _submit_call(self, method: str, args: Any, kwargs: Any) -> ActorFuture:
-        host = self._host
-        options = TaskOptions(workers=[self._place.worker])
-        call = (self._place, host.__reduce__(), method, args, kwargs, self._last)
-        name = f"{self._place.cls.__name__}.{method}-{uuid.uuid4().hex}"
-        self._last = _submit(host._session, _call, call, name, options)
-        return ActorFuture(self._last)
+        before = None if self._last is None else Key(self._last._state.key)
+        state = _called(self._identity, self._place, self._host, method, args, kwargs, before)
+        future = _of_call(self._host._session, state)
+        if not inspect.iscoroutinefunction(getattr(self._cls, method, None)):
+            self._last = future
+        return future
 
 
-def _submit(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> Future[Any]:
+def _names(cls: type) -> set[str]:
+    """Returns the names of a class: its attributes, also those that it only annotates."""
+    return {*dir(cls), *itertools.chain.from_iterable(vars(c).get("__annotations__", ()) for c in cls.__mro__)}
+
+
+def _called(
+    identity: _Identity, place: _Place, host: Future[Any], method: str, args: Any, kwargs: Any, before: Key | None
+) -> State:
+    """Submits a call. It runs where the actor lives; elsewhere, if that worker is lost."""
+    key = f"{identity.cls.__name__}.{method}-{uuid.uuid4().hex}"
+    options = TaskOptions(workers=[place.worker], allow_other_workers=True)
+    call = (identity, place, host.__reduce__(), method, args, kwargs, before)
+    return _submitted(host._session, _call, call, key, options)
+
+
+def _submitted(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> State:
+    """Submits a task. The result has a reference that the caller owns."""
     spec, state = TaskMaker(session).spec(function, args, {}, key, False, options.pack(), None)
     if spec is not None:  # else the key is taken, and the state has the error
         session.submit([spec])
-    return future_of_state(session, state)
+    return state
+
+
+def _submit(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> Future[Any]:
+    return future_of_state(session, _submitted(session, function, args, key, options))
 
 
 def map_actors(
@@ -318,11 +419,11 @@ def map_actors(
     restart: bool,
 ) -> list[Future[Any]]:
     """Makes an actor for each of several tuples of arguments, which come with their keys. Workers
-    take turns, those with the fewest tasks first."""
-    workers = itertools.cycle(_fitting(session, cls, options))
+    take turns, those with the fewest tasks first, if the options leave the choice."""
+    choices = _choices(session, cls, options)
     return [
-        _made(session, cls, args, kwargs, options, restart, key, worker)
-        for (args, key), worker in zip(calls, workers, strict=False)
+        _made(session, cls, args, kwargs, chosen, restart, key)
+        for (args, key), chosen in zip(calls, choices, strict=False)
     ]
 
 
@@ -338,21 +439,48 @@ def submit_actor(
 ) -> Future[Any]:
     """Makes an actor, and returns the future of its Actor. It lives on one of the workers that the
     options allow."""
-    return _made(session, cls, args, kwargs, options, restart, key, _fitting(session, cls, options)[0])
+    return _made(session, cls, args, kwargs, next(_choices(session, cls, options)), restart, key)
 
 
-def _fitting(session: Session, cls: Any, options: TaskOptions) -> list[worker_pb2.Worker]:
-    """Returns the workers that options allow for an actor, those with the fewest tasks first."""
+def _choices(session: Session, cls: Any, options: TaskOptions) -> Iterator[TaskOptions]:
+    """Returns the options of actors, without an end: the scheduler chooses among the workers that
+    the user allows, and without rules each actor prefers the next worker, those with the fewest
+    tasks first.
+
+    Raises:
+        NoWorkerFitsError: no worker that is there could ever run the actor.
+    """
     if not isinstance(cls, type):
         raise TypeError(f"actor=True is for a class, not {cls!r}")
     here = [w for w in session.listed_workers() if w.state == worker_pb2.WORKER_STATE_ACTIVE]
-    asked = [options.workers] if isinstance(options.workers, str) else options.workers
-    fit = [w for w in here if asked is None or w.name in asked or w.host in asked or str(w.worker_id) in asked]
-    if not fit:
+    if not any(_fits(w, options) for w in here):
         raise errors.NoWorkerFitsError(
-            f"no worker is there for the actor {cls.__name__}; wait_for_workers() waits for one"
+            f"no worker is there for the actor {cls.__name__}{_rules(options)}; wait_for_workers() waits for one"
         )
-    return sorted(fit, key=lambda w: (w.assigned_tasks, random.random()))
+    if options.workers is not None or options.resources or options.slots != 1:
+        return itertools.repeat(options)
+    here.sort(key=lambda w: (w.assigned_tasks, random.random()))
+    return itertools.cycle(dataclasses.replace(options, workers=[w.name], allow_other_workers=True) for w in here)
+
+
+def _fits(worker: worker_pb2.Worker, options: TaskOptions) -> bool:
+    asked = [options.workers] if isinstance(options.workers, str) else options.workers
+    return (
+        (
+            asked is None
+            or options.allow_other_workers
+            or any(name in asked for name in (worker.name, worker.host, f"w{worker.worker_id}"))
+        )
+        and all(worker.resources.get(name, 0.0) >= amount for name, amount in (options.resources or {}).items())
+        and worker.slots >= options.slots
+    )
+
+
+def _rules(options: TaskOptions) -> str:
+    """Describes the rules of options, for an error."""
+    rules = {"workers": options.workers, "resources": options.resources, "slots": options.slots}
+    text = ", ".join(f"{name}={value!r}" for name, value in rules.items() if value and value != 1)
+    return text and f" with {text}"
 
 
 def _made(
@@ -363,14 +491,16 @@ def _made(
     options: TaskOptions,
     restart: bool,
     key: UserKey | None,
-    worker: worker_pb2.Worker,
 ) -> Future[Any]:
     name = uuid.uuid4().hex
     own: UserKey = f"{cls.__name__}-{name}" if key is None else key
-    place = _Place(name, os.urandom(32), worker.name, worker.data_address, cls, _keys.to_wire(own))
-    options = dataclasses.replace(options, workers=[worker.name])
-    host = _submit(session, _live, (place, args, dict(kwargs), restart), f"{cls.__name__}-actor-{name}", options)
+    secret = os.urandom(_actor_host.KEY_BYTES)
+    identity = _Identity(name, secret, cls, _keys.to_wire(own), session.life, session.namespace)
+    host = _submit(session, _live, (identity, args, dict(kwargs), restart), f"{cls.__name__}-actor-{name}", options)
     # Flushed by __reduce__: the reader must find the actor's task.
-    future = _submit(session, _ready, (place, host.__reduce__()), own, TaskOptions(workers=[worker.name]))
+    place = TaskOptions(
+        priority=options.priority, workers=options.workers, allow_other_workers=options.allow_other_workers
+    )
+    future = _submit(session, _ready, (identity, host.__reduce__()), own, place)
     future._state.kept = host  # until the result holds it
     return future

@@ -238,7 +238,11 @@ class as_completed:
             return future
         error = future._state.exception()
         if error is None:
-            return future, (yield from future._session.fetch([future._state], self._left()))[0]
+            raw = (yield from future._session.fetch([future._state], self._left()))[0]
+            try:
+                return future, future._value(raw)
+            except Exception as e:  # of an actor's method
+                error = e
         if isinstance(error, errors.CancelledError):
             return future, error
         if self._raise_errors:

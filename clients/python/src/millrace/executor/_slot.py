@@ -80,13 +80,15 @@ class RunSlot:
         finally:
             self._return(run)
 
-    def secede(self) -> None:
+    def secede(self) -> bool:
         run, thread = self._of_run("secede"), threading.get_ident()
         with self._lock:
-            if thread not in self._seceded:
-                self._leave(run)
-                self._seceded.add(thread)
+            if thread in self._seceded:
+                return False
+            self._leave(run)
+            self._seceded.add(thread)
         self._out.flush()
+        return True
 
     def rejoin(self) -> None:
         run, thread = self._of_run("rejoin"), threading.get_ident()
