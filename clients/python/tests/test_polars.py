@@ -6,12 +6,14 @@ import dataclasses
 import importlib
 import io
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from millrace import Client
+from conftest import Gate
+from millrace import AsyncClient, Client
 from millrace._polars import _leaf, _msgpack, _plan, _pushdown, _questions, _tasks
 from millrace._polars._cluster import Cluster
 from millrace._polars._query import Query
@@ -451,3 +453,24 @@ def test_a_plan_is_explained(data: Path, engine: Engine) -> None:
 def test_queries_are_collected_together(data: Path, engine: Engine) -> None:
     both = pl.collect_all([table(data).select(pl.len()), table(data).select(c("row").max())], engine=engine)
     assert [f.item() for f in both] == [2000, 1999]
+
+
+def test_queries_that_are_collected_together_run_at_the_same_time(client: Client, gate: Gate) -> None:
+    def behind(column: pl.Series) -> pl.Series:
+        if len(column):  # Polars also runs plans without rows
+            gate.pass_through()
+        return column
+
+    lfs = [pl.LazyFrame({"x": [i]}).select(c("x").map_batches(behind, pl.Int64)) for i in range(2)]
+    with ThreadPoolExecutor(1) as pool:
+        both = pool.submit(pl.collect_all, lfs, engine=Engine(client))
+        gate.wait(2)
+        gate.open(2)
+        assert [f.item() for f in both.result()] == [0, 1]
+
+
+def test_an_engine_refuses_an_asynchronous_client() -> None:
+    with pytest.raises(TypeError, match="client is of the class AsyncClient: an engine needs a Client"):
+        Engine(AsyncClient("127.0.0.1:1"))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="client is of the class str"):
+        Engine("127.0.0.1:1")  # pyright: ignore[reportArgumentType]

@@ -15,6 +15,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +33,9 @@ from millrace.client import Client
 from millrace.cluster import LocalCluster
 from millrace.future import results_of
 
+#: So many queries run at the same time.
+_TOGETHER = 16
+
 __all__ = ["Engine", "Options", "Result", "UndividedWarning"]
 
 
@@ -44,6 +50,11 @@ class Engine(pl.Engine):
     """
 
     def __init__(self, client: Client | None = None, *, options: Options | None = None, **cluster: Any) -> None:
+        if client is not None and not isinstance(client, Client):
+            raise TypeError(
+                f"client is of the class {type(client).__name__}: an engine needs a Client, because Polars waits for "
+                "its answers in a thread. Open one beside it: Client(address)"
+            )
         if client is not None and cluster:
             raise TypeError(f"{', '.join(cluster)}: the client has a cluster; these are arguments of a new one")
         self._options = options or Options()
@@ -95,8 +106,22 @@ class Engine(pl.Engine):
         return pl.concat(results_of(futures), rechunk=False)
 
     def collect_all(self, lfs: Iterable[pl.LazyFrame], *, optimizations: Any) -> list[pl.DataFrame]:
-        """Runs queries one after the other. See `polars.collect_all`."""
-        return [self.collect(lf, optimizations=optimizations) for lf in lfs]
+        """Runs queries at the same time, each for itself. See `polars.collect_all`.
+
+        Raises:
+            Exception: that of the first query that failed, once those that run have ended.
+        """
+        queries = list(lfs)
+        with ThreadPoolExecutor(min(len(queries), _TOGETHER) or 1, "millrace-polars") as pool:
+            # Each thread has the context of the caller: its default client, annotations, ….
+            running = [
+                pool.submit(copy_context().run, partial(self.collect, lf, optimizations=optimizations))
+                for lf in queries
+            ]
+            try:
+                return [r.result() for r in running]
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def execute(self, lf: pl.LazyFrame, *, optimizations: Any = None) -> Result:
         """Runs a query, and keeps the parts of its result on the cluster. `result.lazy()` is the
