@@ -130,11 +130,15 @@ class MillraceBackend(AutoBatchingMixin, ParallelBackendBase):  # pyright: ignor
         shell = partial(type(func), backend_and_jobs=(func._backend, func._n_jobs))
         future: Future[Any] = self._client.submit(_run_batch, shell, calls, **self._options)
         self._open.add(future)
-        future.add_done_callback(self._open.discard)
-        if used:
-            future.add_done_callback(lambda _: self._give_up(used))
-        if callback is not None:
-            future.add_done_callback(callback)
+
+        def ended(done: Future[Any]) -> None:
+            # joblib dispatches the next batch when this one has given up its arguments.
+            self._open.discard(done)
+            self._give_up(used)
+            if callback is not None:
+                callback(done)
+
+        future.add_done_callback(ended)
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
