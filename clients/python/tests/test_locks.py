@@ -14,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import AsyncClient, Client, LocalCluster, Lock, MultiLock, Semaphore, errors
 from millrace._pb.millrace.v1 import client_pb2, coordination_pb2
+from proxy import Proxy
 
 
 def waiting(client: Client, name: str) -> int:
@@ -251,3 +253,21 @@ def test_a_lock_that_was_lost_says_so() -> None:
             lock.release()
         with lock:
             pass
+
+
+def test_a_lock_can_be_released_after_the_release_has_failed(cluster: LocalCluster) -> None:
+    proxy = Proxy(cluster.address)
+    try:
+        with Client(proxy.address, token=cluster.token) as client, Client(cluster) as other:
+            lock = Lock("released-later", client=client)
+            lock.acquire()
+            proxy.fail("Release", grpc.StatusCode.UNAVAILABLE, times=2)
+            with pytest.raises(errors.SchedulerLostError):
+                lock.release()
+            assert lock.locked()
+            lock.release()
+            assert not lock.locked() and Lock("released-later", client=other).acquire(timeout=PATIENCE)
+            with pytest.raises(RuntimeError, match="released too often"):
+                lock.release()
+    finally:
+        proxy.close()

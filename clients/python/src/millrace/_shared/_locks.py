@@ -23,10 +23,12 @@ Self = TypeVar("Self", bound="_Held")
 class _Grant:
     """The result of one `acquire`."""
 
-    __slots__ = ("client_id", "names", "request_id")
+    __slots__ = ("asked", "client_id", "names", "request_id")
 
     def __init__(self, client_id: int, request_id: str, names: list[str]) -> None:
         self.client_id, self.request_id, self.names = client_id, request_id, names
+        #: A release has been sent, and its answer was lost.
+        self.asked = False
 
 
 class _Held(Shared, abc.ABC):
@@ -50,25 +52,38 @@ class _Held(Shared, abc.ABC):
         yield from ()
         if not self._leases:
             raise RuntimeError(f"{self!r} was released too often: this object holds it no more times")
+        # Another thread may release the next lease meanwhile.
         grant = self._leases.popleft()
-        if not grant.names:
-            return True  # of a MultiLock without names
-        if grant.client_id != session.client_id:
-            raise self._lost(session)
-        request = coordination_pb2.ReleaseRequest(
-            client_id=grant.client_id, request_id=grant.request_id, names=grant.names
-        )
         try:
-            session.call("Release", request)
-        except errors.SchedulerLostError:
-            session.check_open()
+            self._release(session, grant)
+        except errors.NotHeldError:
+            raise
+        except BaseException:
+            self._leases.appendleft(grant)  # it may be released again
+            raise
+        return True
+
+    def _release(self, session: Session, grant: _Grant) -> None:
+        if not grant.names:
+            return  # of a MultiLock without names
+        for last in (False, True):
             if grant.client_id != session.client_id:
-                raise self._lost(session) from None
+                raise self._lost(session)
+            request = coordination_pb2.ReleaseRequest(
+                client_id=grant.client_id, request_id=grant.request_id, names=grant.names
+            )
             try:
                 session.call("Release", request)
+                return
             except errors.NotHeldError:
-                pass  # the first call was carried out, and its answer was lost
-        return True
+                if grant.asked:
+                    return  # an earlier call was carried out, and its answer was lost
+                raise
+            except errors.SchedulerLostError:
+                grant.asked = True
+                session.check_open()
+                if last:
+                    raise
 
     def _lost(self, session: Session) -> errors.NotHeldError:
         error = errors.NotHeldError(
