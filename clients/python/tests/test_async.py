@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from dask._task_spec import Task
+from dask.delayed import delayed
 from millrace import AsyncClient, Client, Future, LocalCluster, errors, get_client
 from millrace._connection import _pool
 from millrace._connection._pool import Pool
+from proxy import Proxy
 
 
 def pass_through(gate: Gate) -> str:
@@ -314,3 +317,42 @@ def test_the_interpreter_does_not_wait_for_blocked_calls(cluster: LocalCluster) 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
     assert time.monotonic() - began < PATIENCE
+
+
+async def test_submissions_do_not_hold_up_the_loop(cluster: LocalCluster) -> None:
+    """The scheduler's answers wait for a coroutine: a call that waited for them would wait for
+    ever."""
+    opened, in_time, proxy = threading.Event(), list[bool](), Proxy(cluster.address)
+
+    def held(data: bytes) -> list[bytes]:
+        in_time.append(opened.wait(10))
+        return [data]
+
+    async def opens() -> None:
+        opened.set()
+
+    large = [np.full(300_000, n, np.int64) for n in range(5)]
+    frame = pd.DataFrame({"x": large[0]})
+    try:
+        with Client(cluster) as other:
+            known = other.submit(len, "four", key="known")
+            other.wait([known])
+            async with AsyncClient(proxy.address, token=cluster.token) as client:
+                for method in ("SubmitBatch", "Submit", "HoldTasks"):
+                    proxy.responses[method] = held
+                opening = asyncio.create_task(opens())
+                found = Future("known", client)
+                sums = [client.submit(np.sum, large[1]), *client.map(np.sum, large[2:4])]
+                persisted = client.persist(delayed(np.sum)(large[4]))
+                computed = client.compute(delayed(np.max)(large[4]))
+                parts = client.shuffle([frame], "x", npartitions=2)
+                await opening
+                assert await client.gather(sums) == [300_000, 600_000, 900_000]
+                assert await computed == 4 and await client.compute(persisted) == 1_200_000
+                assert sum(len(part) for part in await client.gather(parts)) == 300_000
+                assert await found == 4
+                with pytest.raises(errors.NotFoundError):
+                    await Future("unknown", client)
+        assert in_time and all(in_time)
+    finally:
+        proxy.close()

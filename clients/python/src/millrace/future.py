@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from millrace import _check, errors
 from millrace._check import Seconds
-from millrace._connection._steps import Steps, drive, making, run, serve
+from millrace._connection._steps import Steps, drive, in_loop, making, run, serve
 from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2
 from millrace._session import _log_reading, _registry
 from millrace._session._session import Session
@@ -49,7 +49,8 @@ class Future(Generic[T]):
         client: the client of the future, a Client or an AsyncClient. Default: that of `get_client`.
 
     Raises:
-        NotFoundError: no task of the client's namespace has this key.
+        NotFoundError: no task of the client's namespace has this key. In the event loop of an
+            AsyncClient the future raises it when it is awaited.
     """
 
     #: Dask replaces a future in a graph by a reference to its key.
@@ -61,7 +62,8 @@ class Future(Generic[T]):
 
     def __init__(self, key: UserKey, client: Any = None) -> None:
         self._session: Session = _registry.default_session() if client is None else client.session
-        self._state: State = self._session.hold(_keys.to_wire(key))
+        hold = self._session.hold_later if self._session.asynchronous and in_loop() else self._session.hold
+        self._state: State = hold(_keys.to_wire(key))
         self._released = False
 
     @property

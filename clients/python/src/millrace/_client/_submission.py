@@ -68,7 +68,8 @@ class Submission(Results):
             func: a function; "package.module:function", imported where it runs; or an op.
             args, kwargs: arguments; futures anywhere inside of them are replaced by their results.
                 If they take more than 1 MiB, the large ones are stored on workers before the call
-                returns, as by `scatter` with `hash`, and the function must not write to them.
+                returns (in the event loop of an AsyncClient, after that), as by `scatter` with
+                `hash`, and neither the caller nor the function must write to them.
             key: name of the result: a str, bytes, int or float, or a tuple of these; ("x", 1) and
                 "x-1" are different keys. Default: made from the function and the arguments.
             pure: equal calls are one task. Otherwise every call is a task of its own. If such a
@@ -114,9 +115,8 @@ class Submission(Results):
         spec, state = self._maker.spec(func, args, kwargs, key, pure, options.pack(), constants)
         if spec is not None:
             if constants.kept:
-                constants.put()
                 state.kept = list(constants.kept.values())
-            self.session.submit([spec])
+            constants.submit([spec])
         return future_of_state(self.session, state)
 
     def map(
@@ -184,13 +184,12 @@ class Submission(Results):
                     specs.append(spec)
                 futures.append(future_of_state(self.session, state))
             if constants.kept:
-                constants.put()
                 kept = list(constants.kept.values())
                 for spec in specs:
                     if spec.state is not None:
                         spec.state.kept = kept
             if specs:
-                self.session.submit(specs)
+                constants.submit(specs)
         except BaseException as e:
             self.session.abandon([s.state for s in specs if s.state is not None], e)
             raise

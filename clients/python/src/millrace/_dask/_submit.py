@@ -129,13 +129,17 @@ class Submission:
         self._wires: dict[Any, str] = {}
 
     def put(self) -> Steps[dict[Any, Future[Any]]]:
-        """Submits the graph, and returns the futures that are wanted, by key."""
+        """Submits the graph, and returns the futures that are wanted, by key. In the event loop of an
+        AsyncClient it waits for nothing: the futures fail if the graph is refused."""
         futures: dict[Any, Future[Any]] = {}
         try:
             with collector_paused:
                 specs = self._specs(futures)
-            self._session.submit([*self._constants.specs, *specs], wait=True)
-            yield from self._constants.write()
+            if self._constants.later:
+                self._constants.submit(specs)
+            else:
+                self._session.submit([*self._constants.specs, *specs], wait=True)
+                yield from self._constants.write()
         except BaseException as e:
             self._session.abandon([f._state for f in futures.values()], e)
             raise

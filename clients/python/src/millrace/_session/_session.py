@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -383,6 +384,19 @@ class Session:
         """Returns a state for a key that another process submitted. Holds its task if this client
         does not hold it already."""
         return self.hold_all([key])[0]
+
+    def hold_later(self, key: str) -> State:
+        """Is `hold` for an event loop: it does not wait. If the task is unknown, the state fails."""
+        state, is_new = self.state(key)
+        if is_new:
+            self.pool.submit(partial(self._hold_or_fail, state))
+        return state
+
+    def _hold_or_fail(self, state: State) -> None:
+        try:
+            self._hold_new([state])
+        except BaseException as e:
+            self._tasks.fail([state], e)
 
     def hold_all(self, keys: Sequence[str]) -> list[State]:
         """Is `hold` for at most 100,000 keys, with one call. If one of the tasks is unknown, none

@@ -3,11 +3,12 @@ tasks: the scheduler never has their bytes, and each is sent once."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from millrace._connection._steps import Steps, run
+from millrace._connection._steps import Steps, in_loop, run
 from millrace._session._session import Session
-from millrace._task_states._state import Spec
+from millrace._task_states._state import Spec, State
 from millrace._tasks._arguments import adopt, size_of
 from millrace._tasks._scatter import Scatter, data_task, encode
 from millrace._tasks._task_maker import TaskMaker
@@ -74,6 +75,30 @@ class Constants:
     def specs(self) -> list[Spec]:
         """The tasks that stand for the stored objects."""
         return [spec for spec, _ in self._fresh]
+
+    @property
+    def later(self) -> bool:
+        """Whether the caller must not wait: its thread runs the event loop of an AsyncClient."""
+        return self._session.asynchronous and in_loop()
+
+    def submit(self, specs: list[Spec]) -> None:
+        """Submits tasks that need the objects. Returns when workers have their bytes; in an event
+        loop at once, and the tasks fail if the objects cannot be stored."""
+        if not self.later:
+            self.put()
+            self._session.submit(specs)
+            return
+        self._session.submit([*self.specs, *specs])
+        if self._fresh:
+            states = [s.state for s in (*self.specs, *specs) if s.state is not None]
+            self._session.pool.submit(partial(self._put_later, states))
+
+    def _put_later(self, states: list[State]) -> None:
+        try:
+            self._session.flush()
+            run(self.write())
+        except BaseException as e:
+            self._session.forget([s for s in states if not s.done], e)
 
     def put(self) -> None:
         """Stores the objects: returns when workers have their bytes."""
