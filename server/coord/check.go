@@ -9,7 +9,7 @@ import (
 // Check tests all invariants between calls. Its time is proportional to everything that the machine
 // knows.
 func (m *Machine) Check() error {
-	k := &checker{m: m, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}}
+	k := &checker{m: m, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}, unleased: map[*space]int{}}
 	// order-free: the order changes only the order of the problems.
 	for id, c := range m.clients {
 		k.client(c)
@@ -50,7 +50,9 @@ type checker struct {
 	lines   map[*request]int
 	locks   map[*grant]int
 	openers map[*queue]int
-	seen    []*request
+	// unleased are the calls without a client that wait, by namespace.
+	unleased map[*space]int
+	seen     []*request
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -123,6 +125,9 @@ func (k *checker) request(r *request) {
 	}
 	if !r.met {
 		k.lines[r] = 1
+		if r.client == nil {
+			k.unleased[r.space]++
+		}
 		if ask, ok := r.ask.(Acquire); ok {
 			k.lines[r] = len(ask.Names)
 			k.used += 64 * uint64(len(ask.Names))
@@ -272,6 +277,17 @@ func (k *checker) totals() {
 		if locks != len(g.names) {
 			k.fail("a grant of %s has %d locks, and %d list it", g.ask, len(g.names), locks)
 		}
+	}
+	bytes := uint64(0)
+	// order-free: the order changes only the order of the problems.
+	for name, s := range k.m.spaces {
+		bytes += s.unleasedBytes
+		if n := k.unleased[s]; n != s.unleased || s.unleasedBytes < uint64(n)*requestBytes {
+			k.fail("in namespace %q %d calls without a client wait, and counted are %d with %d bytes", name, n, s.unleased, s.unleasedBytes)
+		}
+	}
+	if bytes != k.m.unleasedBytes {
+		k.fail("calls without a client take %d bytes, and counted are %d", bytes, k.m.unleasedBytes)
 	}
 	if k.used != k.m.used {
 		k.fail("%d bytes are in use, and counted are %d", k.used, k.m.used)

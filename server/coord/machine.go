@@ -23,6 +23,11 @@ type Config struct {
 	Names int
 	// Waiting bounds the waiting calls of one client. 0: 10,000.
 	Waiting int
+	// Unleased and UnleasedBytes bound the waiting calls of one namespace that have no client, and
+	// the memory that they take. In all namespaces together they take eight times as much. 0:
+	// 1,000 and 8 MiB.
+	Unleased      int
+	UnleasedBytes uint64
 	// TopicMessages and TopicBytes bound one topic: its oldest messages are dropped. 0: 10,000 and
 	// 16 MiB.
 	TopicMessages int
@@ -58,6 +63,8 @@ type Machine struct {
 	timers    timers
 	// used is the memory that counts against Config.Bytes.
 	used uint64
+	// unleasedBytes is the sum of those of all namespaces.
+	unleasedBytes uint64
 	// sequence numbers requests in the order in which they came.
 	sequence uint64
 }
@@ -67,6 +74,8 @@ func New(config Config) *Machine {
 	config.Bytes = cmp.Or(config.Bytes, 512<<20)
 	config.Names = cmp.Or(config.Names, 100_000)
 	config.Waiting = cmp.Or(config.Waiting, 10_000)
+	config.Unleased = cmp.Or(config.Unleased, 1000)
+	config.UnleasedBytes = cmp.Or(config.UnleasedBytes, 8<<20)
 	config.TopicMessages = cmp.Or(config.TopicMessages, 10_000)
 	config.TopicBytes = cmp.Or(config.TopicBytes, 16<<20)
 	return &Machine{
@@ -196,6 +205,9 @@ type space struct {
 	topics     map[string]*topic
 	metadata   *node
 	names      int
+	// unleased counts the waiting calls that have no client, unleasedBytes the memory they take.
+	unleased      int
+	unleasedBytes uint64
 }
 
 func (m *Machine) space(name string) *space {

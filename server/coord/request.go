@@ -16,6 +16,8 @@ type request struct {
 	id       string
 	space    *space
 	ask      Ask
+	// cost is the memory that the request takes while it waits.
+	cost uint64
 	// value is that of a PutInQueue that waits.
 	value *stored
 	// ticket names the caller; 0: it has gone, and the request keeps its place for a while.
@@ -56,12 +58,12 @@ func (m *Machine) ask(call *Call) *Error {
 	m.sequence++
 	r := &request{
 		sequence: m.sequence, client: m.client(call.Client), id: call.ID, space: m.space(call.Namespace), ask: call.Ask,
-		ticket: call.Ticket, keep: call.Keep && call.ID != "",
+		ticket: call.Ticket, keep: call.Keep && call.ID != "", cost: costOf(call.Ask),
 	}
 	m.used += requestBytes
 	m.listening[r.ticket] = r
+	m.waits(r, true)
 	if c := r.client; c != nil {
-		c.waiting++
 		if r.id != "" {
 			c.requests[r.id] = r
 		} else {
@@ -122,8 +124,47 @@ func (m *Machine) admit(call *Call) *Error {
 	}
 	s := m.space(call.Namespace)
 	err := m.admitTo(s, call.Ask, what)
+	if err == nil && call.Client == 0 && call.Wait > 0 {
+		err = m.admitUnleased(s, what, costOf(call.Ask))
+	}
 	m.tidySpace(s)
 	return err
+}
+
+// admitUnleased returns an error if a call that waits, and has no client, has no room.
+func (m *Machine) admitUnleased(s *space, what string, cost uint64) *Error {
+	const remedy = "open a client, and name it in the call"
+	if s.unleased >= m.config.Unleased || s.unleasedBytes+cost > m.config.UnleasedBytes {
+		return full(what, "in namespace %q, %d calls without a client wait and take %d bytes, and they may be %d and take %d: %s",
+			s.name, s.unleased, s.unleasedBytes, m.config.Unleased, m.config.UnleasedBytes, remedy)
+	}
+	if most := 8 * m.config.UnleasedBytes; m.unleasedBytes+cost > most {
+		return full(what, "calls without a client wait and take %d bytes in all namespaces, and may take %d: %s", m.unleasedBytes, most, remedy)
+	}
+	return nil
+}
+
+// costOf is the memory that a call takes while it waits.
+func costOf(ask Ask) uint64 {
+	if put, ok := ask.(PutInQueue); ok {
+		return requestBytes + put.Value.size()
+	}
+	return requestBytes
+}
+
+// waits counts a request that begins to wait, or that has waited.
+func (m *Machine) waits(r *request, begins bool) {
+	calls, cost := 1, r.cost
+	if !begins {
+		calls, cost = -1, -cost
+	}
+	if r.client != nil {
+		r.client.waiting += calls
+		return
+	}
+	r.space.unleased += calls
+	r.space.unleasedBytes += cost
+	m.unleasedBytes += cost
 }
 
 func (m *Machine) admitTo(s *space, ask Ask, what string) *Error {
@@ -246,9 +287,7 @@ func (m *Machine) unmet(r *request) Answer {
 // meet gives a request what it asked for. REQUIRES: it is in no line any more.
 func (m *Machine) meet(r *request, answer Answer, got ...*stored) {
 	r.met, r.answer, r.got = true, answer, got
-	if r.client != nil {
-		r.client.waiting--
-	}
+	m.waits(r, false)
 	if r.ticket != 0 {
 		m.give(r)
 	} // Otherwise the place's deadline is now that of the answer.
@@ -307,9 +346,7 @@ func (m *Machine) drop(r *request) {
 	switch {
 	case r.gone:
 	case !r.met:
-		if r.client != nil {
-			r.client.waiting--
-		}
+		m.waits(r, false)
 		s := r.space
 		m.forget(r)
 		m.leave(r)

@@ -1,0 +1,62 @@
+package coord_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/server/coord"
+)
+
+// Calls without a client can neither fill a namespace for each other nor the machine for clients.
+func TestWaitingCallsWithoutAClientAreBounded(t *testing.T) {
+	m := coord.New(coord.Config{Unleased: 2, UnleasedBytes: 10_000})
+	now, ticket := time.Unix(0, 0), uint64(0)
+	ask := func(call coord.Call) *coord.Error {
+		ticket++
+		call.Ticket = ticket
+		_, err := m.Ask(now, call, nil)
+		return err
+	}
+	event := func(namespace string) coord.Call {
+		return coord.Call{Namespace: namespace, Wait: time.Hour, Ask: coord.AwaitEvent{Name: "e"}}
+	}
+	refused := func(call coord.Call) {
+		t.Helper()
+		if err := ask(call); err == nil || err.Kind != coord.ErrFull {
+			t.Errorf("%s in %q: %v", call.Ask, call.Namespace, err)
+		}
+	}
+	accepted := func(call coord.Call) {
+		t.Helper()
+		if err := ask(call); err != nil {
+			t.Errorf("%s in %q: %v", call.Ask, call.Namespace, err)
+		}
+	}
+	accepted(event("a"))
+	accepted(event("a"))
+	refused(event("a"))
+	// Those that do not wait, those of clients, and those in other namespaces go on.
+	accepted(coord.Call{Namespace: "a", Ask: coord.AwaitEvent{Name: "e"}})
+	of := event("a")
+	of.Client, of.ID = 7, "r"
+	accepted(of)
+	accepted(event("b"))
+	m.HungUp(now, 1, nil)
+	accepted(event("a"))
+	// Their values count, and so do all namespaces together.
+	put := func(namespace string, bytes int) coord.Call {
+		return coord.Call{Namespace: namespace, Wait: time.Hour, Ask: coord.PutInQueue{Name: "q", MaxSize: 1, Value: coord.Value{Data: make([]byte, bytes)}}}
+	}
+	accepted(put("c", 1))
+	refused(put("c", 10_000))
+	for _, namespace := range []string{"d", "e", "f", "g", "h", "i", "j", "k"} {
+		accepted(put(namespace, 1))
+		if namespace != "k" {
+			accepted(put(namespace, 9_400))
+		}
+	}
+	refused(put("k", 9_400))
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
