@@ -83,6 +83,7 @@ type follower struct {
 
 // call is a registration or an unregistration that has not ended.
 type call struct {
+	// ticket is 0 if the call was given up.
 	ticket Ticket
 	// revision is the one that carries it out, version that of its plugin.
 	revision, version uint64
@@ -135,6 +136,27 @@ func (m *Machine) Unregister(ticket Ticket, name string) []Effect {
 	p, _ := m.Find(name)
 	m.remove(func(p Plugin) bool { return p.Name == name })
 	return m.begin(ticket, p.Version)
+}
+
+// GiveUp means that nobody waits for the answer to a call any more. Its orders are carried out
+// nevertheless: if the setup of its plugin fails, the plugin is removed.
+func (m *Machine) GiveUp(ticket Ticket) {
+	for _, c := range m.calls {
+		if c.ticket == ticket {
+			c.ticket = 0
+		}
+	}
+	m.forget()
+}
+
+// forget drops the calls of which no answer is awaited, and no plugin depends.
+func (m *Machine) forget() {
+	m.calls = slices.DeleteFunc(m.calls, func(c *call) bool { return c.ticket == 0 && !m.here(c) })
+}
+
+// here reports whether the plugin of a call is in the list.
+func (m *Machine) here(c *call) bool {
+	return slices.ContainsFunc(m.plugins, func(p Plugin) bool { return p.Version == c.version })
 }
 
 // Join adds a worker's connection, and orders the present list from it.
@@ -190,6 +212,7 @@ func (m *Machine) Report(id Follower, revision uint64, failures []Failure) []Eff
 func (m *Machine) remove(which func(Plugin) bool) {
 	// Lists that were ordered refer to the old slice.
 	m.plugins = slices.DeleteFunc(slices.Clone(m.plugins), which)
+	m.forget()
 }
 
 // begin orders the list from all workers, and lets a call wait for them.
@@ -233,10 +256,13 @@ func (m *Machine) settle() (effects []Effect) {
 	m.calls = slices.DeleteFunc(m.calls, func(c *call) bool { return len(c.waiting) == 0 })
 	for _, c := range ended {
 		failed := slices.ContainsFunc(c.outcomes, func(o Outcome) bool { return o.Failures != nil })
-		here := slices.ContainsFunc(m.plugins, func(p Plugin) bool { return p.Version == c.version })
+		here := m.here(c)
 		if failed && here {
 			m.remove(func(p Plugin) bool { return p.Version == c.version })
 			effects = append(effects, m.order()...)
+		}
+		if c.ticket == 0 {
+			continue
 		}
 		slices.SortFunc(c.outcomes, func(a, b Outcome) int { return strings.Compare(a.Worker, b.Worker) })
 		effects = append(effects, Effect{Kind: EffectAnswer, Ticket: c.ticket, Kept: here && !failed, Outcomes: c.outcomes})
@@ -257,6 +283,9 @@ func (m *Machine) Check() error {
 	for _, c := range m.calls {
 		if len(c.waiting) == 0 {
 			return fmt.Errorf("call %d waits for nobody", c.ticket)
+		}
+		if c.ticket == 0 && !m.here(c) {
+			return fmt.Errorf("a call that was given up, for version %d of a plugin that is gone, is kept", c.version)
 		}
 		for _, id := range c.waiting {
 			if f := m.followers[id]; f == nil || f.done >= c.revision {

@@ -2,6 +2,7 @@ package plugins_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -96,6 +97,12 @@ func (w *world) step() {
 		w.carriers = append(w.carriers, c)
 		w.carryOut(w.machine.Join(c.id, fmt.Sprint("w", c.id)))
 	case 4:
+		for _, ticket := range slices.Sorted(maps.Keys(w.open)) {
+			if w.random.IntN(4) == 0 {
+				delete(w.open, ticket)
+				w.machine.GiveUp(ticket)
+			}
+		}
 		if len(w.carriers) > 0 {
 			i := w.random.IntN(len(w.carriers))
 			gone := w.carriers[i].id
@@ -203,5 +210,24 @@ func TestPluginsAreLimited(t *testing.T) {
 	}
 	if m.Full("7") {
 		t.Error("a plugin cannot be replaced")
+	}
+}
+
+// A plugin whose registration was given up goes if its setup fails, as otherwise, and nothing is
+// kept of calls that were given up and superseded.
+func TestCallsThatWereGivenUpAreForgotten(t *testing.T) {
+	m := plugins.New()
+	m.Join(1, "w")
+	for ticket := range plugins.Ticket(100) {
+		m.Register(ticket+1, "p", []byte{1})
+		m.GiveUp(ticket + 1)
+	}
+	if n := m.Calls(); n != 1 {
+		t.Errorf("%d calls are kept", n)
+	}
+	last, _ := m.Find("p")
+	m.Report(1, 100, []plugins.Failure{{Version: last.Version, Failures: "failed"}})
+	if _, stays := m.Find("p"); stays || m.Calls() != 0 {
+		t.Errorf("it stays: %t, and %d calls are kept", stays, m.Calls())
 	}
 }

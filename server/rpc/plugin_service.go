@@ -55,8 +55,10 @@ func (s *pluginService) carryOut(effects []plugins.Effect) {
 			}
 			to <- e
 		case plugins.EffectAnswer:
-			s.answers[e.Ticket] <- e
-			delete(s.answers, e.Ticket)
+			if answer := s.answers[e.Ticket]; answer != nil { // nil: it was given up
+				answer <- e
+				delete(s.answers, e.Ticket)
+			}
 		}
 	}
 }
@@ -76,6 +78,14 @@ func (s *pluginService) call(ctx context.Context, change func(plugins.Ticket) ([
 	if err != nil || effects == nil {
 		return plugins.Effect{Kept: true}, err
 	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.answers[ticket] != nil {
+			delete(s.answers, ticket)
+			s.machine.GiveUp(ticket)
+		}
+	}()
 	select {
 	case e := <-answer:
 		return e, nil
