@@ -14,6 +14,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/access"
+	"github.com/millrace/millrace/internal/access/accesstest"
 	"github.com/millrace/millrace/server"
 )
 
@@ -153,4 +155,21 @@ func TestShutdownTellsWorkersAndWatchersAndEndsRun(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	c.stopped <- nil
+}
+
+func TestEachCallIsForTheRolesOfTheTable(t *testing.T) {
+	tokens := map[server.Role]string{}
+	accepted := map[string]server.Role{}
+	for _, role := range access.Roles() {
+		tokens[role], accepted["of-"+string(role)] = "of-"+string(role), role
+	}
+	c := start(t, server.Config{Tokens: accepted})
+	made := accesstest.Walk(t, strings.TrimPrefix(c.conn.Target(), "passthrough:///"), tokens,
+		"millrace.v1.SchedulerService", "millrace.v1.CoordinationService", "millrace.v1.PluginService",
+		"millrace.worker.v1.WorkerService", "millrace.worker.v1.PluginOrderService",
+		"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+	// The other calls are those of workers.
+	if workers := len(access.Table()) - made; workers != 9 {
+		t.Errorf("%d calls were made, and %d are of workers", made, workers)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/logring"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server/journal"
@@ -29,14 +30,15 @@ import (
 )
 
 // Role is the set of rights that a token gives.
-type Role = rpc.Role
+type Role = access.Role
 
-// Roles; see package rpc.
+// Roles; see package access.
 const (
-	RoleClient   = rpc.RoleClient
-	RoleWorker   = rpc.RoleWorker
-	RoleOperator = rpc.RoleOperator
-	RoleReader   = rpc.RoleReader
+	RoleClient   = access.Client
+	RoleTask     = access.Task
+	RoleWorker   = access.Worker
+	RoleOperator = access.Operator
+	RoleReader   = access.Reader
 )
 
 const (
@@ -133,9 +135,13 @@ func New(config Config) (*Server, error) {
 		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
 	})
 	metrics.MustRegister(web.NewCollector(s.loop))
+	var tokens access.Tokens
+	for token, role := range config.Tokens { // order-free: each token is compared with all
+		tokens = append(tokens, access.TokenOf(token, role))
+	}
 	var err error
 	s.rpc, err = rpc.New(rpc.Config{
-		Tokens: config.Tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
+		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
 		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last,
 	}, s.loop)
 	if err != nil {
@@ -145,7 +151,7 @@ func New(config Config) (*Server, error) {
 	s.http = &http.Server{
 		Handler: web.Handler(web.Config{
 			Scheduler: s.loop, Metrics: metrics, Version: version.String(),
-			Allow: func(token string) bool { return rpc.Knows(config.Tokens, token) },
+			Allow: func(token string) bool { _, known := tokens.Find(token); return known || len(tokens) == 0 },
 		}),
 		ReadHeaderTimeout: 10 * time.Second,
 	}

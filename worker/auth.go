@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -11,14 +9,13 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/edge"
 )
 
@@ -37,64 +34,19 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // since the operator decides whether TLS is used.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// accepts returns a function that reports whether a token is one of those that the configuration
-// accepts. It returns nil if no token is required.
-func accepts(c Config) func(token string) bool {
-	accept := slices.Clone(c.AcceptSums)
-	for _, token := range c.AcceptTokens {
-		accept = append(accept, sha256.Sum256([]byte(token)))
-	}
-	if c.Token != "" {
-		accept = append(accept, sha256.Sum256([]byte(c.Token)))
-	}
-	if len(accept) == 0 {
-		return nil
-	}
-	return func(token string) bool {
-		found, shown := 0, sha256.Sum256([]byte(token))
-		for _, sum := range accept {
-			found |= subtle.ConstantTimeCompare(sum[:], shown[:])
-		}
-		return found != 0
-	}
-}
-
-// workerTokens returns a function that reports whether a token is the one that workers use among
-// themselves (the cluster's token, not that of tasks). It returns nil if there are no tokens.
-func workerTokens(c Config) func(token string) bool {
+// tokens are those that a worker accepts; none: everybody may do everything.
+func (c Config) tokens() access.Tokens {
 	if c.Token == "" {
-		return nil
+		return c.Accept
 	}
-	return func(shown string) bool { return subtle.ConstantTimeCompare([]byte(c.Token), []byte(shown)) == 1 }
+	return append(slices.Clone(c.Accept), access.TokenOf(c.Token, access.Worker))
 }
 
-// shownToken returns the token that came with a call, empty if there was none.
-func shownToken(ctx context.Context) string {
-	shown, _ := auth.AuthFromMD(ctx, "bearer") // the error says no more than an empty token
-	return shown
-}
-
-// authentication returns the check that the data service applies to a call before it reads the
-// request. If no token is configured, every call is allowed.
-func authentication(c Config) admission.Check {
-	accepted := accepts(c)
-	return func(ctx context.Context, method string) (open bool, err error) {
-		if accepted == nil {
-			return false, nil
-		}
-		shown, _ := auth.AuthFromMD(ctx, "bearer") // our own errors below say more
-		if shown == "" {
-			return false, unauthenticated(method, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
-		}
-		if !accepted(shown) {
-			return false, unauthenticated(method, "this is not the cluster's token: use the one that its scheduler printed")
-		}
-		return false, nil
-	}
-}
-
-func unauthenticated(method, message string) error {
-	return edge.Refusal(codes.Unauthenticated, "UNAUTHENTICATED", message, map[string]string{"object": method})
+// accepts returns a function that reports whether a token may be used for what a call does, by
+// another way than that call.
+func (c Config) accepts(method string) func(token string) bool {
+	tokens := c.tokens()
+	return func(token string) bool { return tokens.Allows(token, method) }
 }
 
 // checking returns server options that do three things for the calls of the data service:

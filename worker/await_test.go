@@ -22,7 +22,7 @@ func pairWith(t *testing.T, change func(c *worker.Config)) (a, b *running) {
 	s := workertest.NewScheduler(t)
 	with := func(name string) func(c *worker.Config) {
 		return func(c *worker.Config) {
-			c.Name, c.Token, c.AcceptTokens = name, "secret", []string{"secret"}
+			c.Name, c.Token = name, "secret"
 			change(c)
 		}
 	}

@@ -39,10 +39,7 @@ type oneSided struct {
 	// reach returns the devices and addresses of this host. It must be fast: it is called for each
 	// fetch.
 	reach func() hostReach
-	// workers reports whether a token is the one that workers use, and not that of tasks. Nil:
-	// the cluster has no tokens.
-	workers func(token string) bool
-	log     *slog.Logger
+	log   *slog.Logger
 
 	mu sync.Mutex
 	// The fields below are guarded by mu. opened and err do not change once tried is set.
@@ -113,12 +110,10 @@ func (o *oneSided) openWithin(ctx context.Context) (*ucx.Path, error) {
 	}
 }
 
-// accept handles the request of a peer to connect. It opens UCX only for a request that it accepts,
-// because an open UCX context listens for peers and asks for no token.
+// accept handles the request of a peer to connect. Only workers may make it: such a connection
+// reaches all of this worker's memory. It opens UCX only for a request that it accepts, because an
+// open UCX context listens for peers and asks for no token.
 func (o *oneSided) accept(ctx context.Context, request *workerv1.ConnectRequest) (*workerv1.ConnectResponse, error) {
-	if o.workers != nil && !o.workers(shownToken(ctx)) {
-		return nil, status.Error(codes.PermissionDenied, "only workers connect for one-sided reads, and this is not a worker's token: such a connection reaches all of this worker's memory; read by ReadObjects")
-	}
 	if live := o.live.Load(); live != nil {
 		return live.context.Accept(ctx, request)
 	}

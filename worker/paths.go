@@ -28,7 +28,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	oneSided := &oneSided{
 		config: c.ucxConfig(space, source),
 		path:   ucx.PathConfig{Connect: streams.Connect, Worker: self, StallTimeout: c.StallTimeout, Received: received},
-		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), far: far, reach: hostReached, workers: workerTokens(c), log: c.Log,
+		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), far: far, reach: hostReached, log: c.Log,
 	}
 	if oneSided.forced {
 		if _, _, err := oneSided.open(); err != nil {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,8 +28,8 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/admission"
-	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/logring"
@@ -69,11 +68,9 @@ type Config struct {
 	// Token is the token that the worker sends to the scheduler and to other workers. Empty:
 	// it sends none.
 	Token string
-	// AcceptTokens are the tokens that clients and other workers may send to this worker; Token is
-	// always accepted. AcceptSums are further accepted tokens, given as SHA-256 sums, so that the
-	// worker need not know the tokens themselves. If all of them are empty, no token is required.
-	AcceptTokens []string
-	AcceptSums   [][sha256.Size]byte
+	// Accept are the tokens that clients may send to this worker, with their roles. Token is always
+	// accepted, as that of other workers. If both are empty, no token is required.
+	Accept access.Tokens
 	// Listen is the address at which the DataService listens. Default "127.0.0.1:0".
 	Listen string
 	// Advertise is the host:port at which others reach the DataService, if it differs from the
@@ -492,7 +489,8 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver,
-		Notify: notifier.Serve, Index: index, Accept: accepts(c), Log: c.Log,
+		Notify: notifier.Serve, Index: index, Accept: c.accepts(millracev1.DataService_ReadObjects_FullMethodName),
+		AcceptWriter: c.accepts(millracev1.DataService_WriteObject_FullMethodName), Log: c.Log,
 	})
 	if err != nil {
 		lender = nil
@@ -500,16 +498,10 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	} else {
 		opened = append(opened, lender.Close)
 	}
-	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
+	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(c.accepts(millracev1.DataService_ReadObjects_FullMethodName)))))
 	var server *grpc.Server
-	authenticated, services := authentication(c), sync.OnceValue(func() map[string]grpc.ServiceInfo { return server.GetServiceInfo() })
-	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (bool, error) {
-		open, err := authenticated(ctx, method)
-		if err == nil {
-			err = edge.KnownMethod(services(), method)
-		}
-		return open, err
-	})...)
+	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return server.GetServiceInfo() })
+	options = append(options, admission.ServerOptions(admission.Gate(c.tokens(), services))...)
 	checks, err := checking(c.Log)
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
@@ -572,9 +573,11 @@ func TestSchedulerThatStaysAwayEndsTheWorker(t *testing.T) {
 }
 
 func TestDataServiceAsksForTheToken(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Token, c.AcceptTokens = "worker-token", []string{"client-token"} })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
+		c.Token, c.Accept = "worker-token", access.Tokens{access.TokenOf("client-token", access.Client)}
+	})
 	d := data(t, w.Registration.GetDataAddress())
-	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "wrong": codes.Unauthenticated, "worker-token": codes.OK, "client-token": codes.OK} {
+	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "wrong": codes.Unauthenticated, "client-token": codes.OK} {
 		ctx := t.Context()
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -606,7 +609,9 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 }
 
 func TestReflectionOfTheDataPortAsksForTheToken(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Token, c.AcceptTokens = "worker-token", []string{"client-token"} })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
+		c.Token, c.Accept = "worker-token", access.Tokens{access.TokenOf("client-token", access.Client)}
+	})
 	conn, err := grpc.NewClient("passthrough:///"+w.Registration.GetDataAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

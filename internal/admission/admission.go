@@ -52,9 +52,10 @@ type Limits struct {
 	FirstCallTimeout time.Duration
 }
 
-// Check decides whether a call is allowed, by its method and the metadata in its context. open: the
-// method needs no token. The error is a gRPC status.
-type Check func(ctx context.Context, method string) (open bool, err error)
+// Check decides whether a call is allowed, by its method and the metadata in its context. It
+// returns the context of the call's handler. open: the method needs no token. The error is a gRPC
+// status.
+type Check func(ctx context.Context, method string) (handled context.Context, open bool, err error)
 
 // ServerOptions makes a server call check before it reads the request of a call.
 func ServerOptions(check Check) []grpc.ServerOption {
@@ -63,7 +64,7 @@ func ServerOptions(check Check) []grpc.ServerOption {
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
-			open, err := check(ctx, call.FullMethodName)
+			handled, open, err := check(ctx, call.FullMethodName)
 			if err != nil {
 				return ctx, err
 			}
@@ -72,7 +73,7 @@ func ServerOptions(check Check) []grpc.ServerOption {
 					at.stranger.known(!open)
 				}
 			}
-			return ctx, nil
+			return handled, nil
 		}),
 	}
 }

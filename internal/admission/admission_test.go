@@ -26,12 +26,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve starts a server whose calls need no token. It accepts a token "right" and refuses "wrong".
 func serve(t *testing.T, limits admission.Limits, options ...grpc.ServerOption) string {
 	t.Helper()
-	check := func(ctx context.Context, method string) (bool, error) {
+	check := func(ctx context.Context, method string) (context.Context, bool, error) {
 		shown := strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), "")
 		if shown == "wrong" {
-			return false, status.Error(codes.Unauthenticated, "wrong")
+			return ctx, false, status.Error(codes.Unauthenticated, "wrong")
 		}
-		return shown == "", nil
+		return ctx, shown == "", nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

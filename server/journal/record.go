@@ -31,6 +31,12 @@ type ClientOpened struct {
 	Spec   schedapi.ClientSpec
 }
 
+// ClientOwned follows the ClientOpened of a client that a token has opened: Owner of its spec.
+type ClientOwned struct {
+	Client ids.ClientID
+	Owner  string
+}
+
 // Submitted is an accepted submission.
 type Submitted struct {
 	schedapi.Submission
@@ -82,6 +88,7 @@ const (
 	kindWorkerNumbered
 	kindWorkerGone
 	kindTaskEnded
+	kindClientOwned
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -104,6 +111,9 @@ func (c *codec) code(r Record) Record {
 	case *ClientOpened:
 		whole(c, &r.Client)
 		c.clientSpec(&r.Spec)
+	case *ClientOwned:
+		whole(c, &r.Client)
+		c.text(&r.Owner)
 	case *sched.ClientClosed:
 		whole(c, &r.Client)
 	case *Submitted:
@@ -160,6 +170,8 @@ func kindOf(r Record) kind {
 		return kindBegun
 	case *ClientOpened:
 		return kindClientOpened
+	case *ClientOwned:
+		return kindClientOwned
 	case *sched.ClientClosed:
 		return kindClientClosed
 	case *Submitted:
@@ -195,6 +207,8 @@ func newRecord(k kind) Record {
 		return new(Begun)
 	case kindClientOpened:
 		return new(ClientOpened)
+	case kindClientOwned:
+		return new(ClientOwned)
 	case kindClientClosed:
 		return new(sched.ClientClosed)
 	case kindSubmitted:
@@ -223,6 +237,7 @@ func newRecord(k kind) Record {
 	return nil
 }
 
+// clientSpec codes all but the owner, which has a record of its own.
 func (c *codec) clientSpec(s *schedapi.ClientSpec) {
 	c.text(&s.Name)
 	c.text(&s.Namespace)

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -39,9 +40,11 @@ type clients struct {
 	dirty []*client
 	// recent is a cache of the last lookup, because effects come in runs for one client.
 	recent *client
+	// owners has the owner of each client, for readers in any goroutine.
+	owners *sync.Map
 }
 
-func newClients() clients { return clients{byID: map[ids.ClientID]*client{}} }
+func newClients() clients { return clients{byID: map[ids.ClientID]*client{}, owners: new(sync.Map)} }
 
 func (cs *clients) get(id ids.ClientID) *client {
 	if cs.recent != nil && cs.recent.id == id {
@@ -69,6 +72,9 @@ func (l *Loop) OpenClient(ctx context.Context, spec schedapi.ClientSpec) (*sched
 		}
 		c := l.openClient(spec)
 		l.record(&journal.ClientOpened{Client: c.id, Spec: c.spec})
+		if spec.Owner != "" {
+			l.record(&journal.ClientOwned{Client: c.id, Owner: spec.Owner})
+		}
 		row = l.clientRow(c)
 		row.Revision = l.catalog.Snapshot().Revision()
 	})
@@ -76,6 +82,13 @@ func (l *Loop) OpenClient(ctx context.Context, spec schedapi.ClientSpec) (*sched
 		err = refused
 	}
 	return row, err
+}
+
+// OwnerOf returns the owner of an open client.
+func (l *Loop) OwnerOf(id ids.ClientID) (owner string, known bool) {
+	found, known := l.clients.owners.Load(id)
+	owner, _ = found.(string)
+	return owner, known
 }
 
 func (l *Loop) openClient(spec schedapi.ClientSpec) *client {
@@ -92,6 +105,7 @@ func (l *Loop) addClient(id ids.ClientID, spec schedapi.ClientSpec) *client {
 		c.changes = changeLog{revision: first, floor: first}
 	}
 	l.clients.byID[c.id] = c
+	l.clients.owners.Store(c.id, spec.Owner)
 	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, Worker: spec.Worker, TTL: spec.TTL})
 	l.dirty.client(c, l.now)
 	return c
@@ -142,6 +156,7 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 		l.record(&sched.ClientClosed{Client: id})
 	}
 	delete(l.clients.byID, id)
+	l.clients.owners.Delete(id)
 	l.clients.recent = nil
 	for _, w := range c.watches {
 		w.end()

@@ -118,6 +118,11 @@ func (l *Loop) replay(record journal.Record) error {
 		}
 	case *journal.ClientOpened:
 		l.addClient(r.Client, r.Spec)
+	case *journal.ClientOwned:
+		if c := l.clients.get(r.Client); c != nil {
+			c.spec.Owner = r.Owner
+			l.clients.owners.Store(r.Client, r.Owner)
+		}
 	case *sched.ClientClosed:
 		l.step(*r)
 		l.forgetClient(r.Client, false)

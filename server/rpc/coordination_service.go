@@ -71,7 +71,7 @@ func (s *coordinationService) GetSemaphore(ctx context.Context, r *pb.GetSemapho
 		return nil, err
 	}
 	return &pb.GetSemaphoreResponse{
-		Limit: info.Limit, HolderClientIds: convertAll(info.Holders, number[uint64, ids.ClientID]), Waiting: uint32(info.Waiting),
+		Limit: info.Limit, HolderClientIds: convertAll(info.Holders, func(id ids.ClientID) uint64 { return shownClient(ctx, id) }), Waiting: uint32(info.Waiting),
 	}, nil
 }
 

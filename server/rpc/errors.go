@@ -79,8 +79,6 @@ func loopError(kind schedapi.ErrorKind) errorClass {
 		return errorClass{codes.InvalidArgument, "UNKNOWN_FUNCTION"}
 	case schedapi.ErrInvalidField:
 		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
-	case schedapi.ErrUnauthenticated:
-		return errorClass{codes.Unauthenticated, "UNAUTHENTICATED"}
 	case schedapi.ErrPermissionDenied:
 		return errorClass{codes.PermissionDenied, "PERMISSION_DENIED"}
 	case schedapi.ErrVersionTooNew:

@@ -2,45 +2,27 @@ package rpc
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"strings"
 
 	"buf.build/go/protovalidate"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/edge"
-	"github.com/millrace/millrace/server/schedapi"
-)
-
-// Role is the set of rights that a token gives.
-type Role string
-
-// Roles. An operator may do everything. A worker may only make the calls of workers and their
-// supervisors, which clients and readers may not make. A client may make all other calls, except to
-// stop the cluster. A reader may only read.
-const (
-	RoleClient   Role = "client"
-	RoleWorker   Role = "worker"
-	RoleOperator Role = "operator"
-	RoleReader   Role = "read-only"
+	"github.com/millrace/millrace/internal/ids"
 )
 
 // interceptors are, from the outside in: metrics, log, statuses, validation, recovery. Tokens are
-// checked earlier, before any of the request is read: see gate.admit.
-func interceptors(config Config, validator protovalidate.Validator, metrics *grpcprom.ServerMetrics) (unary, stream grpc.ServerOption) {
+// checked earlier, before any of the request is read: see admission.Gate.
+func interceptors(config Config, check validation, metrics *grpcprom.ServerMetrics) (unary, stream grpc.ServerOption) {
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		config.Log.Log(ctx, slog.Level(level), message, fields...)
 	})
@@ -50,7 +32,6 @@ func interceptors(config Config, validator protovalidate.Validator, metrics *grp
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(callLevel),
 	}
-	check := validation{validator}
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
 		method, _ := grpc.Method(ctx)
 		config.Log.ErrorContext(ctx, "a call panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
@@ -82,94 +63,15 @@ func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 	return statusOf(handler(service, stream))
 }
 
-// gate checks tokens.
-type gate map[string]Role
-
-// admit accepts a call if its token's role allows the method. Health is open, because load
-// balancers have no tokens: open reports such a call. Without any configured tokens every call is
-// accepted, and its connection counts as one with a token.
-func (g gate) admit(ctx context.Context, method string) (open bool, err error) {
-	if len(g) == 0 {
-		return false, nil
-	}
-	if strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-		return true, nil
-	}
-	return false, statusOf(g.check(ctx, method))
+// validation checks requests against the rules in the protos, and against the rights of the caller.
+// owner returns the token that has opened a client.
+type validation struct {
+	validator protovalidate.Validator
+	owner     func(ids.ClientID) (token string, known bool)
 }
-
-func (g gate) check(ctx context.Context, method string) error {
-	token, err := auth.AuthFromMD(ctx, "bearer")
-	if err != nil || token == "" {
-		return &schedapi.Error{Kind: schedapi.ErrUnauthenticated, Object: method,
-			Message: "the call carries no token: send the metadata \"authorization: Bearer TOKEN\" (the command and the clients read it from MILLRACE_TOKEN or the scheduler file)"}
-	}
-	role, known := g.role(token)
-	if !known {
-		return &schedapi.Error{Kind: schedapi.ErrUnauthenticated, Object: method,
-			Message: "the token is not one of this scheduler's: it may be of another cluster, or of one that was restarted"}
-	}
-	if !allowed(role, method) {
-		return &schedapi.Error{Kind: schedapi.ErrPermissionDenied, Object: method,
-			Message:  fmt.Sprintf("a token of role %q may not call %s: use one of a role that may", role, method),
-			Metadata: map[string]string{"role": string(role)}}
-	}
-	return nil
-}
-
-// Knows reports whether a token is one of the given ones. Without any, every token is accepted.
-func Knows(tokens map[string]Role, token string) bool {
-	_, known := gate(tokens).role(token)
-	return known || len(tokens) == 0
-}
-
-// role finds a token. It takes the same time whichever token matches.
-func (g gate) role(token string) (Role, bool) {
-	var found Role
-	given, known := sha256.Sum256([]byte(token)), false
-	for candidate, role := range g {
-		sum := sha256.Sum256([]byte(candidate))
-		if subtle.ConstantTimeCompare(sum[:], given[:]) == 1 {
-			found, known = role, true
-		}
-	}
-	return found, known
-}
-
-// forOperators are the calls that tasks may not make.
-var forOperators = map[string]bool{
-	pb.SchedulerService_Shutdown_FullMethodName: true, pb.SchedulerService_DrainWorkers_FullMethodName: true,
-	pb.SchedulerService_RetireWorkers_FullMethodName: true, pb.SchedulerService_RestartWorkers_FullMethodName: true,
-	pb.SchedulerService_Rebalance_FullMethodName: true,
-}
-
-func allowed(role Role, method string) bool {
-	if strings.HasPrefix(method, "/grpc.reflection.") {
-		return true
-	}
-	if strings.HasPrefix(method, "/millrace.worker.v1.") {
-		return role == RoleWorker || role == RoleOperator
-	}
-	switch role {
-	case RoleOperator:
-		return true
-	case RoleClient:
-		return !forOperators[method]
-	case RoleReader:
-		name := method[strings.LastIndexByte(method, '/')+1:]
-		return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") ||
-			name == "ExplainTask" || name == "LocateObjects" || name == "Watch"
-	case RoleWorker:
-		return false
-	}
-	return false
-}
-
-// validation checks requests against the rules in the protos.
-type validation struct{ validator protovalidate.Validator }
 
 func (v validation) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := v.check(request); err != nil {
+	if err := v.check(ctx, request); err != nil {
 		return nil, err
 	}
 	return handler(ctx, request)
@@ -179,7 +81,10 @@ func (v validation) stream(service any, stream grpc.ServerStream, _ *grpc.Stream
 	return handler(service, &validatedStream{ServerStream: stream, validation: v})
 }
 
-func (v validation) check(message any) error {
+func (v validation) check(ctx context.Context, message any) error {
+	if err := checkCaller(ctx, message, v.owner); err != nil {
+		return err
+	}
 	checked, ok := message.(proto.Message)
 	if !ok {
 		return nil
@@ -241,7 +146,7 @@ func (s *validatedStream) RecvMsg(message any) error {
 		if request.GetRegister() == nil {
 			return nil
 		}
-		return s.validation.check(request.GetRegister())
+		return s.validation.check(s.Context(), request.GetRegister())
 	}
-	return s.validation.check(message)
+	return s.validation.check(s.Context(), message)
 }

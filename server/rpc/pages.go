@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"context"
+
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -62,8 +64,10 @@ func listedTask(t *pb.Task) *pb.Task {
 }
 
 // listedGraph shortens the long fields of a graph for a list.
-func listedGraph(g *schedapi.Graph) *pb.Graph {
+func listedGraph(ctx context.Context, g *schedapi.Graph) *pb.Graph {
 	short := *g
 	short.Ops = g.Ops[:min(len(g.Ops), listedOps)]
-	return graphTo(&short)
+	listed := graphTo(&short)
+	listed.ClientId = shownClient(ctx, g.Client)
+	return listed
 }

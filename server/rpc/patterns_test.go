@@ -42,7 +42,7 @@ func TestErrorsSayPatternsInWords(t *testing.T) {
 					}
 				}
 				m.Set(f, protoreflect.ValueOfString("a\nb"))
-				err := validation{validator}.check(m)
+				err := validation{validator: validator}.check(t.Context(), m)
 				if err == nil || !strings.Contains(err.Error(), string(f.Name())+": it has ") || !strings.Contains(err.Error(), "leave those out") {
 					t.Errorf("%s: %v", f.FullName(), err)
 				}

@@ -43,7 +43,7 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := validation{validator}
+	v := validation{validator: validator}
 	text := func(n int) string { return strings.Repeat("x", n) }
 	good := &pb.TaskSpec{Key: "good", Op: "bench.noop", Inputs: []string{"a", "b"}, PackedArguments: []byte{1}}
 	cases := []*pb.TaskSpec{
@@ -62,7 +62,7 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 		}
 		request := &pb.SubmitRequest{Tasks: []*pb.TaskSpec{good, bad, good}}
 		before := proto.Clone(request)
-		if err := v.check(request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1]") {
+		if err := v.check(t.Context(), request); (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), "tasks[1]") {
 			t.Errorf("a key of %d, an op of %d and inputs %d: %v, the validator says %v", len(bad.GetKey()), len(bad.GetOp()), len(bad.GetInputs()), err, want)
 		}
 		if !proto.Equal(request, before) {
@@ -70,20 +70,20 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 		}
 	}
 	// It exceeds the limit in bytes, but not in characters.
-	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000), OpIndex: new(uint32)}}}); err != nil {
+	if err := v.check(t.Context(), &pb.SubmitRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000), OpIndex: new(uint32)}}}); err != nil {
 		t.Error(err)
 	}
 	if plain([]*pb.TaskSpec{{Key: "k", OpIndex: new(uint32), Arguments: &pb.Arguments{}}}) {
 		t.Error("typed arguments are plain")
 	}
 	twice := &pb.TaskSpec{Key: "k", OpIndex: new(uint32), Arguments: &pb.Arguments{}, PackedArguments: []byte{1}}
-	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{twice}}); err == nil || !strings.Contains(err.Error(), "packed_arguments") {
+	if err := v.check(t.Context(), &pb.SubmitRequest{Tasks: []*pb.TaskSpec{twice}}); err == nil || !strings.Contains(err.Error(), "packed_arguments") {
 		t.Errorf("arguments in both forms: %v", err)
 	}
-	if err := v.check(&pb.SubmitRequest{Tasks: slices.Repeat([]*pb.TaskSpec{good}, mostTasks+1)}); err == nil {
+	if err := v.check(t.Context(), &pb.SubmitRequest{Tasks: slices.Repeat([]*pb.TaskSpec{good}, mostTasks+1)}); err == nil {
 		t.Error("there may be any number of tasks")
 	}
-	if err := v.check(&pb.SubmitRequest{Tasks: []*pb.TaskSpec{good}, Header: &pb.SubmitHeader{Name: text(257)}}); err == nil {
+	if err := v.check(t.Context(), &pb.SubmitRequest{Tasks: []*pb.TaskSpec{good}, Header: &pb.SubmitHeader{Name: text(257)}}); err == nil {
 		t.Error("the rest is not looked at")
 	}
 }

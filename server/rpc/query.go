@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -81,6 +83,7 @@ func (s *schedulerService) GetGraph(ctx context.Context, r *pb.GetGraphRequest) 
 		return nil, unknownGraph(id)
 	}
 	shown := graphTo(graph)
+	shown.ClientId = shownClient(ctx, graph.Client)
 	shown.Ops = shown.Ops[:min(len(shown.Ops), shownOps)]
 	return &pb.GetGraphResponse{Graph: shown}, nil
 }
@@ -98,7 +101,7 @@ func (s *schedulerService) ListGraphs(ctx context.Context, r *pb.ListGraphsReque
 		States:    convertAll(r.GetStates(), func(state pb.GraphState) schedapi.GraphState { return schedapi.GraphState(state) }),
 		Namespace: r.GetNamespace(), Client: ids.ClientID(r.GetClientId()),
 	}, ids.GraphID(after), pageSize(r.GetPageSize()))
-	listed := page(graphs, listedGraph)
+	listed := page(graphs, func(g *schedapi.Graph) *pb.Graph { return listedGraph(ctx, g) })
 	return &pb.ListGraphsResponse{Graphs: listed, NextPageToken: nextPage(listed, more || len(listed) < len(graphs), (*pb.Graph).GetGraphId)}, nil
 }
 
@@ -161,9 +164,19 @@ func (s *schedulerService) ListClients(ctx context.Context, r *pb.ListClientsReq
 	if err != nil {
 		return nil, err
 	}
-	clients, more := snapshot.Clients(ids.ClientID(after), pageSize(r.GetPageSize()))
-	listed := page(clients, clientTo)
-	return &pb.ListClientsResponse{Clients: listed, NextPageToken: nextPage(listed, more || len(listed) < len(clients), (*pb.Client).GetClientId)}, nil
+	limit := pageSize(r.GetPageSize())
+	var rows []*pb.Client
+	var more bool
+	if access.Caller(ctx).Role == access.Operator {
+		var clients []*schedapi.Client
+		clients, more = snapshot.Clients(ids.ClientID(after), limit)
+		rows = convertAll(clients, clientTo)
+	} else {
+		all, _ := snapshot.Clients(0, math.MaxInt)
+		rows, more = shownClients(ctx, all, after, limit)
+	}
+	listed := page(rows, func(c *pb.Client) *pb.Client { return c })
+	return &pb.ListClientsResponse{Clients: listed, NextPageToken: nextPage(listed, more || len(listed) < len(rows), (*pb.Client).GetClientId)}, nil
 }
 
 func (s *schedulerService) GetDataset(ctx context.Context, r *pb.GetDatasetRequest) (*pb.GetDatasetResponse, error) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -34,6 +35,7 @@ func (s *schedulerService) OpenClient(ctx context.Context, r *pb.OpenClientReque
 	}
 	client, err := s.scheduler.OpenClient(ctx, schedapi.ClientSpec{
 		Name: r.GetName(), Namespace: namespaceOf(r.GetNamespace()), Origin: r.GetOrigin(), Worker: r.GetWorker(), TTL: r.GetLeaseTtl().AsDuration(),
+		Owner: access.Caller(ctx).Token,
 	})
 	if err != nil {
 		return nil, err

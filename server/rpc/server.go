@@ -10,7 +10,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +28,8 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/admission"
-	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -46,8 +45,8 @@ const (
 
 // Config sets up a server.
 type Config struct {
-	// Tokens gives each token its role. Empty: everybody may do everything.
-	Tokens map[string]Role
+	// Tokens are the accepted tokens. Empty: everybody may do everything.
+	Tokens access.Tokens
 	// Credentials are the transport's; nil: no encryption.
 	Credentials credentials.TransportCredentials
 	Log         *slog.Logger
@@ -92,7 +91,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		}
 	}
 	s := &Server{config: config, scheduler: scheduler, health: health.NewServer()}
-	unary, stream := interceptors(config, validator, metrics)
+	unary, stream := interceptors(config, validation{validator, scheduler.OwnerOf}, metrics)
 	options := []grpc.ServerOption{
 		unary, stream,
 		grpc.WaitForHandlers(true),
@@ -106,18 +105,16 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() })
-	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (bool, error) {
-		open, err := gate(config.Tokens).admit(ctx, method)
-		if err == nil {
-			err = edge.KnownMethod(services(), method)
-		}
-		if err == nil && !open && !s.ready.Load() && !strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-			return open, errNotReady()
+	gate := admission.Gate(config.Tokens, services)
+	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (context.Context, bool, error) {
+		handled, open, err := gate(ctx, method)
+		if err == nil && !s.ready.Load() && !access.Open(method) {
+			return ctx, open, errNotReady()
 		}
 		if err != nil {
 			config.Log.Warn("a call was refused", "method", text.Cut(method, 200), "error", err)
 		}
-		return open, err
+		return handled, open, err
 	})...)
 	if config.Credentials != nil {
 		options = append(options, grpc.Creds(config.Credentials))

@@ -229,7 +229,7 @@ func (w *watcher) catalogMessage(changes *schedapi.Changes) (*pb.WatchResponse, 
 		bytes += size
 	}
 	for _, g := range changes.Graphs {
-		converted := listedGraph(g)
+		converted := listedGraph(w.stream.Context(), g)
 		room(itemBytes + proto.Size(converted))
 		message.Graphs = append(message.Graphs, converted)
 	}

@@ -10,7 +10,7 @@ const (
 	ErrUnknownOp
 	ErrUnknownFunction
 	ErrInvalidField
-	ErrUnauthenticated
+	// ErrPermissionDenied: the token's role forbids a field, or the client is another's.
 	ErrPermissionDenied
 	// ErrVersionTooNew: the client was built for a newer API.
 	ErrVersionTooNew

@@ -25,6 +25,8 @@ type Scheduler interface {
 	Coordination
 
 	OpenClient(context.Context, ClientSpec) (*Client, error)
+	// OwnerOf returns the owner of an open client. It does not wait.
+	OwnerOf(ids.ClientID) (owner string, known bool)
 	// RenewClient extends a lease. CloseClient ends it; closing an unknown lease is no error.
 	RenewClient(context.Context, ids.ClientID) error
 	CloseClient(context.Context, ids.ClientID) error
@@ -105,6 +107,9 @@ type ClientSpec struct {
 	// tasks.
 	Worker string
 	TTL    time.Duration
+	// Owner names the token that opened it: only that one, or an operator's, may be used for calls
+	// in its name.
+	Owner string
 }
 
 // Function is a pickled function.

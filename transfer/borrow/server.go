@@ -78,7 +78,9 @@ type ServerConfig struct {
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: every token is accepted.
 	Accept func(token string) bool
-	Log    *slog.Logger
+	// AcceptWriter says whether an accepted token may be used to write. Nil: each may.
+	AcceptWriter func(token string) bool
+	Log          *slog.Logger
 }
 
 // Device says how another process of the same host maps memory of a GPU.

@@ -214,6 +214,8 @@ func (c *serving) welcome(request *hostv1.BorrowRequest) error {
 		return slabshare.Write(c.unix, &hostv1.BorrowResponse{Call: request.GetCall(), Answer: &hostv1.BorrowResponse_Welcome{
 			Welcome: &hostv1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Notifications: true},
 		}})
+	case hello.GetWrite() && config.AcceptWriter != nil && !config.AcceptWriter(hello.GetToken()):
+		return refuse(reasonDenied, "a token of this role may not write; use a client's")
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
 	case hello.GetPinned() && (config.Host == nil || hello.GetWrite()):

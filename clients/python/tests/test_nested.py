@@ -16,6 +16,7 @@ from conftest import PATIENCE, Gate, eventually
 from millrace import (
     AsyncClient,
     Client,
+    Environ,
     Event,
     Future,
     LocalCluster,
@@ -32,6 +33,7 @@ from millrace import (
     wait,
 )
 from millrace import worker_client as with_client
+from millrace.errors import AuthenticationError
 
 
 @pytest.fixture(scope="module")
@@ -351,6 +353,21 @@ def test_get_worker(one: Client) -> None:
     (worker,) = one.scheduler_info()["workers"].values()
     assert address == f"tcp://{worker['address']}"
     assert one.run(lambda: get_worker().name, workers=address) == {worker["name"]: worker["name"]}
+
+
+def reach_others() -> list[str]:
+    inner, refused = get_client(), []
+    for order in (lambda: inner.run(os.getpid), lambda: inner.register_plugin(Environ({"A": "1"}))):
+        try:
+            order()
+        except AuthenticationError as e:
+            refused.append(str(e))
+    return refused
+
+
+def test_tasks_run_no_functions_in_executors_of_others(one: Client) -> None:
+    refused = one.submit(reach_others).result(PATIENCE)
+    assert len(refused) == 2 and all("role" in text and "task" in text for text in refused), refused
 
 
 def marks(path: str, gate: Gate) -> None:

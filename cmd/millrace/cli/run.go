@@ -310,7 +310,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	c := worker.Config{
 		SpillLimitBytes: spill, FunctionMemory: functions,
 		Protocol: s.String("protocol"), BLASLibrary: s.String("blas-library"),
-		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, Accept: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
@@ -464,7 +464,7 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 		Journal: kept,
 		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"),
 		Tokens: map[string]server.Role{
-			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleClient,
+			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
 		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
 		Machine:           sched.Config{MemoryBytes: budget},

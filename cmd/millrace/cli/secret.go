@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/worker/supervisor"
 )
@@ -24,15 +24,15 @@ type handed struct {
 	// Token is the child's own token, Task is the token of its tasks.
 	Token string `json:"token"`
 	Task  string `json:"task"`
-	// Accept holds the SHA-256 sums of further tokens that the child accepts from callers.
-	Accept [][sha256.Size]byte `json:"accept"`
+	// Accept are further tokens that the child accepts from callers.
+	Accept access.Tokens `json:"accept"`
 }
 
 // hand returns the secret for the children of a cluster with this token.
 func hand(token string) ([]byte, error) {
 	h := handed{Token: roletoken.Worker(token), Task: roletoken.Task(token)}
 	if token != "" {
-		h.Accept = [][sha256.Size]byte{sha256.Sum256([]byte(token)), sha256.Sum256([]byte(h.Task))}
+		h.Accept = access.Tokens{access.TokenOf(token, access.Operator), access.TokenOf(h.Task, access.Task)}
 	}
 	return json.Marshal(h)
 }
