@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
+from millrace._polars import _query
 from millrace._polars._options import Options
 from polars.testing import assert_frame_equal
 
@@ -140,3 +141,11 @@ def test_plans_may_be_deep() -> None:
     same(stack.sort("id").select("k"), FAR)
     same(union.group_by("k").agg(c("x").sum()).sort("k"), FAR)
     assert sys.getrecursionlimit() == limit
+
+
+def test_windows_over_more_parts_than_a_list_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_query, "_MOST_ITEMS", 7)
+    options = dataclasses.replace(FAR, max_rows_per_partition=1, fallback_mode="raise")
+    for rows in (ROWS, ROWS.head(8), ROWS.head(1)):
+        lf = rows.lazy()
+        same(lf.with_columns(n=c("x").cum_sum().over("k"), m=c("x").sum().over("s")).filter(c("id") % 3 > 0), options)

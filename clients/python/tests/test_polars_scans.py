@@ -224,6 +224,12 @@ def test_scans_that_are_not_divided_are_told_before_any_work(home: Path) -> None
     assert len(part) == len(FRAME)
 
 
+def test_little_data_in_place_of_a_file_is_read_without_a_warning(home: Path) -> None:
+    lf = pl.scan_csv((home / "plain.csv").read_bytes())
+    (part,) = Query(Here(), 2, Options(parts=3, least_bytes=1 << 20, fallback_mode="raise")).run(_plan.read(lf))
+    assert_frame_equal(part, lf.collect())
+
+
 def test_a_limit_of_rows_is_divided_if_it_is_large(home: Path) -> None:
     for rows, limit in ((10, 100), (700, 100)):
         options = Options(parts=3, least_bytes=1, fallback_mode="raise", max_rows_per_partition=limit)

@@ -236,7 +236,7 @@ class Query:
         """Computes the windows in the expressions of a node, and divides the rest of it; None if
         there are none, or they need all rows."""
         found = _windows.found_in(exprs, inner.schema)
-        if found is None or len(self.parts(inner)) > _MOST_ITEMS:
+        if found is None:
             return None
         kept = list(node.schema)
         for group in found.groups:
@@ -249,7 +249,7 @@ class Query:
         """Returns a node with the rows of another one, and windows of the same keys. Small groups
         are joined to the rows; else the rows meet by their keys, and go back to their parts."""
         stored = self._input(self.parts(inner), inner.schema)
-        parts = self._parts[inner] = _each_of(stored)
+        parts = self._parts[inner] = _at_most(_each_of(stored), _MOST_ITEMS)
         if group.aggregates is not None:
             joined, groups = _windows.joined(group, inner)
             if self._estimate(self.parts(groups)) <= self._options.broadcast_limit:
@@ -522,6 +522,13 @@ class Query:
 def _each_of(node: Node) -> list[Node]:
     """Returns an input for each result that an input stands for."""
     return [Node.input([s], node.schema) for s in node.source]
+
+
+def _at_most(parts: list[Node], n: int) -> list[Node]:
+    """Returns up to `n` inputs for the results that inputs stand for, in order."""
+    step = -(-len(parts) // n)
+    groups = [parts[i : i + step] for i in range(0, len(parts), step)]
+    return [Node.input([s for p in g for s in p.source], g[0].schema) for g in groups]
 
 
 def _selected(node: Node, exprs: list[Any]) -> Node:

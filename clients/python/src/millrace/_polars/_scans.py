@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def parts(scan: Node, n: int, least: int, client: Submitter, counting: Counting)
     """
     files = scan.source
     if not isinstance(files, Files):
-        return Parts([scan], "its source is not a file")
+        small = _bytes_within(scan) <= least
+        return Parts([scan], None if small else "its source is not a file")
     if files.sizes is None:
         n = max(n, min(len(files.paths), _UNKNOWN))
         files = dataclasses.replace(files, sizes=[max(least, 1) * n] * len(files.paths))
@@ -79,6 +81,13 @@ def parts(scan: Node, n: int, least: int, client: Submitter, counting: Counting)
     if typed is None:
         return Parts([scan], reason or "its columns are those of all of its files together")
     return _Division(typed, files, client, counting).parts(n)
+
+
+def _bytes_within(scan: Node) -> float:
+    """Returns the number of bytes of data that a scan contains itself, in place of files."""
+    sources = scan["sources"]
+    found = sources.get("Buffers") if isinstance(sources, dict) else None
+    return math.inf if found is None else sum(len(b) for b in found)
 
 
 def _undivided(scan: Node) -> str | None:
