@@ -1,11 +1,15 @@
-"""Cancelled futures, as programs that were written for Dask's distributed expect them."""
+"""Cancelled futures, and errors, as programs that were written for Dask's distributed expect them."""
 
 from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
 
 import pytest
 from conftest import PATIENCE
 from dask.tokenize import tokenize
-from millrace import CancelledError, Client, Future, LocalCluster, as_completed, futures_of, wait
+from millrace import AsyncClient, CancelledError, Client, Future, LocalCluster, Queue, as_completed, futures_of, wait
 
 
 def inc(x: int) -> int:
@@ -80,3 +84,38 @@ def test_scatter_without_a_worker_is_a_timeout(client: Client) -> None:
     with LocalCluster(0, device="host") as empty, Client(empty) as own:
         with pytest.raises(TimeoutError, match=r"no active worker in 0\.01 s"):
             own.scatter(1, timeout=0.01)
+
+
+def test_a_cancelled_future_has_no_place_in_a_queue(client: Client) -> None:
+    future = client.submit(inc, 1)
+    future.cancel()
+    with pytest.raises(CancelledError):
+        Queue(client=client).put(future)
+
+
+# ---- tracebacks ----------------------------------------------------------------------------------
+
+
+def test_tracebacks_have_no_frames_of_the_client(client: Client) -> None:
+    future = client.submit(fail, 1)
+
+    async def fetched() -> list[list[str]]:
+        async with AsyncClient(client.session.address, token=client.session.connection.token) as own:
+            mine = own.submit(fail, 1)
+            return [await names_of(mine.result()), await names_of(own.gather([mine])), await names_of(mine)]
+
+    for call in (future.result, lambda: client.gather([future])):
+        with pytest.raises(KeyError) as caught:
+            call()
+        assert len(frames(caught.value)) <= 4
+    assert all(len(found) <= 3 for found in asyncio.run(fetched()))
+
+
+def frames(e: BaseException) -> list[str]:
+    return [frame.f_code.co_name for frame, _ in traceback.walk_tb(e.__traceback__)]
+
+
+async def names_of(awaitable: Any) -> list[str]:
+    with pytest.raises(KeyError) as caught:
+        await awaitable
+    return frames(caught.value)

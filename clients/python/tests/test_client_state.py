@@ -171,3 +171,14 @@ async def test_types_of_results_for_asyncio(cluster: LocalCluster) -> None:
         large = client.submit(bytearray, 1 << 20)
         await large
         assert large.type is bytearray
+
+
+def namespace_of_the_client_in_a_task() -> str:
+    return get_client().session.namespace
+
+
+def test_a_client_in_a_task_has_the_namespace_of_the_task(cluster: LocalCluster, client: Client) -> None:
+    with Client(cluster, namespace="apart") as other:
+        for own, name in ((other, "apart"), (client, "default"), (other, "apart")):
+            future = own.submit(namespace_of_the_client_in_a_task, workers="host-0", pure=False)
+            assert future.result(PATIENCE) == name

@@ -189,7 +189,7 @@ def test_the_forms_of_publishing(client: Client) -> None:
     assert client.get_dataset("x").result() == 2
     assert client.get_dataset(["z", ("t", 0), "w", 7]) == [5, [1, 2], "text", None]
     assert client.get_dataset("none", None) is None and client.get_dataset(["none", "z"], default=0) == [0, 5]
-    with pytest.raises(KeyError, match=r"no dataset 'none' in this namespace: client\.datasets lists them"):
+    with pytest.raises(KeyError, match=r"dataset 'none' not found in this namespace: client\.datasets lists them"):
         client.get_dataset("none")
     for call in (
         lambda: client.publish_dataset(),

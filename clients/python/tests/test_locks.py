@@ -75,7 +75,7 @@ def test_a_lock_is_given_in_the_order_of_the_calls(client: Client) -> None:
 
 def test_misuse_of_a_lock_is_an_error(client: Client) -> None:
     lock = Lock(client=client)
-    with pytest.raises(RuntimeError, match="released too often"):
+    with pytest.raises(RuntimeError, match="Released too often"):
         lock.release()
     with pytest.raises(ValueError, match="blocking=False does not wait"):
         lock.acquire(blocking=False, timeout=1)
@@ -267,7 +267,7 @@ def test_a_lock_can_be_released_after_the_release_has_failed(cluster: LocalClust
             assert lock.locked()
             lock.release()
             assert not lock.locked() and Lock("released-later", client=other).acquire(timeout=PATIENCE)
-            with pytest.raises(RuntimeError, match="released too often"):
+            with pytest.raises(RuntimeError, match="Released too often"):
                 lock.release()
     finally:
         proxy.close()

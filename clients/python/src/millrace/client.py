@@ -99,13 +99,13 @@ def get_client(address: str | None = None, timeout: Seconds | None = None, resol
     return _of_task(None, limit)
 
 
-# The client that `get_client` has opened inside of a task. It stays open until the process ends.
-_task_client: list[Client] = []
-
-
 def _of_task(session: Session | None, timeout: float) -> Client:
-    client = Client(timeout=timeout) if session is None else Client._around(session)
-    _task_client[:] = [client]
+    """Opens a client of the namespace of the task that runs, and keeps it for later tasks."""
+    if session is None:
+        client = Client(namespace=_registry.task_namespace() or "", timeout=timeout)
+    else:
+        client = Client._around(session)
+    _registry.add_of_task(client)
     return client
 
 

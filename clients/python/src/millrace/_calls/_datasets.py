@@ -114,7 +114,7 @@ def _named(name: UserKey) -> Iterator[None]:
     except errors.NotFoundError as e:
         if e.reason != "UNKNOWN_DATASET":
             raise
-        error = DatasetNotFoundError(f"there is no dataset {name!r} in this namespace: client.datasets lists them")
+        error = DatasetNotFoundError(f"dataset {name!r} not found in this namespace: client.datasets lists them")
         error.reason = e.reason
         raise error from None
 

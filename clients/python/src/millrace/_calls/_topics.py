@@ -87,7 +87,7 @@ class Subscriptions:
         with self._lock:
             old = self._running.pop(topic, None)
         if old is None:
-            raise ValueError(f"no handler is subscribed to topic {topic!r}: subscribe_topic() first")
+            raise ValueError(f"No event handler known for topic {topic}: subscribe_topic() first")
         old.end()
 
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from millrace._connection._steps import Steps, blocking, drive, is_blocking, operation
 from millrace._session._session import Session
 from millrace._tasks._task_maker import TaskMaker
+from millrace._values._exceptions import hidden
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -44,8 +45,12 @@ def client_call(operation: Callable[P, Steps[R]]) -> Callable[P, R]:
 
     @functools.wraps(waits)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
         if not kwargs.get("asynchronous"):
-            return waits(*args, **kwargs)
+            try:
+                return waits(*args, **kwargs)
+            except BaseException as e:
+                raise hidden(e)  # noqa: B904
         part: Any = args[0]
         coroutine: Any = drive(operation(*args, **kwargs), part.session.pool)
         return coroutine
@@ -71,10 +76,14 @@ def awaited(
 
     @functools.wraps(method)
     async def call(self: AsyncPart, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
         client = self.sync
         pool = client.session.pool
-        if is_blocking(method):
-            return await drive(operation(method)(client, *args, **kwargs), pool)
-        return await pool.run(functools.partial(method, client, *args, **kwargs))
+        try:
+            if is_blocking(method):
+                return await drive(operation(method)(client, *args, **kwargs), pool)
+            return await pool.run(functools.partial(method, client, *args, **kwargs))
+        except BaseException as e:
+            raise hidden(e)  # noqa: B904
 
     return call

@@ -187,7 +187,9 @@ def _named(args: tuple[Any, ...], name: UserKey | None, kwargs: dict[str, Any]) 
     out: dict[UserKey, Any] = {**kwargs}
     if name is not None:
         if not args:
-            raise ValueError("publish_dataset: name is given, but no value: publish_dataset(data, name='x')")
+            raise ValueError(
+                "publish_dataset: If name is provided, expecting call signature publish_dataset(data, name='x')"
+            )
         out[name] = args[0] if len(args) == 1 else args
     elif len(args) == 2:
         out[args[0]] = args[1]

@@ -21,7 +21,7 @@ def recreate(session: Session, state: State) -> Any:
     that of the state, or the one among its inputs that failed first."""
     session.wait([state], None)
     if state.error is None or state.state != task_pb2.TASK_STATE_FAILED:
-        raise ValueError(f"{_keys.from_wire(state.key)!r} has not failed")
+        raise ValueError(f"No errored futures passed: {_keys.from_wire(state.key)!r} has not failed")
     key = state.error.origin_key or state.key
     task = session.recent.get(key)
     function = None if task is None else session.functions.get(task[0][2])

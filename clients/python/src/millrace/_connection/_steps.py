@@ -14,7 +14,7 @@ import functools
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from millrace._connection import _slot
@@ -163,9 +163,18 @@ def serve(steps: Steps[R], pool: Pool, asynchronous: bool) -> R:
     """Runs an operation in this thread. For an asynchronous client in an event loop, it returns a
     coroutine for the result instead, as futures and functions of Dask's distributed do."""
     if asynchronous and in_loop():
-        coroutine: Any = drive(steps, pool)
+        coroutine: Any = _hiding(drive(steps, pool))
         return coroutine
     return run(steps)
+
+
+async def _hiding(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Returns the result of a coroutine. Its error has no frames of this package."""
+    __tracebackhide__ = True
+    try:
+        return await coroutine
+    except BaseException as e:
+        raise hidden(e)  # noqa: B904
 
 
 async def drive(steps: Steps[R], pool: Pool) -> R:

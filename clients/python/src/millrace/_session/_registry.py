@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -36,6 +37,22 @@ _open: list[weakref.ref[Registered]] = []
 # Sessions that were opened for futures inside of a task's arguments, by namespace. They stay open
 # until the process ends. Guarded by _lock.
 _kept: dict[str, Session] = {}
+# Clients that `get_client` has opened inside of tasks, by namespace. They stay open until the
+# process ends. Guarded by _lock.
+_of_tasks: dict[str, Registered] = {}
+
+
+def task_namespace() -> str | None:
+    """Returns the namespace of the task that runs in this process; None outside of a task."""
+    executor = sys.modules.get("millrace.executor")
+    info = None if executor is None else executor.get_task_info()
+    return None if info is None else info.namespace
+
+
+def add_of_task(client: Registered) -> None:
+    """Registers a client for tasks of its namespace only: a process runs tasks of several."""
+    with _lock:
+        _of_tasks[client.session.namespace] = client
 
 
 def add(client: Registered, *, default: bool = True) -> None:
@@ -67,12 +84,18 @@ def current_client() -> Registered | None:
 
 def opened() -> list[Registered]:
     """Returns the open clients: that of `current`, then the most recently opened one first, and last
-    those that are no default."""
+    those that are no default. In a task, those that tasks of other namespaces have opened are left
+    out."""
     with _lock:
         alive = [(r, c) for r in _open if (c := r()) is not None and (not c.session.closed or c.session.forked)]
         _open[:] = [r for r, _ in alive]
-    first = current_client()
-    others = [c for _, c in reversed(alive) if c is not first]
+        foreign = list(_of_tasks.values())
+    namespace, first = task_namespace(), current_client()
+    others = [
+        c
+        for _, c in reversed(alive)
+        if c is not first and (namespace in (None, c.session.namespace) or not any(c is f for f in foreign))
+    ]
     return others if first is None else [first, *others]
 
 
@@ -83,7 +106,7 @@ def default_session() -> Session:
         if session.forked:
             session.check_open()
         return session
-    session = _of_worker("")
+    session = _of_worker(task_namespace() or "")
     if session is None:
         raise ValueError(_NO_CLIENT)
     with _lock:
@@ -99,9 +122,10 @@ def _of_worker(namespace: str) -> Session | None:
 
 
 def kept() -> list[Session]:
-    """Returns the open sessions that no client has opened."""
+    """Returns the open sessions that no client has opened; in a task, that of its namespace."""
+    namespace = task_namespace()
     with _lock:
-        return [s for s in _kept.values() if not s.closed]
+        return [s for s in _kept.values() if not s.closed and namespace in (None, s.namespace)]
 
 
 def session_of(life: int, namespace: str) -> Session:
@@ -109,7 +133,9 @@ def session_of(life: int, namespace: str) -> Session:
     process (`life`) and namespace. Inside a task without such a client, it opens a session with the
     worker's cluster."""
     others = False
-    for session in [*(c.session for c in opened()), *kept()]:
+    with _lock:
+        others_kept = [s for s in _kept.values() if not s.closed]
+    for session in [*(c.session for c in opened()), *others_kept]:
         if session.forked:
             session.check_open()
         if session.life == life and session.namespace == namespace:

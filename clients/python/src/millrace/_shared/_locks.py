@@ -48,10 +48,13 @@ class _Held(Shared, abc.ABC):
             self._leases.append(_Grant(request.client_id, request.request_id, list(answer.names)))
         return answer.acquired
 
+    def _check_held(self) -> None:
+        if not self._leases:
+            raise RuntimeError(f"Released too often: {self!r} is held by this object no more times")
+
     def _give_back(self, session: Session) -> Steps[bool]:
         yield from ()
-        if not self._leases:
-            raise RuntimeError(f"{self!r} was released too often: this object holds it no more times")
+        self._check_held()
         # Another thread may release the next lease meanwhile.
         grant = self._leases.popleft()
         try:
@@ -195,6 +198,7 @@ class Semaphore(_Leased):
             NotHeldError: the lease had ended before: the client's lease ran out, the scheduler was
                 started anew, or the semaphore was closed.
         """
+        self._check_held()  # at once, also in a coroutine's place
         return self._do(self._give_back)
 
     def __await__(self) -> Generator[Any, None, Semaphore]:
@@ -250,6 +254,7 @@ class Lock(_Leased):
             NotHeldError: the lock was lost before: the client's lease ran out, the scheduler was
                 started anew, or the lock was closed.
         """
+        self._check_held()  # at once, also in a coroutine's place
         return self._do(self._give_back)
 
     def locked(self) -> bool:

@@ -67,8 +67,8 @@ class Call:
         if isinstance(obj, Key):
             key = obj.key
         elif isinstance(obj, Future):
-            if isinstance(obj._state.failure, errors.CancelledError):
-                raise obj._state.failure
+            if obj.cancelled() and (error := obj._state.exception()) is not None:
+                raise error
             obj = obj._as_input()
             key = obj._state.key if obj._session is self._session else self._adopt(obj)
         elif self._limit and self._store is not None and (stored := self._store.stored(obj, self._limit)) is not None:
