@@ -24,6 +24,11 @@ def closure(data: bytes, number: int) -> Any:
     return lambda: (len(data), number)
 
 
+def test_a_function_that_captures_a_client(client: Client) -> None:
+    with pytest.raises(errors.SerialisationError, match=r"To use a client there, call millrace\.get_client\(\)"):
+        client.submit(lambda: client.submit(abs, 1))
+
+
 # ---- versions ------------------------------------------------------------------------------------
 
 

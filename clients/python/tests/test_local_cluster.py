@@ -72,6 +72,9 @@ def test_a_client_takes_the_arguments_of_a_cluster() -> None:
         assert client.cluster is not None
         with pytest.raises(TypeError, match=r"threads_per_worker is for a cluster that the client starts"):
             Client(client.cluster, threads_per_worker=1)
+        for name, value in {"n_workers": 4, "memory_limit": "4GB", "device": "cuda"}.items():
+            with pytest.raises(TypeError, match=rf"{name} is for a cluster that the client starts, and this one joins"):
+                Client(client.cluster.scheduler_address, **{name: value})
 
 
 def test_settings_reach_the_workers(tmp_path: Path) -> None:
@@ -323,6 +326,11 @@ def test_no_argument_is_ignored_silently(argument: _cluster_arguments.Argument) 
     if argument.of == CUDA:
         with pytest.raises(TypeError, match=f"{argument.name} is an argument of LocalCUDACluster"):
             plan(BOTH, {argument.name: value})
+
+
+def test_threads_instead_of_processes_are_a_warning() -> None:
+    with pytest.warns(UserWarning, match="processes=False has no effect: tasks run in processes of their own"):
+        assert plan(BOTH, {"processes": False}).n_workers == 1
 
 
 def flags(cls: str, **given: Any) -> dict[str, str]:

@@ -214,7 +214,9 @@ class Client(
         show = sink(output)
         where = _address.find(address, token, scheduler_file)
         if where is not None and (address is not None or scheduler_file is not None):
-            for argument in cluster:
+            unset = {"n_workers": None, "memory_limit": "auto", "device": "auto"}
+            own = {"n_workers": n_workers, "memory_limit": memory_limit, "device": device}
+            for argument in (*(a for a, value in own.items() if value != unset[a]), *cluster):
                 raise TypeError(f"{argument} is for a cluster that the client starts, and this one joins {where[0]}")
         #: The LocalCluster that this client was given or has started; None if it joined another.
         self.cluster: LocalCluster | None = address if isinstance(address, LocalCluster) else None

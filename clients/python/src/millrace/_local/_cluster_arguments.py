@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import socket
 import struct
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -270,7 +271,7 @@ def _slots(out: Plan, value: Any) -> None:
 
 def _processes(out: Plan, value: Any) -> None:
     if _check.boolean(value, "processes") is False:
-        out.notes.append(("processes", False, _BY_NAME["processes"].text))
+        warnings.warn(f"processes=False has no effect: {_BY_NAME['processes'].text}", UserWarning, stacklevel=2)
 
 
 def _name(out: Plan, value: Any) -> None:

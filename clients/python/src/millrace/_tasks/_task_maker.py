@@ -127,7 +127,8 @@ class TaskMaker:
         except Exception as e:
             raise errors.SerialisationError(
                 f"function {name} cannot be pickled: {type(e).__name__}: {e}. "
-                "Does it refer to a lock, a file, a connection or a client? Make them inside of it"
+                "Does it refer to a lock, a file or a connection? Make them inside of it. "
+                "To use a client there, call millrace.get_client() inside of it"
             ) from e
         if len(function[0]) > _MOST_FUNCTION:
             error = errors.InvalidRequestError(
