@@ -193,7 +193,7 @@ def _of_decimals(array: Any) -> np.ndarray[Any, Any]:
         if width == 4:
             whole, small = data.view(np.int32).astype(np.int64), ~small
         else:
-            words = data.view(np.int64).reshape(len(array), -1)
+            words = data.view(np.int64).reshape(len(array), width // 8)
             whole = words[:, 0]
             # The upper words are the sign of the lowest.
             small = (words[:, 1:] == (whole >> 63)[:, None]).all(axis=1)
