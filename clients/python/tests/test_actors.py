@@ -30,8 +30,8 @@ from millrace import (
     wait,
 )
 from millrace import worker_client as with_client
+from millrace._actors import _host
 from millrace._pb.millrace.v1 import task_calls_pb2
-from millrace._tasks import _actor_host
 
 
 @pytest.fixture(scope="module")
@@ -349,11 +349,11 @@ def test_futures_of_calls_are_futures(one: Client) -> None:
 @pytest.fixture
 def host() -> Iterator[Any]:
     """Makes an actor in this process. Yields a function that calls it."""
-    key, ended = os.urandom(_actor_host.KEY_BYTES), threading.Event()
+    key, ended = os.urandom(_host.KEY_BYTES), threading.Event()
     ready: list[Any] = []
 
     def live() -> None:
-        made = _actor_host.Host(Counter(), name, 1, key, handshake=0.05)
+        made = _host.Host(Counter(), name, 1, key, handshake=0.05)
         ready.append(made)
         ended.set()
         with contextlib.suppress(SystemExit):
@@ -366,9 +366,9 @@ def host() -> Iterator[Any]:
     assert ended.wait(PATIENCE)
 
     def call(method: str, *args: Any) -> Any:
-        with _actor_host.connect(name, 1, key) as actor:
-            _actor_host.send(actor, pickle.dumps((method, args, {})))
-            return pickle.loads(_actor_host.receive(actor)).value
+        with _host.connect(name, 1, key) as actor:
+            _host.send(actor, pickle.dumps((method, args, {})))
+            return pickle.loads(_host.receive(actor)).value
 
     call.name = name  # type: ignore[attr-defined]
     yield call
@@ -382,12 +382,12 @@ def test_strangers_do_not_disturb_an_actor(host: Any, monkeypatch: pytest.Monkey
     assert host("add", 2) == 2
     # One that says nothing is sent away, and others are not kept waiting by it.
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(_actor_host.address(host.name, 1))
+        silent.connect(_host.address(host.name, 1))
         assert host("add", 2) == 4
         silent.settimeout(PATIENCE)
         assert silent.recv(1) == b""
-    for wrong in (b"", b"x", bytes(_actor_host.KEY_BYTES)):
-        with _actor_host.connect(host.name, 1, wrong) as stranger:
+    for wrong in (b"", b"x", bytes(_host.KEY_BYTES)):
+        with _host.connect(host.name, 1, wrong) as stranger:
             stranger.shutdown(socket.SHUT_WR)
             stranger.settimeout(PATIENCE)
             assert stranger.recv(1) == b""
@@ -398,7 +398,7 @@ def test_strangers_do_not_disturb_an_actor(host: Any, monkeypatch: pytest.Monkey
     with pytest.raises(ConnectionError, match="another user"):
         host("add", 2)
     with socket.socket(socket.AF_UNIX) as other:
-        other.connect(_actor_host.address(host.name, 1))
+        other.connect(_host.address(host.name, 1))
         other.settimeout(PATIENCE)
         assert other.recv(1) == b""
     monkeypatch.undo()

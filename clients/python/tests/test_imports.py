@@ -98,7 +98,7 @@ def test_no_function_imports_our_own_modules() -> None:
 LAYERS = (
     *("_check", "_import_hooks", "_accepted", "_program", "_status", "_dask_names", "ops", "plugins"),
     *("_values", "_frames", "errors", "_connection", "_task_states", "_transfer", "_session", "future"),
-    *("_cluster", "_tasks", "_dask", "executor", "_calls", "_client", "_local", "cluster", "servers"),
+    *("_cluster", "_tasks", "_dask", "executor", "_calls", "_actors", "_client", "_local", "cluster", "servers"),
     *("client_executor", "client", "_shared", "_in_tasks", "_performance_report"),
     *("joblib_backend", "as_distributed", "_polars", "polars"),
 )

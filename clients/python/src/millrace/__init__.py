@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from millrace._actors._actor import Actor, ActorFuture, ActorLostError
     from millrace._calls._rebalance import RebalanceReport
     from millrace._client._event_loop import sync
     from millrace._connection._slot import Reschedule, rejoin, secede
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from millrace._shared._pubsub import Pub, Sub
     from millrace._shared._shared_values import Event, Queue, Variable
     from millrace._status import Status
-    from millrace._tasks._actor import Actor, ActorFuture, ActorLostError
     from millrace._tasks._progress import progress
     from millrace._tasks._waiting import as_completed, wait
     from millrace._values._arrays import arrays
@@ -120,7 +120,7 @@ _HOMES = {
     "_local._scaling": ("Adaptive",),
     "_session._display": ("TaskLine",),
     "_shared._locks": ("Lock", "MultiLock", "Semaphore"),
-    "_tasks._actor": ("Actor", "ActorFuture", "ActorLostError"),
+    "_actors._actor": ("Actor", "ActorFuture", "ActorLostError"),
     "_in_tasks": ("fire_and_forget", "get_worker", "worker_client"),
     "_performance_report": ("get_task_metadata", "get_task_stream", "performance_report"),
     "_tasks._progress": ("progress",),

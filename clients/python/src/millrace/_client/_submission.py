@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from millrace._accepted import accept
+from millrace._actors._actor import map_actors, submit_actor
 from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, awaited, same
 from millrace._client._results import Results
@@ -16,7 +17,6 @@ from millrace._dask._rules import Rules
 from millrace._dask._submit import Submission as GraphSubmission
 from millrace._dask._submit import is_dask_graph, materialised
 from millrace._task_states._state import Spec
-from millrace._tasks._actor import map_actors, submit_actor
 from millrace._tasks._arguments import plain_names
 from millrace._tasks._constants import Constants
 from millrace._tasks._graph import by_key, flat, submit_graph

@@ -28,6 +28,8 @@ from typing import Any, TypeAlias
 import cloudpickle
 
 from millrace import errors
+from millrace._actors import _host
+from millrace._actors._host import Host, Outcome
 from millrace._calls._coordination import Reply, ask, restored, stored
 from millrace._connection import _slot
 from millrace._connection._steps import Steps, in_loop, run
@@ -36,8 +38,6 @@ from millrace._session import _registry
 from millrace._session._session import Session
 from millrace._task_states._state import State
 from millrace._task_states._waits import NOTICE_SECONDS
-from millrace._tasks import _actor_host
-from millrace._tasks._actor_host import Host, Outcome
 from millrace._tasks._arguments import Key
 from millrace._tasks._task_maker import TaskMaker
 from millrace._tasks._task_options import TaskOptions
@@ -190,7 +190,7 @@ def _call(
         future = host[0](*host[1])
         while True:
             try:
-                actor = _actor_host.connect(identity.name, place.life, identity.secret)
+                actor = _host.connect(identity.name, place.life, identity.secret)
             except ConnectionError:
                 # It has died, or its worker is lost: otherwise this task would run there.
                 place = _place(identity, future, place.life + 1)
@@ -200,8 +200,8 @@ def _call(
                 continue
             with actor:
                 try:
-                    _actor_host.send(actor, cloudpickle.dumps((method, args, kwargs), protocol=5))
-                    return pickle.loads(_slot.during(partial(_actor_host.receive, actor)))
+                    _host.send(actor, cloudpickle.dumps((method, args, kwargs), protocol=5))
+                    return pickle.loads(_slot.during(partial(_host.receive, actor)))
                 except (EOFError, ConnectionError) as e:
                     raise ActorLostError(
                         f"the actor {identity.cls.__name__} on worker {place.worker} ended in the middle of {method}"
@@ -494,7 +494,7 @@ def _made(
 ) -> Future[Any]:
     name = uuid.uuid4().hex
     own: UserKey = f"{cls.__name__}-{name}" if key is None else key
-    secret = os.urandom(_actor_host.KEY_BYTES)
+    secret = os.urandom(_host.KEY_BYTES)
     identity = _Identity(name, secret, cls, _keys.to_wire(own), session.life, session.namespace)
     host = _submit(session, _live, (identity, args, dict(kwargs), restart), f"{cls.__name__}-actor-{name}", options)
     # Flushed by __reduce__: the reader must find the actor's task.

@@ -1,0 +1,1 @@
+"""Actors: objects that live in a process of their own on a worker."""
