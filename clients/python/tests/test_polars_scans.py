@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from in_process import FAR, NEAR, collect
 from millrace import Client
 from millrace._polars import _files, _lines, _plan, _scans, _tasks
 from millrace._polars._query import Query
@@ -240,6 +242,37 @@ def test_a_limit_of_rows_is_divided_if_it_is_large(home: Path) -> None:
         ):
             found = Query(Here(), 2, options).run(_plan.read(lf))
             assert_frame_equal(pl.concat(found), lf.collect())
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_files_are_read_in_parts_as_whole(seed: int, tmp_path: Path) -> None:
+    """Files of all formats and sizes, empty ones too, with all arguments that parts must share."""
+    pick = random.Random(seed)
+    kind = ("parquet", "ipc", "csv", "ndjson")[seed % 4]
+    hive = kind in ("parquet", "ipc") and pick.random() < 0.5
+    for i in range(pick.choice([1, 2, 3, 7])):
+        rows = FRAME.select("a", "s", "f").slice(pick.randrange(900), pick.choice([0, 1, 5, 40, 300]))
+        if kind in ("csv", "ndjson"):  # Polars reads no types from an empty one, and takes "" for null
+            rows = FRAME.select("a", s=pl.col("s").replace("", "e"), f="f").slice(pick.randrange(900), 1 + len(rows))
+        file = (tmp_path / f"y={i % 3}" if hive else tmp_path) / f"{i}.{kind}"
+        file.parent.mkdir(exist_ok=True)
+        sized = {"parquet": {"row_group_size": pick.choice([3, 17, 1000])}, "ipc": {"record_batch_size": 7}}
+        getattr(rows, f"write_{kind}")(file, **sized.get(kind, {}))
+    arguments: dict[str, Any] = {}
+    if pick.random() < 0.5:
+        arguments |= {"row_index_name": "i", "row_index_offset": pick.choice([0, 5])}
+    if pick.random() < 0.4:
+        arguments["n_rows"] = pick.choice([0, 1, 7, 50, 1000])
+    if pick.random() < 0.4:
+        arguments["include_file_paths"] = "path"
+    source = ("file://" if pick.random() < 0.3 else "") + (f"{tmp_path}" if hive else f"{tmp_path}/*.{kind}")
+    lf: pl.LazyFrame = getattr(pl, f"scan_{kind}")(source, **arguments)
+    if hive and source.startswith("file://"):
+        lf = getattr(pl, f"scan_{kind}")(str(tmp_path), **arguments)  # Polars takes such a URL for a file
+    for query in (lf, lf.filter(pl.col("a") % 3 == 1), lf.select(pl.last(), pl.len().over("a").alias("n"))):
+        for options in (FAR, dataclasses.replace(NEAR, parts=11)):
+            silent = dataclasses.replace(options, fallback_mode="silent")
+            assert_frame_equal(collect(query, silent), query.collect(engine="in-memory"))
 
 
 @pytest.mark.parametrize("name", ["quotes", "hive", "lines of JSON", "files"])
