@@ -18,7 +18,9 @@ from millrace._polars._query import Query
 from millrace._tasks._arguments import Item
 
 #: Options by which everything is divided that may be: rows meet by their hash or range.
-FAR = Options(parts=3, least_bytes=0, max_rows_per_partition=13, broadcast_limit=0, gather_limit=0)
+FAR = Options(
+    parts=3, fallback_mode="silent", least_bytes=0, max_rows_per_partition=13, broadcast_limit=0, gather_limit=0
+)
 #: The same, but sides of joins are brought to each task, and groups to one.
 NEAR = dataclasses.replace(FAR, broadcast_limit=1 << 30, gather_limit=1 << 30)
 

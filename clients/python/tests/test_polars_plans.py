@@ -10,8 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
-from millrace._polars import _query
+from millrace._polars import _plan, _query
 from millrace._polars._options import Options
+from millrace._polars._query import Query, UndividedWarning
 from polars.testing import assert_frame_equal
 
 c = pl.col
@@ -149,3 +150,51 @@ def test_windows_over_more_parts_than_a_list_may_have(monkeypatch: pytest.Monkey
     for rows in (ROWS, ROWS.head(8), ROWS.head(1)):
         lf = rows.lazy()
         same(lf.with_columns(n=c("x").cum_sum().over("k"), m=c("x").sum().over("s")).filter(c("id") % 3 > 0), options)
+
+
+ONE_TASK: dict[str, tuple[Make, str]] = {
+    "all rows": (lambda t: t.sort("id").with_columns(c("x").cum_sum()), r"HStack cannot be divided, .*: col\(\"x\"\).cum_sum"),
+    "filter": (lambda t: t.sort("s").filter(c("id").shift() > 2), r"Filter cannot be divided, .*: .*col\(\"id\"\).shift"),
+    "select": (lambda t: t.group_by("id").agg(c("x").sum()).select(c("x").median()), r"Select cannot .*col\(\"x\"\).median"),
+    "join": (lambda t: t.join(t.select(z="id"), how="cross").select(pl.len()), "Join .Cross. cannot .*unless one of its sides"),
+    "function": (lambda t: t.sort("s").with_row_index(), "MapFunction .RowIndex. cannot be divided"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_TASK)
+def test_undivided_parts_are_told_before_any_task(name: str) -> None:
+    make, text = ONE_TASK[name]
+    lf, cluster = make(ROWS.lazy()), InProcess()
+    with pytest.raises(NotImplementedError, match=text):
+        collect(lf, dataclasses.replace(FAR, fallback_mode="raise"), cluster)
+    assert not cluster.tasks
+    with pytest.warns(UndividedWarning, match=text) as noted:
+        collect(lf, dataclasses.replace(FAR, fallback_mode="warn"), cluster)
+    assert len(noted) == 1 and cluster.tasks
+
+
+def test_the_stages_of_a_query_are_explained() -> None:
+    """The right side is one row; the window needs all rows."""
+    t = ROWS.lazy()
+    mean = t.select(m=c("x").mean())
+    lf = (
+        t.join(mean, how="cross")
+        .filter(c("x") > c("m"))
+        .group_by("k")
+        .agg(c("x").median())
+        .with_columns(c("x").cum_sum())
+    )
+    cluster = InProcess()
+    options = dataclasses.replace(FAR, broadcast_limit=10_000)
+    _, *lines = Query(cluster, 2, options).explained(_plan.read(lf)).splitlines()
+    stages = lines[: lines.index('  UNDIVIDED: HStack cannot be divided, and runs in one task: col("x").cum_sum()') + 1]
+    assert any("tasks: " in s and "GroupBy" in s for s in stages), stages
+    assert "  Join (Cross): the right side is brought to each task" in stages, stages
+    assert not cluster.tasks
+
+
+def test_parts_without_rows_and_inputs_without_columns() -> None:
+    """The random queries found these."""
+    numbers = ROWS.lazy().with_columns(m=c("id").cast(pl.Decimal(12, 2))).filter(c("id") > 30)
+    same(numbers.group_by("m").agg(pl.len()).sort("m"), FAR)
+    same(ROWS.lazy().with_row_index("n").select("n").group_by("n").agg(pl.len()).sort("n"), FAR)

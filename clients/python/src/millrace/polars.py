@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _inline, _plan, _pushdown
+from millrace._polars import _inline, _plan
 from millrace._polars._cluster import Cluster
 from millrace._polars._options import Options
 from millrace._polars._query import Query, UndividedWarning
@@ -145,9 +145,10 @@ class Engine(pl.Engine):
         return self.execute(lf).lazy()
 
     def explain(self, lf: pl.LazyFrame) -> str:
-        """Returns the plan of a query as the engine divides it, with columns and predicates pushed
-        down to where rows meet. Nothing runs."""
-        return _plan.lazy(_pushdown.pushed(self._query().listed(_plan.read(lf)))).explain(optimized=False)
+        """Returns the stages of a query, with sides of joins that are brought to each task and nodes
+        that run in one task, and its plan, with columns and predicates pushed down to where rows
+        meet. The stages are those for sizes that are known before. Nothing runs."""
+        return self._query().explained(_plan.read(lf))
 
     def sink_parquet(  # pyright: ignore[reportIncompatibleMethodOverride] - the path is a name
         self, lf: pl.LazyFrame, path: str | Path, *, optimizations: Any, **options: Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
@@ -39,6 +39,9 @@ from millrace._polars._windows import Group
 from millrace._tasks._arguments import Item
 from millrace.future import Future
 
+if TYPE_CHECKING:
+    from millrace._polars._stages import Stages
+
 #: Prefix of columns with the values of keys.
 _KEY = "__millrace_key_"
 #: Files of up to so many bytes are read again by each task of a join. A result in one part of this
@@ -53,6 +56,8 @@ _HASHED = ("Inner", "Left", "Right", "Full", "Semi", "Anti")
 _OF_ROWS = ("Rename", "Explode", "Unnest", "Hint")
 
 
+#: Why a join is in one task.
+_KEPT_SMALL = ", unless one of its sides has at most broadcast_limit bytes"
 #: A list whose items are inputs of tasks has so many at most.
 _MOST_ITEMS = 256
 #: Length of a slice that goes to the end.
@@ -67,10 +72,12 @@ class Query:
     """Runs one plan. It holds the results between stages for as long as it exists."""
 
     def __init__(self, client: Submitter, slots: int, options: Options) -> None:
-        self._client = client
-        self._slots = slots
-        self._options = options
+        self.client = client
+        self.slots = slots
+        self.options = options
         self._parts: dict[Node, list[Node]] = {}
+        #: Messages about nodes in one task that the user has seen.
+        self._told: set[str] = set()
 
     @_deep.plans()
     def run(self, root: Node) -> list[Future[pl.DataFrame]]:
@@ -83,15 +90,35 @@ class Query:
         for node in pushed.walk():
             if node.kind == "Scan":  # what cannot be divided is told before any work
                 self.parts(node)
+        if self.options.fallback_mode != "silent":
+            stages = self.foreseen()
+            stages.parts(pushed)
+            for text in stages.undivided:
+                self._tell(text)
         return self.parts(pushed)
+
+    def foreseen(self) -> Stages:
+        """Returns the query without its tasks."""
+        from millrace._polars._stages import Stages
+
+        return Stages(self)
+
+    @_deep.plans()
+    def explained(self, root: Node) -> str:
+        """Returns the stages and the plan of a query. Nothing runs, except what lists files."""
+        root = self.listed(root)
+        plan = _plan.lazy(_pushdown.pushed(root)).explain(optimized=False)
+        stages = self.foreseen()
+        frames = _inline.stored(root, stages.scattered, self.options.max_rows_per_partition)
+        return f"{stages.text(_pushdown.pushed(frames))}\n{plan}"
 
     def listed(self, root: Node) -> Node:
         """Returns a plan that knows the files of its scans, and so their columns."""
         scans = [n for n in root.walk() if n.kind == "Scan" and n.source is None]
-        return root.rebuilt(_files.listed(scans, self._client)) if scans else root
+        return root.rebuilt(_files.listed(scans, self.client)) if scans else root
 
     def _without_frames(self, root: Node) -> Node:
-        return _inline.stored(root, self._client.scatter, self._options.max_rows_per_partition)
+        return _inline.stored(root, self.client.scatter, self.options.max_rows_per_partition)
 
     @_deep.plans()
     def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
@@ -103,7 +130,7 @@ class Query:
     def _undivided(self, root: Node) -> Node | None:
         """Returns a plan as one part, or None if it reads more than one task is to read, or sources
         of unknown size."""
-        options = self._options
+        options = self.options
         if options.parts is not None or not _reads.at_most(root, options.undivided_limit, self._bytes):
             return None
         leaves: dict[Node, Node] = {}
@@ -123,8 +150,7 @@ class Query:
         files = [f"{path}{i:05}.parquet" for i in range(len(parts))] if path.endswith("/") else [path]
         written: list[Future[None]] = []
         for part, file in zip(parts, files, strict=True):
-            data, leaves = _plan.write(part)
-            written.append(self._task("sink_parquet", data, file, options, *[n.source for n in leaves]))
+            written.append(self._run("sink_parquet", part, file, options))
         return written
 
     def parts(self, node: Node) -> list[Node]:
@@ -137,18 +163,22 @@ class Query:
     def _meeting(self, *parts: list[Node]) -> int:
         """Returns the number of parts in which the rows of others meet by their hash or range: no
         fewer than there are, so that parts of large data stay small."""
-        return min(max(self._options.parts or self._slots, 2, *map(len, parts)), _MOST_ITEMS)
+        return min(max(self.options.parts or self.slots, 2, *map(len, parts)), _MOST_ITEMS)
 
     # Running.
 
     def _submit(self, part: Node) -> Future[pl.DataFrame]:
         if part.kind == _plan.INPUT and len(part.source) == 1 and not isinstance(part.source[0], (Item, Lines)):
             return part.source[0]
+        return self._run("run", part)
+
+    def _run(self, function: str, part: Node, *arguments: Any) -> Future[Any]:
+        """Runs a part by a function of `_tasks`, with arguments behind the plan."""
         data, leaves = _plan.write(part)
-        return self._task("run", data, *[n.source for n in leaves])
+        return self._task(function, data, *arguments, *[n.source for n in leaves])
 
     def _task(self, function: str, /, *arguments: Any) -> Future[Any]:
-        return self._client.submit(function, *arguments)
+        return self.client.submit(function, *arguments)
 
     def _input(self, parts: list[Node], schema: pl.Schema) -> Node:
         """Runs parts, and returns a node for their results in order."""
@@ -158,7 +188,7 @@ class Query:
         """Waits for the results that an input stands for, and returns their bytes."""
         lines = sum(s.nbytes for s in node.source if isinstance(s, Lines))
         results = [s for s in node.source if not isinstance(s, Lines)]
-        sizes = self._client.sizes([s.source if isinstance(s, Item) else s for s in results])
+        sizes = self.client.sizes([s.source if isinstance(s, Item) else s for s in results])
         counts = [s.count if isinstance(s, Item) else 1 for s in results]
         return lines + sum(size // n for size, n in zip(sizes, counts, strict=True))
 
@@ -189,34 +219,44 @@ class Query:
         return [node.over({n: self._one(p, n.schema) for n, p in inputs.items()})]
 
     def _notice(self, node: Node, reason: str = "") -> None:
-        if self._options.fallback_mode == "silent":
+        """Tells the user that a node runs in one task, if that was not foreseen."""
+        self._tell(self._message(node, reason))
+
+    def _message(self, node: Node, reason: str) -> str:
+        return f"{name_of(node)} cannot be divided, and runs in one task{f': {reason}' if reason else _where(node)}"
+
+    def _tell(self, text: str) -> None:
+        if self.options.fallback_mode == "silent" or text in self._told:
             return
-        text = f"{_name(node)} cannot be divided, and runs in one task{f': {reason}' if reason else ''}"
-        if self._options.fallback_mode == "raise":
+        if self.options.fallback_mode == "raise":
             raise NotImplementedError(f"{text}; fallback_mode='warn' allows it")
+        self._told.add(text)
         warnings.warn(UndividedWarning(text), stacklevel=2)
+
+    def _note(self, text: str) -> None:
+        """Notes how a node is divided, for people who look at the plan."""
 
     def _each(self, node: Node, inner: Node) -> list[Node]:
         """Returns a node over each part of the one that it reads."""
         return [node.over({inner: p}) for p in self.parts(inner)]
 
     def _scan(self, node: Node) -> list[Node]:
-        options = self._options
+        options = self.options
         limit = _scans.limit(node)
         if limit is not None:
             whole, offset, rows = limit
             if rows <= options.max_rows_per_partition:
                 return [node]
             return self.parts(Node("Slice", {"input": whole, "offset": offset, "len": rows}))
-        n = options.parts or max(self._slots, -(-_scans.size(node) // options.target_partition_size))
-        found = _scans.parts(node, n, options.least_bytes, self._client, self._count)
+        n = options.parts or max(self.slots, -(-_scans.size(node) // options.target_partition_size))
+        found = _scans.parts(node, n, options.least_bytes, self.client, self._count)
         if found.whole is not None:
             self._notice(node, found.whole)
         return found.nodes
 
     def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
         """Counts ranges of bytes of a text file by tasks."""
-        return self._client.results([self._task("count", path, start, end, quote, eol) for start, end in ranges])
+        return self.client.results([self._task("count", path, start, end, quote, eol) for start, end in ranges])
 
     def _row_by_row(self, node: Node) -> list[Node]:
         (inner,) = node.inputs
@@ -252,14 +292,13 @@ class Query:
         parts = self._parts[inner] = _at_most(_each_of(stored), _MOST_ITEMS)
         if group.aggregates is not None:
             joined, groups = _windows.joined(group, inner)
-            if self._estimate(self.parts(groups)) <= self._options.broadcast_limit:
+            if self._estimate(self.parts(groups)) <= self.options.broadcast_limit:
                 return joined
         rows = [_windows.numbered(group, part, i) for i, part in enumerate(parts)]
         windows = [_windows.computed(group, together) for together in self._by_hash(rows, group.keys)]
         back: list[Future[Any]] = []
         for each in windows:
-            data, leaves = _plan.write(each)
-            back.append(self._task("by_number", data, _windows.PART, len(parts), *[n.source for n in leaves]))
+            back.append(self._run("by_number", each, _windows.PART, len(parts)))
         schema = windows[0].schema
         both = [
             _windows.beside(part, Node.input([Item(f, i, len(parts)) for f in back], schema))
@@ -306,13 +345,13 @@ class Query:
             return Node("Select", {"input": groups, "expr": [*columns, *steps.result], "options": _questions.OPTIONS})
 
         found = self._input(partial, partial[0].schema)
-        if node["maintain_order"] or self._bytes(found) <= self._options.gather_limit:
+        if node["maintain_order"] or self._bytes(found) <= self.options.gather_limit:
             return [final(found)]
         return [final(piece) for piece in self._by_hash(_each_of(found), columns)]
 
     def _groups_together(self, node: Node, parts: list[Node]) -> list[Node]:
         """Divides a node over groups whose rows must be together by the keys of the groups."""
-        if node["maintain_order"] or self._estimate(parts) <= self._options.gather_limit:
+        if node["maintain_order"] or self._estimate(parts) <= self.options.gather_limit:
             return [node.changed(input=self._input(parts, parts[0].schema))]
         return [node.changed(input=piece) for piece in self._by_hash(parts, node["keys"])]
 
@@ -324,7 +363,7 @@ class Query:
         options = node["options"]
         if options["keep_strategy"] != "None":
             found = self._input([node.changed(input=p) for p in parts], node.schema)
-            if options["maintain_order"] or self._bytes(found) <= self._options.gather_limit:
+            if options["maintain_order"] or self._bytes(found) <= self.options.gather_limit:
                 return [node.changed(input=found)]
             parts = _each_of(found)
         elif options["maintain_order"]:
@@ -345,8 +384,7 @@ class Query:
         n = n or self._meeting(parts)
         pieces: list[Future[Any]] = []
         for part in parts:
-            data, leaves = _plan.write(part)
-            pieces.append(self._task("by_hash", data, names, n, *[leaf.source for leaf in leaves]))
+            pieces.append(self._run("by_hash", part, names, n))
         inputs = [Node.input([Item(f, i, n) for f in pieces], parts[0].schema) for i in range(n)]
         kept = _columns(list(schema))
         return [i if i.schema == schema else _selected(i, kept) for i in inputs]
@@ -362,17 +400,21 @@ class Query:
             not key
             or not _has_ranges(inner.schema[key[0]])
             or node["slice"] is not None
-            or self._bytes(found) <= self._options.gather_limit
+            or self._bytes(found) <= self.options.gather_limit
         ):
             return [node.changed(input=found)]
         n = self._meeting(parts)
-        samples = self._client.results([self._task("sample", f, key[0], 100 * n) for f in found.source])
-        edges = _edges(pl.concat(samples).to_series(), n)
+        edges = self._ranges(found, key[0], n)
         descending, last = options["descending"][0], options["nulls_last"][0]
         ranges = len(edges) + 1
         pieces = [self._task("by_range", f, key[0], edges, descending, last) for f in found.source]
         inputs = [Node.input([Item(f, i, ranges) for f in pieces], inner.schema) for i in range(ranges)]
         return [node.changed(input=i) for i in inputs]
+
+    def _ranges(self, found: Node, key: str, n: int) -> pl.Series:
+        """Returns up to `n` - 1 values of a column between which there are about as many rows."""
+        samples = self.client.results([self._task("sample", f, key, 100 * n) for f in found.source])
+        return _edges(pl.concat(samples).to_series(), n)
 
     def _join(self, node: Node) -> list[Node]:
         left, right = node["input_left"], node["input_right"]
@@ -397,6 +439,7 @@ class Query:
             if left is right:
                 sides[1 - at] = sides[at]
             if whole is not None:
+                self._note(f"{name_of(node)}: the {'right' if at else 'left'} side is brought to each task")
                 pairs = [(part, whole) if at else (whole, part) for part in sides[1 - at]]
                 return [node.changed(input_left=a, input_right=b) for a, b in pairs]
         keys = node["condition"].get("Equi") if isinstance(node["condition"], dict) else None
@@ -428,10 +471,10 @@ class Query:
         scan = len(parts) == 1 and all(n.kind != _plan.INPUT for n in parts[0].walk())
         if scan and estimate <= _AGAIN:
             return parts[0], parts
-        if len(parts) > 1 and estimate > 16 * self._options.broadcast_limit:
+        if len(parts) > 1 and estimate > 16 * self.options.broadcast_limit:
             return None, parts
         found = self._input(parts, parts[0].schema)
-        if self._bytes(found) <= max(self._options.broadcast_limit, _AGAIN if len(parts) == 1 else 0):
+        if self._bytes(found) <= max(self.options.broadcast_limit, _AGAIN if len(parts) == 1 else 0):
             return found, parts
         return None, _each_of(found)
 
@@ -499,7 +542,7 @@ class Query:
 
     def _asked(self, parts: list[Node], exprs: list[Any]) -> list[pl.DataFrame]:
         """Runs expressions over each of some parts, and fetches the results."""
-        return self._client.results([self._submit(_selected(p, exprs)) for p in parts])
+        return self.client.results([self._submit(_selected(p, exprs)) for p in parts])
 
     def _function(self, node: Node) -> list[Node]:
         function = node["function"]
@@ -561,14 +604,33 @@ def _names(exprs: Any) -> list[str] | None:
     return found if all(isinstance(n, str) for n in found) else None
 
 
-def _name(node: Node) -> str:
+def name_of(node: Node) -> str:
     """Returns the name of a node for people."""
     if node.kind == "Scan" and isinstance(node.source, Files):
         return f"Scan of {node.source.paths[0]}"
-    function = node.body.get("function") if isinstance(node.body, dict) else None
+    body = cast("dict[str, Any]", node.body) if isinstance(node.body, dict) else {}
+    function = body.get("function")
     if isinstance(function, dict):
         return f"{node.kind} ({next(iter(function))})"
+    if node.kind == "Join":
+        how = body["options"]["args"]["how"]
+        return f"Join ({next(iter(how)) if isinstance(how, dict) else how})"
     return node.kind
+
+
+def _where(node: Node) -> str:
+    """Returns the expressions of a node that do not work row by row, for a message about it."""
+    field = {"Filter": "predicate", "HStack": "exprs", "Select": "expr"}.get(node.kind)
+    if field is None:
+        return _KEPT_SMALL if node.kind == "Join" else ""
+    schema = node.inputs[0].schema
+    texts: list[str] = []
+    for expr in [node[field]] if node.kind == "Filter" else node[field]:
+        named = [{"Alias": [expr, _KEY]}] if node.kind == "Filter" else [expr]
+        if not _questions.row_by_row(named, schema):
+            shown = _plan.lazy(_selected(Node.input(None, schema), [expr])).explain(optimized=False)
+            texts.append(shown.partition("\n")[0].removeprefix("SELECT ").strip("[]")[:200])
+    return ": " + ", ".join(texts)
 
 
 #: How the nodes of each kind are divided. Others run in one task.

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _leaf, _plan
+from millrace._polars import _leaf, _msgpack, _plan
 from millrace._polars._plan import Node
 
 #: Expressions and functions with code of the user. No question runs them.
@@ -38,10 +38,19 @@ def row_by_row(exprs: list[Any], schema: pl.Schema) -> bool:
     """
     if not exprs:
         return False
-    leaf = Node.input(None, schema)
-    stack = Node("HStack", {"input": leaf, "exprs": exprs, "options": OPTIONS})
-    select = Node("Select", {"input": leaf, "expr": exprs, "options": OPTIONS})
-    return _reads_one_row(stack) and _reads_one_row(select)
+    question = _msgpack.pack(exprs), tuple(schema.items())
+    if question not in _answers:
+        leaf = Node.input(None, schema)
+        stack = Node("HStack", {"input": leaf, "exprs": exprs, "options": OPTIONS})
+        select = Node("Select", {"input": leaf, "expr": exprs, "options": OPTIONS})
+        if len(_answers) > 1000:
+            _answers.clear()
+        _answers[question] = _reads_one_row(stack) and _reads_one_row(select)
+    return _answers[question]
+
+
+#: Answers of `row_by_row`: a plan is asked twice, before it runs and when it does.
+_answers: dict[Any, bool] = {}
 
 
 def _reads_one_row(node: Node) -> bool:
