@@ -42,9 +42,11 @@ const index = `Millrace %s
 // Handler serves the paths that index lists.
 func Handler(config Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+	start := func(w http.ResponseWriter, _ *http.Request) {
 		plain(w, http.StatusOK, fmt.Sprintf(index, config.Version))
-	})
+	}
+	mux.HandleFunc("GET /{$}", start)
+	mux.HandleFunc("GET /status", start) // Links of Dask's form lead there.
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		select {

@@ -30,7 +30,7 @@ from millrace._client._shared_calls import AsyncSharedCalls, SharedCalls
 from millrace._client._shuffles import AsyncShuffles, Shuffles
 from millrace._client._submission import AsyncSubmission
 from millrace._client._worker_control import AsyncWorkerControl, WorkerControl
-from millrace._cluster import _cluster_info
+from millrace._cluster import _cluster_info, _dashboard
 from millrace._connection import _address
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps, blocking, in_loop, run
@@ -315,9 +315,9 @@ class Client(
 
     @property
     def dashboard_link(self) -> str:
-        """URL of the scheduler's HTTP port, or empty."""
-        address = self.session.cluster.http_address
-        return f"http://{address}/" if address else ""
+        """URL of the scheduler's HTTP port, or empty. Dask's setting distributed.dashboard.link
+        says how it is made, such as "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status"."""
+        return _dashboard.link(self.session.cluster.http_address)
 
     def __enter__(self) -> Client:
         return self

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from millrace import _accepted, _check, errors
 from millrace._check import Seconds
 from millrace._client._event_loop import EventLoop
-from millrace._cluster import _cluster_html, _cluster_info, _workers
+from millrace._cluster import _cluster_html, _cluster_info, _dashboard, _workers
 from millrace._connection import _address
 from millrace._connection._steps import run
 from millrace._local import _cluster_arguments, _scaling
@@ -467,8 +467,8 @@ class LocalCluster:
 
     @property
     def dashboard_link(self) -> str:
-        """URL of the scheduler's HTTP port, or empty."""
-        return f"http://{self.http}/" if self.http else ""
+        """URL of the scheduler's HTTP port, or empty; see `Client.dashboard_link`."""
+        return _dashboard.link(self.http)
 
     @property
     def asynchronous(self) -> bool:

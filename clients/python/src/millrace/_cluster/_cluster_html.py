@@ -7,6 +7,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from millrace._cluster import _dashboard
+
 #: Most workers that are listed.
 _MOST_ROWS = 50
 #: Most slots that are drawn for a worker.
@@ -91,7 +93,7 @@ def workers_table(workers: Mapping[str, Mapping[str, Any]]) -> str:
 def cluster_card(title: str, info: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> str:
     """Returns a card for a description of a cluster. `facts`: more lines, as HTML."""
     workers = cast("Mapping[str, Mapping[str, Any]]", info["workers"])
-    url = f"http://{info['http']}/" if info["http"] else ""
+    url = _dashboard.link(info["http"])
     lines = {
         "scheduler": f"<code>{html.escape(str(info['address']))}</code>",
         **({"dashboard": link(url)} if url else {}),
