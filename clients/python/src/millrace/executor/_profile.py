@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from millrace._values import _keys
-from millrace.executor import _task_info
+from millrace.executor import _compiling, _task_info
 
 #: Time between two samples of a running task, in seconds.
 INTERVAL = 0.01
@@ -65,6 +65,7 @@ class Sampler:
         # The latest task, and the prefix of its key.
         self._task: Any = None
         self._prefix = ""
+        self._compilations = _compiling.Watch()
 
     def start(self) -> None:
         """Begins to sample."""
@@ -83,7 +84,9 @@ class Sampler:
         if task is None:
             return False
         with self._lock:
-            self._look(task, now)
+            notice = self._look(task, now)
+        if notice:
+            print(f"millrace: {task.key}: {notice}", file=sys.stderr, flush=True)
         return True
 
     def settle(self) -> None:
@@ -92,14 +95,17 @@ class Sampler:
         with self._lock:
             pass
 
-    def _look(self, task: Any, now: float) -> None:
-        """Counts the stack of the main thread. REQUIRES: the lock."""
+    def _look(self, task: Any, now: float) -> str:
+        """Counts the stack of the main thread. Returns a notice for the task's user, or "".
+        REQUIRES: the lock."""
         # NB: nothing may wait while the frames are referred to: they keep the task's inputs.
         stack = _stack(sys._current_frames().get(self._main), self._outer)
-        if stack:
-            if task is not self._task:
-                self._task, self._prefix = task, _keys.prefix(task.key)
-            self._count(self._prefix, stack, now)
+        if not stack:
+            return ""
+        if task is not self._task:
+            self._task, self._prefix = task, _keys.prefix(task.key)
+        self._count(self._prefix, stack, now)
+        return self._compilations.look(task.key, stack, now)
 
     def _count(self, prefix: str, stack: list[FrameType], now: float) -> None:
         """Counts a stack, outermost function first. REQUIRES: the lock."""
