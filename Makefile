@@ -311,9 +311,9 @@ bench: build ## Measure the figures of docs/performance.md: tasks, graph shapes,
 	tools/bench
 
 .PHONY: bench-peers
-bench-peers: build .venv-peers/.stamp ## Measure Dask on this machine as well, and print ratios
+bench-peers: build .venv-peers/.stamp ## Measure Dask as well, print ratios; WRITE=--write: into docs
 	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python \
-	  $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
+	  $(CURDIR)/$(PY) $(CURDIR)/$(BIN) $(WRITE)
 
 # FRAMES are options of the program, such as --gigabytes 1 --programs merge --scale 0.
 BENCH_FRAMES = .venv-peers/bin/python tools/peers/frames.py $(CURDIR)/.venv-peers/bin/python \

@@ -1,7 +1,7 @@
 """Runs workload.py and collections_workload.py against Dask and then against Millrace on this
-machine, and prints the ratios.
+machine, and prints the ratios. With --write, the tables of docs/performance.md get the figures.
 
-compare.py PYTHON_WITH_DASK PYTHON_WITH_MILLRACE MILLRACE_BINARY
+compare.py PYTHON_WITH_DASK PYTHON_WITH_MILLRACE MILLRACE_BINARY [--write]
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import clusters
 
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 900
+PAGE = HERE.parents[1] / "docs/performance.md"
+#: The section of the page that --write replaces, up to the next heading.
+SECTION = "### Collections beside LocalCluster\n"
 
 
 def workload(python: str, library: str, where: str) -> dict[str, float]:
@@ -46,8 +49,40 @@ def limits() -> dict[str, float]:
     return json.loads(done.stdout)
 
 
+def section(theirs: dict[str, float], ours: dict[str, float], wanted: dict[str, float]) -> str:
+    """Returns the section of docs/performance.md about collections."""
+    rows = "".join(
+        f"| {name} | {theirs[name]:.3g} s | {ours[name]:.3g} s | {bold(ours[name] / theirs[name], limit)} | {limit} |\n"
+        for name, limit in wanted.items()
+    )
+    return f"""{SECTION}
+Programs of Dask's collections with distributed's cluster of processes on this machine, and with
+Millrace: {clusters.WORKERS} workers of one thread, {os.cpu_count()} CPUs, the least of
+three runs each (`make bench-peers WRITE=--write` writes this section). The ratio is that of the
+times; one above the wanted ratio is **missed**.
+
+| program | distributed | Millrace | ratio | wanted |
+|---|---|---|---|---|
+{rows}
+"""
+
+
+def bold(ratio: float, limit: float) -> str:
+    text = f"{ratio:.2f}"
+    return f"**{text}**" if ratio > limit else text
+
+
+def with_section(page: str, text: str) -> str:
+    """Returns a page with a section in the place of the old one, or before "## Bytes"."""
+    if SECTION not in page:
+        return page.replace("## Bytes\n", text + "## Bytes\n", 1)
+    before, _, rest = page.partition(SECTION)
+    after = rest.find("\n## ") + 1
+    return before + text + rest[after:]
+
+
 def main() -> None:
-    dask_python, millrace_python, binary = sys.argv[1:]
+    dask_python, millrace_python, binary = sys.argv[1:4]
     with tempfile.TemporaryDirectory() as name:
         with clusters.dask(dask_python, Path(name)) as cluster:
             theirs = workload(dask_python, "dask", cluster.where)
@@ -79,6 +114,8 @@ def main() -> None:
         print(f"{name:45}{theirs[name]:9.3f}{ours[name]:9.3f}{ours[name] / theirs[name]:7.2f}{limit:8.2f}")
     rest = [name for name in ours if "own work" in name]
     print("\n".join(f"{name:45}{theirs[name]:9.3f}{ours[name]:9.3f}" for name in rest))
+    if sys.argv[4:] == ["--write"]:
+        PAGE.write_text(with_section(PAGE.read_text(), section(theirs, ours, wanted)))
 
 
 if __name__ == "__main__":
