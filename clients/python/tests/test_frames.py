@@ -370,6 +370,11 @@ def test_categories_are_united() -> None:
     assert both["c"].tolist() == list("abbc") and list(both["c"].cat.categories) == list("abc")
     assert a["c"].cat.categories.tolist() == ["a", "b"], "the input is as it was"
     assert _pieces.concatenate([a["c"], b["c"]]).tolist() == list("abbc")
+    missing = pd.DataFrame({"c": pd.Series([None], dtype="category"), "x": [1]})
+    both = _pieces.concatenate([missing, a])
+    assert both["c"].isna().tolist() == [True, False, False] and list(both["c"].cat.categories) == ["a", "b"]
+    numbers = pd.DataFrame({"c": pd.Series([1], dtype="category"), "x": [1]})
+    assert _pieces.concatenate([numbers, a])["c"].tolist() == [1, "a", "b"]
 
 
 def test_frames_without_rows() -> None:

@@ -102,5 +102,10 @@ def _with_union(columns: list[Any]) -> list[Any]:
 
     if not all(isinstance(c.dtype, pd.CategoricalDtype) for c in columns):
         return columns
-    union = pd.api.types.union_categoricals(columns, ignore_order=False)
+    # Categories of missing values alone have another type than those of values.
+    some = [c for c in columns if len(c.cat.categories)] or columns[:1]
+    try:
+        union = pd.api.types.union_categoricals(some, ignore_order=False)
+    except TypeError:  # their types or orders differ: pandas makes objects of them
+        return columns
     return [c.cat.set_categories(union.categories) for c in columns]
