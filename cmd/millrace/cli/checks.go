@@ -67,6 +67,7 @@ var checks = map[string]func(text string) error{
 	"reconnect-grace": isDuration(0),
 	"death-timeout":   isDuration(time.Millisecond),
 	"stop-grace":      isDuration(0),
+	"memory-wait":     isDuration(time.Millisecond),
 	"timeout":         isDuration(time.Nanosecond),
 	"within":          isDrainLimit,
 	rcTimeout:         isDurationUpTo(worker.MinRCTimeout, worker.MaxRCTimeout),

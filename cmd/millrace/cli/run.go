@@ -56,6 +56,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("blas-library", "", "BLAS and LAPACK for linear algebra on the CPU: a path, a name such as libopenblas.so.0, or none for pure Go, which is many times slower; default: the first of scipy-openblas64, MKL and NumPy's copy in the interpreter of --python, else the system's")
 	ucxFlags(f)
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
+	f.Duration("memory-wait", 30*time.Second, "how long a task waits for room in the slab before it fails with OUT_OF_MEMORY")
 	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
 	f.String("working-directory", "", "directory in which Python functions run, and at which relative paths in them begin; default: a scratch directory of each process")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
@@ -314,7 +315,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
-		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
+		SchedulerTimeout: s.Duration("death-timeout"), MemoryWait: s.Duration("memory-wait"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, but their token does not allow them
 		// to stop it.

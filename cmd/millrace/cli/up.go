@@ -72,7 +72,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level"),
 		// Values of these flags in files and in the environment are for the scheduler.
 		"--listen", workersListen(srv.Address()), "--advertise", ""}
-	for _, name := range slices.Concat(gpuFlagNames, ucxFlagNames, []string{"device", "python", "preload", "executors", "spare-executors", "max-waiting", "zero", "resources", "exec", "spill-limit", "function-memory-limit", "function-memory-levels", "local-directory", "working-directory", "protocol", "blas-library"}) {
+	for _, name := range slices.Concat(gpuFlagNames, ucxFlagNames, []string{"device", "python", "preload", "executors", "spare-executors", "max-waiting", "zero", "resources", "exec", "spill-limit", "memory-wait", "function-memory-limit", "function-memory-levels", "local-directory", "working-directory", "protocol", "blas-library"}) {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {
