@@ -80,6 +80,11 @@ def test_wait_explains_that_it_takes_a_list(client: Client) -> None:
         wait(client.submit(inc, 1), client.submit(inc, 2))  # pyright: ignore[reportArgumentType]
 
 
+def test_a_class_is_no_cluster() -> None:
+    with pytest.raises(TypeError, match="a Cluster instance, not the class LocalCluster"):
+        Client(LocalCluster)  # pyright: ignore[reportArgumentType]
+
+
 def test_scatter_without_a_worker_is_a_timeout(client: Client) -> None:
     with LocalCluster(0, device="host") as empty, Client(empty) as own:
         with pytest.raises(TimeoutError, match=r"no active worker in 0\.01 s"):

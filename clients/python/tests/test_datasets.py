@@ -232,6 +232,10 @@ async def test_datasets_in_an_event_loop(cluster: LocalCluster) -> None:
             client.datasets["y"] = 1
         with pytest.raises(TypeError, match="unpublish_dataset"):
             del client.datasets["x"]
+        with pytest.raises(TypeError, match="async for"):
+            iter(client.datasets)  # pyright: ignore[reportUnknownVariableType]
+        with pytest.raises(TypeError, match="list_datasets"):
+            len(client.datasets)
         await client.unpublish_dataset("x")
 
 

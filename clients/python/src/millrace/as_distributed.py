@@ -63,7 +63,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "distributed.system": (),
     "distributed.utils": (
         *("TimeoutError", "format_bytes", "iscoroutinefunction", "key_split", "parse_bytes", "parse_timedelta"),
-        *("sync", "thread_state", "import_term"),
+        *("sync", "thread_state", "import_term", "CancelledError"),
     ),
     "distributed.variable": ("Variable",),
     "distributed.worker": tuple("Worker Reschedule get_client get_worker print rejoin secede warn".split()),

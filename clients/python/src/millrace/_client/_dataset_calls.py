@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from millrace._calls._datasets import DatasetNotFoundError, Datasets, TooLargeError, is_plain, is_text
 from millrace._client._client_part import AsyncPart, ClientPart, awaited
@@ -263,6 +263,12 @@ class AsyncDatasetView:
 
     def __delitem__(self, name: UserKey) -> None:
         raise TypeError("`del` cannot be awaited: await client.unpublish_dataset(name)")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("`for` cannot be awaited: async for name in client.datasets")
+
+    def __len__(self) -> NoReturn:
+        raise TypeError("`len` cannot be awaited: len(await client.list_datasets())")
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         for name in await self._calls.list_datasets():

@@ -157,7 +157,7 @@ class Results(ClientPart):
         accept("replicate", "branching_factor", branching_factor, "every new copy is a source for the next ones")
         copied = listed(futures)
         if n is not None:
-            n = _check.integer(n, "n", 0, 1 << 32)
+            n = _check.integer(n, "n", 1, 1 << 32)
         yield from replicate(self.session, self._maker, copied, n, workers)
 
     @client_call

@@ -79,6 +79,8 @@ def find(
 ) -> tuple[str, str] | None:
     """Returns address and token by argument, else environment, else scheduler file; None if no
     cluster is named."""
+    if isinstance(address, type):
+        raise TypeError(f"Scheduler address must be a string or a Cluster instance, not the class {address.__name__}")
     if address is not None and hasattr(address, "check"):
         address = cast("Joinable", address)
         address.check()
