@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -78,7 +79,7 @@ class Share:
         self.passing = [t for t, r in ours.items() if r.outcome == "passed"]
         failing = [t for t, r in ours.items() if r.outcome == "failed"]
         # A test that did not end in time with distributed may be one of a busy machine: it counts.
-        self.failing = [t for t in failing if t in theirs and (theirs[t].outcome == "passed" or late(theirs[t]))]
+        self.failing = [t for t in failing if t not in theirs or theirs[t].outcome == "passed" or late(theirs[t])]
         self.excluded |= {t: PROCESSES for t in failing if t not in self.failing}
         self.share = len(self.passing) / max(len(self.passing) + len(self.failing), 1)
 
@@ -105,9 +106,10 @@ class Share:
         return f"""## Distributed's own tests
 
 `make compat` also runs tests of distributed {version} with `millrace.as_distributed` in the place
-of distributed: those of {", ".join(FILES)}. Their fixtures are translated: scheduler and workers
-are processes that tests share, not objects in the test's process. Tests count that use the public
-interface only; of those that fail with Millrace, the ones that pass with distributed itself on such
+of distributed: those of
+{textwrap.fill(", ".join(FILES), 99)}.
+Their fixtures are translated: scheduler and workers are processes that tests share, not objects in the test's process. Tests count that use the public
+interface only; of those that fail with Millrace, only the ones that pass with distributed itself on such
 processes, or do not end there in time.
 
 | | tests |
@@ -145,7 +147,8 @@ def names(tests: object) -> str:
     for test in sorted(tests):  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportUnknownArgumentType]
         file, _, name = str(test).partition("::")
         files.setdefault(file, []).append(name.removeprefix("test_"))
-    return "\n".join(f"- `{file}`: {', '.join(f'`{n}`' for n in tests)}" for file, tests in files.items())
+    lines = (f"- `{file}`: {', '.join(f'`{n}`' for n in tests)}" for file, tests in files.items())
+    return "\n".join(textwrap.fill(line, 99, subsequent_indent="  ", break_long_words=False) for line in lines)
 
 
 def main() -> None:
