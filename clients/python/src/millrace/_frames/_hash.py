@@ -14,6 +14,7 @@ process, in all libraries of data frames, and whatever the storage of their type
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -157,9 +158,8 @@ def _plain(array: Any) -> Any:
     if kinds.is_fixed_size_list(kind):
         return array.cast(pa.large_list(kind.value_type))
     if kinds.is_run_end_encoded(kind):
-        import pyarrow.compute as pc
-
-        return pc.run_end_decode(array)
+        compute: Any = importlib.import_module("pyarrow.compute")
+        return compute.run_end_decode(array)
     return array
 
 
