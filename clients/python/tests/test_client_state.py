@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import json
 import logging
@@ -42,8 +43,7 @@ def test_the_current_client(cluster: LocalCluster) -> None:
     with Client(cluster) as first, Client(cluster) as second:
         assert get_client() is default_client() is Client.current() is second
         assert default_client(first) is first
-        with pytest.raises(ValueError, match="as_current"):
-            Client.current(allow_global=False)
+        assert Client.current(allow_global=False) is second
         with first.as_current():
             assert get_client() is Client.current(allow_global=False) is first
             with second.as_current():
@@ -182,3 +182,26 @@ def test_a_client_in_a_task_has_the_namespace_of_the_task(cluster: LocalCluster,
         for own, name in ((other, "apart"), (client, "default"), (other, "apart")):
             future = own.submit(namespace_of_the_client_in_a_task, workers="host-0", pure=False)
             assert future.result(PATIENCE) == name
+
+
+def test_with_blocks_nest_their_clients(cluster: LocalCluster) -> None:
+    with Client(cluster) as outer:
+        with Client(cluster) as inner, Client(cluster, set_as_default=False) as other:
+            assert Client.current(allow_global=False) is get_client() is inner
+            with other.as_current():
+                assert Client.current() is other
+            later = Client(cluster)
+            assert Client.current() is inner
+            with concurrent.futures.ThreadPoolExecutor(1) as threads:
+                assert threads.submit(get_client).result() is later
+                with pytest.raises(ValueError, match="no current client"):
+                    threads.submit(Client.current, allow_global=False).result()
+            later.close()
+        assert Client.current(allow_global=False) is outer
+
+
+async def test_async_blocks_nest_their_clients(cluster: LocalCluster) -> None:
+    async with AsyncClient(cluster) as outer:
+        async with AsyncClient(cluster) as inner:
+            assert AsyncClient.current(allow_global=False) is inner
+        assert AsyncClient.current(allow_global=False) is outer

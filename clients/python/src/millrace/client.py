@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -68,9 +69,10 @@ _import_hooks.when_imported(
 
 
 def get_client(address: str | None = None, timeout: Seconds | None = None, resolve_address: bool = True) -> Client:
-    """Returns the client of the innermost `Client.as_current`, else the most recently opened client
-    of this process that is still open; in an event loop, that is the AsyncClient if it was opened
-    as one. Inside a task without a client, it opens one of the worker's cluster.
+    """Returns the client of `Client.as_current` or of a with block, the innermost of them, else the
+    most recently opened client of this process that is still open; in an event loop, that is the
+    AsyncClient if it was opened as one. Inside a task without a client, it opens one of the worker's
+    cluster, in the namespace of the task.
 
     Args:
         address: of a scheduler. Only a client of this cluster is returned, and opened if there is
@@ -255,6 +257,8 @@ class Client(
         #: The connection to the scheduler; not part of the stable interface.
         self.session = session
         self._maker = TaskMaker(session)
+        self._default = default
+        self._entered = contextlib.ExitStack()
         self._datasets = Datasets(session)
         self._subscriptions = Subscriptions(session)
         self._loop = EventLoop()
@@ -263,7 +267,8 @@ class Client(
 
     @classmethod
     def current(cls, allow_global: bool = True) -> Client:
-        """Returns the client of the innermost `as_current`.
+        """Returns the client of the innermost `as_current`, or the innermost client that a with block
+        opened as a default, in this thread or asyncio task.
 
         Args:
             allow_global: without one, return that of `get_client`.
@@ -272,7 +277,7 @@ class Client(
             ValueError: there is none.
         """
         if not allow_global and _registry.current_client() is None:
-            raise ValueError("there is no current client: use it inside of `with client.as_current():`")
+            raise ValueError("there is no current client here: open one by `with millrace.Client(...):`")
         return get_client()
 
     # ---- workers ---------------------------------------------------------------------------------
@@ -320,11 +325,14 @@ class Client(
         return _dashboard.link(self.session.cluster.http_address)
 
     def __enter__(self) -> Client:
+        if self._default:
+            self._entered.enter_context(_registry.current(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._entered.close()
         self.close()
 
     def __repr__(self) -> str:
@@ -367,7 +375,9 @@ class AsyncClient(
         self._opened: Client | None = None
 
     async def __aenter__(self) -> AsyncClient:
-        return await self._start()
+        await self._start()
+        self.sync.__enter__()
+        return self
 
     def __await__(self) -> Any:
         return self._start().__await__()
@@ -386,6 +396,7 @@ class AsyncClient(
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.sync._entered.close()
         await self.close()
 
     @property

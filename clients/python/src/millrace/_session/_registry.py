@@ -73,7 +73,8 @@ def current(client: Registered) -> Iterator[None]:
     try:
         yield
     finally:
-        _current.reset(token)
+        with contextlib.suppress(ValueError):  # a generator is ended elsewhere than it has begun
+            _current.reset(token)
 
 
 def current_client() -> Registered | None:
