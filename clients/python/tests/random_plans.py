@@ -10,7 +10,9 @@ order of their terms, so nothing is compared with them, sorted or grouped by the
 left out, because Polars gives several answers, or wrong ones:
 
 - `head`, `first`, windows in order of the rows and the like, of rows without an order;
-- keys and sorting by floating-point results of aggregates.
+- keys and sorting by floating-point results of aggregates;
+- joins by floating-point numbers: NaN of a file and NaN of a `group_by` are not always equal there;
+- `unnest` of a name that is there: Polars refuses it only if the column is read.
 """
 
 from __future__ import annotations
@@ -438,7 +440,7 @@ class Maker:
         text, schema, size = self.other()
         if self.rows * max(size, 1) > MOST_ROWS * 4:
             return
-        both = [n for n in self.columns() if n in schema and n not in self.inexact]
+        both = [n for n in self.columns() if n in schema and not self.schema[n].is_float()]
         how = r.choice(["inner", "left", "right", "full", "semi", "anti", "cross"])
         options = [f"how={how!r}"]
         if how == "cross":
@@ -480,6 +482,8 @@ class Maker:
     def self_join(self) -> None:
         r, keys = self.r, self.keys()
         if not keys or self.rows > 200:
+            return
+        if any(self.schema[k].is_float() for k in keys):
             return
         how = r.choice(["inner", "left", "semi", "anti", "full"])
         if r.random() < 0.5:
@@ -653,7 +657,7 @@ class Maker:
             f"t.group_by({keys}).agg({', '.join(made)}).select({[kept]})",
             f"t.group_by({keys}).agg({', '.join(made)}).select(pl.len())",
         ]
-        if self.rows < 100:
+        if self.rows < 100 and not self.schema[keys[0]].is_float():
             kinds.append(f"t.join(t.group_by({keys}).agg({', '.join(made)}), on={keys}).select({keys})")
         if self.add(self.r.choice(kinds)):
             self.ordered = False
@@ -661,7 +665,10 @@ class Maker:
                 self.rows, self.ordered = 1, True
 
     def shape(self) -> None:
-        r, lists, structs = self.r, self.columns(pl.List), self.columns(pl.Struct)
+        r, lists = self.r, self.columns(pl.List)
+        structs = [
+            n for n in self.columns(pl.Struct) if not {f.name for f in self.schema[n].fields} & self.schema.keys()
+        ]
         if lists and r.random() < 0.6:
             self.add(f"t.explode({r.choice(lists)!r})")
             self.rows *= 2

@@ -197,4 +197,8 @@ def test_parts_without_rows_and_inputs_without_columns() -> None:
     """The random queries found these."""
     numbers = ROWS.lazy().with_columns(m=c("id").cast(pl.Decimal(12, 2))).filter(c("id") > 30)
     same(numbers.group_by("m").agg(pl.len()).sort("m"), FAR)
+    both = [ROWS.lazy().filter(c("k") > 1), ROWS.lazy().filter(c("s") != "s1")]
+    same(pl.concat(both).select(pl.len()), FAR)
+    infinite = pl.LazyFrame({"k": [1, 2, 2], "x": [float("inf"), 1, 2]})
+    same(infinite.group_by("k").agg(c("x").var(ddof=0)).sort("k"), dataclasses.replace(FAR, max_rows_per_partition=1))
     same(ROWS.lazy().with_row_index("n").select("n").group_by("n").agg(pl.len()).sort("n"), FAR)

@@ -273,7 +273,9 @@ _AVERAGE = pl.when(_TOTAL > 0).then(_ROW.sum() / _TOTAL)
 def _variance(kind: str, freedom: int, short: bool) -> pl.Expr:
     """Returns a variance by the count, mean and variance of parts."""
     total = _ROW.sum()
-    squares = (_ROW * _THIRD).sum() + (_ROW * (_SECOND - (_ROW * _SECOND).sum() / total).pow(2)).sum()
+    moved = (_ROW * (_SECOND - (_ROW * _SECOND).sum() / total).pow(2)).sum()
+    # The variance of one value is 0, also of an infinite one.
+    squares = (_ROW * _THIRD).sum() + pl.when(total > 1).then(moved).otherwise(0.0)
     found = pl.when(total > freedom).then(squares / (total.cast(pl.Float64) - freedom))
     found = found.sqrt() if kind == "Std" else found
     return found.cast(pl.Float32) if short else found

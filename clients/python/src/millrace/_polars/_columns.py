@@ -112,7 +112,8 @@ def _needs(node: Node, live: set[str]) -> list[set[str]]:
     if node.kind == "Join":
         return _of_join(node, live) or every
     if node.kind == "Union":
-        return [live] * len(every) if _is_simple(node) else every
+        same = live or set(list(node.schema)[:1])  # the same column of each input, if none is read
+        return [same] * len(every) if _is_simple(node) else every
     read = _read(node)
     names = None if read is None else _expressions.columns(read)
     if names is None:
