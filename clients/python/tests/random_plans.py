@@ -12,6 +12,7 @@ left out, because Polars gives several answers, or wrong ones:
 - `head`, `first`, windows in order of the rows and the like, of rows without an order;
 - keys and sorting by floating-point results of aggregates;
 - joins by floating-point numbers: NaN of a file and NaN of a `group_by` are not always equal there;
+- variances of infinite values: that of a single one is 0 or NaN;
 - `unnest` of a name that is there: Polars refuses it only if the column is read.
 """
 
@@ -323,6 +324,8 @@ class Maker:
                 if dtype != pl.Decimal
                 else []
             )
+            if dtype.is_float():
+                col = f"c({name!r}).filter(c({name!r}).is_finite())"
             inexact = [
                 f"{col}.mean()",
                 f"{col}.std()",

@@ -202,3 +202,21 @@ def test_parts_without_rows_and_inputs_without_columns() -> None:
     infinite = pl.LazyFrame({"k": [1, 2, 2], "x": [float("inf"), 1, 2]})
     same(infinite.group_by("k").agg(c("x").var(ddof=0)).sort("k"), dataclasses.replace(FAR, max_rows_per_partition=1))
     same(ROWS.lazy().with_row_index("n").select("n").group_by("n").agg(pl.len()).sort("n"), FAR)
+
+
+BESIDE_ROWS: dict[str, Make] = {
+    "filter": lambda t: t.filter(c("x") > c("x").mean(), c("id") < c("id").max()),
+    "filter of a filter": lambda t: t.filter(c("k") > 1).filter(c("x") == c("x").max()).select("s"),
+    "number of rows": lambda t: t.with_columns(pl.len(), y=c("x") / c("x").sum()),
+    "select": lambda t: t.select("id", c("x").mean(), z=(c("x") - c("x").min()) / c("x").std()),
+    "replaced": lambda t: t.with_columns(c("x").fill_null(c("x").mean())),
+    "fields": lambda t: t.select(pl.struct(c("k"), c("x").max()), n=pl.when(pl.len() > 10).then(c("s"))),
+    "no rows": lambda t: t.filter(c("id") > 99).with_columns(n=pl.len(), m=c("x").max()),
+    "sorted": lambda t: t.sort("s", "id").filter(c("id") >= c("id").mean()).head(9),
+}
+
+
+@pytest.mark.parametrize("options", [FAR, NEAR], ids=["far", "near"])
+@pytest.mark.parametrize("name", BESIDE_ROWS)
+def test_aggregates_beside_rows_are_divided(name: str, options: Options) -> None:
+    same(BESIDE_ROWS[name](ROWS.lazy()), dataclasses.replace(options, fallback_mode="raise"))

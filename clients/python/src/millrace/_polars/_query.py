@@ -26,6 +26,7 @@ from millrace._polars import (
     _pushdown,
     _questions,
     _reads,
+    _scalars,
     _scans,
     _stored,
     _windows,
@@ -268,9 +269,25 @@ class Query:
         with_windows = self._windows(node, inner, field, exprs)
         if with_windows is not None:
             return with_windows
+        with_scalars = self._scalars(node, inner, field, exprs)
+        if with_scalars is not None:
+            return with_scalars
         if node.kind == "Select":
             return self._reduce(node, inner)
         return self._whole(node)
+
+    def _scalars(self, node: Node, inner: Node, field: str, exprs: list[Any]) -> list[Node] | None:
+        """Computes the aggregates of all rows in the expressions of a node, and divides the rest of
+        it; None if there are none."""
+        found = _scalars.found_in(exprs, inner.schema, selected=node.kind == "Select")
+        if found is None:
+            return None
+        aggregates = _selected(inner, found.aggregates)
+        values = self._input(self.parts(aggregates), aggregates.schema)
+        rest = found.rest[0]["Alias"][0] if node.kind == "Filter" else found.rest
+        made = [node.changed(**{"input": _scalars.beside(p, values), field: rest}) for p in self.parts(inner)]
+        kept = list(node.schema)
+        return [p if list(p.schema) == kept else _selected(p, _columns(kept)) for p in made]
 
     def _windows(self, node: Node, inner: Node, field: str, exprs: list[Any]) -> list[Node] | None:
         """Computes the windows in the expressions of a node, and divides the rest of it; None if
