@@ -191,6 +191,28 @@ func TestExecutorDeathIsBlamedOnWhatRan(t *testing.T) {
 	}
 }
 
+// Kills from outside are no fault of a task whose function was not called yet. A process that dies by
+// itself at that time is one.
+func TestAKillBeforeTheFunctionIsBlamedOnNobody(t *testing.T) {
+	start := t.TempDir()
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_CALLED=yes", "ECHO_KILLED_STARTS=" + start} }, "load", "kill", "early")
+	// Five processes are killed before they are ready, and five while they load.
+	w.call(1, 1, t.TempDir())
+	if got := w.text(t, 1); got != "loaded" {
+		t.Errorf("got %q", got)
+	}
+	w.Until("the deaths while they loaded", func() bool { return w.Stats.GetExecutorDeaths() == 5 })
+	if starts, err := os.ReadDir(start); err != nil || len(starts) != 5 {
+		t.Errorf("%d processes were killed at their start, %v", len(starts), err)
+	}
+	for task, want := range map[uint64]string{2: "killed by SIGKILL", 3: "exited with code 6"} {
+		w.call(task, uint32(task), "")
+		if r := w.Report(task); r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || !strings.Contains(r.GetError().GetMessage(), want) {
+			t.Errorf("task %d: %v, want %s", task, r, want)
+		}
+	}
+}
+
 func TestExitMessageIsQuoted(t *testing.T) {
 	w := echo(t, nil, "exit")
 	w.call(1, 1)

@@ -187,9 +187,11 @@ type Config struct {
 	// Drain, when closed, makes the worker leave: as soon as the running tasks have ended and the
 	// objects that only this worker has were copied elsewhere, or after DrainGrace. Drain may be
 	// nil. Alive, if set, is called about every second as long as the worker does not hang.
-	Drain      <-chan struct{}
-	DrainGrace time.Duration
-	Alive      func()
+	// ControlPage, if set, is called with the control page of each new executor process.
+	Drain       <-chan struct{}
+	DrainGrace  time.Duration
+	Alive       func()
+	ControlPage func(*os.File)
 	// Zero makes a worker that answers each assignment immediately and runs nothing.
 	// It serves to measure the rest of the system.
 	Zero bool
@@ -631,6 +633,6 @@ func (c Config) executors(scratch, address string, objects *store.Store, logs *t
 		Worker: c.Name, Address: address, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, Waiting: c.maxWaiting(on != nil), StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
 		StopGrace: c.StopGrace, Device: on, Preload: c.Preload, Spares: c.SpareExecutors, Plugins: true,
-		Memory: c.FunctionMemory,
+		Memory: c.FunctionMemory, ControlPage: c.ControlPage,
 	})
 }

@@ -109,7 +109,7 @@ func TestEveryAcknowledgedCallIsInTheNextSnapshot(t *testing.T) {
 	if w := l.LastSnapshot().Worker(session.Worker()); err != nil || w == nil || w.DataAddress != "there:1" {
 		t.Errorf("a registered worker in the last snapshot: %v, %v", w, err)
 	}
-	err = l.ReportDeath(ctx, "w", members.Death{})
+	err = l.ReportDeath(ctx, members.Died{Name: "w"})
 	seen("a death", err, func(s schedapi.Snapshot) bool { return s.Worker(session.Worker()).State == schedapi.WorkerLost })
 }
 

@@ -238,8 +238,8 @@ func (l *Loop) renewLeases(gap time.Duration) {
 }
 
 // ReportDeath records how an incarnation ended and declares its worker lost at once.
-func (l *Loop) ReportDeath(ctx context.Context, name string, death members.Death) error {
-	return l.call(ctx, func() { l.member(members.Died{Name: name, Death: death}) })
+func (l *Loop) ReportDeath(ctx context.Context, died members.Died) error {
+	return l.call(ctx, func() { l.member(died) })
 }
 
 // lose removes a worker that is lost. Its session ends by a later effect.

@@ -9,7 +9,7 @@ import (
 func TestTheNamesThatDiedLongestAgoAreForgotten(t *testing.T) {
 	m, now := New(Config{}), time.Unix(0, 0)
 	died := func(name string, incarnation int) {
-		m.Step(now, Died{name, Death{Incarnation: fmt.Sprint(incarnation)}}, nil)
+		m.Step(now, Died{Name: name, Death: Death{Incarnation: fmt.Sprint(incarnation)}}, nil)
 	}
 	for i := range deadNames {
 		died(fmt.Sprint(i), i)

@@ -56,6 +56,8 @@ type Path struct {
 type Died struct {
 	Name  string
 	Death Death
+	// Calls says which functions were running.
+	Calls sched.Calls
 }
 
 // Ran adds the keys of the tasks that were assigned to a lost incarnation to the record of its

@@ -83,7 +83,7 @@ func (s *script) run() string {
 		return s.step(members.Died{Name: s.text("name"), Death: members.Death{
 			Incarnation: s.text("incarnation"), Signal: s.text("signal"), Cause: s.text("cause"), ExitCode: int32(s.number("code")),
 			OutOfMemory: s.d.HasArg("oom"), DeviceFault: s.d.HasArg("fault"),
-		}})
+		}, Calls: sched.Calls{Known: s.d.HasArg("calls-known")}})
 	case "ran":
 		return s.step(members.Ran{Name: s.text("name"), Incarnation: s.text("incarnation"), Keys: s.list("keys")})
 	case "unmapped":

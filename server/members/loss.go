@@ -19,6 +19,8 @@ type loss struct {
 	// stop is the reason why it must end its process, if it still runs; empty: it may register
 	// anew.
 	stop string
+	// calls says which functions were running.
+	calls sched.Calls
 }
 
 // lose ends a membership.
@@ -44,7 +46,7 @@ func (m *Machine) lose(w *worker, why loss) {
 	}
 	m.schedule(sched.WorkerLost{
 		Worker: w.id, Cause: why.cause, Outside: fromOutside(d), Killed: d.Signal == "SIGKILL", Gone: d.Reaped, Left: why.left,
-		DeviceFault: d.DeviceFault, Survivors: survivors,
+		DeviceFault: d.DeviceFault, Survivors: survivors, Calls: why.calls,
 	})
 	m.tellOf(w, Peer{Worker: w.id, Name: name}, survivors)
 }
@@ -71,12 +73,12 @@ func (m *Machine) died(event Died) {
 	death.Reaped = true
 	death.Cause = cmp.Or(death.Cause, "its supervisor saw it end")
 	if w := m.byName[event.Name]; w != nil && (death.Incarnation == "" || death.Incarnation == w.seen.Worker.Incarnation) {
-		m.lose(w, loss{cause: death.Cause, death: &death, stop: "this incarnation was declared dead: " + death.Cause})
+		m.lose(w, loss{cause: death.Cause, death: &death, calls: event.Calls, stop: "this incarnation was declared dead: " + death.Cause})
 		return
 	}
 	m.record(event.Name, death)
 	if death.Incarnation != "" {
-		m.schedule(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause, Killed: death.Signal == "SIGKILL" && !death.OutOfMemory})
+		m.schedule(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause, Killed: death.Signal == "SIGKILL" && !death.OutOfMemory, Calls: event.Calls})
 	}
 }
 

@@ -281,6 +281,10 @@ func deathFrom(d *pb.WorkerDeath) members.Death {
 	return death
 }
 
+func callsFrom(r *workerv1.ReportWorkerDeathRequest) sched.Calls {
+	return sched.Calls{Known: r.GetCallsKnown(), Attempts: convertAll(r.GetCalled(), taskRefFrom)}
+}
+
 func clientTo(c *schedapi.Client) *pb.Client {
 	return &pb.Client{
 		ClientId: uint64(c.ID), Name: c.Name, Namespace: c.Namespace, Origin: c.Origin, LeaseTtl: durationpb.New(c.TTL),
@@ -337,13 +341,15 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 			Supervised:     r.GetSupervised(),
 			Linalg:         linalgFrom(r.GetLinearAlgebra()),
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
-			Running: convertAll(r.GetRunning(), func(ref *workerv1.AttemptRef) sched.TaskRef {
-				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
-			}),
+			Running:        convertAll(r.GetRunning(), taskRefFrom),
 		},
 		Life: r.GetLife(), PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
 		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()),
 	}
+}
+
+func taskRefFrom(ref *workerv1.AttemptRef) sched.TaskRef {
+	return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
 }
 
 func replicaFrom(r *workerv1.Replica) sched.Replica {

@@ -29,7 +29,7 @@ func (s *workerService) ReportWorkerDeath(ctx context.Context, r *workerv1.Repor
 	if r.GetName() == "" {
 		return nil, invalid("name", "it is empty: give the name of the worker that died")
 	}
-	if err := s.scheduler.ReportDeath(ctx, r.GetName(), deathFrom(r.GetDeath())); err != nil {
+	if err := s.scheduler.ReportDeath(ctx, members.Died{Name: r.GetName(), Death: deathFrom(r.GetDeath()), Calls: callsFrom(r)}); err != nil {
 		return nil, err
 	}
 	return &workerv1.ReportWorkerDeathResponse{}, nil

@@ -151,6 +151,8 @@ type WorkerLost struct {
 	// Gone means that its data will not come back: its process has ended, or another incarnation
 	// has its name.
 	Gone bool
+	// Calls says which functions were running.
+	Calls Calls
 	// DeviceFault means that its memory cannot be trusted, and that reading it may break the
 	// reader. Nothing is rescued.
 	DeviceFault bool
@@ -164,6 +166,16 @@ type WorkerEnded struct {
 	Incarnation, Cause string
 	// Killed means that SIGKILL ended it, as when a supervisor kills a worker that hangs.
 	Killed bool
+	// Calls says which functions were running.
+	Calls Calls
+}
+
+// Calls are the functions that the executor processes of a worker were running when it died, as its
+// supervisor found out. A process that still starts, or loads what the function needs, runs none.
+type Calls struct {
+	// Known: the supervisor knows all of them. The zero value says nothing.
+	Known    bool
+	Attempts []TaskRef
 }
 
 // RescueFailed means that Worker could not copy Objects out of the memory of Dead.

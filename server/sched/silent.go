@@ -68,6 +68,9 @@ func (m *Machine) silentEnded(ev WorkerEnded) {
 		if t == nil || !t.state.active() {
 			continue
 		}
+		if !x.counted && ev.Calls.Known && !slices.ContainsFunc(ev.Calls.Attempts, func(r TaskRef) bool { return r.Task == id }) && m.ops[t.op].spec.Kind != OpNative {
+			continue // its function had not begun
+		}
 		m.suspect(id, t, x.alone, x.counted)
 		tr := m.troubleOf(id, t)
 		if !x.counted {

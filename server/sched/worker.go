@@ -284,15 +284,20 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	any := false
 	for i, r := range refs {
 		_, t := m.at(r.Task)
-		blame[i] = t.state == TaskRunning && !w.blocked.has(r.Task)
+		blame[i] = m.ran(r, t, ev.Calls) && !w.blocked.has(r.Task)
 		any = any || blame[i]
 	}
 	mayHang := ev.Outside && !ev.Killed && !ev.Gone
 	// A task may kill its worker before the report of its start arrives. If no task is known to
-	// run, assume that the first ones of the queue ran.
-	for i := 0; !any && (!ev.Outside || ev.Killed || mayHang) && i < len(refs) && i < int(w.slots); i++ {
+	// run, assume that the first ones of the queue ran. If it is known that none ran, only a worker
+	// that crashed by itself is a reason to suspect them: they may do that while they are prepared.
+	guess := !any && (!ev.Outside || (ev.Killed || mayHang) && !ev.Calls.Known)
+	prepared := make([]bool, len(refs))
+	for i := 0; i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
-		blame[i] = t.missing == 0 && !w.blocked.has(refs[i].Task)
+		first := t.missing == 0 && !w.blocked.has(refs[i].Task)
+		blame[i] = blame[i] || guess && first
+		prepared[i] = first && !blame[i] && ev.Killed && ev.Calls.Known
 	}
 	blamed := 0
 	for _, b := range blame {
@@ -316,7 +321,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		} else if blame[i] {
 			m.suspect(r.Task, t, false, true)
 		}
-		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
+		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) ||
+			prepared[i] && m.noteKilledEarly(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w) {
 			continue
 		}
 		m.requeue(r.Task, b, t)
@@ -336,9 +342,38 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.recover(lost)
 }
 
+// ran reports whether an attempt was running when its worker died. The functions of executor
+// processes are known if the supervisor knows them; of others, the report of the start counts.
+func (m *Machine) ran(r TaskRef, t *task, calls Calls) bool {
+	if calls.Known && m.ops[t.op].spec.Kind != OpNative {
+		return slices.Contains(calls.Attempts, r)
+	}
+	return t.state == TaskRunning
+}
+
+// maxEarlyKills is the number of kills of a worker, while it prepared the task, at which the task
+// fails. Such a kill is no fault of the task. But the bytes of a task may contain code that kills the
+// worker when they are loaded, and that must end as well.
+const maxEarlyKills = 100
+
+// noteKilledEarly counts a kill of the worker while it prepared the task. If that was one too many,
+// it fails the task and returns true.
+func (m *Machine) noteKilledEarly(id ids.TaskID, b *block, t *task, cause string, w *worker) bool {
+	tr := m.troubleOf(id, t)
+	tr.early++
+	if tr.early < maxEarlyKills {
+		return false
+	}
+	tr.causes = append(tr.causes, fmt.Sprintf("%s, as %d times before the task had begun", cause, tr.early))
+	m.poison(id, b, t, w.name, "WORKER_DIED")
+	return true
+}
+
 // trouble records the problems of a task; most tasks have none.
 type trouble struct {
 	retries, deaths uint32
+	// early counts the kills of workers that prepared the task.
+	early uint32
 	// reschedules counts the runs whose function asked to run again.
 	reschedules uint32
 	// kills are deaths for an outside reason.

@@ -65,7 +65,7 @@ type Scheduler interface {
 
 	Register(context.Context, Registration) (Session, error)
 	// ReportDeath reports how an incarnation died. Its worker is lost from then on.
-	ReportDeath(ctx context.Context, name string, death members.Death) error
+	ReportDeath(ctx context.Context, died members.Died) error
 
 	// DrainWorkers orders the drain of workers, all or none. UndoDrains puts workers, by name, back
 	// into use. When they return, a Snapshot has the new states.

@@ -26,8 +26,8 @@ import (
 //	disconnect|drain worker=1
 //	order workers=(1,2) to=keep|retire|restart [reason=x timeout=1s] | undo names=(n1,n2)
 //	rebalance [workers=(1,2)] [dry] | stop-rebalance number=1 | rebalance-info
-//	lose worker=1 [cause=... survivors=(2,3) outside killed gone left fault]
-//	ended incarnation=x [cause=... killed]
+//	lose worker=1 [cause=... survivors=(2,3) outside killed gone left fault called=(KEY,...)]
+//	ended incarnation=x [cause=... killed called=(KEY,...)]
 //	measured worker=1 bytes=9 [evictable=5] | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m ns=x name=x] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec|pickle] [hold] [args=x] [priority=1] [retries=1]
@@ -104,9 +104,9 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "stop-rebalance":
 		return s.step(sched.RebalanceStopped{Rebalance: a.number("number", 1)})
 	case "lose":
-		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), Left: a.d.HasArg("left"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
+		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), Left: a.d.HasArg("left"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors"), Calls: s.calls(a)})
 	case "ended":
-		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", ""), Killed: a.d.HasArg("killed")})
+		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", ""), Killed: a.d.HasArg("killed"), Calls: s.calls(a)})
 	case "measured":
 		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0), MemoryEvictableBytes: a.number("evictable", 0)})
 	case "rate":
@@ -245,6 +245,16 @@ func (s *Script) tasks(keys []string) []ids.TaskID {
 		out = append(out, s.task(key))
 	}
 	return out
+}
+
+// calls reads the functions that a dead worker was running, by key: those of their current attempts.
+func (s *Script) calls(a args) sched.Calls {
+	c := sched.Calls{Known: a.d.HasArg("called")}
+	for _, id := range s.tasks(a.list("called")) {
+		info, _ := s.M.Task(id)
+		c.Attempts = append(c.Attempts, sched.TaskRef{Task: id, Attempt: info.Attempt})
+	}
+	return c
 }
 
 // args reads a verb's arguments.

@@ -38,6 +38,7 @@ func (p *process) send(q *queued) {
 	p.ordinal++
 	q.ordinal = p.ordinal
 	r := q.run
+	p.page.Sent(q.ordinal, r.Ref.Task, r.Ref.Attempt)
 	if f := r.Function; f != nil {
 		if hash := ids.FunctionHash(f.GetHash()); !p.sentFunc[hash] {
 			p.sentFunc[hash] = true
@@ -208,7 +209,8 @@ func (p *process) read() {
 				return
 			}
 			isReady, p.supportsSegments, p.supportsSplitRuns, p.supportsSpare = true, r.GetSupportsSegments(), r.GetSupportsSplitRuns(), r.GetSupportsSpare()
-			p.supportsCalls = r.GetSupportsCalls()
+			p.supportsCalls, p.writesCalled = r.GetSupportsCalls(), r.GetWritesCalled()
+			p.page.Ready(p.writesCalled)
 			p.language = text.Valid(r.GetLanguage())
 			close(p.ready)
 		}

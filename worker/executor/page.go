@@ -1,58 +1,45 @@
 package executor
 
-import (
-	"fmt"
-	"os"
-	"sync/atomic"
-	"unsafe"
+// The control page tells, also after the death of a process, which run it was working on.
 
-	"golang.org/x/sys/unix"
-)
-
-// pageBytes is the size of the control page.
-const pageBytes = 4096
-
-// page is the control page: a few 64-bit words in memory that is shared with one process.
-type page struct {
-	file *os.File
-	data []byte
+// called reports whether a process has called the function of the run that it works on. A process
+// that does not tell so counts as if it had. REQUIRES: slot.mu is held.
+func (p *process) called(q *queued) bool {
+	return q != nil && (!p.writesCalled || p.page.Called() == q.ordinal)
 }
 
-func newPage() (*page, error) {
-	fd, err := unix.MemfdCreate("millrace-control", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("executor: control page: %w; look at the limit of open files", err)
-	}
-	file := os.NewFile(uintptr(fd), "millrace-control")
-	if err := unix.Ftruncate(fd, pageBytes); err != nil {
-		_ = file.Close() // the first error counts
-		return nil, fmt.Errorf("executor: give the control page %d bytes: %w; look at the limit of file sizes (ulimit -f)", pageBytes, err)
-	}
-	// The size is sealed: a process that shrank the file would kill the worker by SIGBUS.
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		_ = file.Close() // the first error counts
-		return nil, fmt.Errorf("executor: seal the control page: %w", err)
-	}
-	data, err := unix.Mmap(fd, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		_ = file.Close() // the first error counts
-		return nil, fmt.Errorf("executor: map the control page: %w", err)
-	}
-	return &page{file, data}, nil
+// killedFromOutside reports whether SIGKILL ended the process, as far as is known neither sent by
+// this worker nor for lack of memory. REQUIRES: the process has ended.
+func (p *process) killedFromOutside() bool {
+	return p.cause.Signal == "SIGKILL" && !p.cause.OutOfMemory && p.fault == nil
 }
 
-func (p *page) word(offset int) *uint64 { return (*uint64)(unsafe.Pointer(&p.data[offset])) }
+// atWork returns the run that a process is working on, or that it was working on when it died;
+// nil if there is none. REQUIRES: mu is held.
+func (s *slot) atWork(p *process) *queued {
+	begun, ended := p.page.Begun(), p.page.Ended()
+	for _, q := range s.queue {
+		if q.ordinal == 0 {
+			continue
+		}
+		// A process that does not use the control page handles its runs in the order in which they
+		// were sent.
+		if begun == 0 && ended == 0 || q.ordinal == begun && ended < begun {
+			return q
+		}
+	}
+	return nil
+}
 
-// begun is the ordinal of the last run that the process began.
-func (p *page) begun() uint64 { return atomic.LoadUint64(p.word(0)) }
-
-// ended is the ordinal of the last run that the process ended.
-func (p *page) ended() uint64 { return atomic.LoadUint64(p.word(8)) }
-
-// setStop tells the process which run must stop.
-func (p *page) setStop(ordinal uint64) { atomic.StoreUint64(p.word(16), ordinal) }
-
-func (p *page) close() {
-	_ = unix.Munmap(p.data) // it fails for bad arguments only
-	_ = p.file.Close()      // nothing was written through it
+// blamed returns the run that a dead process had begun and not ended, nil if there is none.
+// If the control page names no begun run, first is the first run that was sent.
+// In that case there are two explanations: the process does not write the page and may have died of
+// that run, or it died before it began any. So that run is repeated, and blamed only when maxDeaths
+// processes have died like this. REQUIRES: mu is held.
+func (s *slot) blamed(p *process) (blamed, first *queued) {
+	q := s.atWork(p)
+	if q != nil && p.page.Begun() == 0 && q.stopAt.IsZero() {
+		return nil, q
+	}
+	return q, nil
 }

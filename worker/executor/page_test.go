@@ -1,34 +1,23 @@
 package executor
 
 import (
-	"errors"
-	"os/signal"
-	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/millrace/millrace/internal/controlpage"
 )
 
-// An empty control page would kill the worker by SIGBUS at its first use.
-func TestControlPageWithoutRoomIsRefused(t *testing.T) {
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &before); err != nil {
+// A process that does not tell which function it has called counts as if it had called it.
+func TestAProcessThatTellsNothingHasCalledTheFunction(t *testing.T) {
+	page, err := controlpage.New()
+	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel counts a memfd as a file, and sends SIGXFSZ when it refuses a larger one.
-	signal.Ignore(unix.SIGXFSZ)
-	defer signal.Reset(unix.SIGXFSZ)
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 0, Max: before.Max}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := newPage()
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err == nil {
-		p.close()
-	}
-	if !errors.Is(err, unix.EFBIG) || !strings.Contains(err.Error(), "ulimit -f") {
-		t.Errorf("got %v", err)
+	defer page.Close()
+	q := &queued{ordinal: 1}
+	for _, writes := range []bool{false, true} {
+		p := &process{page: page, writesCalled: writes}
+		if p.called(nil) || p.called(q) == writes {
+			t.Errorf("of a process that tells so %v: called %v", writes, p.called(q))
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/controlpage"
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
@@ -62,7 +63,7 @@ type process struct {
 	exited  chan struct{}
 	cmd     *exec.Cmd
 	conn    *net.UnixConn
-	page    *page
+	page    *controlpage.Page
 	scratch string
 	// oom is the value of exitcause.OOMKills when the process began to run tasks.
 	oom atomic.Uint64
@@ -86,9 +87,10 @@ type process struct {
 	// The following fields are the process's own statements, fixed once ready is closed:
 	// supportsSegments says whether it reads segments, supportsSplitRuns whether it accepts runs
 	// split over several messages, supportsSpare whether processes of its kind can be spare ones,
-	// and supportsCalls whether it takes calls. language is its programming language.
-	supportsSegments, supportsSplitRuns, supportsSpare, supportsCalls bool
-	language                                                          string
+	// supportsCalls whether it takes calls, and writesCalled whether the control page tells which
+	// function it has called. language is its programming language.
+	supportsSegments, supportsSplitRuns, supportsSpare, supportsCalls, writesCalled bool
+	language                                                                        string
 
 	calls calls
 	// plugged are the plugins that the process has. It belongs to the slot's goroutine until the
@@ -167,10 +169,13 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	}
 	p.scratch = scratch
 	cleanup = append(cleanup, func() { _ = os.RemoveAll(scratch) }) // it is ours and empty
-	if p.page, err = newPage(); err != nil {
+	if p.page, err = controlpage.New(); err != nil {
 		return nil, err
 	}
-	cleanup = append(cleanup, p.page.close)
+	cleanup = append(cleanup, p.page.Close)
+	if c.ControlPage != nil {
+		c.ControlPage(p.page.File)
+	}
 	conn, theirs, err := descriptors.Pair()
 	if err != nil {
 		return nil, fmt.Errorf("executor: link: %w", err)
@@ -191,7 +196,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 		env = append(env, "CUDA_VISIBLE_DEVICES="+c.Device.Visible)
 	}
 	p.cmd.Env = environment(os.Environ(), env, pools.config.Memory.kept(c.Processes))
-	p.cmd.ExtraFiles = []*os.File{theirs, slab, p.page.file}
+	p.cmd.ExtraFiles = []*os.File{theirs, slab, p.page.File}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, to := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
 		r, w, err := os.Pipe()
@@ -587,6 +592,9 @@ func (p *process) check(now time.Time) bool {
 	}
 	if q.begun.IsZero() {
 		q.begun = now
+	} else if !q.called && p.called(q) {
+		q.called = true
+		p.pools.config.Done([]Result{{Ref: q.run.Ref, Called: true}})
 	}
 	if q.run.Timeout > 0 && q.stopping == notStopped && now.Sub(q.begun) >= q.run.Timeout {
 		q.stopping = stopTimeout
@@ -595,7 +603,7 @@ func (p *process) check(now time.Time) bool {
 	case q.stopping == notStopped || q.killed:
 	case q.stopAt.IsZero():
 		q.stopAt = now
-		p.page.setStop(q.ordinal)
+		p.page.SetStop(q.ordinal)
 		if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			p.pools.config.Log.Error("executor cannot be interrupted", "pid", p.pid(), "error", err)
 		}

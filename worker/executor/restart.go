@@ -26,7 +26,7 @@ func (p *Pools) Restart(ctx context.Context, kind string) (ended int, err error)
 				spare.kill()
 				<-spare.exited
 				spare.close()
-				spare.page.close()
+				spare.page.Close()
 				p.wantSpare(kind)
 			}()
 			if err := spare.await(ctx, gone); err != nil {

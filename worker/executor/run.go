@@ -51,9 +51,10 @@ type Result struct {
 	// NoSegments: the run had not begun, and will not begin, because its process cannot read
 	// memory outside of the slab.
 	NoSegments bool
-	// Blocked and Unblocked are no results: the run waits for other tasks, or wants to go on; then
-	// it waits for Resume.
-	Blocked, Unblocked bool
+	// Called, Blocked and Unblocked are no results: the function of the run is running, seen some
+	// milliseconds after its call; the run waits for other tasks, or wants to go on; then it waits
+	// for Resume.
+	Called, Blocked, Unblocked bool
 	// Outcome is Succeeded, Failed or ExecutorDied.
 	Outcome lifecycle.Outcome
 	// Error is the reason, unless the run succeeded.

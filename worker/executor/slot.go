@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,6 +23,10 @@ const (
 	// maxDeaths is the number of process deaths at which a run is blamed that was in the process
 	// each time: the run may kill its process from another thread.
 	maxDeaths = 3
+	// maxKills is the number of kills from outside, before the function of a run was called, or
+	// before the process was ready, at which the run fails. They are no fault of the run; but
+	// something ends each process.
+	maxKills = 100
 )
 
 // queued is a run in the queue of a slot.
@@ -31,13 +36,17 @@ type queued struct {
 	ordinal uint64
 	// begun is the time at which the run was first seen running, zero before.
 	begun time.Time
+	// called: the worker was told that the function is running.
+	called bool
 	// stopping is the reason why the run must stop. stopAt is the time at which the process was
 	// interrupted for that, zero before.
 	stopping stopReason
 	stopAt   time.Time
 	// killed: the process was killed to stop the run.
 	killed bool
-	deaths int
+	// deaths and kills count the processes that died when the run was, as far as is known, the next
+	// to begin, or had begun and not called its function; kills are those by SIGKILL from outside.
+	deaths, kills int
 	// blocked: the worker was told that the run waits for other tasks.
 	blocked bool
 	// why is the reason for stopRefused.
@@ -255,7 +264,7 @@ func (s *slot) drop(q *queued) {
 // run is the slot's goroutine. It starts a process when one is needed, and a new one when that
 // process has died.
 func (s *slot) run() {
-	failures := 0
+	failures, kills := 0, 0
 	for {
 		s.mu.Lock()
 		needed := len(s.queue) > 0 || len(s.awaiting) > 0 || s.eager
@@ -277,9 +286,9 @@ func (s *slot) run() {
 			s.fail(fmt.Sprintf("the executor %q cannot use the memory of this worker: %v", s.kind, d.Refused))
 			continue
 		}
-		ready, cause := s.runProcess()
+		ready, killed, cause := s.runProcess()
 		if ready {
-			failures = 0
+			failures, kills = 0, 0
 			continue
 		}
 		select {
@@ -287,12 +296,16 @@ func (s *slot) run() {
 			return
 		default:
 		}
-		failures++
-		s.pools.config.Log.Error("executor did not get ready", "kind", s.kind, "slot", s.index, "attempt", failures, "cause", cause)
-		if failures >= maxFailedStarts {
-			s.fail(fmt.Sprintf("the executor %q did not get ready, %d times in a row; the last one %s", s.kind, failures, cause))
+		if killed {
+			kills++
+		} else {
+			failures++
 		}
-		if !s.pools.pause(min(firstBackoff<<min(failures-1, 10), longestBackoff)) {
+		s.pools.config.Log.Error("executor did not get ready", "kind", s.kind, "slot", s.index, "attempt", failures+kills, "cause", cause)
+		if failures >= maxFailedStarts || kills >= maxKills {
+			s.fail(fmt.Sprintf("the executor %q did not get ready, %d times in a row; the last one %s", s.kind, failures+kills, cause))
+		}
+		if !s.pools.pause(min(firstBackoff<<min(max(failures-1, 0), 10), longestBackoff)) {
 			return
 		}
 	}
@@ -320,36 +333,30 @@ func (s *slot) fail(message string) {
 }
 
 // runProcess runs one process from its start to its end. ready reports whether the process became
-// ready; if not, cause is the reason.
-func (s *slot) runProcess() (ready bool, cause string) {
+// ready; if not, cause is the reason, and killed says that SIGKILL from outside ended it.
+func (s *slot) runProcess() (ready, killed bool, cause string) {
 	p := s.pools.takeSpare(s.kind)
 	spare := p != nil
 	if !spare {
 		var err error
 		if p, err = s.pools.startProcess(s.kind, s.command, false, nil); err != nil {
-			return false, err.Error()
+			return false, false, err.Error()
 		}
 	}
 	p.join(s)
 	if !p.awaitReady() {
-		p.kill()
-		<-p.exited
-		p.close()
-		p.page.close()
-		return false, p.describe(nil)
+		killed = p.end()
+		return false, killed, p.describe(nil)
 	}
 	if p.supportsSpare {
 		s.pools.wantSpare(s.kind)
 	}
 	if err := p.plugIn(func() { s.ready(p) }); err != nil {
-		p.kill()
-		<-p.exited
-		p.close()
-		p.page.close()
+		killed = p.end()
 		s.mu.Lock()
 		s.settleAwaiting(started{err: err})
 		s.mu.Unlock()
-		return false, err.Error()
+		return false, killed, err.Error()
 	}
 	s.pools.config.Log.Info("executor ready", "kind", s.kind, "slot", s.index, "pid", p.pid(), "language", p.language, "spare", spare)
 	p.serve()
@@ -360,8 +367,22 @@ func (s *slot) runProcess() (ready bool, cause string) {
 	p.close()
 	s.settle(p)
 	close(p.settled)
-	p.page.close()
-	return true, ""
+	p.page.Close()
+	return true, false, ""
+}
+
+// end ends a process that has had no run. killed: SIGKILL from outside has ended it before.
+func (p *process) end() (killed bool) {
+	select {
+	case <-p.exited:
+		killed = p.killedFromOutside()
+	default:
+		p.kill()
+		<-p.exited
+	}
+	p.close()
+	p.page.Close()
+	return killed
 }
 
 // settle settles the runs of a dead process: it decides which run is blamed for the death, and
@@ -377,6 +398,7 @@ func (s *slot) settle(p *process) {
 	s.mu.Lock()
 	wanted := closing || renewed || p.retired || p.replaced.Load()
 	blamed, first := s.blamed(p)
+	innocent := p.writesCalled && p.killedFromOutside() && !p.called(cmp.Or(blamed, first))
 	cause := p.describe(blamed)
 	queue := s.queue
 	s.queue = nil
@@ -385,18 +407,26 @@ func (s *slot) settle(p *process) {
 	for _, q := range queue {
 		temporary = append(temporary, q.temporary...)
 		q.temporary, q.segments = nil, nil
-		if !renewed && blamed == nil && q.ordinal != 0 && (first == nil || q == first) {
+		switch {
+		case renewed || q.ordinal == 0:
+		case innocent && (q == blamed || blamed == nil && q == first):
+			q.kills++
+		case !innocent && blamed == nil && (first == nil || q == first):
 			q.deaths++
 		}
 		interrupted := !q.stopAt.IsZero()
-		q.ordinal, q.begun, q.stopAt = 0, time.Time{}, time.Time{}
+		q.ordinal, q.begun, q.stopAt, q.called = 0, time.Time{}, time.Time{}, false
 		switch {
 		case closing:
 		case q == blamed && interrupted:
 			wanted = true
 			results = append(results, failed(q.run, lifecycle.Failed, stopError(q, "ending the executor process", s.pools.config.StopGrace)))
-		case q == blamed && !renewed || q.deaths >= maxDeaths:
-			results = append(results, failed(q.run, lifecycle.ExecutorDied, p.deathError("ran the task", cause)))
+		case q == blamed && !renewed && !innocent || q.deaths >= maxDeaths || q.kills >= maxKills:
+			did := "ran the task"
+			if innocent {
+				did = "prepared the task"
+			}
+			results = append(results, failed(q.run, lifecycle.ExecutorDied, p.deathError(did, cause)))
 		case q.stopping == stopCancelled:
 			results = append(results, Result{Ref: q.run.Ref, Returned: true})
 		default:
@@ -418,36 +448,6 @@ func (s *slot) settle(p *process) {
 	if len(results) > 0 {
 		s.pools.config.Done(results)
 	}
-}
-
-// atWork returns the run that a process is working on, or that it was working on when it died;
-// nil if there is none. REQUIRES: mu is held.
-func (s *slot) atWork(p *process) *queued {
-	begun, ended := p.page.begun(), p.page.ended()
-	for _, q := range s.queue {
-		if q.ordinal == 0 {
-			continue
-		}
-		// A process that does not use the control page handles its runs in the order in which they
-		// were sent.
-		if begun == 0 && ended == 0 || q.ordinal == begun && ended < begun {
-			return q
-		}
-	}
-	return nil
-}
-
-// blamed returns the run that a dead process had begun and not ended, nil if there is none.
-// If the control page names no begun run, first is the first run that was sent.
-// In that case there are two explanations: the process does not write the page and may have died of
-// that run, or it died before it began any. So that run is repeated, and blamed only when maxDeaths
-// processes have died like this. REQUIRES: mu is held.
-func (s *slot) blamed(p *process) (blamed, first *queued) {
-	q := s.atWork(p)
-	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {
-		return nil, q
-	}
-	return q, nil
 }
 
 // stopError returns the error that says why and how a run was stopped.

@@ -190,7 +190,7 @@ func (s *spare) runProcess(load []string) (taken bool, cause string) {
 	p.kill()
 	<-p.exited
 	p.close()
-	p.page.close()
+	p.page.Close()
 	return false, p.describe(nil)
 }
 

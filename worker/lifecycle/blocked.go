@@ -48,7 +48,7 @@ func (m *Machine) onBlocked(e Blocked) {
 		return
 	}
 	a.waits = yielding
-	a.slot.plain, a.started = false, true
+	a.slot.plain, a.started, a.prepares = false, true, false
 	m.log.add(a.ref, "waits for tasks")
 	m.do(Report{Ref: a.ref, Outcome: WaitsForTasks})
 }

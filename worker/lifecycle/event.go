@@ -55,6 +55,9 @@ type (
 		Resources map[string]float64
 		// Runner is the kind of slot that it needs: "native", "python", ...
 		Runner string
+		// Prepares: its process may have to start and to load what the function needs, after the
+		// attempt was handed to a slot. Called follows.
+		Prepares bool
 		// Estimate is its expected run time, 0 if that is not known well.
 		Estimate time.Duration
 		// OutputBytes is the expected size of its result, 0 if unknown.
@@ -146,6 +149,8 @@ type (
 		Succeeded bool
 		Outcome   Outcome
 	}
+	// Called: the function of an attempt that Prepares is running now.
+	Called struct{ Ref Ref }
 	// RunReturned: a slot returns an attempt that it has not begun.
 	RunReturned struct{ Ref Ref }
 	// NoRoom: an attempt has not begun because its result needs memory that is not free.
@@ -213,6 +218,7 @@ func (InputFetched) event()     {}
 func (FetchFailed) event()      {}
 func (FetchEnded) event()       {}
 func (RunEnded) event()         {}
+func (Called) event()           {}
 func (RunReturned) event()      {}
 func (NoRoom) event()           {}
 func (Blocked) event()          {}

@@ -50,7 +50,9 @@ type Config struct {
 	// the sum of their expected run times. Default 64 and 2 ms.
 	SlotDepth  int
 	SlotWindow time.Duration
-	// StartedAfter is how long an attempt runs before it is reported as started. Default 20 ms.
+	// StartedAfter is how long an attempt runs before it is reported as started. Default 20 ms. An
+	// attempt whose function is not called yet is not reported: the scheduler blames those that
+	// have started for the death of the worker.
 	StartedAfter time.Duration
 	// MaxBlocked is the number of attempts that may wait for other tasks without a slot, each in a
 	// place of its own. Default 100; negative: none.
@@ -137,8 +139,9 @@ type attempt struct {
 	slot *slot
 	// cancelled: the scheduler has cancelled it. It ends as soon as its slot gives it back.
 	cancelled bool
-	// started: it was reported as started.
-	started bool
+	// started: it was reported as started. prepares: it runs, and its function is not known to be
+	// called yet; mayPrepare is Assigned.Prepares.
+	started, prepares, mayPrepare bool
 	// waits says whether it waits for other tasks; notWaiting in all states but Running.
 	waits waiting
 	// returning: its slot was asked to return it if it has not begun.
@@ -276,6 +279,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onFetchEnded(e)
 	case RunEnded:
 		m.onRunEnded(now, e)
+	case Called:
+		m.onCalled(e)
 	case RunReturned:
 		m.onRunReturned(now, e)
 	case NoRoom:
@@ -328,7 +333,7 @@ func (m *Machine) assigned(e *Assigned) {
 		m.log.add(e.Ref, "assigned")
 	}
 	a.rank, a.slots, a.resources = e.Rank, min(max(int(e.Slots), 1), m.config.Slots), e.Resources
-	a.runner, a.estimate = e.Runner, e.Estimate
+	a.runner, a.mayPrepare, a.estimate = e.Runner, e.Prepares, e.Estimate
 	var bytes []uint64
 	var fresh, lost []*wanted
 	for i := range e.Inputs {

@@ -172,6 +172,7 @@ func (m *Machine) start(now time.Time, a *attempt, s *slot) {
 	s.load += a.estimate
 	s.running = append(s.running, a)
 	a.slot = s
+	a.prepares = a.mayPrepare
 	m.move(a, Running)
 	e := StartRun{Ref: a.ref, Runner: a.runner, Slot: s.index}
 	if a.reservation != nil {
@@ -236,6 +237,12 @@ func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
 	m.forget(a)
 }
 
+func (m *Machine) onCalled(e Called) {
+	if a := m.attempts[e.Ref]; a != nil && a.state == Running {
+		a.prepares = false
+	}
+}
+
 func (m *Machine) onRunReturned(now time.Time, e RunReturned) {
 	a := m.attempts[e.Ref]
 	if a == nil || a.state != Running {
@@ -280,7 +287,7 @@ func (m *Machine) onTicked(now time.Time) {
 				continue
 			}
 			ran := now.Sub(s.since)
-			if first := s.running[0]; ran >= m.config.StartedAfter && !first.started && !first.cancelled {
+			if first := s.running[0]; ran >= m.config.StartedAfter && !first.started && !first.prepares && !first.cancelled {
 				first.started = true
 				m.log.add(first.ref, "reported as started")
 				m.do(Report{Ref: first.ref, Outcome: Started})

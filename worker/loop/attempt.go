@@ -183,7 +183,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	a.known, a.placed, a.whole = time.Now(), false, nil
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
-		Runner: a.op.runner, Estimate: a.op.estimate(),
+		Runner: a.op.runner, Prepares: a.op.runner != nativeRunner, Estimate: a.op.estimate(),
 	}
 	if a.op.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
 		// A native operation computes the exact size of its result from its arguments and reserves
@@ -665,6 +665,9 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		return
 	case r.Unblocked:
 		w.step(lifecycle.Unblocked{Ref: r.Ref})
+		return
+	case r.Called:
+		w.step(lifecycle.Called{Ref: r.Ref})
 		return
 	case r.Returned:
 		w.step(lifecycle.RunReturned{Ref: r.Ref})

@@ -4,27 +4,35 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/controlpage"
+	"github.com/millrace/millrace/internal/descriptors"
 )
 
 // The files that a child inherits besides the standard ones: the read end of a pipe with its
-// secret, and the write end of the pipe for its signs of life.
+// secret, and one end of the socket for its signs.
 const (
 	secretFile = 3 + iota
 	signsFile
 )
 
-// The bytes that a child writes into the pipe for its signs of life.
+// The signs that a child sends, one byte each.
 const (
 	signAlive      = 'a'
 	signRegistered = 'r'
+	// signPage comes with the descriptor of a control page.
+	signPage = 'p'
 )
 
-// Link is a child's side of the two pipes between the child and its supervisor.
+// Link is a child's side of the pipe and the socket between the child and its supervisor.
 type Link struct {
 	secret []byte
 	signs  int
@@ -43,10 +51,6 @@ func Inherited() (*Link, error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("supervisor: read what it handed over: %w", err)
 	}
-	// A stopped supervisor does not read the pipe, and the child must not block on it.
-	if err := unix.SetNonblock(signsFile, true); err != nil {
-		return nil, fmt.Errorf("supervisor: signs of life: %w", err)
-	}
 	return &Link{secret: secret, signs: signsFile}, nil
 }
 
@@ -60,35 +64,83 @@ func (l *Link) Alive() { l.sign(signAlive) }
 // Registered tells the supervisor that the scheduler has registered the worker.
 func (l *Link) Registered() { l.sign(signRegistered) }
 
-func (l *Link) sign(s byte) {
-	// An error is harmless: a full pipe has enough signs, and a closed one means that the
-	// supervisor has ended.
-	_, _ = unix.Write(l.signs, []byte{s})
+// Page gives the supervisor the control page of a new executor process, so that it can tell which
+// function was running when the worker died.
+func (l *Link) Page(page *os.File) {
+	// An error is harmless, as in sign: the supervisor knows less.
+	_ = unix.Sendmsg(l.signs, []byte{signPage}, unix.UnixRights(int(page.Fd())), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// signs are the signs of life that a supervisor has received from one process of a child.
-// heard counts them.
+func (l *Link) sign(s byte) {
+	// A stopped supervisor does not read the socket, and the child must not block on it. An error
+	// is harmless: a full socket has enough signs, and a closed one means that the supervisor has
+	// ended.
+	_ = unix.Sendmsg(l.signs, []byte{s}, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// signs are what the supervisor hears of a child.
 type signs struct {
-	file       *os.File
+	conn       *net.UnixConn
 	heard      atomic.Uint64
 	registered atomic.Bool
+	// pages are the control pages of the child's executor processes. incomplete: one of them did
+	// not arrive. They belong to read until it has returned.
+	pages      []*os.File
+	incomplete bool
 }
 
-// read counts signs until their pipe ends.
+// read counts the signs until the child has ended.
 func (s *signs) read() {
 	buffer := make([]byte, 64)
 	for {
-		n, err := s.file.Read(buffer)
+		// Bytes after one with a descriptor are in the next message.
+		n, files, err := descriptors.Receive(s.conn, buffer, 1, "control page")
+		pages := 0
 		for _, sign := range buffer[:n] {
-			if sign == signRegistered {
+			switch sign {
+			case signRegistered:
 				s.registered.Store(true)
+			case signPage:
+				pages++
 			}
 		}
+		s.keep(files)
+		s.incomplete = s.incomplete || pages != len(files)
 		s.heard.Add(uint64(n))
-		if err != nil {
+		if err != nil || n == 0 {
 			return
 		}
 	}
+}
+
+// keep adds control pages, and closes those of processes that have ended.
+func (s *signs) keep(files []*os.File) {
+	if len(files) == 0 {
+		return
+	}
+	s.pages = append(slices.DeleteFunc(s.pages, func(page *os.File) bool {
+		_, _, _, over := controlpage.Read(page)
+		if over {
+			_ = page.Close() // only read from
+		}
+		return over
+	}), files...)
+}
+
+// close returns the attempts whose functions were running when the child ended; known: there are no
+// others. REQUIRES: read has returned.
+func (s *signs) close() (called []*workerv1.AttemptRef, known bool) {
+	known = !s.incomplete
+	for _, page := range s.pages {
+		task, attempt, unknown, _ := controlpage.Read(page)
+		known = known && !unknown
+		if task != 0 {
+			called = append(called, &workerv1.AttemptRef{TaskId: uint64(task), Attempt: uint32(attempt)})
+		}
+		_ = page.Close() // only read from
+	}
+	_ = s.conn.Close() // the child has ended
+	return called, known
 }
 
 const (

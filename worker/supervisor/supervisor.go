@@ -30,6 +30,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/memory/cuda"
@@ -304,6 +305,10 @@ type life struct {
 	outputs     []*os.File
 	signs       signs
 	reading     sync.WaitGroup
+	// called are the attempts whose functions were running when the process ended; callsKnown:
+	// there are no others.
+	called     []*workerv1.AttemptRef
+	callsKnown bool
 	// silence is set if the process was killed because it gave no sign of life.
 	// It describes the silence.
 	silence string
@@ -341,10 +346,11 @@ func (w *child) start(again bool) (*life, error) {
 		refused, err = w.place(func() error { return orphans.Start(l.cmd, l.cmd.Start) })
 	}
 	if err != nil {
-		for _, r := range append(l.outputs, l.signs.file) {
-			if r != nil {
-				_ = r.Close() // only read from
-			}
+		for _, r := range l.outputs {
+			_ = r.Close() // only read from
+		}
+		if l.signs.conn != nil {
+			_ = l.signs.conn.Close() // nothing was sent
 		}
 		return nil, fmt.Errorf("supervisor: start worker %s: %w", w.Name, err)
 	}
@@ -388,13 +394,13 @@ func (l *life) pipes() (theirs []*os.File, err error) {
 	if err = errors.Join(err, writer.Close()); err != nil {
 		return theirs, err
 	}
-	r, writer, err := os.Pipe()
+	conn, signing, err := descriptors.Pair()
 	if err != nil {
 		return theirs, err
 	}
-	l.signs.file = r
-	theirs = append(theirs, writer)
-	l.cmd.ExtraFiles = []*os.File{secret, writer}
+	l.signs.conn = conn
+	theirs = append(theirs, signing)
+	l.cmd.ExtraFiles = []*os.File{secret, signing}
 	return theirs, nil
 }
 
@@ -414,14 +420,17 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
-	for _, r := range append(l.outputs, l.signs.file) {
-		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes support deadlines
+	limit := time.Now().Add(50 * time.Millisecond)
+	for _, r := range l.outputs {
+		_ = r.SetReadDeadline(limit) // pipes support deadlines
 	}
+	_ = l.signs.conn.SetReadDeadline(limit) // sockets do, too
 	l.reading.Wait()
 	cause.OutOfMemory = cause.OutOfMemory || cause.Signal == "" && l.outOfMemory()
-	for _, r := range append(l.outputs, l.signs.file) {
+	for _, r := range l.outputs {
 		_ = r.Close() // only read from
 	}
+	l.called, l.callsKnown = l.signs.close()
 	return cause
 }
 
@@ -574,7 +583,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 	}
 	tail := l.words()
 	request := &workerv1.ReportWorkerDeathRequest{
-		Name: w.Name, Restarting: restarting,
+		Name: w.Name, Restarting: restarting, Called: l.called, CallsKnown: l.callsKnown,
 		Death: &millracev1.WorkerDeath{
 			Incarnation: l.incarnation, Pid: int64(l.cmd.Process.Pid), EndTime: timestamppb.Now(), Cause: text,
 			OutOfMemory: cause.OutOfMemory, DeviceFault: cause.ExitCode == ExitDevice || cause.ExitCode == ExitFault,

@@ -575,6 +575,37 @@ def alive(pid: int) -> bool:
         return False
 
 
+def load(kills: Path) -> int:
+    with kills.open("a") as f:
+        f.write(f"{os.getpid()} {os.getppid()}\n")
+    while len(kills.read_text().splitlines()) <= 6:
+        signal.pause()
+    return 1
+
+
+class Loaded:
+    """An argument that takes for ever to load, as long as six processes have not been killed at
+    that."""
+
+    def __init__(self, kills: Path) -> None:
+        self.kills = kills
+
+    def __reduce__(self) -> Any:
+        return load, (self.kills,)
+
+
+def test_a_kill_before_the_function_is_no_fault_of_the_task(tmp_path: Path) -> None:
+    kills = tmp_path / "kills"
+    kills.touch()
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own) as client:
+        future = client.submit(inc, Loaded(kills), pure=False)
+        for n in range(1, 7):
+            eventually(lambda n=n: kills.read_text().count("\n") == n, "the task does not load")
+            executor, worker = map(int, kills.read_text().split()[-2:])
+            os.kill(worker if n <= 3 else executor, signal.SIGKILL)
+        assert future.result(PATIENCE) == 2
+
+
 def start_a_program() -> tuple[int, int, int]:
     """Returns the process ids of the worker, of the executor, and of a program that outlives the
     task."""

@@ -312,7 +312,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		SpillLimitBytes: spill, FunctionMemory: functions,
 		Protocol: s.String("protocol"), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, Accept: secret.Accept,
-		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
+		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive, ControlPage: link.Page,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), MemoryWait: s.Duration("memory-wait"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),

@@ -99,6 +99,7 @@ func (e *executor) run() error {
 		fmt.Fprintln(os.Stderr, "echo: cannot speak version", hello.GetProtocolVersion())
 		os.Exit(64)
 	}
+	dieOften(os.Getenv("ECHO_KILLED_STARTS"))
 	device := hello.GetDevice() != nil
 	if device {
 		e.device = hello.GetDevice()
@@ -117,7 +118,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{ProtocolVersion: 1, Language: runtime.Version(), SupportsSegments: segments == "yes", SupportsSplitRuns: os.Getenv("ECHO_SPLIT_RUNS") != "no", SupportsCalls: os.Getenv("ECHO_CALLS") != "no", DeviceOpened: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
+	if err := e.send(&executorv1.FromExecutor{Ready: &executorv1.ExecutorReady{ProtocolVersion: 1, Language: runtime.Version(), SupportsSegments: segments == "yes", SupportsSplitRuns: os.Getenv("ECHO_SPLIT_RUNS") != "no", SupportsCalls: os.Getenv("ECHO_CALLS") != "no", WritesCalled: os.Getenv("ECHO_CALLED") == "yes", DeviceOpened: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -142,6 +143,14 @@ func (e *executor) run() error {
 			}
 		}
 		e.store(0, r.ordinal)
+		if _, name, _ := strings.Cut(op, "/"); name == "load" { // as if it loaded what the function needs
+			if in, err := e.inputs(r); err == nil {
+				dieOften(string(in[0]))
+			}
+		}
+		if os.Getenv("ECHO_CALLED") == "yes" {
+			e.store(24, r.ordinal)
+		}
 		begin := time.Now()
 		f := e.execute(op, r)
 		f.TaskId, f.Attempt, f.RunNanos = r.GetTaskId(), r.GetAttempt(), uint64(time.Since(begin))
@@ -153,6 +162,18 @@ func (e *executor) run() error {
 		if e.dying {
 			os.Exit(9)
 		}
+	}
+}
+
+// dieOften kills the process as if from outside, unless five others have died of this directory.
+func dieOften(directory string) {
+	if directory == "" {
+		return
+	}
+	if died, err := os.ReadDir(directory); err == nil && len(died) < 5 {
+		_ = os.WriteFile(fmt.Sprint(directory, "/", os.Getpid()), nil, 0o600)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
 	}
 }
 
@@ -318,6 +339,8 @@ func (e *executor) execute(op string, r pending) *executorv1.ExecutorFinished {
 		arg = string(in[0])
 	}
 	switch name {
+	case "load":
+		return text("loaded")
 	case "upper":
 		return text(strings.ToUpper(arg))
 	case "texts": // that many texts of 30 KB each

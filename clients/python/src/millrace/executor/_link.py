@@ -150,7 +150,8 @@ def _own_pages(at: int, n: int) -> None:
 
 class ControlPage:
     """A page of memory shared with the worker: the executor writes the ordinals of the last run
-    that began and of the last that ended, the worker the ordinal of a run to stop."""
+    that began, of the last that ended and of the last whose function was called, the worker the
+    ordinal of a run to stop."""
 
     def __init__(self, fd: int) -> None:
         self._page = memoryview(mmap.mmap(fd, 4096, mmap.MAP_SHARED)).cast("Q")
@@ -161,6 +162,9 @@ class ControlPage:
 
     def end(self, ordinal: int) -> None:
         self._page[1] = ordinal
+
+    def call(self, ordinal: int) -> None:
+        self._page[3] = ordinal
 
     @property
     def stop(self) -> int:

@@ -74,7 +74,9 @@ class Process:
         self._worker = Worker(self.hello, self._functions)
         self._calls = Calls(self._worker, self.out)
         #: Runs the tasks.
-        self.runner = Runner(self.hello, self.out, self._functions, slab, self._device_lock, self._stopping, self._wake)
+        self.runner = Runner(
+            self.hello, self.out, self._functions, slab, self._device_lock, self._control, self._stopping, self._wake
+        )
         #: The slot of the running task.
         self.slot = RunSlot(self.out, self._device_lock, self._stopping)
         # The device is opened before `ready` is sent. A spare process opens it at its first run,
@@ -217,6 +219,7 @@ class Process:
             supports_split_runs=True,
             supports_spare=True,
             supports_calls=True,
+            writes_called=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()

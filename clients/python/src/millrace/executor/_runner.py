@@ -16,7 +16,7 @@ from millrace.executor import _task_info
 from millrace.executor._device_memory import DeviceMemory
 from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, shortened
 from millrace.executor._inputs import Inputs
-from millrace.executor._link import Slab
+from millrace.executor._link import ControlPage, Slab
 from millrace.executor._memory import DeviceLock, NoLease, describe_memory, free_caches, is_out_of_memory
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
@@ -34,6 +34,7 @@ class Runner:
         functions: pickled functions.
         slab: the slab in host memory; None if it lies on a GPU.
         device_lock: the lock of the processes that share a GPU; None if there is one process.
+        control: the control page.
         stopping: stops of the run.
         wake: called, in any thread, when memory that was kept for longer than its run is free.
     """
@@ -45,6 +46,7 @@ class Runner:
         functions: Functions,
         slab: Slab | None,
         device_lock: DeviceLock | None,
+        control: ControlPage,
         stopping: Stopping,
         wake: Callable[[], None],
     ) -> None:
@@ -55,6 +57,9 @@ class Runner:
             device_lock,
             stopping,
         )
+        self._control = control
+        # Ordinal of the current run.
+        self._ordinal = 0
         #: Inputs of the current run, and those that are still in use after their run.
         self.inputs = Inputs(hello.worker_name, slab)
         self.inputs.on_gone = wake
@@ -92,7 +97,7 @@ class Runner:
         memory = self.memory
         self._results.size = 0
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
-        self.task_id = run.task_id
+        self.task_id, self._ordinal = run.task_id, ordinal
         _task_info.current = TaskInfo(
             _keys.from_wire(run.key),
             run.task_id,
@@ -233,6 +238,8 @@ class Runner:
         """Takes the arguments out of `given` and calls the function with them. No other reference
         to the arguments remains then."""
         args, kwargs = given.pop()
+        # All that the function needs is loaded: from here on, a death of the process is its own.
+        self._control.call(self._ordinal)
         began = time.perf_counter_ns()
         try:
             result = call(*args, **kwargs)

@@ -622,6 +622,9 @@ type ExecutorReady struct {
 	SupportsSpare bool `protobuf:"varint,6,opt,name=supports_spare,json=supportsSpare,proto3" json:"supports_spare,omitempty"`
 	// It understands `ToExecutor.calls`. False: calls to it fail with UNIMPLEMENTED.
 	SupportsCalls bool `protobuf:"varint,16,opt,name=supports_calls,json=supportsCalls,proto3" json:"supports_calls,omitempty"`
+	// It stores the ordinal of each run into the control page, as `called`, when it calls its function.
+	// False: the worker counts the death of the process from `begun` on as that of the run.
+	WritesCalled  bool `protobuf:"varint,17,opt,name=writes_called,json=writesCalled,proto3" json:"writes_called,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -701,6 +704,13 @@ func (x *ExecutorReady) GetSupportsSpare() bool {
 func (x *ExecutorReady) GetSupportsCalls() bool {
 	if x != nil {
 		return x.SupportsCalls
+	}
+	return false
+}
+
+func (x *ExecutorReady) GetWritesCalled() bool {
+	if x != nil {
+		return x.WritesCalled
 	}
 	return false
 }
@@ -1834,7 +1844,7 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\varena_bytes\x18\a \x01(\x04R\n" +
 	"arenaBytes\x12'\n" +
 	"\x0farena_libraries\x18\b \x03(\tR\x0earenaLibraries\x12%\n" +
-	"\x0eexecutor_count\x18\t \x01(\rR\rexecutorCount\"\xa6\x02\n" +
+	"\x0eexecutor_count\x18\t \x01(\rR\rexecutorCount\"\xcb\x02\n" +
 	"\rExecutorReady\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1a\n" +
 	"\blanguage\x18\x02 \x01(\tR\blanguage\x12#\n" +
@@ -1842,7 +1852,8 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\x11supports_segments\x18\x04 \x01(\bR\x10supportsSegments\x12.\n" +
 	"\x13supports_split_runs\x18\x05 \x01(\bR\x11supportsSplitRuns\x12%\n" +
 	"\x0esupports_spare\x18\x06 \x01(\bR\rsupportsSpare\x12%\n" +
-	"\x0esupports_calls\x18\x10 \x01(\bR\rsupportsCalls\"N\n" +
+	"\x0esupports_calls\x18\x10 \x01(\bR\rsupportsCalls\x12#\n" +
+	"\rwrites_called\x18\x11 \x01(\bR\fwritesCalled\"N\n" +
 	"\x0eExecutorAttach\x12\x1d\n" +
 	"\n" +
 	"segment_id\x18\x01 \x01(\rR\tsegmentId\x12\x1d\n" +

@@ -2094,7 +2094,12 @@ type ReportWorkerDeathRequest struct {
 	// The description of its death.
 	Death *v1.WorkerDeath `protobuf:"bytes,2,opt,name=death,proto3" json:"death,omitempty"`
 	// The supervisor will start it again.
-	Restarting    bool `protobuf:"varint,3,opt,name=restarting,proto3" json:"restarting,omitempty"`
+	Restarting bool `protobuf:"varint,3,opt,name=restarting,proto3" json:"restarting,omitempty"`
+	// Attempts whose functions were running in its executor processes: they had been called and had
+	// not ended. Meaningful only with `calls_known`.
+	Called []*AttemptRef `protobuf:"bytes,4,rep,name=called,proto3" json:"called,omitempty"`
+	// `called` is complete. Ops that the worker runs itself are not in it.
+	CallsKnown    bool `protobuf:"varint,5,opt,name=calls_known,json=callsKnown,proto3" json:"calls_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2146,6 +2151,20 @@ func (x *ReportWorkerDeathRequest) GetDeath() *v1.WorkerDeath {
 func (x *ReportWorkerDeathRequest) GetRestarting() bool {
 	if x != nil {
 		return x.Restarting
+	}
+	return false
+}
+
+func (x *ReportWorkerDeathRequest) GetCalled() []*AttemptRef {
+	if x != nil {
+		return x.Called
+	}
+	return nil
+}
+
+func (x *ReportWorkerDeathRequest) GetCallsKnown() bool {
+	if x != nil {
+		return x.CallsKnown
 	}
 	return false
 }
@@ -2383,13 +2402,16 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x04item\x18\t \x01(\rR\x04item\x12\x1d\n" +
 	"\n" +
 	"item_count\x18\n" +
-	" \x01(\rR\titemCount\"\x9d\x01\n" +
+	" \x01(\rR\titemCount\"\xf6\x01\n" +
 	"\x18ReportWorkerDeathRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +
 	"\n" +
 	"restarting\x18\x03 \x01(\bR\n" +
-	"restarting\"\x1b\n" +
+	"restarting\x126\n" +
+	"\x06called\x18\x04 \x03(\v2\x1e.millrace.worker.v1.AttemptRefR\x06called\x12\x1f\n" +
+	"\vcalls_known\x18\x05 \x01(\bR\n" +
+	"callsKnown\"\x1b\n" +
 	"\x19ReportWorkerDeathResponse*\xcc\x02\n" +
 	"\vTaskOutcome\x12\x1c\n" +
 	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
@@ -2508,15 +2530,16 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	19, // 38: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
 	24, // 39: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
 	34, // 40: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	5,  // 41: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 42: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 43: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 44: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	43, // [43:45] is the sub-list for method output_type
-	41, // [41:43] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	4,  // 41: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
+	5,  // 42: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 43: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 44: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 45: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	44, // [44:46] is the sub-list for method output_type
+	42, // [42:44] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

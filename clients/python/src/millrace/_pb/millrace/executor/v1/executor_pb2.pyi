@@ -111,7 +111,7 @@ class ExecutorDevice(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., slab_header: _Optional[bytes] = ..., alignment_bytes: _Optional[int] = ..., driver_library: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ..., executor_count: _Optional[int] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol_version", "language", "device_opened", "supports_segments", "supports_split_runs", "supports_spare", "supports_calls")
+    __slots__ = ("protocol_version", "language", "device_opened", "supports_segments", "supports_split_runs", "supports_spare", "supports_calls", "writes_called")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class ExecutorReady(_message.Message):
     SUPPORTS_SPLIT_RUNS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SPARE_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_CALLS_FIELD_NUMBER: _ClassVar[int]
+    WRITES_CALLED_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     language: str
     device_opened: bool
@@ -126,7 +127,8 @@ class ExecutorReady(_message.Message):
     supports_split_runs: bool
     supports_spare: bool
     supports_calls: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., language: _Optional[str] = ..., device_opened: bool = ..., supports_segments: bool = ..., supports_split_runs: bool = ..., supports_spare: bool = ..., supports_calls: bool = ...) -> None: ...
+    writes_called: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., language: _Optional[str] = ..., device_opened: bool = ..., supports_segments: bool = ..., supports_split_runs: bool = ..., supports_spare: bool = ..., supports_calls: bool = ..., writes_called: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
     __slots__ = ("segment_id", "size_bytes")

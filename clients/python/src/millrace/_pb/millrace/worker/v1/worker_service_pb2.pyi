@@ -411,14 +411,18 @@ class Input(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., upstream_worker_id: _Optional[int] = ..., has_downstream: bool = ..., item: _Optional[int] = ..., item_count: _Optional[int] = ...) -> None: ...
 
 class ReportWorkerDeathRequest(_message.Message):
-    __slots__ = ("name", "death", "restarting")
+    __slots__ = ("name", "death", "restarting", "called", "calls_known")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEATH_FIELD_NUMBER: _ClassVar[int]
     RESTARTING_FIELD_NUMBER: _ClassVar[int]
+    CALLED_FIELD_NUMBER: _ClassVar[int]
+    CALLS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     name: str
     death: _worker_pb2.WorkerDeath
     restarting: bool
-    def __init__(self, name: _Optional[str] = ..., death: _Optional[_Union[_worker_pb2.WorkerDeath, _Mapping]] = ..., restarting: bool = ...) -> None: ...
+    called: _containers.RepeatedCompositeFieldContainer[AttemptRef]
+    calls_known: bool
+    def __init__(self, name: _Optional[str] = ..., death: _Optional[_Union[_worker_pb2.WorkerDeath, _Mapping]] = ..., restarting: bool = ..., called: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., calls_known: bool = ...) -> None: ...
 
 class ReportWorkerDeathResponse(_message.Message):
     __slots__ = ()
