@@ -28,6 +28,13 @@ FILES = (
     "actor as_completed client client_executor event_logging events locks multi_locks priorities publish queues "
     "reschedule resources semaphore variable worker_client"
 ).split()
+#: Begins the section of the page.
+INTRODUCTION = (
+    "`make compat` also runs tests of distributed {version} with `millrace.as_distributed` in the place of "
+    "distributed: those of {files}. Their fixtures are translated: scheduler and workers are processes that tests "
+    "share, not objects in the test's process. Tests count that use the public interface only; of those that fail "
+    "with Millrace, only the ones that pass with distributed itself on such processes, or do not end there in time."
+)
 #: The least share that must pass.
 GOAL = 0.95
 #: A test that takes longer fails, in seconds.
@@ -103,14 +110,10 @@ class Share:
             for reason in REASONS
             if counts[reason]
         )
+        introduction = textwrap.fill(INTRODUCTION.format(version=version, files=", ".join(FILES)), 99)
         return f"""## Distributed's own tests
 
-`make compat` also runs tests of distributed {version} with `millrace.as_distributed` in the place
-of distributed: those of
-{textwrap.fill(", ".join(FILES), 99)}.
-Their fixtures are translated: scheduler and workers are processes that tests share, not objects in the test's process. Tests count that use the public
-interface only; of those that fail with Millrace, only the ones that pass with distributed itself on such
-processes, or do not end there in time.
+{introduction}
 
 | | tests |
 | --- | --- |
