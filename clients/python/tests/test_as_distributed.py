@@ -53,6 +53,19 @@ def test_names_that_are_there() -> None:
     assert run(code).strip() == str([True] * len(names))
 
 
+def test_names_of_older_versions_and_of_inner_modules() -> None:
+    code = """
+import millrace
+import millrace.as_distributed
+from dask.distributed import Pub, Sub
+from distributed.pubsub import Pub as same
+from distributed.system import CPU_COUNT
+from distributed.worker import thread_state
+print(Pub is same is millrace.Pub, Sub is millrace.Sub, CPU_COUNT > 0, hasattr(thread_state, "execution_state"))
+"""
+    assert run(code).split() == ["True", "True", "True", "False"]
+
+
 def test_every_name_and_module_can_be_imported() -> None:
     code = """
 import millrace.as_distributed as stand_in

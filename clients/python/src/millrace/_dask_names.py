@@ -26,6 +26,7 @@ NAMES = frozenset(_TEXT.split())
 #: at the first use of the name.
 ELSEWHERE = {
     "BaseActorFuture": ("millrace", "ActorFuture"),
+    "CPU_COUNT": ("dask.system", "CPU_COUNT"),
     "CompatibleExecutor": ("millrace", "ClientExecutor"),
     "KilledWorker": ("millrace.errors", "WorkerDiedError"),
     "TimeoutError": ("builtins", "TimeoutError"),

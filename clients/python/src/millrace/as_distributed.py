@@ -32,7 +32,7 @@ VERSION = "2026.8.0"
 
 #: The modules of distributed that the stand-in has, and the names of each.
 MODULES: dict[str, tuple[str, ...]] = {
-    "distributed": tuple(sorted(_dask_names.NAMES)),
+    "distributed": tuple(sorted({*_dask_names.NAMES, "Pub", "Sub"})),  # those of older versions, too
     "distributed.actor": ("Actor", "ActorFuture", "BaseActorFuture"),
     "distributed.cfexecutor": ("ClientExecutor",),
     "distributed.client": tuple(
@@ -56,17 +56,20 @@ MODULES: dict[str, tuple[str, ...]] = {
     "distributed.metrics": ("time",),
     "distributed.multi_lock": ("MultiLock",),
     "distributed.nanny": ("Nanny",),
+    "distributed.pubsub": ("Pub", "Sub"),
     "distributed.queues": ("Queue",),
     "distributed.scheduler": ("KilledWorker", "Scheduler"),
     "distributed.security": ("Security",),
     "distributed.semaphore": ("Semaphore",),
-    "distributed.system": (),
+    "distributed.system": ("CPU_COUNT",),
     "distributed.utils": (
         *("TimeoutError", "format_bytes", "iscoroutinefunction", "key_split", "parse_bytes", "parse_timedelta"),
         *("sync", "thread_state", "import_term", "CancelledError"),
     ),
     "distributed.variable": ("Variable",),
-    "distributed.worker": tuple("Worker Reschedule get_client get_worker print rejoin secede warn".split()),
+    "distributed.worker": tuple(
+        "Worker Reschedule get_client get_worker print rejoin secede thread_state warn".split()
+    ),
     "distributed.worker_client": ("local_client", "worker_client"),
 }
 
