@@ -15,6 +15,7 @@ import polars as pl
 from millrace._polars import _plan, _tasks
 from millrace._polars._options import Options
 from millrace._polars._query import Query
+from millrace._polars._stages import Stages
 from millrace._tasks._arguments import Item
 
 #: Options by which everything is divided that may be: rows meet by their hash or range.
@@ -55,7 +56,7 @@ class InProcess:
 
 def collect(lf: pl.LazyFrame, options: Options = FAR, cluster: InProcess | None = None) -> pl.DataFrame:
     """Returns the result of a query that is divided, however little it reads."""
-    futures = Query(cluster or InProcess(), 2, options).run(_plan.read(lf))
+    futures = Query(cluster or InProcess(), 2, options, Stages).run(_plan.read(lf))
     return pl.concat([f.value for f in futures], rechunk=False)
 
 

@@ -13,6 +13,7 @@ from in_process import FAR, NEAR, InProcess, collect
 from millrace._polars import _plan, _query
 from millrace._polars._options import Options
 from millrace._polars._query import Query, UndividedWarning
+from millrace._polars._stages import Stages
 from polars.testing import assert_frame_equal
 
 c = pl.col
@@ -186,7 +187,7 @@ def test_the_stages_of_a_query_are_explained() -> None:
     )
     cluster = InProcess()
     options = dataclasses.replace(FAR, broadcast_limit=10_000)
-    _, *lines = Query(cluster, 2, options).explained(_plan.read(lf)).splitlines()
+    _, *lines = Query(cluster, 2, options, Stages).explained(_plan.read(lf)).splitlines()
     stages = lines[: lines.index('  UNDIVIDED: HStack cannot be divided, and runs in one task: col("x").cum_sum()') + 1]
     assert any("tasks: " in s and "GroupBy" in s for s in stages), stages
     assert "  Join (Cross): the right side is brought to each task" in stages, stages

@@ -28,6 +28,7 @@ from millrace._polars import _inline, _plan
 from millrace._polars._cluster import Cluster
 from millrace._polars._options import Options
 from millrace._polars._query import Query, UndividedWarning
+from millrace._polars._stages import Stages
 from millrace._polars._stored import Result
 from millrace.client import Client
 from millrace.cluster import LocalCluster
@@ -191,7 +192,7 @@ class Engine(pl.Engine):
 
     def _query(self) -> Query:
         slots = sum(w.slots for w in self._client.session.workers())
-        return Query(Cluster(self._client), max(slots, 1), self._options)
+        return Query(Cluster(self._client), max(slots, 1), self._options, Stages)
 
 
 def _process_info() -> dict[str, Any]:

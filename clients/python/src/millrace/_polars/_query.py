@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
@@ -40,9 +40,6 @@ from millrace._polars._windows import Group
 from millrace._tasks._arguments import Item
 from millrace.future import Future
 
-if TYPE_CHECKING:
-    from millrace._polars._stages import Stages
-
 #: Prefix of columns with the values of keys.
 _KEY = "__millrace_key_"
 #: Files of up to so many bytes are read again by each task of a join. A result in one part of this
@@ -69,10 +66,27 @@ class UndividedWarning(UserWarning):
     """A part of a query runs in one task."""
 
 
+class Foreseen(Protocol):
+    """The stages of a query that has not run."""
+
+    undivided: list[str]
+
+    def parts(self, node: Node) -> list[Node]: ...
+
+    def scattered(self, frames: list[pl.DataFrame]) -> list[Any]: ...
+
+    def text(self, root: Node) -> str: ...
+
+
 class Query:
     """Runs one plan. It holds the results between stages for as long as it exists."""
 
-    def __init__(self, client: Submitter, slots: int, options: Options) -> None:
+    def __init__(
+        self, client: Submitter, slots: int, options: Options, foresee: Callable[[Query], Foreseen] | None = None
+    ) -> None:
+        #: Makes the stages of a query before it runs. Without it, undivided parts are told when
+        #: they are met.
+        self._foresee = foresee
         self.client = client
         self.slots = slots
         self.options = options
@@ -91,25 +105,20 @@ class Query:
         for node in pushed.walk():
             if node.kind == "Scan":  # what cannot be divided is told before any work
                 self.parts(node)
-        if self.options.fallback_mode != "silent":
-            stages = self.foreseen()
+        if self._foresee is not None and self.options.fallback_mode != "silent":
+            stages = self._foresee(self)
             stages.parts(pushed)
             for text in stages.undivided:
                 self._tell(text)
         return self.parts(pushed)
-
-    def foreseen(self) -> Stages:
-        """Returns the query without its tasks."""
-        from millrace._polars._stages import Stages
-
-        return Stages(self)
 
     @_deep.plans()
     def explained(self, root: Node) -> str:
         """Returns the stages and the plan of a query. Nothing runs, except what lists files."""
         root = self.listed(root)
         plan = _plan.lazy(_pushdown.pushed(root)).explain(optimized=False)
-        stages = self.foreseen()
+        assert self._foresee is not None
+        stages = self._foresee(self)
         frames = _inline.stored(root, stages.scattered, self.options.max_rows_per_partition)
         return f"{stages.text(_pushdown.pushed(frames))}\n{plan}"
 
