@@ -32,7 +32,7 @@ RECORD = Path(".tools/done/python-tests.json")
 #: Tests of what every program does: a client connects, submits, and reads results and errors.
 SMOKE = frozenset({"test_imports.py", "test_submission.py", "test_results.py", "test_functions.py"})
 #: The assumed time of the tests of a file that never ran, in seconds.
-UNKNOWN = 10.0
+UNKNOWN = 20.0
 #: The number of inputs of a file that are remembered, for people who switch between branches.
 KEYS = 8
 
