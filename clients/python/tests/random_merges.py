@@ -198,7 +198,10 @@ class Merge:
         found: list[tuple[int, int]] = []
         for at in range(self.partitions):
             left, right = (_tasks.join(*(list(split)[at] for split in splits)) for splits in pieces)
-            found += self._merged(left, right)
+            try:
+                found += self._merged(left, right)
+            except Refused:  # pandas refuses some types that it accepts if both sides have rows
+                return None
         if sorted(found) == sorted(want):
             return None
         return f"rows that were lost: {sorted(set(want) - set(found))}, added: {sorted(set(found) - set(want))}"
