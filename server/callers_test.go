@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -67,6 +68,18 @@ func TestAClientBelongsToItsToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := start(t, server.Config{Tokens: byRole, Journal: kept})
+		watching, cancel := context.WithCancel(timeout(t))
+		defer cancel() // An open watch would hold up the end of the scheduler.
+		health, err := healthpb.NewHealthClient(c.conn).Watch(watching, &healthpb.HealthCheckRequest{})
+		for err == nil {
+			var state *healthpb.HealthCheckResponse
+			if state, err = health.Recv(); state.GetStatus() == healthpb.HealthCheckResponse_SERVING {
+				break // It has read its journal.
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		return c, func() {
 			c.stop()
 			err := <-c.stopped
