@@ -47,7 +47,7 @@ def of_frames(frames: Sequence[pl.DataFrame | pl.LazyFrame]) -> Reading:
         if predicate is not None:
             frame = frame.filter(predicate)
         if columns is not None:  # a selection of no columns would have no rows
-            frame = frame.select(columns) if columns else frame.drop(pl.all())
+            frame = frame.select(columns) if columns else frame.drop(pl.selectors.all())
         return frame.collect(engine="in-memory") if isinstance(frame, pl.LazyFrame) else frame
 
     return read
