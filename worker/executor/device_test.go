@@ -112,7 +112,9 @@ func newRigOf(t *testing.T, kinds []string, env ...string) *rig {
 		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77, ArenaLibraries: []string{"cupy", "torch"}},
 		Done: func(results []executor.Result) {
 			for _, x := range results {
-				r.results <- x
+				if !x.Called { // a slow machine reports the call before the end
+					r.results <- x
+				}
 			}
 		},
 	})

@@ -62,7 +62,9 @@ func newPools(t *testing.T, spares int, change ...func(*executor.Config)) *pools
 		MemoryWait: workertest.EventTimeout, ReadyTimeout: workertest.EventTimeout,
 		Done: func(results []executor.Result) {
 			for _, x := range results {
-				p.results <- x
+				if !x.Called { // a slow machine reports the call before the end
+					p.results <- x
+				}
 			}
 		},
 	}

@@ -75,7 +75,9 @@ func newSpilling(t *testing.T) *spilling {
 		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Minute,
 		Done: func(results []executor.Result) {
 			for _, x := range results {
-				l.results <- x
+				if !x.Called { // a slow machine reports the call before the end
+					l.results <- x
+				}
 			}
 		},
 	})
