@@ -12,7 +12,8 @@ left out, because Polars gives several answers, or wrong ones:
 - `head`, `first`, windows in order of the rows and the like, of rows without an order;
 - keys and sorting by floating-point results of aggregates;
 - joins by floating-point numbers: NaN of a file and NaN of a `group_by` are not always equal there;
-- variances of infinite values: that of a single one is 0 or NaN;
+- variances of infinite values, or with `ddof=0`: that of a single one is 0 or NaN, and that of a
+  group without values is 0 or null;
 - `unnest` of a name that is there: Polars refuses it only if the column is read.
 """
 
@@ -219,7 +220,7 @@ class Maker:
             return "pl.lit(1)", None
         col, dtype = f"c({name!r})", self.schema[name]
         if dtype in NUMBERS:
-            made = [f"{col} + 1", f"{col} * 2", f"-{col}" if dtype != pl.UInt8 else col, f"{col}.fill_null(0)", f"{col}.is_null()", f"pl.when({col} > 1).then({col}).otherwise(0)",
+            made = [f"{col} + 1", f"{col} * 2", f"-{col}" if dtype not in (pl.UInt8, pl.UInt32) else col, f"{col}.fill_null(0)", f"{col}.is_null()", f"pl.when({col} > 1).then({col}).otherwise(0)",
                     f"{col}.cast(pl.Float64)", f"{col}.abs()", f"{col}.clip(0, 3)", f"{col}.is_between(0, 9)", f"{col} > 1"]  # fmt: skip
             if dtype.is_float():
                 made += [f"{col}.is_nan()", f"{col}.fill_nan(None)", f"{col}.floor()"]
@@ -329,7 +330,7 @@ class Maker:
             inexact = [
                 f"{col}.mean()",
                 f"{col}.std()",
-                f"{col}.var(ddof=0)",
+                f"{col}.var()",
                 f"{col}.mean() + {col}.count()",
                 f"(1 + {col}.mean()).round(1)",
             ]
