@@ -191,8 +191,8 @@ func TestExecutorDeathIsBlamedOnWhatRan(t *testing.T) {
 	}
 }
 
-// Kills from outside are no fault of a task whose function was not called yet. A process that dies by
-// itself at that time is one.
+// Kills from outside are no fault of a task whose function was not called yet. A process that dies
+// by itself at that time is one.
 func TestAKillBeforeTheFunctionIsBlamedOnNobody(t *testing.T) {
 	start := t.TempDir()
 	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_CALLED=yes", "ECHO_KILLED_STARTS=" + start} }, "load", "kill", "early")

@@ -1,6 +1,6 @@
-// Package controlpage is the page of memory that a worker shares with one executor process. The
-// worker's supervisor keeps it open, too: after the death of the worker, the page tells which
-// function was running. docs/executor-protocol.md describes what executors see of it.
+// Package controlpage is an Adapter: the page of memory that a worker shares with one executor
+// process. The worker's supervisor keeps it open, too: after the death of the worker, the page
+// tells which function was running. docs/executor-protocol.md describes what executors see of it.
 package controlpage
 
 import (
@@ -104,16 +104,16 @@ func (p *Page) Sent(ordinal uint64, task ids.TaskID, attempt ids.Attempt) {
 	atomic.StoreUint64(p.word(at+8), uint64(attempt))
 }
 
-// Close gives the page up. What it says does not count any more.
+// Close gives the page up. Its content does not count any more.
 func (p *Page) Close() {
 	atomic.StoreUint64(p.word(stateAt), closed)
 	_ = unix.Munmap(p.data) // it fails for bad arguments only
 	_ = p.File.Close()      // nothing was written through it
 }
 
-// Read says what the page of a process tells when the process and its worker have ended: the attempt
-// whose function was running, 0 if there was none. unknown: the process does not write its page. over:
-// the worker has given the page up.
+// Read returns the attempt whose function was running, 0 if there was none, from the page of a
+// process that has ended with its worker. unknown: the process does not write its page. over: the
+// worker has given the page up.
 func Read(file *os.File) (task ids.TaskID, attempt ids.Attempt, unknown, over bool) {
 	data := make([]byte, Bytes)
 	if _, err := file.ReadAt(data, 0); err != nil {

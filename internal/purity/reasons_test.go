@@ -27,7 +27,7 @@ var pythonText = regexp.MustCompile(`"([A-Z][A-Z0-9_]{2,})"`)
 // notReasons are texts in capitals that are neither reasons nor values of another enum of the API.
 // Each must still be in the code.
 var notReasons = strings.Fields(`
-	NONE FETCHING QUEUED GPU PCI_BUS_ID
+	NONE FETCHING QUEUED GPU PCI_BUS_ID CPU_COUNT
 	MILLRACE MILLJRNL MILLUCX1 MILLNTF1 MILLRAW1 DSL_VERSION PAR1 KMGTPE SIGKILL
 	TLS NET_DEVICES KEEPALIVE_INTERVAL TOKEN_FILE
 	CONDA_EXE LD_LIBRARY_PATH PYTHONPATH PYTHONUNBUFFERED MKL_NUM_THREADS OMP_NUM_THREADS OPENBLAS_NUM_THREADS

@@ -142,8 +142,8 @@ func (l *Loop) flushSessions() {
 }
 
 // assign builds the message of one assignment, and before it the op, function and peer definitions
-// that the worker does not have yet. It sends nothing if the attempt was taken back in the same step:
-// the task may be assigned to another worker by now.
+// that the worker does not have yet. It sends nothing if the attempt was taken back in the same
+// step: the task may be assigned to another worker by now.
 func (l *Loop) assign(effect *sched.Effect) {
 	s := l.sessionOf(effect.Worker)
 	if s == nil || !l.machine.AssignmentOf(effect.Task, &l.assignment) || l.assignment.Attempt != effect.Attempt {

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// A step may assign a task, take that back and assign it elsewhere. The first worker must not get the
-// attempt of the second one.
+// A step may assign a task, take that back and assign it elsewhere. The first worker must not get
+// the attempt of the second one.
 func TestAnAttemptGoesOnlyToItsWorker(t *testing.T) {
 	l := running(t)
 	opened, err := l.Register(t.Context(), schedapi.Registration{Worker: sched.WorkerRegistered{

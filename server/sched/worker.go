@@ -352,8 +352,8 @@ func (m *Machine) ran(r TaskRef, t *task, calls Calls) bool {
 }
 
 // maxEarlyKills is the number of kills of a worker, while it prepared the task, at which the task
-// fails. Such a kill is no fault of the task. But the bytes of a task may contain code that kills the
-// worker when they are loaded, and that must end as well.
+// fails. Such a kill is no fault of the task. But the bytes of a task may contain code that kills
+// the worker when they are loaded, and that must end as well.
 const maxEarlyKills = 100
 
 // noteKilledEarly counts a kill of the worker while it prepared the task. If that was one too many,

@@ -247,7 +247,7 @@ func (s *Script) tasks(keys []string) []ids.TaskID {
 	return out
 }
 
-// calls reads the functions that a dead worker was running, by key: those of their current attempts.
+// calls reads the functions that a dead worker was running by the keys of their current attempts.
 func (s *Script) calls(a args) sched.Calls {
 	c := sched.Calls{Known: a.d.HasArg("called")}
 	for _, id := range s.tasks(a.list("called")) {

@@ -68,8 +68,8 @@ type Config struct {
 	Spares int
 	// Memory bounds the memory of the processes. The zero value has no limit.
 	Memory MemoryLimit
-	// ControlPage, if set, is called with the control page of each new process, which it may keep as
-	// a duplicate.
+	// ControlPage, if set, is called with the control page of each new process. It may keep a
+	// duplicate.
 	ControlPage func(*os.File)
 	// Plugins: no process takes a run before the first SetPlugins.
 	Plugins bool

@@ -71,8 +71,8 @@ _import_hooks.when_imported(
 def get_client(address: str | None = None, timeout: Seconds | None = None, resolve_address: bool = True) -> Client:
     """Returns the client of `Client.as_current` or of a with block, the innermost of them, else the
     most recently opened client of this process that is still open; in an event loop, that is the
-    AsyncClient if it was opened as one. Inside a task without a client, it opens one of the worker's
-    cluster, in the namespace of the task.
+    AsyncClient if it was opened as one. Inside a task without a client, it opens one of the
+    worker's cluster, in the namespace of the task.
 
     Args:
         address: of a scheduler. Only a client of this cluster is returned, and opened if there is

@@ -622,8 +622,8 @@ type ExecutorReady struct {
 	SupportsSpare bool `protobuf:"varint,6,opt,name=supports_spare,json=supportsSpare,proto3" json:"supports_spare,omitempty"`
 	// It understands `ToExecutor.calls`. False: calls to it fail with UNIMPLEMENTED.
 	SupportsCalls bool `protobuf:"varint,16,opt,name=supports_calls,json=supportsCalls,proto3" json:"supports_calls,omitempty"`
-	// It stores the ordinal of each run into the control page, as `called`, when it calls its function.
-	// False: the worker counts the death of the process from `begun` on as that of the run.
+	// It stores the ordinal of each run into the control page, as `called`, when it calls its
+	// function. False: the worker counts the death of the process from `begun` on as that of the run.
 	WritesCalled  bool `protobuf:"varint,17,opt,name=writes_called,json=writesCalled,proto3" json:"writes_called,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
