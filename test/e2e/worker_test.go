@@ -157,7 +157,7 @@ func TestSettingsThatCannotWorkEndWithTheReason(t *testing.T) {
 		code int
 		says string
 	}{
-		"wrong token":       {worker, []string{"MILLRACE_ADDRESS=" + shared.Address, "MILLRACE_TOKEN=wrong"}, 5, "the token is not one of this scheduler's"},
+		"wrong token":       {worker, []string{"MILLRACE_ADDRESS=" + shared.Address, "MILLRACE_TOKEN=wrong"}, 5, "the token is not one of this cluster's"},
 		"no scheduler":      {append(worker, "--death-timeout", "1s"), []string{"MILLRACE_ADDRESS=" + free}, 4, "the scheduler is away for"},
 		"too much memory":   {[]string{"up", "--workers", "1", "--memory-limit", "10TiB"}, nil, 8, "--memory-limit 10TiB: one worker would have more than there is"},
 		"port that is used": {append(worker, "--listen", taken.Addr().String()), []string{"MILLRACE_SCHEDULER_FILE=" + shared.file}, 8, "address already in use"},

@@ -1,12 +1,12 @@
 package faults
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/roletoken"
 )
 
@@ -17,12 +17,12 @@ import (
 func supervisorFiles(t *testing.T, token string) []*os.File {
 	t.Helper()
 	var secret struct {
-		Token  string              `json:"token"`
-		Accept [][sha256.Size]byte `json:"accept"`
+		Token  string        `json:"token"`
+		Accept access.Tokens `json:"accept"`
 	}
 	if token != "" {
 		secret.Token = roletoken.Worker(token)
-		secret.Accept = append(secret.Accept, sha256.Sum256([]byte(token)))
+		secret.Accept = access.Tokens{access.TokenOf(token, access.Operator)}
 	}
 	text, err := json.Marshal(secret)
 	if err != nil {
