@@ -187,7 +187,7 @@ unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detecto
 .PHONY: race
 race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
-	  -timeout 20m $$(go list $(PKG) | grep -v /test/)
+	  -timeout 40m $$(go list $(PKG) | grep -v /test/)
 
 .PHONY: race-concurrent
 # In reverse order, because the packages that take longest are the last ones of the alphabet: begun
