@@ -167,7 +167,7 @@ class Query:
         """Returns the parts of a node's result, in order."""
         if node not in self._parts:
             divide = _DIVISIONS.get(node.kind, Query._whole)
-            self._parts[node] = divide(self, node)
+            self._parts[node] = getattr(self, divide.__name__)(node)  # Stages has some of its own
         return self._parts[node]
 
     def _meeting(self, *parts: list[Node]) -> int:
