@@ -192,6 +192,8 @@ class ndarray:
         return part
 
     def __getitem__(self, where: Any) -> ndarray:
+        if isinstance(where, ndarray):
+            return asarray(self._view()[where._view()])
         return self._part(self._view()[where])
 
     @property
@@ -213,6 +215,9 @@ class ndarray:
 
     def astype(self, dtype: Any) -> ndarray:
         return asarray(self._view().astype(dtype))
+
+    def view(self, dtype: Any) -> ndarray:
+        return asarray(self._view().view(dtype))
 
     def copy(self) -> ndarray:
         return asarray(self._view().copy())
@@ -251,6 +256,10 @@ for _name in (
     "__truediv__",
     "__rsub__",
     "__rshift__",
+    "__floordiv__",
+    "__xor__",
+    "__or__",
+    "__ne__",
 ):
     setattr(ndarray, _name, lambda self, other, _name=_name: self._apply(_name, other))
 

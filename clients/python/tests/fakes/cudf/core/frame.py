@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from cudf.core.abc import Serializable
 from cudf.core.column import CategoricalDtype, Column
@@ -72,6 +73,9 @@ class Index(Frame):
     def to_pandas(self) -> pd.Index[Any]:
         ((name, column),) = self._columns.items()
         return pd.Index(column.to_pandas(), name=name)
+
+    def to_arrow(self) -> Any:
+        return pa.array(self.to_pandas())
 
 
 class RangeIndex(Index):
@@ -141,7 +145,8 @@ class Series(_Rows):
 
     @property
     def dtype(self) -> Any:
-        return self._column.dtype
+        dtype = self._column.dtype
+        return dtype if dtype == "str" or isinstance(dtype, CategoricalDtype) else np.dtype(dtype)
 
     @property
     def values(self) -> cupy.ndarray:
@@ -161,6 +166,13 @@ class Series(_Rows):
         else:
             values = values.astype(dtype)
         return Series({self.name: Column.from_pandas(values, dtype)}, self.index)
+
+    def fillna(self, value: Any) -> Series:
+        return Series(self.to_pandas().fillna(value), name=self.name)
+
+    def factorize(self, use_na_sentinel: bool) -> tuple[cupy.ndarray, Index]:
+        codes, values = pd.factorize(self.to_pandas(), use_na_sentinel=use_na_sentinel)
+        return cupy.asarray(codes), Index.from_pandas(pd.Index(values))
 
     def isna(self) -> Series:
         return Series(self.to_pandas().isna())
