@@ -189,7 +189,7 @@ def alike() -> dict[str, list[Any]]:
             objects(np.nan),
             objects(pd.NA),
             pd.array([None], "Int64"),
-            pd.array([None], "str"),
+            pd.array([None], "string"),
             pd.Categorical([None]),
             np.array(["NaT"], "M8[s]"),
             *(pl.Series([None], dtype=t) for t in (pl.Null, pl.Int8, pl.String, pl.Categorical, pl.Decimal(9, 2))),
@@ -229,7 +229,7 @@ def alike() -> dict[str, list[Any]]:
         ],
         "text": [
             objects(*text),
-            pd.array(text, "str"),
+            pd.array(text, "string"),
             pd.Categorical(text),
             *(pa.array(text, t) for t in (pa.string(), pa.large_string(), pa.string_view())),
             *(pa.array(text).dictionary_encode().cast(pa.dictionary(t, pa.string())) for t in (pa.int8(), pa.uint32())),
@@ -270,8 +270,8 @@ def numbers_of(column: Any) -> list[int]:
         frame: Any = pl.DataFrame({"k": column})
     elif isinstance(column, (pa.Array, pa.ChunkedArray)):
         frame = pa.table({"k": column})
-    else:
-        frame = pd.DataFrame({"k": column})
+    else:  # pandas 2 looks into objects for numbers, and some of them are too large
+        frame = pd.DataFrame({"k": pd.Series(column, dtype=object) if column.dtype == object else column})
     return _pieces._library(frame).by_hash(frame, ["k"], 1 << 16).tolist()
 
 

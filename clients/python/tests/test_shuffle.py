@@ -308,13 +308,13 @@ def test_a_worker_dies_in_the_middle_of_a_shuffle(gate: Gate, stage: str) -> Non
         assert totals(client.gather(sums)) == (1 << 22, (1 << 22) * ((1 << 22) - 1) // 2)
 
 
-def test_partitions_that_fill_half_of_a_slab_are_joined_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A join has pieces of 24 MB and a result of 24 MB, and each worker runs two tasks at once."""
+def test_partitions_of_a_small_slab_are_joined_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join has pieces of 12 MB and a result of 12 MB, and each worker runs two tasks at once."""
     monkeypatch.setenv("MILLRACE_MEMORY_WAIT", f"{PATIENCE}s")
     with LocalCluster(2, threads_per_worker=2, memory_limit="64MiB", device="host") as own, Client(own) as client:
         client.wait_for_workers(2, timeout=PATIENCE)
         made = client.map(numbered, range(10))
-        sums = client.map(rows_and_sum, client.shuffle(made, "k"))
+        sums = client.map(rows_and_sum, client.shuffle(made, "k", 20))
         del made
         rows = 10 << 20
         assert totals(client.gather(sums)) == (rows, rows * (rows - 1) // 2)
