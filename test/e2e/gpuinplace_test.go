@@ -166,7 +166,13 @@ func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
 						key(step-1, left), key(step-1, point), key(step-1, right),
 					}
 				}
-				options := []millrace.TaskOption{millrace.WithPreferredWorkers([]string{p.a.GetName(), p.b.GetName()}[point%2])}
+				// The first round counts bytes, so each point has to run on its own worker, however busy that
+				// is. In the other rounds a worker dies, and its points may move.
+				at := []string{p.a.GetName(), p.b.GetName()}[point%2]
+				options := []millrace.TaskOption{millrace.WithWorkers(at)}
+				if round > 0 {
+					options[0] = millrace.WithPreferredWorkers(at)
+				}
 				if step == steps-1 {
 					options = append(options, millrace.Hold())
 				}
@@ -185,8 +191,9 @@ func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
 		if err := r.Wait(soon(t)); err != nil {
 			t.Fatalf("round %d: %v\n%s", round, err, p.log.String())
 		}
-		if round == 0 && p.receivedBytes(t, p.a, 1)+p.receivedBytes(t, p.b, 1) < (steps-1)*width*bytes {
-			t.Errorf("less was read than there was between the two")
+		if round == 0 { // each object crosses at least once to the other worker
+			p.receivedBytes(t, p.a, (steps-1)*width/2*bytes)
+			p.receivedBytes(t, p.b, (steps-1)*width/2*bytes)
 		}
 		r.Release()
 	}
