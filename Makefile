@@ -15,6 +15,9 @@ export PIP_NO_INPUT := 1
 # environment, most of which are never imported: about 40 s of processor time. 0 stands for
 # --no-compile, because pip stores the value of its option "compile".
 export PIP_NO_COMPILE := 0
+# Container images often set this. Then each process of the tests and each executor would compile
+# dask, pandas and all else that it imports again. Empty means: write the compiled modules down.
+export PYTHONDONTWRITEBYTECODE :=
 export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
 export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
