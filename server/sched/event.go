@@ -428,6 +428,8 @@ type Report struct {
 	// AtFault is the input to which the failure is due, counted from 1. The machine names it in
 	// front of the message. 0: none.
 	AtFault uint32
+	// Phases are of a finished attempt, for its Run.
+	Phases Phases
 }
 
 // Unreachable is an input that could not be fetched.

@@ -6,8 +6,27 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// runsLength bounds the finished attempts that are kept, over all tasks.
-const runsLength = 1 << 16
+const (
+	// runsLength and runsKeyBytes bound the finished attempts that are kept, over all tasks: their
+	// number, and the bytes of their keys.
+	runsLength   = 1 << 17
+	runsKeyBytes = 32 << 20
+	// runsChunk is the number of attempts whose memory is allocated at once.
+	runsChunk = 1 << 12
+	// runsVisited bounds the attempts that one call reads.
+	runsVisited = 1 << 14
+)
+
+// Phases are the times that a worker spent on an attempt beside running it; 0: unknown.
+type Phases struct {
+	// Fetch is the time in which inputs came from other workers, Wait that for memory and for a
+	// slot, Deserialize that for the arguments and inputs, and Publish that for the result.
+	Fetch, Wait, Deserialize, Publish time.Duration
+	// FetchedBytes came from other workers.
+	FetchedBytes uint64
+	// Slot is the number of the worker's slot, counted from 1.
+	Slot uint32
+}
 
 // Run is a finished attempt of a task. It outlives the task.
 type Run struct {
@@ -16,21 +35,26 @@ type Run struct {
 	Task      ids.TaskID
 	Key       string
 	Namespace string
-	// Worker is the name of the worker that ran it.
+	// Op is the name of its op, as in OpSummary.
+	Op string
+	// Worker is the name of the worker that ran it, WorkerID its number.
 	Worker      string
+	WorkerID    ids.WorkerID
 	Attempt     ids.Attempt
 	Succeeded   bool
 	OutputBytes uint64
 	// End is the time of the report; the function ran for RunTime.
 	End     time.Time
 	RunTime time.Duration
+	Phases  Phases
 }
 
-// runs is a ring buffer of the latest finished attempts. The attempt with the number n is at
-// (n-1) % runsLength.
+// runs is a ring buffer of the latest finished attempts: those with the numbers from first to last.
+// The attempt with the number n is at (n-1) % runsLength.
 type runs struct {
-	ring []keptRun
-	last uint64
+	chunks      [][]keptRun
+	first, last uint64
+	keyBytes    int
 }
 
 // keptRun is a Run whose key has memory of its own, which the next attempt at the same place uses
@@ -40,22 +64,44 @@ type keptRun struct {
 	key []byte
 }
 
+func (s *runs) at(number uint64) *keptRun {
+	i := int((number - 1) % runsLength)
+	return &s.chunks[i/runsChunk][i%runsChunk]
+}
+
 func (s *runs) add(r Run, key []byte) {
-	at := int(s.last % runsLength)
 	s.last++
-	if at == len(s.ring) {
-		s.ring = append(s.ring, keptRun{})
+	if s.first == 0 || s.last-s.first >= runsLength {
+		s.first++
 	}
-	kept := &s.ring[at]
+	if i := int((s.last - 1) % runsLength); i/runsChunk == len(s.chunks) {
+		s.chunks = append(s.chunks, make([]keptRun, runsChunk))
+	}
+	kept := s.at(s.last)
+	before := cap(kept.key)
 	r.Number = s.last
 	kept.Run, kept.key = r, append(kept.key[:0], key...)
+	s.keyBytes += cap(kept.key) - before
+	for ; s.keyBytes > runsKeyBytes && s.first < s.last; s.first++ {
+		old := s.at(s.first)
+		s.keyBytes -= cap(old.key)
+		old.key = nil
+	}
+}
+
+// copied returns an attempt with memory of its own.
+func (k *keptRun) copied() Run {
+	run := k.Run
+	run.Key = string(k.key)
+	return run
 }
 
 // noteRun keeps an attempt that a worker has reported as finished.
 func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 	m.runs.add(Run{
-		Task: r.Task, Namespace: m.graphs[t.graph].ns.name, Worker: w.name, Attempt: r.Attempt,
-		Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
+		Task: r.Task, Namespace: m.graphs[t.graph].ns.name, Op: m.ops[t.op].spec.Name, Worker: w.name, WorkerID: w.id,
+		Attempt: r.Attempt, Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
+		Phases: r.Phases,
 	}, b.keyOf(t))
 }
 
@@ -65,18 +111,53 @@ func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 // Only attempts in the namespace count (empty: in all) that ended at `begin` or later.
 func (m *Machine) Runs(namespace string, begin time.Time, after uint64, limit int) (found []Run, next uint64) {
 	s := &m.runs
-	oldest := s.last - uint64(len(s.ring))
-	for n := max(after, oldest); n < s.last; n++ {
-		kept := &s.ring[n%runsLength]
+	for n := max(after+1, s.first, 1); n <= s.last; n++ {
+		kept := s.at(n)
 		if kept.End.Before(begin) || namespace != "" && kept.Namespace != namespace {
 			continue
 		}
 		if len(found) == limit {
+			return found, n - 1
+		}
+		found = append(found, kept.copied())
+	}
+	return found, 0
+}
+
+// LatestRuns returns finished attempts with numbers above `after`, oldest first, and the number of
+// the last one. If there are more than `limit`, it returns that many, spread evenly, and the number
+// of those that it left out. So do attempts count that are not kept any more.
+func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last, skipped uint64) {
+	s := &m.runs
+	if after >= s.last {
+		return nil, s.last, 0
+	}
+	all := s.last - after
+	first := max(after+1, s.first)
+	stride := max((s.last-first+uint64(limit))/uint64(limit), 1)
+	for n := first + (s.last-first)%stride; n <= s.last; n += stride {
+		found = append(found, s.at(n).copied())
+	}
+	return found, s.last, all - uint64(len(found))
+}
+
+// RunsBefore returns finished attempts with numbers below `before` (0: all), newest first, at most
+// `limit`. Only those of the op and of the worker count; empty: of all. next is the number before
+// which to continue; 0: there are no others.
+func (m *Machine) RunsBefore(before uint64, limit int, op, worker string) (found []Run, next uint64) {
+	s := &m.runs
+	if before == 0 || before > s.last {
+		before = s.last + 1
+	}
+	for n, visited := before, 0; n > max(s.first, 1); visited++ {
+		if len(found) == limit || visited == runsVisited {
 			return found, n
 		}
-		run := kept.Run
-		run.Key = string(kept.key)
-		found = append(found, run)
+		n--
+		kept := s.at(n)
+		if (op == "" || kept.Op == op) && (worker == "" || kept.Worker == worker) {
+			found = append(found, kept.copied())
+		}
 	}
 	return found, 0
 }

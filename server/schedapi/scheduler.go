@@ -93,6 +93,8 @@ type Reader interface {
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	History(ids.TaskID) []string
 	Runs(namespace string, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
+	LatestRuns(after uint64, limit int) (runs []sched.Run, last, skipped uint64)
+	RunsBefore(before uint64, limit int, op, worker string) (runs []sched.Run, next uint64)
 	// ReplicasOf appends the workers that hold an object to out.
 	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals
