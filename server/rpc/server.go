@@ -72,6 +72,8 @@ type Server struct {
 	streams sync.WaitGroup
 	// submitting is the number of bytes in submissions whose chunks are still arriving.
 	submitting atomic.Int64
+	inProcess  *inProcess
+	gate       admission.Check
 }
 
 // New returns a server that answers calls once Serve is called.
@@ -90,7 +92,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{config: config, scheduler: scheduler, health: health.NewServer()}
+	s := &Server{config: config, scheduler: scheduler, health: health.NewServer(), inProcess: newInProcess()}
 	unary, stream := interceptors(config, validation{validator, scheduler.OwnerOf}, metrics)
 	options := []grpc.ServerOption{
 		unary, stream,
@@ -105,9 +107,9 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() })
-	gate := admission.Gate(config.Tokens, services)
+	s.gate = admission.Gate(config.Tokens, services)
 	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (context.Context, bool, error) {
-		handled, open, err := gate(ctx, method)
+		handled, open, err := s.gate(ctx, method)
 		if err == nil && !s.ready.Load() && !access.Open(method) {
 			return ctx, open, errNotReady()
 		}
@@ -117,7 +119,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		return handled, open, err
 	})...)
 	if config.Credentials != nil {
-		options = append(options, grpc.Creds(config.Credentials))
+		options = append(options, grpc.Creds(inProcessCredentials{config.Credentials}))
 	}
 	s.grpc = grpc.NewServer(options...)
 	pb.RegisterSchedulerServiceServer(s.grpc, &schedulerService{Server: s})
