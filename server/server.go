@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/millrace/millrace/internal/access"
@@ -91,6 +92,8 @@ type Server struct {
 	loop     *loop.Loop
 	rpc      *rpc.Server
 	http     *http.Server
+	site     *web.Site        // nil: no HTTP port
+	local    *grpc.ClientConn // of the site to rpc
 }
 
 // New listens on the addresses. Connections that arrive before Run is called wait until it is.
@@ -148,14 +151,25 @@ func New(config Config) (*Server, error) {
 		s.close()
 		return nil, err
 	}
-	s.http = &http.Server{
-		Handler: web.Handler(web.Config{
-			Scheduler: s.loop, Metrics: metrics, Version: version.String(),
-			Allow: func(token string) bool { _, known := tokens.Find(token); return known || len(tokens) == 0 },
-		}),
-		ReadHeaderTimeout: 10 * time.Second,
+	if s.web != nil {
+		if err := s.newSite(metrics, tokens); err != nil {
+			s.close()
+			return nil, err
+		}
 	}
 	return s, nil
+}
+
+func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err error) {
+	if s.local, err = s.rpc.Connection(); err != nil {
+		return err
+	}
+	_, port, _ := net.SplitHostPort(s.HTTPAddress()) // A listener's address has a port.
+	s.site = web.New(web.Config{
+		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Version: version.String(), Port: port,
+	})
+	s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	return nil
 }
 
 func (s *Server) listen() (err error) {
@@ -176,6 +190,9 @@ func (s *Server) listen() (err error) {
 		}
 		if err != nil {
 			return fmt.Errorf("listen on %s for HTTP: %w: choose another address, or stop what uses it", s.config.HTTPAddress, err)
+		}
+		if len(s.config.Tokens) == 0 && !loopback(s.web.Addr()) {
+			return fmt.Errorf("listen on %s for HTTP: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.web.Addr())
 		}
 	}
 	return nil
@@ -232,6 +249,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.config.Journal != nil {
 		if err := s.loop.Restore(journal.Config{Files: s.config.Journal, Log: s.config.Log}); err != nil {
 			s.rpc.Stop(ctx)
+			if s.local != nil {
+				_ = s.local.Close() // It fails only if it is closed already.
+			}
 			stopServing()
 			stopLoop()
 			_ = group.Wait() // Nothing was served.
@@ -244,6 +264,16 @@ func (s *Server) Run(ctx context.Context) error {
 	}()
 	s.rpc.Ready()
 	if s.web != nil {
+		group.Go(func() error {
+			if err := s.rpc.ServeInProcess(); err != nil {
+				return fmt.Errorf("serve the dashboard's calls: %w", err)
+			}
+			return nil
+		})
+		group.Go(func() error {
+			s.site.Run(serving)
+			return nil
+		})
 		group.Go(func() error {
 			if err := s.http.Serve(s.web); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve HTTP on %s: %w", s.HTTPAddress(), err)
@@ -260,10 +290,13 @@ func (s *Server) Run(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopGrace)
 	defer cancel()
 	_ = s.loop.Drain(grace) // It fails only if the loop has stopped, and the loop runs.
-	s.rpc.Stop(grace)
-	if err := s.http.Shutdown(grace); err != nil {
-		_ = s.http.Close() // The grace is over: waiting requests are cut off.
+	if s.web != nil {
+		if err := s.http.Shutdown(grace); err != nil {
+			_ = s.http.Close() // The grace is over: waiting requests are cut off.
+		}
+		_ = s.local.Close() // It fails only if it is closed already.
 	}
+	s.rpc.Stop(grace)
 	stopServing()
 	err := group.Wait()
 	stopLoop()

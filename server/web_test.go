@@ -45,7 +45,7 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"/": "/metrics", "/status": "/metrics", "/healthz": "ok", "/readyz": "ok", "/metrics": `millrace_tasks{state="ready"} 3`,
+		"/": "<!doctype html>", "/status": "<!doctype html>", "/healthz": "ok", "/readyz": "ok", "/metrics": `millrace_tasks{state="ready"} 3`,
 	} {
 		if code, body := get(path, ""); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d without %q:\n%s", path, code, want, body)

@@ -1,52 +1,66 @@
-// Package web is an Adapter: the scheduler's HTTP port, with health, metrics and a summary as JSON.
+// Package web is an Adapter: the scheduler's HTTP port. It serves the dashboard, the API as JSON
+// (package bridge), the streams of the dashboard (package stream), health, and metrics.
+//
+// All links are relative, so that it works behind any prefix of the path that a proxy removes.
 package web
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
+	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
 
-	"github.com/millrace/millrace/server/sched"
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/access"
+	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/web/bridge"
+	"github.com/millrace/millrace/server/web/stream"
 )
 
 // readTimeout is the longest time that a request waits for the scheduler.
 const readTimeout = 2 * time.Second
 
-// Config sets up a handler.
+// Config sets up a site.
 type Config struct {
 	Scheduler schedapi.Scheduler
 	Metrics   prometheus.Gatherer
-	// Allow reports whether the bearer of a token may see the status. Health and metrics need no
-	// token.
-	Allow func(token string) bool
+	// Tokens are the accepted tokens. Empty: everybody on this host may do everything.
+	Tokens access.Tokens
+	// API is a connection to the gRPC server of the scheduler, and Gate its check of tokens.
+	API  grpc.ClientConnInterface
+	Gate admission.Check
+	// Rows converts rows for the streams.
+	Rows stream.Rows
+	// Alarms are shown on the dashboard; nil: there are none.
+	Alarms stream.Alarms
 	// Version of the program.
 	Version string
+	// Port of the listener: it keeps the cookies of clusters on one host apart.
+	Port string
 }
 
-// index is the start page, for people who follow the link that clients show.
-const index = `Millrace %s
+// Site is the handler of the HTTP port.
+type Site struct {
+	config  Config
+	hub     *stream.Hub
+	handler http.Handler
+}
 
-/metrics        for Prometheus
-/api/v1/status  a summary as JSON; wants the header "Authorization: Bearer TOKEN"
-/healthz        the process lives
-/readyz         it takes work
-`
-
-// Handler serves the paths that index lists.
-func Handler(config Config) http.Handler {
+// New returns a site. Its streams and samples begin with Run.
+func New(config Config) *Site {
+	s := &Site{config: config, hub: stream.New(stream.Config{
+		Scheduler: config.Scheduler, Rows: config.Rows, Alarms: config.Alarms,
+	})}
 	mux := http.NewServeMux()
-	start := func(w http.ResponseWriter, _ *http.Request) {
-		plain(w, http.StatusOK, fmt.Sprintf(index, config.Version))
-	}
-	mux.HandleFunc("GET /{$}", start)
-	mux.HandleFunc("GET /status", start) // Links of Dask's form lead there.
+	files := loadFiles()
+	mux.Handle("GET /{$}", files.page("index.html"))
+	mux.Handle("GET /status", files.page("index.html")) // Links of Dask's form lead there.
+	mux.Handle("GET /{path...}", files)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -57,24 +71,37 @@ func Handler(config Config) http.Handler {
 		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(config.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, r *http.Request) {
-		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !config.Allow(token) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			plain(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\"")
-			return
+	mux.HandleFunc("GET /api/v1/status", s.status)
+
+	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("POST /logout", s.logout)
+	mux.HandleFunc("GET /api/session", s.session)
+	mux.Handle("GET /api/stream", s.admitted(pb.SchedulerService_Watch_FullMethodName, s.hub.Serve))
+	mux.Handle("GET /api/runs", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.hub.ServeRuns))
+	mux.Handle("GET /api/samples", s.admitted(pb.SchedulerService_GetClusterInfo_FullMethodName, s.hub.ServeSamples))
+	mux.HandleFunc("POST /api/{service}/{call}", s.call)
+	mux.HandleFunc("POST /api/workers/{worker}/{service}/{call}", s.workerCall)
+	s.handler = s.guarded(mux)
+	return s
+}
+
+// Run keeps the samples and the streams up to date until ctx ends.
+func (s *Site) Run(ctx context.Context) { s.hub.Run(ctx) }
+
+// ServeHTTP is part of http.Handler.
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// admitted serves a request whose caller may make a call of the API that shows as much.
+func (s *Site) admitted(method string, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := s.admit(r, method)
+		if err == nil {
+			err = serve(w, r)
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
-		defer cancel()
-		status, err := statusOf(ctx, config)
 		if err != nil {
-			plain(w, http.StatusServiceUnavailable, err.Error())
-			return
+			bridge.WriteError(w, err)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(status) // An error means that the reader has left.
 	})
-	return mux
 }
 
 func plain(w http.ResponseWriter, code int, text string) {
@@ -83,75 +110,18 @@ func plain(w http.ResponseWriter, code int, text string) {
 	_, _ = w.Write([]byte(text + "\n")) // An error means that the reader has left.
 }
 
-// Status is the JSON body of /api/v1/status.
-type Status struct {
-	ClusterID string            `json:"cluster_id"`
-	Version   string            `json:"version"`
-	StartedAt time.Time         `json:"start_time"`
-	Draining  bool              `json:"draining"`
-	Tasks     map[string]uint64 `json:"tasks"`
-	Graphs    uint64            `json:"graphs"`
-	Clients   uint64            `json:"clients"`
-	Workers   []WorkerStatus    `json:"workers"`
+// loopbackHost reports whether the Host header of a request names this host by a loopback name or
+// address. A page of another site whose name was made to point here has that site's name.
+func loopbackHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	if len(name) > 2 && name[0] == '[' && name[len(name)-1] == ']' {
+		name = name[1 : len(name)-1]
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		return ip.IsLoopback()
+	}
+	return name == "localhost"
 }
-
-// WorkerStatus is the summary of one worker in a Status.
-type WorkerStatus struct {
-	ID               uint32 `json:"id"`
-	Name             string `json:"name"`
-	State            string `json:"state"`
-	Slots            uint32 `json:"slots"`
-	AssignedTasks    uint32 `json:"assigned_tasks"`
-	FinishedTasks    uint64 `json:"finished_tasks"`
-	Objects          uint64 `json:"objects"`
-	MemoryLimitBytes uint64 `json:"memory_limit_bytes"`
-	MemoryUsedBytes  uint64 `json:"memory_used_bytes"`
-	Deaths           int    `json:"deaths"`
-}
-
-// shownWorkers bounds the workers in a status.
-const shownWorkers = 1000
-
-func statusOf(ctx context.Context, config Config) (*Status, error) {
-	var totals sched.Totals
-	if err := config.Scheduler.Read(ctx, func(r schedapi.Reader) { totals = r.Totals() }); err != nil {
-		return nil, err
-	}
-	cluster := config.Scheduler.Cluster()
-	status := &Status{
-		ClusterID: cluster.ID, Version: config.Version, StartedAt: cluster.StartedAt,
-		Tasks: map[string]uint64{}, Graphs: totals.Graphs, Clients: totals.Clients, Workers: []WorkerStatus{},
-	}
-	select {
-	case <-config.Scheduler.Draining():
-		status.Draining = true
-	default:
-	}
-	for state, name := range taskStates {
-		if name != "" {
-			status.Tasks[name] = totals.Counts[state]
-		}
-	}
-	workers, _ := config.Scheduler.LastSnapshot().Workers(nil, 0, shownWorkers)
-	for _, w := range workers {
-		status.Workers = append(status.Workers, WorkerStatus{
-			ID: uint32(w.ID), Name: w.Name, State: workerStates[w.State], Slots: w.Slots,
-			AssignedTasks: w.AssignedTasks, FinishedTasks: w.FinishedTasks, Objects: w.Objects,
-			MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, Deaths: len(w.Deaths),
-		})
-	}
-	return status, nil
-}
-
-// taskStates and workerStates are the names of the states, indexed by state.
-var (
-	taskStates = [10]string{
-		sched.TaskWaiting: "waiting", sched.TaskReady: "ready", sched.TaskAssigned: "assigned", sched.TaskRunning: "running",
-		sched.TaskSucceeded: "succeeded", sched.TaskFailed: "failed", sched.TaskCancelled: "cancelled", sched.TaskReleased: "released",
-		sched.TaskRescuing: "rescuing",
-	}
-	workerStates = [6]string{
-		schedapi.WorkerActive: "active", schedapi.WorkerDisconnected: "disconnected",
-		schedapi.WorkerDraining: "draining", schedapi.WorkerDrained: "drained", schedapi.WorkerLost: "lost",
-	}
-)

@@ -1,0 +1,50 @@
+package stream
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Alarm is something that an operator should know, with its remedy.
+type Alarm struct {
+	ID       string    `json:"id"`
+	Kind     string    `json:"kind"`
+	Severity string    `json:"severity"` // "info", "warning" or "error"
+	Since    time.Time `json:"since"`
+	// Subject is the worker, graph, op or pair of workers.
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+	Remedy  string `json:"remedy"`
+}
+
+// Alarms is the source of the alarms. Any goroutine may call it.
+type Alarms interface {
+	// List returns the present alarms, and a number that changes with them.
+	List() (alarms []Alarm, revision uint64)
+}
+
+// alarms is the topic of the same name: the whole list, when it changes.
+type alarms struct {
+	source   Alarms // nil: there are none
+	revision uint64
+	whole    *event
+}
+
+func (t *alarms) update(time.Time) *event {
+	list, revision := []Alarm{}, uint64(0)
+	if t.source != nil {
+		list, revision = t.source.List()
+	}
+	if t.whole != nil && revision == t.revision {
+		return nil
+	}
+	t.revision = revision
+	if list == nil {
+		list = []Alarm{}
+	}
+	text, _ := json.Marshal(list) // Texts and times have a JSON.
+	t.whole = &event{data: append(append([]byte("event: alarms\ndata: {\"alarms\":"), text...), "}\n\n"...)}
+	return t.whole
+}
+
+func (t *alarms) snapshot(*viewer) *event { return t.whole }
