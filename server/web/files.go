@@ -30,7 +30,8 @@ type file struct {
 	worthwhile   bool // to compress
 }
 
-// hashed matches names with a hash of the content, as esbuild makes them. Such a file never changes.
+// hashed matches names with a hash of the content, as esbuild makes them. Such a file never
+// changes.
 var hashed = regexp.MustCompile(`-[0-9A-Z]{8}\.`)
 
 // kinds are the types of files by the endings of their names.

@@ -151,8 +151,8 @@ func (h *Hub) ServeSamples(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// encode writes the samples from one time to another as JSON. Where there are fine ones, they
-// replace the coarse ones.
+// encode writes the samples from one time to another as JSON: the coarse ones until the oldest fine
+// one, then the fine ones.
 func (s *samples) encode(from, to float64) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
