@@ -166,8 +166,8 @@ func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
 						key(step-1, left), key(step-1, point), key(step-1, right),
 					}
 				}
-				// The first round counts bytes, so each point has to run on its own worker, however busy that
-				// is. In the other rounds a worker dies, and its points may move.
+				// The first round counts bytes, so each point has to run on its own worker,
+				// however busy that is. In the other rounds a worker dies, and its points may move.
 				at := []string{p.a.GetName(), p.b.GetName()}[point%2]
 				options := []millrace.TaskOption{millrace.WithWorkers(at)}
 				if round > 0 {
