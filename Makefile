@@ -37,6 +37,7 @@ BIN     := bin/millrace
 TOOLS   := .tools/bin
 GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'
 PY      := .venv/bin/python
+PIP     := tools/uv pip install -q
 PYRIGHT := 1.1.407
 RUN_PYRIGHT := .tools/pyright/node_modules/.bin/pyright -p clients/python --pythonpath $(PY)
 # The tools that tools/gen runs.
@@ -413,13 +414,13 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 
 .tools/venv-gen/.stamp: tools/python-gen.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .tools/venv-gen
-	.tools/venv-gen/bin/pip install -q --no-deps -r $<
+	$(PIP) --python .tools/venv-gen --no-deps -r $<
 	@touch $@
 
 .venv/.stamp: tools/python-dev.lock clients/python/pyproject.toml | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv
-	.venv/bin/pip install -q -r tools/python-dev.lock
-	.venv/bin/pip install -q -c tools/python-dev.lock -e 'clients/python[test]'
+	$(PIP) --python .venv -r tools/python-dev.lock
+	$(PIP) --python .venv -c tools/python-dev.lock -e 'clients/python[test]'
 	@touch $@
 
 # Always runs, because a GPU or its driver may have been added.
@@ -429,18 +430,18 @@ python-cuda: .venv/.stamp
 
 .venv-peers/.stamp: tools/python-peers.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv-peers
-	.venv-peers/bin/pip install -q -r $<
+	$(PIP) --python .venv-peers -r $<
 	@touch $@
 
 .venv-docs/.stamp: tools/python-docs.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv-docs
-	.venv-docs/bin/pip install -q -r $<
+	$(PIP) --python .venv-docs -r $<
 	@touch $@
 
 .venv-compat/.stamp: tools/python-compat.lock clients/python/pyproject.toml | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv-compat
-	.venv-compat/bin/pip install -q -r $<
-	.venv-compat/bin/pip install -q -c $< -e clients/python
+	$(PIP) --python .venv-compat -r $<
+	$(PIP) --python .venv-compat -c $< -e clients/python
 	@touch $@
 
 # Uses the npm of python-dev.lock, so that Node need not be installed.
