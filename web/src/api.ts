@@ -1,0 +1,75 @@
+// Calls of the scheduler. All addresses are relative to the page, so that it works behind any path.
+
+export interface Session {
+  role: string;
+  version: string;
+  cluster_id: string;
+  life: string;
+  start_time: string;
+  login?: boolean;
+}
+
+// CallError is the error of a call, with the reason that error.proto lists.
+export class CallError extends Error {
+  constructor(
+    readonly status: number,
+    readonly reason: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+async function send(path: string, init: RequestInit): Promise<Response> {
+  const response = await fetch(path, { ...init, credentials: "same-origin" }).catch(() => {
+    throw new CallError(0, "UNREACHABLE", "The scheduler does not answer.");
+  });
+  if (response.ok) return response;
+  const text = await response.text();
+  let reason = "";
+  let message = text.trim() || response.statusText;
+  try {
+    const body = JSON.parse(text) as { reason?: string; message?: string };
+    reason = body.reason ?? "";
+    message = body.message ?? message;
+  } catch {
+    // The body is text, for example that of a proxy.
+  }
+  throw new CallError(response.status, reason, message);
+}
+
+const headers = { "Content-Type": "application/json", "X-Millrace": "1" };
+
+// call calls a method of SchedulerService.
+export async function call<T>(method: string, request: object = {}): Promise<T> {
+  const response = await send(`api/millrace.v1.SchedulerService/${method}`, {
+    method: "POST",
+    headers,
+    body: JSON.stringify(request),
+  });
+  return (await response.json()) as T;
+}
+
+// callWorker calls a method of DataService of a worker.
+export async function callWorker<T>(worker: string, method: string, request: object = {}) {
+  const path = `api/workers/${encodeURIComponent(worker)}/millrace.v1.DataService/${method}`;
+  const response = await send(path, { method: "POST", headers, body: JSON.stringify(request) });
+  return (await response.json()) as T;
+}
+
+export async function get<T>(path: string): Promise<T> {
+  const response = await send(path, { method: "GET" });
+  return (await response.json()) as T;
+}
+
+export async function login(token: string): Promise<void> {
+  await send("login", { method: "POST", headers: { "X-Millrace": "1" }, body: token });
+}
+
+export async function logout(): Promise<void> {
+  await send("logout", { method: "POST", headers: { "X-Millrace": "1" } });
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

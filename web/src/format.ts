@@ -1,0 +1,87 @@
+// Figures as people read them.
+
+const KiB = 1024;
+const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(n: number): string {
+  let unit = 0;
+  let value = n;
+  while (Math.abs(value) >= KiB && unit < units.length - 1) {
+    value /= KiB;
+    unit++;
+  }
+  return `${unit === 0 ? Math.round(value) : digits(value)} ${units[unit]}`;
+}
+
+export function rate(n: number): string {
+  return `${bytes(n)}/s`;
+}
+
+// digits gives three significant digits.
+function digits(value: number): string {
+  const size = Math.abs(value);
+  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+}
+
+const grouped = new Intl.NumberFormat("en-US");
+
+export function count(n: number): string {
+  return grouped.format(Math.round(n));
+}
+
+// short gives a count that fits into a small place.
+export function short(n: number): string {
+  if (n < 10_000) return count(n);
+  if (n < 1e6) return `${digits(n / 1e3)}k`;
+  if (n < 1e9) return `${digits(n / 1e6)}M`;
+  return `${digits(n / 1e9)}G`;
+}
+
+// perSecond gives a rate of tasks.
+export function perSecond(n: number): string {
+  return n < 10 ? `${n.toFixed(n > 0 && n < 1 ? 2 : 1)}/s` : `${short(n)}/s`;
+}
+
+export function duration(ms: number): string {
+  if (ms <= 0) return "0 ms";
+  if (ms < 1) return `${digits(ms * 1000)} µs`;
+  if (ms < 1000) return `${digits(ms)} ms`;
+  const s = ms / 1000;
+  if (s < 60) return `${digits(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
+  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
+}
+
+// ago gives the time since a moment.
+export function ago(time: string | undefined, now = Date.now()): string {
+  if (!time) return "–";
+  const ms = now - Date.parse(time);
+  return ms < 1500 ? "just now" : `${duration(Math.floor(ms / 1000) * 1000)} ago`;
+}
+
+export function clock(ms: number, fraction = false): string {
+  const date = new Date(ms);
+  const two = (n: number) => String(n).padStart(2, "0");
+  const text = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  return fraction ? `${text}.${String(date.getMilliseconds()).padStart(3, "0")}` : text;
+}
+
+export function percent(part: number, whole: number): string {
+  return whole > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
+}
+
+// num reads a number of protojson, where 64-bit integers are text and zeros are left out.
+export function num(value: unknown): number {
+  return value === undefined || value === null ? 0 : Number(value);
+}
+
+// seconds reads a duration of protojson ("1.5s"), in milliseconds.
+export function millis(value: string | undefined): number {
+  return value ? Number.parseFloat(value) * 1000 : 0;
+}
+
+// word makes a word of the name of a state: TASK_STATE_RUNNING is "running".
+export function word(state: string | undefined, prefix: string): string {
+  return (state ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
+}

@@ -1,0 +1,224 @@
+// The attempts of tasks that the page knows, in columns, and by lane: one lane is one slot of one
+// worker.
+
+import { get } from "./api";
+
+export interface RunBatch {
+  first?: number;
+  next?: number;
+  skipped?: number;
+  op?: string[];
+  columns?: string[];
+  workers?: Record<string, string>;
+  rows?: (number | string)[][];
+}
+
+export interface Lane {
+  worker: number;
+  slot: number;
+  // The indices of its runs, by their starts.
+  runs: number[];
+}
+
+const defaultColumns =
+  "number task_id op_index worker_id slot start_ms run_ms fetch_ms wait_ms deserialize_ms publish_ms output_bytes input_bytes state key".split(
+    " ",
+  );
+
+// The largest number of runs that the page keeps.
+const kept = 300_000;
+
+export const phases = ["fetch", "spill", "wait", "deserialize", "publish"] as const;
+export type Phase = (typeof phases)[number];
+
+const figures = [
+  "number",
+  "task_id",
+  "start_ms",
+  "run_ms",
+  "fetch_ms",
+  "spill_ms",
+  "wait_ms",
+  "deserialize_ms",
+  "publish_ms",
+  "output_bytes",
+  "input_bytes",
+  "state",
+] as const;
+type Figure = (typeof figures)[number];
+
+class Runs {
+  size = 0;
+  // The number of the newest run.
+  last = 0;
+  // The number of the oldest run; no older ones are kept by the scheduler if `complete`.
+  oldest = Number.POSITIVE_INFINITY;
+  complete = false;
+  skipped = 0;
+  // Times are in milliseconds since this moment, which is in milliseconds since 1970.
+  origin = 0;
+  ops: string[] = [];
+  lanes: Lane[] = [];
+  opOf: number[] = [];
+  laneOf: number[] = [];
+  keys: string[] = [];
+  // Rises with each change.
+  version = 0;
+
+  private data = new Map<Figure, number[]>(figures.map((f) => [f, []]));
+  private columns = defaultColumns;
+  private opIndex = new Map<string, number>();
+  private laneIndex = new Map<string, number>();
+  private listeners = new Set<() => void>();
+  private loading = false;
+
+  of(figure: Figure): number[] {
+    return this.data.get(figure) ?? [];
+  }
+
+  begin(origin: number): void {
+    this.origin = origin;
+  }
+
+  follow(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => {
+      this.listeners.delete(listener);
+    };
+  }
+
+  clear(): void {
+    this.size = 0;
+    this.last = 0;
+    this.oldest = Number.POSITIVE_INFINITY;
+    this.complete = false;
+    this.lanes = [];
+    this.laneIndex.clear();
+    for (const column of this.data.values()) column.length = 0;
+    this.opOf.length = 0;
+    this.laneOf.length = 0;
+    this.keys.length = 0;
+    this.version++;
+  }
+
+  // op gives the index of an op, by which it has its colour.
+  op(name: string): number {
+    let index = this.opIndex.get(name);
+    if (index === undefined) {
+      index = this.ops.length;
+      this.ops.push(name);
+      this.opIndex.set(name, index);
+    }
+    return index;
+  }
+
+  add(batch: RunBatch): void {
+    if (batch.columns) this.columns = batch.columns;
+    this.skipped += batch.skipped ?? 0;
+    const names = batch.op ?? [];
+    const ops = names.map((name) => this.op(name));
+    const at = (name: string) => this.columns.indexOf(name);
+    const places = figures.map((f) => [this.of(f), at(f)] as const);
+    const [op, worker, slot, key] = [at("op_index"), at("worker_id"), at("slot"), at("key")];
+    const [number, start] = [at("number"), at("start_ms")];
+    const disordered = new Set<Lane>();
+    for (const row of batch.rows ?? []) {
+      const n = Number(row[number]);
+      if (n <= this.last && n >= this.oldest) continue;
+      const index = this.size++;
+      for (const [column, place] of places) column.push(place < 0 ? 0 : Number(row[place] ?? 0));
+      this.opOf.push(ops[Number(row[op])] ?? this.op("?"));
+      this.keys.push(key < 0 ? "" : String(row[key] ?? ""));
+      const lane = this.lane(Number(row[worker]), Number(row[slot] ?? 0));
+      const place = this.lanes[lane] as Lane;
+      const before = place.runs[place.runs.length - 1];
+      if (before !== undefined && (this.of("start_ms")[before] ?? 0) > Number(row[start])) {
+        disordered.add(place);
+      }
+      place.runs.push(index);
+      this.laneOf.push(lane);
+      this.last = Math.max(this.last, n);
+      this.oldest = Math.min(this.oldest, n);
+    }
+    const starts = this.of("start_ms");
+    for (const lane of disordered) {
+      lane.runs.sort((a, b) => (starts[a] ?? 0) - (starts[b] ?? 0));
+    }
+    if (this.size > kept) this.shrink();
+    this.changed();
+  }
+
+  // older fetches runs before those that the page knows.
+  async older(): Promise<void> {
+    if (this.loading || this.complete || this.size >= kept) return;
+    this.loading = true;
+    try {
+      const before = Number.isFinite(this.oldest) ? `before=${this.oldest}&` : "";
+      const batch = await get<RunBatch>(`api/runs?${before}limit=5000`);
+      this.complete = (batch.rows?.length ?? 0) === 0 || this.oldest <= 1;
+      this.add(batch);
+    } catch {
+      this.complete = true;
+    } finally {
+      this.loading = false;
+    }
+  }
+
+  // span is the time that the runs cover, in milliseconds since the origin.
+  span(): [number, number] {
+    let first = Number.POSITIVE_INFINITY;
+    let end = 0;
+    const starts = this.of("start_ms");
+    for (let i = 0; i < this.size; i++) {
+      first = Math.min(first, starts[i] ?? 0);
+      end = Math.max(end, this.end(i));
+    }
+    return Number.isFinite(first) ? [first, end] : [0, 0];
+  }
+
+  end(i: number): number {
+    const of = (f: Figure) => this.of(f)[i] ?? 0;
+    return of("start_ms") + of("deserialize_ms") + of("run_ms") + of("publish_ms");
+  }
+
+  private lane(worker: number, slot: number): number {
+    const name = `${worker}/${slot}`;
+    let index = this.laneIndex.get(name);
+    if (index === undefined) {
+      index = this.lanes.length;
+      this.lanes.push({ worker, slot, runs: [] });
+      this.laneIndex.set(name, index);
+    }
+    return index;
+  }
+
+  // shrink drops the oldest tenth.
+  private shrink(): void {
+    const drop = Math.floor(kept / 10);
+    const numbers = this.of("number");
+    const limit = [...numbers].sort((a, b) => a - b)[drop] ?? 0;
+    const keep: number[] = [];
+    for (let i = 0; i < this.size; i++) if ((numbers[i] ?? 0) >= limit) keep.push(i);
+    const pick = <T>(column: T[]) => keep.map((i) => column[i] as T);
+    for (const [figure, column] of this.data) this.data.set(figure, pick(column));
+    this.opOf = pick(this.opOf);
+    this.laneOf = pick(this.laneOf);
+    this.keys = pick(this.keys);
+    this.size = keep.length;
+    this.oldest = limit;
+    this.complete = true;
+    for (const lane of this.lanes) lane.runs = [];
+    for (let i = 0; i < this.size; i++) this.lanes[this.laneOf[i] ?? 0]?.runs.push(i);
+    const starts = this.of("start_ms");
+    for (const lane of this.lanes) {
+      lane.runs.sort((a, b) => (starts[a] ?? 0) - (starts[b] ?? 0));
+    }
+  }
+
+  private changed(): void {
+    this.version++;
+    for (const listener of this.listeners) listener();
+  }
+}
+
+export const runs = new Runs();

@@ -1,0 +1,175 @@
+// Values that components follow, and the one stream of events that fills them.
+
+import { useEffect, useState } from "preact/hooks";
+import { CallError, get, type Session } from "./api";
+import { num } from "./format";
+import { history } from "./history";
+import { type RunBatch, runs } from "./runs";
+import type { Alarm, Client, ClusterEvent, Dataset, Graph, Summary, Worker } from "./types";
+
+// Store is a value with listeners.
+export class Store<T> {
+  private listeners = new Set<() => void>();
+
+  constructor(private current: T) {}
+
+  get value(): T {
+    return this.current;
+  }
+
+  set(value: T): void {
+    this.current = value;
+    for (const listener of this.listeners) listener();
+  }
+
+  follow(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => {
+      this.listeners.delete(listener);
+    };
+  }
+}
+
+// useStore renders the component again when the value changes.
+export function useStore<T>(store: Store<T>): T {
+  const [, again] = useState(0);
+  useEffect(() => {
+    again((n) => n + 1);
+    return store.follow(() => again((n) => n + 1));
+  }, [store]);
+  return store.value;
+}
+
+export type Connection = "connecting" | "live" | "lost";
+
+export const session = new Store<Session | null>(null);
+export const needsLogin = new Store(false);
+export const connection = new Store<Connection>("connecting");
+export const summary = new Store<Summary | null>(null);
+export const alarms = new Store<Alarm[]>([]);
+export const events = new Store<ClusterEvent[]>([]);
+export const workers = new Store<ReadonlyMap<string, Worker>>(new Map());
+export const graphs = new Store<ReadonlyMap<string, Graph>>(new Map());
+export const clients = new Store<ReadonlyMap<string, Client>>(new Map());
+export const datasets = new Store<ReadonlyMap<string, Dataset>>(new Map());
+
+// The largest number of events that the page keeps.
+const keptEvents = 5000;
+
+interface Rows<T> {
+  snapshot?: boolean;
+  rows?: T[];
+  removed?: (string | number)[];
+}
+
+function merge<T>(store: Store<ReadonlyMap<string, T>>, id: (row: T) => string) {
+  return (message: Rows<T>) => {
+    const next = new Map(message.snapshot ? [] : store.value);
+    for (const row of message.rows ?? []) next.set(id(row), row);
+    for (const gone of message.removed ?? []) next.delete(String(gone));
+    store.set(next);
+  };
+}
+
+const takers: Record<string, (message: never) => void> = {
+  summary: (message: Summary) => {
+    history.add(message);
+    summary.set(message);
+  },
+  workers: merge(workers, (w: Worker) => String(w.workerId ?? 0)),
+  graphs: merge(graphs, (g: Graph) => String(g.graphId ?? 0)),
+  clients: merge(clients, (c: Client) => String(c.clientId ?? 0)),
+  datasets: merge(datasets, (d: Dataset) => `${d.namespace ?? ""}/${d.name ?? ""}`),
+  runs: (message: RunBatch) => runs.add(message),
+  alarms: (message: { alarms?: Alarm[] }) => alarms.set(message.alarms ?? []),
+  events: (message: ClusterEvent | { events: ClusterEvent[] }) => {
+    const list = "events" in message ? message.events : [message];
+    const known = events.value[events.value.length - 1]?.number ?? 0;
+    const fresh = list.filter((e) => num(e.number) > known);
+    if (fresh.length > 0) events.set([...events.value, ...fresh].slice(-keptEvents));
+  },
+};
+
+// Topics that every page needs: they feed the frame around the pages.
+const wanted = new Map([
+  ["summary", 1],
+  ["workers", 1],
+  ["graphs", 1],
+  ["events", 1],
+  ["alarms", 1],
+]);
+let source: EventSource | null = null;
+let opened = "";
+let timer = 0;
+
+// useTopics asks for topics while the component is shown. A topic stays open after that: it is
+// likely to be shown again, and the page keeps what it knows.
+export function useTopics(...topics: string[]): void {
+  useEffect(() => {
+    let fresh = false;
+    for (const topic of topics) {
+      fresh ||= !wanted.has(topic);
+      wanted.set(topic, 1);
+    }
+    if (fresh) connectSoon(0);
+  }, topics);
+}
+
+function connectSoon(delay: number): void {
+  window.clearTimeout(timer);
+  timer = window.setTimeout(connect, delay);
+}
+
+function connect(): void {
+  const topics = [...wanted.keys()].join(",");
+  if (source && opened === topics && source.readyState !== EventSource.CLOSED) return;
+  source?.close();
+  opened = topics;
+  const stream = new EventSource(`api/stream?topics=${topics}&runs_after=${runs.last}`);
+  source = stream;
+  stream.onopen = () => connection.set("live");
+  stream.onerror = () => {
+    if (source !== stream) return;
+    connection.set("lost");
+    stream.close();
+    void start(2000);
+  };
+  for (const [topic, take] of Object.entries(takers)) {
+    stream.addEventListener(topic, (event) => {
+      if (source === stream) take(JSON.parse((event as MessageEvent<string>).data) as never);
+    });
+  }
+}
+
+// start learns the role of the viewer, and opens the stream.
+export async function start(delay = 0): Promise<void> {
+  try {
+    const now = await get<Session>("api/session");
+    const before = session.value;
+    if (before && before.life !== now.life) {
+      // Numbers of runs and events begin again in another life of the scheduler.
+      runs.clear();
+      events.set([]);
+      history.clear();
+    }
+    runs.begin(Date.parse(now.start_time));
+    session.set(now);
+    needsLogin.set(false);
+    if (!before) void history.load();
+    connectSoon(delay);
+  } catch (error) {
+    if (error instanceof CallError && (error.status === 401 || error.status === 403)) {
+      needsLogin.set(true);
+      return;
+    }
+    connection.set("lost");
+    window.clearTimeout(timer);
+    timer = window.setTimeout(() => void start(), 3000);
+  }
+}
+
+// isOperator says whether the viewer may drain, retire and restart workers.
+export function isOperator(): boolean {
+  const role = session.value?.role ?? "";
+  return role === "operator" || role === "admin" || role === "owner";
+}
