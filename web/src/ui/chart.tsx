@@ -1,0 +1,134 @@
+// Curves over time, by uPlot.
+
+import { useEffect, useRef } from "preact/hooks";
+import UPlot from "uplot";
+import { theme, token } from "../colors";
+import { history, type SeriesName } from "../history";
+import { summary, useStore } from "../store";
+
+export interface Curve {
+  series: SeriesName;
+  name: string;
+  color: string;
+  fill?: boolean;
+}
+
+// Chart shows the latest minutes of some series.
+export function Chart(props: {
+  label: string;
+  curves: Curve[];
+  format: (value: number) => string;
+  minutes: number;
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<UPlot | null>(null);
+  const colors = useStore(theme);
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const grid = { stroke: token("line-soft"), width: 1 };
+    const axis = {
+      stroke: token("faint"),
+      font: "11px system-ui, sans-serif",
+      grid,
+      ticks: { show: false },
+    };
+    const chart = new UPlot(
+      {
+        width: element.clientWidth,
+        height: element.clientHeight,
+        padding: [8, 4, 0, 0],
+        cursor: { y: false, points: { size: 6 } },
+        legend: { show: false },
+        scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
+        axes: [
+          { ...axis, space: 80, size: 28 },
+          { ...axis, size: 64, space: 34, values: (_u, ticks) => ticks.map(props.format) },
+        ],
+        series: [
+          {},
+          ...props.curves.map((c) => ({
+            label: c.name,
+            stroke: c.color,
+            width: 1.5,
+            fill: c.fill ? `${c.color}26` : undefined,
+            points: { show: false },
+          })),
+        ],
+      },
+      [[], ...props.curves.map(() => [])] as UPlot.AlignedData,
+      element,
+    );
+    plot.current = chart;
+    const observer = new ResizeObserver(() => {
+      chart.setSize({ width: element.clientWidth, height: element.clientHeight });
+    });
+    observer.observe(element);
+    const draw = () => {
+      const times = history.of("time");
+      const from = (times[times.length - 1] ?? 0) - props.minutes * 60_000;
+      let first = times.findIndex((t) => t >= from);
+      if (first < 0) first = 0;
+      const xs = times.slice(first).map((t) => t / 1000);
+      const ys = props.curves.map((c) => history.of(c.series).slice(first));
+      chart.setData([xs, ...ys] as UPlot.AlignedData);
+    };
+    draw();
+    const unfollow = summary.follow(draw);
+    return () => {
+      unfollow();
+      observer.disconnect();
+      chart.destroy();
+    };
+  }, [colors, props.minutes]);
+
+  return (
+    <>
+      <div class="legend">
+        {props.curves.map((c) => {
+          const values = history.of(c.series);
+          return (
+            <span key={c.series}>
+              <i class="swatch" style={{ background: c.color }} />
+              {c.name} <b>{props.format(values[values.length - 1] ?? 0)}</b>
+            </span>
+          );
+        })}
+      </div>
+      <div class="chart" ref={box} role="img" aria-label={props.label} />
+    </>
+  );
+}
+
+// Spark is a small curve without axes.
+export function Spark(props: { series: SeriesName; color: string; label: string }) {
+  const values = history.of(props.series).slice(-120);
+  const max = Math.max(...values, 1e-9);
+  const points = values.map(
+    (v, i) => `${(i * 100) / Math.max(values.length - 1, 1)},${27 - (25 * v) / max}`,
+  );
+  return (
+    <svg
+      class="spark"
+      viewBox="0 0 100 28"
+      preserveAspectRatio="none"
+      width="100%"
+      role="img"
+      aria-label={props.label}
+    >
+      {points.length > 1 && (
+        <>
+          <polygon points={`0,28 ${points.join(" ")} 100,28`} fill={props.color} opacity="0.14" />
+          <polyline
+            points={points.join(" ")}
+            fill="none"
+            stroke={props.color}
+            stroke-width="1.5"
+            vector-effect="non-scaling-stroke"
+          />
+        </>
+      )}
+    </svg>
+  );
+}

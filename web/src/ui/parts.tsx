@@ -1,0 +1,294 @@
+// Small parts of which the pages are made.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { opColor } from "../colors";
+import { word } from "../format";
+import { link } from "../router";
+
+export type Tone = "" | "good" | "warn" | "bad" | "run";
+
+export function Card(props: {
+  title: string;
+  aside?: ComponentChildren;
+  children: ComponentChildren;
+  bare?: boolean;
+  fill?: boolean;
+}) {
+  return (
+    <section class={`card${props.fill ? " fill" : ""}`} aria-label={props.title}>
+      <header>
+        <h2>{props.title}</h2>
+        {props.aside !== undefined && <div class="aside">{props.aside}</div>}
+      </header>
+      {props.bare ? props.children : <div class="body">{props.children}</div>}
+    </section>
+  );
+}
+
+export function Stat(props: {
+  title: string;
+  figure: ComponentChildren;
+  unit?: string;
+  note?: ComponentChildren;
+  children?: ComponentChildren;
+}) {
+  return (
+    <section class="card stat" aria-label={props.title}>
+      <h2>{props.title}</h2>
+      <div class="figure">
+        {props.figure} {props.unit && <small>{props.unit}</small>}
+      </div>
+      {props.note !== undefined && <div class="note">{props.note}</div>}
+      {props.children}
+    </section>
+  );
+}
+
+export function Badge(props: { tone?: Tone; children: ComponentChildren }) {
+  return <span class={`badge ${props.tone ?? ""}`}>{props.children}</span>;
+}
+
+const tones: Record<string, Tone> = {
+  active: "good",
+  succeeded: "good",
+  open: "good",
+  running: "run",
+  draining: "warn",
+  drained: "warn",
+  disconnected: "warn",
+  rescuing: "warn",
+  assigned: "run",
+  lost: "bad",
+  failed: "bad",
+  unreachable: "bad",
+};
+
+// StateBadge shows the state of a task, graph, worker or route.
+export function StateBadge(props: { state: string | undefined; prefix: string }) {
+  const state = word(props.state, props.prefix) || "unknown";
+  return <Badge tone={tones[state] ?? ""}>{state}</Badge>;
+}
+
+export interface Part {
+  name: string;
+  value: number;
+  color: string;
+}
+
+// Bar shows parts of a whole. Its label has the figures, for screen readers.
+export function Bar(props: { parts: Part[]; whole?: number; label: string; height?: number }) {
+  const sum = props.parts.reduce((s, p) => s + p.value, 0);
+  const whole = Math.max(props.whole ?? sum, sum, 1e-9);
+  const said = props.parts.filter((p) => p.value > 0).map((p) => `${p.name} ${p.value}`);
+  return (
+    <div
+      class="bar"
+      role="img"
+      aria-label={`${props.label}: ${said.join(", ") || "nothing"}`}
+      style={props.height ? { height: props.height } : undefined}
+    >
+      {props.parts.map((p) => (
+        <i
+          key={p.name}
+          title={p.name}
+          style={{ width: `${(100 * p.value) / whole}%`, background: p.color }}
+        />
+      ))}
+    </div>
+  );
+}
+
+export function Op(props: { name: string }) {
+  return (
+    <span class="with-swatch" title={props.name}>
+      <i class="swatch" style={{ background: opColor(props.name) }} />
+      <span class="clip">{props.name}</span>
+    </span>
+  );
+}
+
+export function TaskLink(props: { id: number | string | undefined; name?: string }) {
+  return (
+    <a class="mono" href={link("tasks", props.id ?? 0)}>
+      {props.name || `t${props.id}`}
+    </a>
+  );
+}
+
+export function Empty(props: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <strong>{props.title}</strong>
+      {props.children}
+    </div>
+  );
+}
+
+export function Facts(props: { of: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {props.of.map(([name, value]) => (
+        <>
+          <dt>{name}</dt>
+          <dd>{value === "" || value === undefined || value === null ? "–" : value}</dd>
+        </>
+      ))}
+    </dl>
+  );
+}
+
+export interface Column<T> {
+  name: string;
+  // The cell.
+  cell: (row: T) => ComponentChildren;
+  // By which the table is sorted; a column without it cannot sort.
+  by?: (row: T) => number | string;
+  right?: boolean;
+}
+
+// The largest number of rows that are drawn at once; more follow on demand.
+const shownRows = 200;
+
+// Table is a table that sorts by its columns.
+export function Table<T>(props: {
+  label: string;
+  rows: T[];
+  columns: Column<T>[];
+  id: (row: T) => string | number;
+  sort?: string;
+  down?: boolean;
+}) {
+  const [sort, setSort] = useState({ name: props.sort ?? "", down: props.down ?? false });
+  const [shown, setShown] = useState(shownRows);
+  const column = props.columns.find((c) => c.name === sort.name && c.by);
+  let rows = props.rows;
+  if (column?.by) {
+    const by = column.by;
+    rows = [...rows].sort((a, b) => {
+      const [x, y] = [by(a), by(b)];
+      const order = typeof x === "number" && typeof y === "number" ? x - y : compare(x, y);
+      return sort.down ? -order : order;
+    });
+  }
+  return (
+    <section class="scroll" tabIndex={0} aria-label={props.label}>
+      <table>
+        <thead>
+          <tr>
+            {props.columns.map((c) => (
+              <th
+                key={c.name}
+                scope="col"
+                class={c.right ? "right" : ""}
+                aria-sort={
+                  c.name === sort.name && c.by
+                    ? sort.down
+                      ? "descending"
+                      : "ascending"
+                    : undefined
+                }
+              >
+                {c.by ? (
+                  <button
+                    type="button"
+                    onClick={() =>
+                      setSort({ name: c.name, down: sort.name === c.name ? !sort.down : !!c.right })
+                    }
+                  >
+                    {c.name}
+                    {c.name === sort.name ? (sort.down ? " ↓" : " ↑") : ""}
+                  </button>
+                ) : (
+                  c.name || <span class="hidden">actions</span>
+                )}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.slice(0, shown).map((row) => (
+            <tr key={props.id(row)}>
+              {props.columns.map((c) => (
+                <td key={c.name} class={c.right ? "right nowrap" : ""}>
+                  {c.cell(row)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {rows.length > shown && (
+        <div class="empty">
+          <button class="button" type="button" onClick={() => setShown(shown + 1000)}>
+            Show more of {rows.length}
+          </button>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function compare(x: string | number, y: string | number): number {
+  return String(x).localeCompare(String(y), "en", { numeric: true });
+}
+
+// Dialog is modal: it keeps the focus until it is closed.
+export function Dialog(props: {
+  label: string;
+  onClose: () => void;
+  class?: string;
+  children: ComponentChildren;
+}) {
+  const ref = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    ref.current?.showModal();
+  }, []);
+  return (
+    <dialog ref={ref} class={props.class} aria-label={props.label} onClose={props.onClose}>
+      {props.children}
+    </dialog>
+  );
+}
+
+// useNow renders again once a second, for times that pass.
+export function useNow(): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+// useCall calls at the start, when one of the inputs changes, and then again and again.
+export function useCall<T>(
+  fetch: () => Promise<T>,
+  inputs: unknown[],
+  everyMs = 0,
+): { value: T | null; error: unknown; again: () => void } {
+  const [state, setState] = useState<{ value: T | null; error: unknown }>({
+    value: null,
+    error: null,
+  });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    let gone = false;
+    let timer = 0;
+    const run = async () => {
+      try {
+        const value = await fetch();
+        if (!gone) setState({ value, error: null });
+      } catch (error) {
+        if (!gone) setState((before) => ({ value: before.value, error }));
+      }
+      if (!gone && everyMs > 0) timer = window.setTimeout(run, everyMs);
+    };
+    void run();
+    return () => {
+      gone = true;
+      window.clearTimeout(timer);
+    };
+  }, [...inputs, turn]);
+  return { ...state, again: () => setTurn((n) => n + 1) };
+}
