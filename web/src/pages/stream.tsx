@@ -1,0 +1,421 @@
+// The page of the task stream.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { opColor, phaseColors, phaseNames, theme } from "../colors";
+import { Surface } from "../draw/surface";
+import { type Row, type Shares, Timeline } from "../draw/timeline";
+import { bytes, clock, count, duration, num, percent } from "../format";
+import { go, link } from "../router";
+import { phases, runs } from "../runs";
+import { summary, useTopics, workers } from "../store";
+import { Card, Empty } from "../ui/parts";
+
+// rowsNow lists the slots of the workers, also of those that are gone and have runs.
+function rowsNow(): Row[] {
+  const rows: Row[] = [];
+  const lanes = new Map(runs.lanes.map((l, i) => [`${l.worker}/${l.slot}`, i]));
+  for (const w of workers.value.values()) {
+    for (let slot = 0; slot < (w.slots ?? 0); slot++) {
+      const name = `${w.workerId}/${slot}`;
+      rows.push({ worker: w.name ?? "", slot, lane: lanes.get(name) ?? -1 });
+      lanes.delete(name);
+    }
+  }
+  for (const index of lanes.values()) {
+    const lane = runs.lanes[index];
+    if (!lane || lane.runs.length === 0) continue;
+    const name = workers.value.get(String(lane.worker))?.name ?? `#${lane.worker} (gone)`;
+    rows.push({ worker: name, slot: lane.slot, lane: index });
+  }
+  return rows.sort(
+    (a, b) => a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.slot - b.slot,
+  );
+}
+
+// skew is the time by which the scheduler's clock is ahead of the browser's.
+let skew = 0;
+summary.follow(() => {
+  const s = summary.value;
+  if (s) skew = Date.parse(s.time) - Date.now();
+});
+
+function nowMs(): number {
+  return Date.now() + skew - runs.origin;
+}
+
+export function StreamPage() {
+  useTopics("runs");
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const strip = useRef<HTMLCanvasElement>(null);
+  const [timeline] = useState(() => new Timeline());
+  const [follow, setFollow] = useState(true);
+  const following = useRef(true);
+  following.current = follow;
+  const [tip, setTip] = useState<{ x: number; y: number; run: number } | null>(null);
+  const [shares, setShares] = useState<Shares | null>(null);
+  const [op, setOp] = useState(-1);
+  const [size, setSize] = useState(runs.size);
+  timeline.op = op;
+  const redraw = useRef(() => {});
+
+  useEffect(() => {
+    const [element, below] = [canvas.current, strip.current];
+    if (!element || !below) return;
+    let closed = false;
+    const surface = new Surface(element, (c, w, h) => timeline.paint(c, w, h));
+    const overview = new Surface(below, (c, w, h) => paintStrip(c, w, h, timeline));
+    const span = timeline.view.to - timeline.view.from;
+    timeline.view = { from: nowMs() - span, to: nowMs() };
+    const draw = () => {
+      surface.draw();
+      overview.draw();
+    };
+    redraw.current = draw;
+    let frames = 0;
+    const tick = () => {
+      if (closed) return;
+      if (following.current) {
+        const width = timeline.view.to - timeline.view.from;
+        const now = nowMs();
+        timeline.view = { from: now - width, to: now };
+        surface.draw();
+        if (frames++ % 15 === 0) overview.draw();
+      }
+      requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+    const update = () => {
+      timeline.rows = rowsNow();
+      setSize(runs.size);
+      draw();
+    };
+    update();
+    const unfollow = [
+      runs.follow(update),
+      workers.follow(update),
+      theme.follow(() => {
+        timeline.recolor();
+        draw();
+      }),
+    ];
+    const timer = setInterval(() => {
+      setShares(timeline.shares());
+      if (timeline.view.from < (runs.size ? runs.span()[0] : 0)) void runs.older();
+    }, 500);
+    const wheel = (event: WheelEvent) => {
+      event.preventDefault();
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        (!event.shiftKey && event.deltaX === 0 && !event.altKey)
+      ) {
+        if (event.deltaY !== 0) timeline.zoom(1.0018 ** event.deltaY, event.offsetX);
+      } else if (event.altKey) timeline.scrollBy(event.deltaY);
+      else {
+        timeline.pan(event.deltaX || event.deltaY);
+        setFollow(false);
+      }
+      draw();
+    };
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => {
+      closed = true;
+      clearInterval(timer);
+      for (const f of unfollow) f();
+      element.removeEventListener("wheel", wheel);
+      surface.close();
+      overview.close();
+    };
+  }, []);
+
+  const all = () => {
+    const [from, to] = runs.span();
+    const margin = Math.max((to - from) * 0.02, 1);
+    timeline.view = { from: from - margin, to: to + margin };
+    setFollow(false);
+    redraw.current();
+  };
+  const drag = (event: PointerEvent) => {
+    const element = event.currentTarget as HTMLElement;
+    element.setPointerCapture(event.pointerId);
+    const begin = { x: event.clientX, y: event.clientY };
+    let [x, y] = [event.clientX, event.clientY];
+    let moved = false;
+    const move = (e: PointerEvent) => {
+      moved ||= Math.abs(e.clientX - begin.x) + Math.abs(e.clientY - begin.y) > 4;
+      if (!moved) return;
+      if (e.clientX !== x) setFollow(false);
+      timeline.pan(x - e.clientX);
+      timeline.scrollBy(y - e.clientY);
+      [x, y] = [e.clientX, e.clientY];
+      redraw.current();
+    };
+    const up = (e: PointerEvent) => {
+      element.removeEventListener("pointermove", move);
+      if (moved) return;
+      const run = timeline.at(e.offsetX, e.offsetY);
+      if (run >= 0) go(link("tasks", runs.of("task_id")[run] ?? 0));
+    };
+    element.addEventListener("pointermove", move);
+    element.addEventListener("pointerup", up, { once: true });
+  };
+  const hover = (event: PointerEvent) => {
+    const run = event.buttons ? -1 : timeline.at(event.offsetX, event.offsetY);
+    if (run !== timeline.hovered) {
+      timeline.hovered = run;
+      redraw.current();
+    }
+    setTip(run >= 0 ? { x: event.clientX, y: event.clientY, run } : null);
+  };
+  const press = (event: KeyboardEvent) => {
+    const pan = event.shiftKey ? 400 : 80;
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      timeline.pan(event.key === "ArrowLeft" ? -pan : pan);
+      setFollow(false);
+    } else if (event.key === "ArrowUp") timeline.scrollBy(-timeline.rowHeight);
+    else if (event.key === "ArrowDown") timeline.scrollBy(timeline.rowHeight);
+    else if (event.key === "+" || event.key === "=") timeline.zoom(0.75);
+    else if (event.key === "-") timeline.zoom(1 / 0.75);
+    else if (event.key === "f") setFollow(true);
+    else if (event.key === "0") all();
+    else return;
+    event.preventDefault();
+    redraw.current();
+  };
+  const span = (minutes: number) => {
+    const to = following.current ? nowMs() : timeline.view.to;
+    timeline.view = { from: to - minutes * 60_000, to };
+    redraw.current();
+  };
+  const seek = (event: PointerEvent) => {
+    if (event.type === "pointermove" && !event.buttons) return;
+    const [from, to] = stripSpan();
+    const at =
+      from + ((to - from) * event.offsetX) / (event.currentTarget as HTMLElement).clientWidth;
+    const half = (timeline.view.to - timeline.view.from) / 2;
+    timeline.view = { from: at - half, to: at + half };
+    setFollow(false);
+    redraw.current();
+  };
+  return (
+    <>
+      <div class="bar-of-controls">
+        <button
+          class="button"
+          type="button"
+          aria-pressed={follow}
+          onClick={() => setFollow(!follow)}
+        >
+          Follow
+        </button>
+        {[10 / 60, 1, 5, 30].map((minutes) => (
+          <button class="button" type="button" key={minutes} onClick={() => span(minutes)}>
+            {minutes < 1 ? "10 s" : `${minutes} min`}
+          </button>
+        ))}
+        <button class="button" type="button" onClick={all}>
+          All
+        </button>
+        <div class="space" />
+        <div class="legend">
+          {phases.map((p) => (
+            <span key={p}>
+              <i class="swatch" style={{ background: phaseColors[p] }} />
+              {phaseNames[p]}
+            </span>
+          ))}
+        </div>
+      </div>
+      <div
+        class="grid"
+        style={{ gridTemplateColumns: "minmax(0, 1fr) 272px", flex: 1, minHeight: 0 }}
+      >
+        <section class="card fill" aria-label="Task stream">
+          <div class="canvas">
+            {size === 0 && (
+              <div style={{ position: "absolute", inset: 0, zIndex: 1, pointerEvents: "none" }}>
+                <Empty title="No task has ended yet">Each row is a slot of a worker.</Empty>
+              </div>
+            )}
+            <canvas
+              ref={canvas}
+              tabIndex={0}
+              role="img"
+              aria-label={`The latest ${count(size)} attempts of tasks, by slot and time. The table beside it sums up what is in view. Arrows pan, plus and minus zoom, f follows, 0 shows all.`}
+              style={{ cursor: tip ? "pointer" : "grab" }}
+              onPointerDown={drag}
+              onPointerMove={hover}
+              onPointerLeave={() => setTip(null)}
+              onKeyDown={press}
+            />
+          </div>
+          <div
+            class="canvas"
+            style={{ flex: "none", height: 44, borderTop: "1px solid var(--line)" }}
+          >
+            <canvas
+              ref={strip}
+              role="img"
+              aria-label="The whole kept history, with the part in view"
+              onPointerDown={seek}
+              onPointerMove={seek}
+            />
+          </div>
+        </section>
+        <InView shares={shares} op={op} choose={setOp} />
+      </div>
+      {tip && <Tip {...tip} />}
+    </>
+  );
+}
+
+function InView(props: { shares: Shares | null; op: number; choose: (op: number) => void }) {
+  const s = props.shares;
+  if (!s) return <Card title="In view">{""}</Card>;
+  const waits = phases.reduce((sum, p) => sum + s.phases[p], 0);
+  const all = Math.max(s.run + s.idle + waits, 1e-9);
+  const rows: [string, number, string][] = [
+    ["functions", s.run, "var(--bar-running)"],
+    ...phases.map((p): [string, number, string] => [phaseNames[p], s.phases[p], phaseColors[p]]),
+    ["idle", s.idle, "var(--track)"],
+  ];
+  const ops = [...s.ops].sort((a, b) => b[1].ms - a[1].ms).slice(0, 40);
+  return (
+    <section class="card" aria-label="In view" style={{ overflow: "auto" }}>
+      <header>
+        <h2>Slots in view</h2>
+      </header>
+      <div class="body">
+        {rows
+          .filter(([, ms]) => ms > 0)
+          .map(([name, ms, color]) => (
+            <div
+              key={name}
+              style={{ display: "flex", alignItems: "center", gap: 8, padding: "2px 0" }}
+            >
+              <i class="swatch" style={{ background: color }} />
+              <span class="soft">{name}</span>
+              <span style={{ marginLeft: "auto" }}>{percent(ms, all)}</span>
+            </div>
+          ))}
+      </div>
+      <header>
+        <h2>Functions</h2>
+        {props.op >= 0 && (
+          <button class="button plain aside" type="button" onClick={() => props.choose(-1)}>
+            Show all
+          </button>
+        )}
+      </header>
+      <ul style={{ listStyle: "none", padding: "0 8px 12px" }}>
+        {ops.map(([op, sum]) => (
+          <li key={op}>
+            <button
+              class="button plain"
+              type="button"
+              aria-pressed={props.op === op}
+              style={{
+                width: "100%",
+                height: "auto",
+                padding: "3px 6px",
+                opacity: props.op >= 0 && props.op !== op ? 0.55 : 1,
+              }}
+              onClick={() => props.choose(props.op === op ? -1 : op)}
+              title={`${runs.ops[op]}: ${count(sum.count)} attempts, ${duration(sum.ms)}`}
+            >
+              <i class="swatch" style={{ background: opColor(op) }} />
+              <span class="clip">{runs.ops[op]}</span>
+              {sum.failed > 0 && <span class="badge bad">{sum.failed}</span>}
+              <span class="faint" style={{ marginLeft: "auto" }}>
+                {duration(sum.ms / Math.max(sum.count, 1))}
+              </span>
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Tip(props: { x: number; y: number; run: number }) {
+  const of = (f: Parameters<typeof runs.of>[0]) => runs.of(f)[props.run] ?? 0;
+  const lane = runs.lanes[runs.laneOf[props.run] ?? 0];
+  const rows: [string, string][] = [
+    [
+      "worker",
+      `${workers.value.get(String(lane?.worker))?.name ?? lane?.worker}, slot ${lane?.slot}`,
+    ],
+    ["begin", clock(of("start_ms") + runs.origin, true)],
+    ["run", duration(of("run_ms"))],
+    ...(["fetch", "spill", "wait", "deserialize", "publish"] as const)
+      .map((p): [string, number] => [phaseNames[p], of(`${p}_ms`)])
+      .filter(([, ms]) => ms > 0)
+      .map(([name, ms]): [string, string] => [name, duration(ms)]),
+    ["inputs", bytes(of("input_bytes"))],
+    ["result", bytes(of("output_bytes"))],
+  ];
+  const left = Math.min(props.x + 14, window.innerWidth - 320);
+  const top = Math.min(props.y + 14, window.innerHeight - 240);
+  return (
+    <div class="tip" style={{ left, top }}>
+      <b>{runs.ops[runs.opOf[props.run] ?? 0]}</b>{" "}
+      {of("state") ? <span class="badge bad">failed</span> : ""}
+      <div class="faint mono clip">{runs.keys[props.run] || `t${num(of("task_id"))}`}</div>
+      <table>
+        <tbody>
+          {rows.map(([name, value]) => (
+            <tr key={name}>
+              <td class="faint">{name}</td>
+              <td>{value}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function stripSpan(): [number, number] {
+  const [from, to] = runs.span();
+  return to > from ? [from, to + (to - from) * 0.01] : [0, 1];
+}
+
+// paintStrip shows how many slots were busy over the whole history.
+function paintStrip(
+  c: CanvasRenderingContext2D,
+  width: number,
+  height: number,
+  timeline: Timeline,
+) {
+  const style = getComputedStyle(document.documentElement);
+  c.fillStyle = style.getPropertyValue("--panel");
+  c.fillRect(0, 0, width, height);
+  const [from, to] = stripSpan();
+  const columns = new Float64Array(Math.max(1, Math.ceil(width)));
+  const scale = width / (to - from);
+  const [starts, times] = [runs.of("start_ms"), runs.of("run_ms")];
+  for (let i = 0; i < runs.size; i++) {
+    const a = ((starts[i] ?? 0) - from) * scale;
+    const b = a + (times[i] ?? 0) * scale;
+    for (let x = Math.floor(a); x <= b && x < width; x++) {
+      columns[x] = (columns[x] ?? 0) + Math.min(b, x + 1) - Math.max(a, x);
+    }
+  }
+  const most = Math.max(...columns, 1e-9);
+  c.fillStyle = style.getPropertyValue("--bar-running");
+  c.globalAlpha = 0.55;
+  for (let x = 0; x < width; x++) {
+    const h = ((columns[x] ?? 0) / most) * (height - 10);
+    if (h > 0) c.fillRect(x, height - h, 1, h);
+  }
+  c.globalAlpha = 1;
+  const left = (timeline.view.from - from) * scale;
+  const right = (timeline.view.to - from) * scale;
+  c.fillStyle = style.getPropertyValue("--text");
+  c.globalAlpha = 0.09;
+  c.fillRect(left, 0, Math.max(right - left, 2), height);
+  c.globalAlpha = 0.5;
+  c.fillRect(left, 0, 1, height);
+  c.fillRect(Math.max(right, left + 2), 0, 1, height);
+  c.globalAlpha = 1;
+}
