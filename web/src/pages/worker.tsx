@@ -1,0 +1,387 @@
+// The page of one worker.
+
+import { call, callWorker, messageOf } from "../api";
+import { ago, bytes, count, duration, millis, num, rate, word } from "../format";
+import { link } from "../router";
+import { useStore, workers } from "../store";
+import type { LogLine, Memory, Route, Task, Worker } from "../types";
+import {
+  Bar,
+  Card,
+  Empty,
+  Facts,
+  Op,
+  Stat,
+  StateBadge,
+  Table,
+  TaskLink,
+  useCall,
+  useNow,
+} from "../ui/parts";
+import { LogLines } from "./activity";
+import { memoryParts, Orders } from "./workers";
+
+export function WorkerPage(props: { name: string }) {
+  const known = [...useStore(workers).values()].find((w) => w.name === props.name);
+  const looked = useCall(
+    () =>
+      call<{ worker: Worker }>("GetWorker", {
+        worker: { name: props.name },
+        view: "WORKER_VIEW_FULL",
+      }),
+    [props.name, known?.state],
+    5000,
+  );
+  const w = looked.value?.worker ? { ...looked.value.worker, ...known } : known;
+  const now = useNow();
+  if (!w) return <Empty title={looked.error ? messageOf(looked.error) : "Looking up the worker"} />;
+  const lost = word(w.state, "WORKER_STATE_") === "lost";
+  return (
+    <>
+      <div class="bar-of-controls">
+        <StateBadge state={w.state} prefix="WORKER_STATE_" />
+        <span class="soft">
+          {w.host}, process {num(w.pid)}
+          {w.gpu?.name ? `, ${w.gpu.name}` : ""}
+        </span>
+        <div class="space" />
+        <Orders worker={w} />
+      </div>
+      {w.spillFailure && (
+        <div class="notice bad round">It cannot write to its disk: {w.spillFailure}</div>
+      )}
+      {w.drain && <Drain worker={w} />}
+      <div class="grid stats">
+        <Stat
+          title="Slots"
+          figure={`${w.assignedTasks ?? 0} / ${w.slots ?? 0}`}
+          note={`${count(num(w.finishedTasks))} tasks finished`}
+        />
+        <Stat
+          title="Memory"
+          figure={bytes(num(w.memoryUsedBytes))}
+          note={`of ${bytes(num(w.memoryLimitBytes))}, ${count(num(w.objects))} objects`}
+        >
+          <Bar label="Memory" whole={num(w.memoryLimitBytes)} parts={memoryParts(w)} />
+        </Stat>
+        <Stat
+          title="On disk"
+          figure={bytes(num(w.spilledBytes))}
+          note={`${bytes(num(w.spillWrittenBytes))} written, ${bytes(num(w.spillReadBytes))} read`}
+        />
+        <Stat
+          title="Transfers"
+          figure={bytes(num(w.receivedBytes))}
+          unit="received"
+          note={`${bytes(num(w.sentBytes))} sent`}
+        />
+        <Stat
+          title="Deaths"
+          figure={w.deathCount ?? 0}
+          note={`${num(w.executorDeaths)} of its executors`}
+        />
+      </div>
+      {w.gpu && <Gpu worker={w} />}
+      <div class="grid even">
+        <Card title="Process">
+          <Facts
+            of={[
+              ["Started", ago(w.createTime, now)],
+              ["Last seen", ago(w.lastSeenTime, now)],
+              ["Data address", <span class="mono">{w.dataAddress}</span>],
+              ["Resident memory", bytes(num(w.rssBytes))],
+              ["Executors", w.executors?.join(", ")],
+              [
+                "Resources",
+                Object.entries(w.resources ?? {})
+                  .map(([k, v]) => `${k} ${v}`)
+                  .join(", "),
+              ],
+              ["Supervised", w.supervised ? "yes" : "no"],
+              ["Version", w.version],
+              ["Last executor death", w.lastExecutorDeath],
+            ]}
+          />
+        </Card>
+        {!lost && <Running name={props.name} />}
+      </div>
+      {!lost && <Tiers name={props.name} />}
+      {(w.routes?.length ?? 0) > 0 && <Routes routes={w.routes ?? []} />}
+      {(w.deaths?.length ?? 0) > 0 && <Deaths worker={w} now={now} />}
+      {!lost && <Tail name={props.name} />}
+    </>
+  );
+}
+
+function Drain({ worker }: { worker: Worker }) {
+  const d = worker.drain;
+  if (!d) return null;
+  const left = num(d.remainingBytes);
+  return (
+    <div class="notice round">
+      <strong>{word(d.purpose, "DRAIN_PURPOSE_")}</strong>
+      {d.reason ? ` (${d.reason})` : ""}: {count(num(d.copiedObjects))} objects copied (
+      {bytes(num(d.copiedBytes))}), {count(num(d.remainingObjects))} remain ({bytes(left)}),{" "}
+      {count(num(d.stayingObjects))} cannot be copied.
+      {d.staying?.slice(0, 5).map((s) => (
+        <div key={s.taskId}>
+          <TaskLink id={s.taskId} name={s.key} /> {bytes(num(s.bytes))}: {s.reason}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function Gpu({ worker }: { worker: Worker }) {
+  const h = worker.gpuHealth ?? {};
+  const g = worker.gpu ?? {};
+  const total = num(g.memoryBytes);
+  return (
+    <div class="grid even" style={{ margin: "14px 0" }}>
+      <Card title={g.name || "GPU"}>
+        <div class="meter">
+          <span class="soft">kernels</span>
+          <Bar
+            label="Kernels"
+            whole={100}
+            parts={[{ name: "busy", value: h.utilizationPercent ?? 0, color: "var(--bar-done)" }]}
+          />
+          <span class="what">{h.utilizationPercent ?? 0} %</span>
+        </div>
+        <div class="meter">
+          <span class="soft">memory bus</span>
+          <Bar
+            label="Memory bus"
+            whole={100}
+            parts={[{ name: "busy", value: h.memoryPercent ?? 0, color: "var(--bar-running)" }]}
+          />
+          <span class="what">{h.memoryPercent ?? 0} %</span>
+        </div>
+        <div class="meter">
+          <span class="soft">memory</span>
+          <Bar
+            label="GPU memory"
+            whole={total}
+            parts={[
+              {
+                name: "ours",
+                value: num(h.usedBytes) - num(h.foreignBytes),
+                color: "var(--bar-running)",
+              },
+              { name: "others", value: num(h.foreignBytes), color: "var(--bar-failed)" },
+            ]}
+          />
+          <span class="what nowrap">
+            {bytes(num(h.usedBytes))} / {bytes(total)}
+          </span>
+        </div>
+        {h.throttleReasons?.length ? (
+          <div class="notice round">The clock is lowered: {h.throttleReasons.join(", ")}</div>
+        ) : null}
+      </Card>
+      <Card title="GPU health">
+        <Facts
+          of={[
+            ["Clock", `${h.clockMhz ?? 0} MHz`],
+            ["Temperature", `${h.celsius ?? 0} °C`],
+            ["Power", `${Math.round(h.watts ?? 0)} W`],
+            ["Xid errors", num(h.xids) ? <span class="badge bad">{num(h.xids)}</span> : "none"],
+            ["Last event", h.lastEvent],
+            [
+              "ECC errors",
+              `${num(h.correctedEccErrors)} corrected, ${num(h.uncorrectedEccErrors)} not`,
+            ],
+            ["Other processes", `${h.foreignProcesses ?? 0} with ${bytes(num(h.foreignBytes))}`],
+            ["Place", g.placement],
+            ["PCI", g.pciBusId],
+            ["Network cards", g.netDevices],
+            ["NVLink", (g.links ?? []).map((l) => `${l.nvLinks ?? 0} links`).join(", ")],
+          ]}
+        />
+      </Card>
+    </div>
+  );
+}
+
+function Running(props: { name: string }) {
+  const tasks = useCall(
+    () =>
+      call<{ tasks?: Task[] }>("ListTasks", {
+        worker: { name: props.name },
+        states: ["TASK_STATE_ASSIGNED", "TASK_STATE_RUNNING"],
+        pageSize: 50,
+      }),
+    [props.name],
+    2000,
+  );
+  const rows = tasks.value?.tasks ?? [];
+  return (
+    <Card title="Running now" bare>
+      {rows.length === 0 ? (
+        <Empty title={tasks.error ? messageOf(tasks.error) : "Nothing runs"} />
+      ) : (
+        <Table
+          label="Running now"
+          rows={rows}
+          id={(t) => t.taskId ?? 0}
+          columns={[
+            { name: "Task", cell: (t) => <TaskLink id={t.taskId} name={t.key} /> },
+            { name: "Function", cell: (t) => <Op name={t.op?.name ?? ""} /> },
+            { name: "State", cell: (t) => <StateBadge state={t.state} prefix="TASK_STATE_" /> },
+          ]}
+        />
+      )}
+    </Card>
+  );
+}
+
+function Tiers(props: { name: string }) {
+  const memory = useCall(
+    () => callWorker<Memory>(props.name, "DescribeMemory", { limit: 1 }),
+    [props.name],
+    3000,
+  );
+  const tiers = memory.value?.tiers ?? [];
+  if (tiers.length === 0) return null;
+  return (
+    <Card
+      title="Memory by tier"
+      aside={<a href={`${link("memory")}?worker=${encodeURIComponent(props.name)}`}>Holders</a>}
+    >
+      {tiers.map((t) => (
+        <div class="meter" key={t.name}>
+          <span class="soft">{t.name}</span>
+          <Bar
+            label={t.name ?? ""}
+            whole={num(t.sizeBytes)}
+            parts={[
+              { name: "objects", value: num(t.objectBytes), color: "var(--bar-running)" },
+              {
+                name: "other",
+                value: Math.max(0, num(t.usedBytes) - num(t.objectBytes)),
+                color: "#9b7bea",
+              },
+            ]}
+          />
+          <span class="what nowrap">
+            {bytes(num(t.usedBytes))} <span class="faint">/ {bytes(num(t.sizeBytes))}</span>
+          </span>
+        </div>
+      ))}
+    </Card>
+  );
+}
+
+export function Routes(props: { routes: Route[] }) {
+  return (
+    <Card title="Routes" bare>
+      <Table
+        label="Routes"
+        rows={props.routes}
+        id={(r) => `${r.peerWorkerId}-${r.path}`}
+        columns={[
+          {
+            name: "From",
+            by: (r) => r.peer ?? "",
+            cell: (r) => <a href={link("workers", r.peer ?? "")}>{r.peer}</a>,
+          },
+          {
+            name: "Path",
+            by: (r) => r.path ?? "",
+            cell: (r) => `${word(r.path, "TRANSFER_PATH_")} ${r.transport ?? ""}`,
+          },
+          {
+            name: "State",
+            by: (r) => r.state ?? "",
+            cell: (r) => <StateBadge state={r.state} prefix="ROUTE_STATE_" />,
+          },
+          {
+            name: "Rate",
+            right: true,
+            by: (r) => r.bytesPerSecond ?? 0,
+            cell: (r) => (r.bytesPerSecond ? rate(r.bytesPerSecond) : "–"),
+          },
+          {
+            name: "Latency",
+            right: true,
+            by: (r) => millis(r.latency),
+            cell: (r) => (r.latency ? duration(millis(r.latency)) : "–"),
+          },
+          {
+            name: "Received",
+            right: true,
+            by: (r) => num(r.receivedBytes),
+            cell: (r) => bytes(num(r.receivedBytes)),
+          },
+          {
+            name: "Fetches",
+            right: true,
+            by: (r) => num(r.succeededFetches),
+            cell: (r) => count(num(r.succeededFetches)),
+          },
+          {
+            name: "Failed",
+            right: true,
+            by: (r) => num(r.failedFetches),
+            cell: (r) => count(num(r.failedFetches)),
+          },
+          {
+            name: "Why",
+            cell: (r) => (
+              <span class="soft">
+                {r.reason || r.connectionReason || (r.staged ? `staged at ${r.staged}` : "")}
+              </span>
+            ),
+          },
+        ]}
+      />
+    </Card>
+  );
+}
+
+function Deaths(props: { worker: Worker; now: number }) {
+  return (
+    <Card title="Deaths of its processes">
+      {[...(props.worker.deaths ?? [])].reverse().map((d) => (
+        <div key={`${d.pid}-${d.endTime}`} style={{ padding: "6px 0" }}>
+          <strong>{d.cause}</strong>{" "}
+          <span class="faint">
+            process {num(d.pid)}, {ago(d.endTime, props.now)}
+          </span>
+          {d.runningKeys?.length ? (
+            <div class="soft">It ran {d.runningKeys.slice(0, 5).join(", ")}.</div>
+          ) : null}
+          {d.logTail && <pre style={{ maxHeight: 180, marginTop: 6 }}>{d.logTail}</pre>}
+        </div>
+      ))}
+    </Card>
+  );
+}
+
+function Tail(props: { name: string }) {
+  const log = useCall(
+    () => callWorker<{ lines?: LogLine[] }>(props.name, "GetWorkerLog", { limit: 100 }),
+    [props.name],
+    3000,
+  );
+  const lines = log.value?.lines ?? [];
+  return (
+    <Card
+      title="Log"
+      aside={<a href={`${link("logs")}?from=${encodeURIComponent(props.name)}`}>All logs</a>}
+      bare
+    >
+      {lines.length === 0 ? (
+        <Empty title={log.error ? messageOf(log.error) : "No lines"} />
+      ) : (
+        <LogLines
+          lines={lines
+            .slice(-100)
+            .reverse()
+            .map((l) => ({ ...l, from: props.name }))}
+          height={320}
+        />
+      )}
+    </Card>
+  );
+}
