@@ -1,0 +1,287 @@
+// The matrix of the routes: how each worker reads from each other one.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { theme, token } from "../colors";
+import { Surface } from "../draw/surface";
+import { bytes, num, rate, word } from "../format";
+import { place, setQuery } from "../router";
+import { useStore, workers } from "../store";
+import type { Route, Worker } from "../types";
+import { Card, Empty } from "../ui/parts";
+import { Routes as RouteTable } from "./worker";
+
+const pathColors: Record<string, string> = {
+  ipc: "#2fae9b",
+  pinned: "#62a34b",
+  borrow: "#35a0d4",
+  ucx: "#6f67e8",
+  grpc: "#f0892b",
+};
+
+// best gives the route that a reader uses: the first open one of the peer, else the first.
+function best(reader: Worker, peer: Worker): Route | undefined {
+  const all = (reader.routes ?? []).filter((r) => r.peerWorkerId === peer.workerId);
+  return all.find((r) => r.state === "ROUTE_STATE_OPEN") ?? all[0];
+}
+
+type Figure = "rate" | "bytes";
+
+function figureOf(route: Route | undefined, figure: Figure): number {
+  if (!route) return 0;
+  return figure === "rate"
+    ? (route.bytesPerSecond ?? route.connectBytesPerSecond ?? 0)
+    : num(route.receivedBytes);
+}
+
+export function Routes() {
+  const all = [...useStore(workers).values()]
+    .filter((w) => w.state !== "WORKER_STATE_LOST")
+    .sort((a, b) => (a.name ?? "").localeCompare(b.name ?? "", "en", { numeric: true }));
+  const { query } = useStore(place);
+  const figure: Figure = query.get("show") === "bytes" ? "bytes" : "rate";
+  const [at, setAt] = useState<[number, number] | null>(null);
+  const reader = at ? all[at[0]] : undefined;
+  const peer = at ? all[at[1]] : undefined;
+  const route = reader && peer ? best(reader, peer) : undefined;
+  const slow = slowRoutes(all);
+  if (all.length < 2) {
+    return <Empty title="There are fewer than two workers">Routes are between two workers.</Empty>;
+  }
+  return (
+    <>
+      <div class="bar-of-controls">
+        <button
+          class="button"
+          type="button"
+          aria-pressed={figure === "rate"}
+          onClick={() => setQuery({ show: "" })}
+        >
+          Rate
+        </button>
+        <button
+          class="button"
+          type="button"
+          aria-pressed={figure === "bytes"}
+          onClick={() => setQuery({ show: "bytes" })}
+        >
+          Bytes moved
+        </button>
+        <div class="space" />
+        <div class="legend">
+          {Object.entries(pathColors).map(([name, color]) => (
+            <span key={name}>
+              <i class="swatch" style={{ background: color }} />
+              {name}
+            </span>
+          ))}
+        </div>
+      </div>
+      <div class="grid two">
+        <Card
+          title="Rows read from columns"
+          aside={
+            reader && peer
+              ? `${reader.name} reads from ${peer.name}`
+              : "The fainter a cell, the slower the route"
+          }
+        >
+          <Matrix all={all} figure={figure} at={at} choose={setAt} />
+        </Card>
+        <div class="column">
+          <Card title={reader && peer ? `${reader.name} ← ${peer.name}` : "Slowest routes"}>
+            {reader && peer ? (
+              route ? (
+                <dl class="facts">
+                  <dt>Path</dt>
+                  <dd>
+                    {word(route.path, "TRANSFER_PATH_")} {route.transport}
+                  </dd>
+                  <dt>State</dt>
+                  <dd>
+                    {word(route.state, "ROUTE_STATE_")} {route.reason}
+                  </dd>
+                  <dt>Rate</dt>
+                  <dd>{rate(figureOf(route, "rate"))}</dd>
+                  <dt>Received</dt>
+                  <dd>
+                    {bytes(num(route.receivedBytes))} in {num(route.succeededFetches)} fetches,{" "}
+                    {num(route.failedFetches)} failed
+                  </dd>
+                  <dt>Staged</dt>
+                  <dd>{route.staged || "no"}</dd>
+                  <dt>Choice</dt>
+                  <dd>{route.connectionReason || "–"}</dd>
+                </dl>
+              ) : (
+                <span class="faint">Nothing was read on this route yet.</span>
+              )
+            ) : slow.length === 0 ? (
+              <span class="faint">No route has a measured rate yet.</span>
+            ) : (
+              slow.slice(0, 8).map(({ reader: r, route: x, share }) => (
+                <div
+                  key={`${r.name}-${x.peerWorkerId}`}
+                  style={{ display: "flex", gap: 8, padding: "3px 0" }}
+                >
+                  <span class="clip">
+                    {r.name} ← {x.peer}
+                  </span>
+                  <span style={{ marginLeft: "auto" }} class="nowrap">
+                    {rate(figureOf(x, "rate"))}
+                  </span>
+                  <span class={`badge ${share < 0.3 ? "bad" : share < 0.6 ? "warn" : ""}`}>
+                    {Math.round(share * 100)} % of the median
+                  </span>
+                </div>
+              ))
+            )}
+          </Card>
+        </div>
+      </div>
+      {reader && (
+        <div style={{ marginTop: 14 }}>
+          <RouteTable routes={reader.routes ?? []} />
+        </div>
+      )}
+    </>
+  );
+}
+
+function slowRoutes(all: Worker[]) {
+  const found: { reader: Worker; route: Route; share: number }[] = [];
+  for (const reader of all) {
+    for (const peer of all) {
+      const route = best(reader, peer);
+      if (route && figureOf(route, "rate") > 0) found.push({ reader, route, share: 1 });
+    }
+  }
+  found.sort((a, b) => figureOf(a.route, "rate") - figureOf(b.route, "rate"));
+  const median = figureOf(found[found.length >> 1]?.route, "rate");
+  for (const f of found) f.share = median > 0 ? figureOf(f.route, "rate") / median : 1;
+  return found;
+}
+
+function Matrix(props: {
+  all: Worker[];
+  figure: Figure;
+  at: [number, number] | null;
+  choose: (at: [number, number] | null) => void;
+}) {
+  const ref = useRef<HTMLCanvasElement>(null);
+  const surface = useRef<Surface | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const n = props.all.length;
+  const cell = Math.max(6, Math.min(72, Math.floor(720 / n)));
+  const label = cell >= 14 ? 108 : 8;
+  const colors = useStore(theme);
+  useEffect(() => {
+    if (!ref.current) return;
+    const s = new Surface(ref.current, (c, w, h) => paint(c, w, h, latest.current, cell, label));
+    surface.current = s;
+    return () => s.close();
+  }, [n, colors]);
+  useEffect(() => surface.current?.draw());
+  const locate = (event: PointerEvent): [number, number] | null => {
+    const column = Math.floor((event.offsetX - label) / cell);
+    const row = Math.floor((event.offsetY - label) / cell);
+    return row >= 0 && column >= 0 && row < n && column < n && row !== column
+      ? [row, column]
+      : null;
+  };
+  const press = (event: KeyboardEvent) => {
+    const moves: Record<string, [number, number]> = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+    };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const [row, column] = props.at ?? [0, 0];
+    props.choose([(row + move[0] + n) % n, (column + move[1] + n) % n]);
+  };
+  return (
+    <div style={{ overflow: "auto", maxHeight: "72vh" }}>
+      <canvas
+        ref={ref}
+        tabIndex={0}
+        role="img"
+        aria-label={`Matrix of the routes of ${n} workers. Arrows choose a pair; its route is described beside the matrix.`}
+        style={{ width: label + n * cell, height: label + n * cell, display: "block" }}
+        onPointerDown={(e) => props.choose(locate(e))}
+        onKeyDown={press}
+      />
+    </div>
+  );
+}
+
+function paint(
+  c: CanvasRenderingContext2D,
+  width: number,
+  height: number,
+  props: { all: Worker[]; figure: Figure; at: [number, number] | null },
+  cell: number,
+  label: number,
+) {
+  c.fillStyle = token("panel");
+  c.fillRect(0, 0, width, height);
+  const most = Math.max(
+    ...props.all.flatMap((a) => props.all.map((b) => figureOf(best(a, b), props.figure))),
+    1e-9,
+  );
+  const [track, soft, text, bad] = [token("track"), token("soft"), token("text"), token("bad")];
+  c.font = "12px system-ui, sans-serif";
+  c.textBaseline = "middle";
+  for (const [i, reader] of props.all.entries()) {
+    const y = label + i * cell;
+    if (cell >= 14) {
+      c.fillStyle = soft;
+      c.textAlign = "right";
+      c.fillText(shorten(reader.name), label - 8, y + cell / 2);
+      c.save();
+      c.translate(label + i * cell + cell / 2, label - 8);
+      c.rotate(cell >= 64 ? 0 : -Math.PI / 3);
+      c.textAlign = cell >= 64 ? "center" : "left";
+      c.fillText(shorten(reader.name), 0, 0);
+      c.restore();
+      c.textAlign = "left";
+    }
+    for (const [j, peer] of props.all.entries()) {
+      const x = label + j * cell;
+      const route = i === j ? undefined : best(reader, peer);
+      const value = figureOf(route, props.figure);
+      c.globalAlpha = 1;
+      c.fillStyle = track;
+      if (i === j) c.globalAlpha = 0.35;
+      c.fillRect(x + 1, y + 1, cell - 2, cell - 2);
+      if (route) {
+        c.globalAlpha = value > 0 ? 0.25 + 0.75 * (value / most) : 0.12;
+        c.fillStyle = pathColors[word(route.path, "TRANSFER_PATH_")] ?? soft;
+        c.fillRect(x + 1, y + 1, cell - 2, cell - 2);
+        c.globalAlpha = 1;
+        if (num(route.failedFetches) > 0) {
+          c.fillStyle = bad;
+          c.fillRect(x + cell - 6, y + 3, 3, 3);
+        }
+        if (cell >= 56 && value > 0) {
+          c.fillStyle = text;
+          c.textAlign = "center";
+          c.fillText(bytes(value), x + cell / 2, y + cell / 2);
+          c.textAlign = "left";
+        }
+      }
+      c.globalAlpha = 1;
+      if (props.at?.[0] === i && props.at[1] === j) {
+        c.strokeStyle = text;
+        c.lineWidth = 2;
+        c.strokeRect(x + 1, y + 1, cell - 2, cell - 2);
+      }
+    }
+  }
+}
+
+function shorten(name: string | undefined): string {
+  return (name ?? "").length > 14 ? `${name?.slice(0, 13)}…` : (name ?? "");
+}

@@ -1,0 +1,336 @@
+// The page of one task.
+
+import { useState } from "preact/hooks";
+import { call, callWorker, messageOf } from "../api";
+import { phaseColors, phaseNames } from "../colors";
+import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
+import { link } from "../router";
+import { phases, runs } from "../runs";
+import { useTopics } from "../store";
+import type { Explanation, Task } from "../types";
+import {
+  Bar,
+  Card,
+  Empty,
+  Facts,
+  Op,
+  Stat,
+  StateBadge,
+  Table,
+  TaskLink,
+  useCall,
+  useNow,
+} from "../ui/parts";
+
+export function TaskPage(props: { id: string }) {
+  useTopics("runs");
+  const ref = /^\d+$/.test(props.id) ? { id: props.id } : { key: props.id };
+  const found = useCall(
+    () => call<{ task: Task }>("GetTask", { task: ref, history: true }),
+    [props.id],
+    2000,
+  );
+  const now = useNow();
+  const t = found.value?.task;
+  if (!t) {
+    return found.error ? (
+      <>
+        <Empty title={messageOf(found.error)}>
+          The scheduler forgets tasks whose results nobody holds.
+        </Empty>
+        <Attempts id={props.id} />
+      </>
+    ) : (
+      <Empty title="Looking up the task" />
+    );
+  }
+  const state = word(t.state, "TASK_STATE_");
+  return (
+    <>
+      <div class="bar-of-controls">
+        <StateBadge state={t.state} prefix="TASK_STATE_" />
+        <Op name={t.op?.name ?? ""} />
+        <span class="mono soft">{t.key}</span>
+        <div class="space" />
+        <a class="button" href={link("graphs", String(t.graphId ?? 0))}>
+          Graph g{t.graphId}
+        </a>
+      </div>
+      <div class="grid stats">
+        <Stat
+          title="Run time"
+          figure={t.runTime ? duration(millis(t.runTime)) : "–"}
+          note={`attempt ${t.attempt ?? 0}, ${t.retriesUsed ?? 0} retries used`}
+        />
+        <Stat
+          title="Result"
+          figure={num(t.outputBytes) ? bytes(num(t.outputBytes)) : "–"}
+          note={t.replicas?.length ? `on ${t.replicas.join(", ")}` : "on no worker"}
+        />
+        <Stat
+          title="Inputs"
+          figure={count(t.inputCount ?? t.inputs?.length ?? 0)}
+          note={t.missingInputs ? `${t.missingInputs} do not exist yet` : "all exist"}
+        />
+        <Stat
+          title="Kept by"
+          figure={t.holders ?? 0}
+          unit="holders"
+          note={`${t.waitingDependents ?? 0} tasks need it`}
+        />
+      </div>
+      {t.error && <Failure task={t} />}
+      {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
+      <div class="grid even">
+        <Card title="Task">
+          <Facts
+            of={[
+              ["Number", `t${t.taskId}`],
+              ["Key", <span class="mono">{t.key}</span>],
+              ["Namespace", t.namespace || "default"],
+              ["Function", `${t.op?.name ?? ""} (${word(t.op?.kind, "OP_KIND_")})`],
+              ["Worker", t.worker ? <a href={link("workers", t.worker)}>{t.worker}</a> : ""],
+              ["Submitted", ago(t.createTime, now)],
+              ["Deaths of its workers", t.workerDeaths ?? 0],
+              [
+                "Options",
+                t.options && Object.keys(t.options).length ? (
+                  <span class="mono">{JSON.stringify(t.options)}</span>
+                ) : (
+                  "defaults"
+                ),
+              ],
+            ]}
+          />
+        </Card>
+        <Card title="History">
+          {t.history?.length ? (
+            <ol class="mono" style={{ margin: 0, paddingLeft: 22 }}>
+              {t.history.map((h, i) => (
+                <li key={i}>{h}</li>
+              ))}
+            </ol>
+          ) : (
+            <span class="faint">No transitions are kept.</span>
+          )}
+        </Card>
+      </div>
+      <Attempts id={String(t.taskId)} />
+      <div class="grid even">
+        <Card title="Inputs">
+          {t.inputs?.length ? (
+            <div style={{ maxHeight: 240, overflow: "auto" }}>
+              {t.inputs.slice(0, 200).map((key) => (
+                <div key={key} class="clip">
+                  <a class="mono" href={link("tasks", key)}>
+                    {key}
+                  </a>
+                </div>
+              ))}
+            </div>
+          ) : (
+            <span class="faint">It needs no other task.</span>
+          )}
+        </Card>
+        <Output task={t} />
+      </div>
+      {state === "succeeded" && <Result id={String(t.taskId)} />}
+    </>
+  );
+}
+
+function Failure({ task }: { task: Task }) {
+  const e = task.error ?? {};
+  return (
+    <section class="card" aria-label="Failure" style={{ marginTop: 14 }}>
+      <header>
+        <span class="badge bad">{e.reason?.toLowerCase().replaceAll("_", " ")}</span>
+        <div class="aside">
+          {e.worker ? `on ${e.worker}, ` : ""}attempt {e.attempt ?? 0} of {e.attempts ?? 0}
+        </div>
+      </header>
+      <div class="body">
+        <p style={{ marginBottom: 10, overflowWrap: "anywhere" }}>{e.message}</p>
+        {e.originKey && e.originKey !== task.key && (
+          <p style={{ marginBottom: 10 }}>
+            The first failure was that of <TaskLink id={e.originKey} name={e.originKey} />.
+          </p>
+        )}
+        {e.traceback && <pre>{e.traceback}</pre>}
+      </div>
+    </section>
+  );
+}
+
+function Why(props: { id: string }) {
+  const why = useCall(
+    () => call<Explanation>("ExplainTask", { task: { id: props.id } }),
+    [props.id],
+    3000,
+  );
+  const e = why.value;
+  if (!e) return null;
+  return (
+    <Card title="Why it is in this state" bare>
+      <div class="body">{e.explanation}</div>
+      {(e.workers?.length ?? 0) > 0 && (
+        <Table
+          label="What each worker could do"
+          rows={e.workers ?? []}
+          id={(w) => w.worker ?? ""}
+          columns={[
+            {
+              name: "Worker",
+              cell: (w) => <a href={link("workers", w.worker ?? "")}>{w.worker}</a>,
+            },
+            { name: "Can run it", cell: (w) => (w.feasible ? "yes" : "no") },
+            { name: "Queue", right: true, cell: (w) => duration(millis(w.queueTime)) },
+            { name: "To fetch", right: true, cell: (w) => bytes(num(w.missingBytes)) },
+            { name: "Transfer", right: true, cell: (w) => duration(millis(w.transferTime)) },
+            {
+              name: "Finish",
+              right: true,
+              cell: (w) => (w.completionTime ? duration(millis(w.completionTime)) : "–"),
+            },
+            { name: "Reason", cell: (w) => <span class="soft">{w.reason || w.sources}</span> },
+          ]}
+        />
+      )}
+    </Card>
+  );
+}
+
+// Attempts shows the phases of the attempts that the page knows.
+function Attempts(props: { id: string }) {
+  const id = Number(props.id);
+  const rows: number[] = [];
+  const tasks = runs.of("task_id");
+  for (let i = runs.size - 1; i >= 0 && rows.length < 20; i--) if (tasks[i] === id) rows.push(i);
+  if (rows.length === 0) return <div style={{ height: 14 }} />;
+  const of = (f: Parameters<typeof runs.of>[0], i: number) => runs.of(f)[i] ?? 0;
+  return (
+    <Card
+      title="Attempts"
+      aside={
+        <div class="legend">
+          {phases.map((p) => (
+            <span key={p}>
+              <i class="swatch" style={{ background: phaseColors[p] }} />
+              {phaseNames[p]}
+            </span>
+          ))}
+        </div>
+      }
+      bare
+    >
+      <Table
+        label="Attempts"
+        rows={rows}
+        id={(i) => of("number", i)}
+        columns={[
+          { name: "Begin", cell: (i) => clock(of("start_ms", i) + runs.origin, true) },
+          {
+            name: "Outcome",
+            cell: (i) => <StateBadge state={of("state", i) ? "failed" : "succeeded"} prefix="" />,
+          },
+          {
+            name: "Phases",
+            cell: (i) => (
+              <div style={{ minWidth: 260 }}>
+                <Bar
+                  label="Phases in milliseconds"
+                  parts={[
+                    { name: phaseNames.fetch, value: of("fetch_ms", i), color: phaseColors.fetch },
+                    { name: phaseNames.spill, value: of("spill_ms", i), color: phaseColors.spill },
+                    { name: phaseNames.wait, value: of("wait_ms", i), color: phaseColors.wait },
+                    {
+                      name: phaseNames.deserialize,
+                      value: of("deserialize_ms", i),
+                      color: phaseColors.deserialize,
+                    },
+                    { name: "run", value: of("run_ms", i), color: "var(--bar-running)" },
+                    {
+                      name: phaseNames.publish,
+                      value: of("publish_ms", i),
+                      color: phaseColors.publish,
+                    },
+                  ]}
+                />
+              </div>
+            ),
+          },
+          { name: "Transfer", right: true, cell: (i) => duration(of("fetch_ms", i)) },
+          { name: "Run", right: true, cell: (i) => duration(of("run_ms", i)) },
+          { name: "Inputs", right: true, cell: (i) => bytes(of("input_bytes", i)) },
+          { name: "Result", right: true, cell: (i) => bytes(of("output_bytes", i)) },
+        ]}
+      />
+    </Card>
+  );
+}
+
+function Output({ task }: { task: Task }) {
+  const [all, setAll] = useState("");
+  const [error, setError] = useState("");
+  const text = all || task.logTail || task.error?.logTail || "";
+  const load = async () => {
+    try {
+      const log = await callWorker<{ text?: string }>(task.worker ?? "", "GetTaskLogs", {
+        taskId: String(task.taskId),
+      });
+      setAll(log.text ?? "");
+    } catch (e) {
+      setError(messageOf(e));
+    }
+  };
+  return (
+    <Card
+      title="Output"
+      aside={
+        task.worker ? (
+          <button class="button" type="button" onClick={() => void load()}>
+            Load all
+          </button>
+        ) : undefined
+      }
+    >
+      {error && <div class="notice bad round">{error}</div>}
+      {text ? (
+        <pre style={{ maxHeight: 320 }}>{text}</pre>
+      ) : (
+        <span class="faint">It has written nothing.</span>
+      )}
+    </Card>
+  );
+}
+
+function Result(props: { id: string }) {
+  const [text, setText] = useState("");
+  const load = async () => {
+    try {
+      const result = await call<{ json?: unknown; value?: unknown }>("GetResult", {
+        task: { id: props.id },
+      });
+      const json = JSON.stringify(result.json ?? result.value ?? null, null, 2) ?? "null";
+      setText(json.length > 20_000 ? `${json.slice(0, 20_000)}…` : json);
+    } catch (e) {
+      setText(messageOf(e));
+    }
+  };
+  return (
+    <Card
+      title="Result"
+      aside={
+        <button class="button" type="button" onClick={() => void load()}>
+          Show
+        </button>
+      }
+    >
+      {text ? (
+        <pre style={{ maxHeight: 320 }}>{text}</pre>
+      ) : (
+        <span class="faint">Small results of native operations can be shown.</span>
+      )}
+    </Card>
+  );
+}
