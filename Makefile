@@ -89,11 +89,11 @@ build: ## Build bin/millrace, and .venv with the Python client; for a release: V
 
 .PHONY: check
 check: ## Check before a commit, only what has changed: 3 minutes at most
-	@MAKE="$(MAKE)" tools/steps check gen-check lint-proto lint unit py-quick
+	@MAKE="$(MAKE)" tools/steps check gen-check web-check lint-proto lint unit py-quick
 
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
-	@MAKE="$(MAKE)" tools/steps test prepare gen-check lint-proto lint build-nocgo machines \
+	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto lint build-nocgo machines \
 	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py frames-small gpu
 
 .PHONY: test-long
@@ -161,6 +161,22 @@ coming-from-dask: .venv/.stamp ## Write docs/coming-from-dask.md, the table of D
 .PHONY: api-image
 api-image: gen ## Write proto/api.binpb, with which lint-proto compares
 	tools/api-image
+
+# The node and npm of python-dev.lock, so that Node need not be installed.
+web/node_modules/.stamp: web/package-lock.json | .venv/.stamp
+	cd web && PATH="$(CURDIR)/.venv/bin:$$PATH" npm ci --silent --no-fund --no-audit
+	@touch $@
+
+.PHONY: web
+web: web/node_modules/.stamp ## Build the dashboard from web/ into server/web/assets
+	cd web && PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent format && \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent build
+
+WEB := $(addprefix web/,src build.mjs package.json package-lock.json tsconfig.json biome.json)
+.PHONY: web-check
+web-check: web/node_modules/.stamp ## Check web/, and fail if server/web/assets is out of date
+	PATH="$(CURDIR)/.venv/bin:$$PATH" tools/unless-done web-check $(WEB) server/web/assets -- \
+	  npm run --silent --prefix web check
 
 ##@ Testing
 

@@ -35,10 +35,10 @@ const files = new Map();
 let page = readFileSync(join(here, "src/index.html"), "utf8");
 for (const file of result.outputFiles) {
   const kind = file.path.endsWith(".css") ? "css" : "js";
-  const hash = createHash("sha256").update(file.contents).digest("hex").slice(0, 10);
+  const hash = createHash("sha256").update(file.contents).digest("hex").slice(0, 8).toUpperCase();
   const name = `app-${hash}.${kind}`;
   files.set(name, Buffer.from(file.contents));
-  page = page.replace(`{{${kind}}}`, `assets/${name}`);
+  page = page.replace(`{{${kind}}}`, name);
 }
 files.set("index.html", Buffer.from(page));
 

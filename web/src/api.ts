@@ -6,7 +6,8 @@ export interface Session {
   cluster_id: string;
   life: string;
   start_time: string;
-  login?: boolean;
+  // Whether the cluster has tokens.
+  tokens: boolean;
 }
 
 // CallError is the error of a call, with the reason that error.proto lists.
@@ -63,7 +64,7 @@ export async function get<T>(path: string): Promise<T> {
 }
 
 export async function login(token: string): Promise<void> {
-  await send("login", { method: "POST", headers: { "X-Millrace": "1" }, body: token });
+  await send("login", { method: "POST", headers, body: JSON.stringify({ token }) });
 }
 
 export async function logout(): Promise<void> {

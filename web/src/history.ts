@@ -8,9 +8,9 @@ export const seriesNames = [
   "tasks_per_second",
   "busy_slots",
   "slots",
-  "queued",
+  "ready",
   "memory_bytes",
-  "pinned_bytes",
+  "gpu_bytes",
   "disk_bytes",
   "bytes_per_second",
 ] as const;
@@ -42,9 +42,9 @@ class History {
       tasks_per_second: s.tasks_per_second,
       busy_slots: s.busy_slots,
       slots: s.slots,
-      queued: (s.tasks.ready ?? 0) + (s.tasks.assigned ?? 0),
+      ready: s.tasks.ready ?? 0,
       memory_bytes: tier("memory"),
-      pinned_bytes: tier("pinned"),
+      gpu_bytes: tier("gpu"),
       disk_bytes: tier("disk"),
       bytes_per_second: (s.routes ?? []).reduce((sum, r) => sum + r.bytes_per_second, 0),
     });
@@ -60,13 +60,19 @@ class History {
     );
     const at = samples?.columns.indexOf("time") ?? -1;
     if (!samples || at < 0) return;
-    const seen = new Map(this.columns);
     const first = this.of("time")[0] ?? Number.POSITIVE_INFINITY;
-    const rows = samples.rows.filter((row) => (row[at] ?? 0) < first);
+    const rows = samples.rows.filter((row) => (row[at] ?? 0) * 1000 < first);
+    const pathRates = samples.columns.flatMap((name, i) =>
+      name.endsWith("_bytes_per_second") ? [i] : [],
+    );
     for (const name of seriesNames) {
       const column = samples.columns.indexOf(name);
-      const old = rows.map((row) => row[column] ?? 0);
-      this.columns.set(name, [...old, ...(seen.get(name) ?? [])]);
+      const old = rows.map((row) => {
+        if (name === "time") return (row[at] ?? 0) * 1000;
+        if (name === "bytes_per_second") return pathRates.reduce((s, i) => s + (row[i] ?? 0), 0);
+        return row[column] ?? 0;
+      });
+      this.columns.set(name, [...old, ...this.of(name)]);
     }
   }
 

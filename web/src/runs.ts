@@ -4,8 +4,8 @@
 import { get } from "./api";
 
 export interface RunBatch {
-  first?: number;
-  next?: number;
+  // Of an older page: the number before which there is more.
+  before?: number;
   skipped?: number;
   op?: string[];
   columns?: string[];
@@ -25,6 +25,9 @@ const defaultColumns =
     " ",
   );
 
+// The number of TASK_STATE_SUCCEEDED.
+const succeeded = 5;
+
 // The largest number of runs that the page keeps.
 const kept = 300_000;
 
@@ -33,7 +36,6 @@ export type Phase = (typeof phases)[number];
 
 const figures = [
   "number",
-  "task_id",
   "start_ms",
   "run_ms",
   "fetch_ms",
@@ -61,6 +63,8 @@ class Runs {
   lanes: Lane[] = [];
   opOf: number[] = [];
   laneOf: number[] = [];
+  // The numbers of the tasks, as text: a script cannot hold all of them as numbers.
+  tasks: string[] = [];
   keys: string[] = [];
   // Rises with each change.
   version = 0;
@@ -97,6 +101,7 @@ class Runs {
     for (const column of this.data.values()) column.length = 0;
     this.opOf.length = 0;
     this.laneOf.length = 0;
+    this.tasks.length = 0;
     this.keys.length = 0;
     this.version++;
   }
@@ -120,19 +125,25 @@ class Runs {
     const at = (name: string) => this.columns.indexOf(name);
     const places = figures.map((f) => [this.of(f), at(f)] as const);
     const [op, worker, slot, key] = [at("op_index"), at("worker_id"), at("slot"), at("key")];
-    const [number, start] = [at("number"), at("start_ms")];
+    const [number, start, task] = [at("number"), at("start_ms"), at("task_id")];
+    const [deserialize, state] = [at("deserialize_ms"), at("state")];
     const disordered = new Set<Lane>();
     for (const row of batch.rows ?? []) {
       const n = Number(row[number]);
       if (n <= this.last && n >= this.oldest) continue;
       const index = this.size++;
       for (const [column, place] of places) column.push(place < 0 ? 0 : Number(row[place] ?? 0));
+      // The slot is taken from the begin of the deserialisation, before the function starts.
+      const begun = Number(row[start]) - Number(row[deserialize] ?? 0);
+      this.of("start_ms")[index] = begun;
+      this.of("state")[index] = Number(row[state]) === succeeded ? 0 : 1;
       this.opOf.push(ops[Number(row[op])] ?? this.op("?"));
+      this.tasks.push(String(row[task] ?? ""));
       this.keys.push(key < 0 ? "" : String(row[key] ?? ""));
       const lane = this.lane(Number(row[worker]), Number(row[slot] ?? 0));
       const place = this.lanes[lane] as Lane;
       const before = place.runs[place.runs.length - 1];
-      if (before !== undefined && (this.of("start_ms")[before] ?? 0) > Number(row[start])) {
+      if (before !== undefined && (this.of("start_ms")[before] ?? 0) > begun) {
         disordered.add(place);
       }
       place.runs.push(index);
@@ -153,9 +164,9 @@ class Runs {
     if (this.loading || this.complete || this.size >= kept) return;
     this.loading = true;
     try {
-      const before = Number.isFinite(this.oldest) ? `before=${this.oldest}&` : "";
-      const batch = await get<RunBatch>(`api/runs?${before}limit=5000`);
-      this.complete = (batch.rows?.length ?? 0) === 0 || this.oldest <= 1;
+      const from = Number.isFinite(this.oldest) ? `before=${this.oldest}&` : "";
+      const batch = await get<RunBatch>(`api/runs?${from}limit=5000`);
+      this.complete = batch.before === undefined;
       this.add(batch);
     } catch {
       this.complete = true;
@@ -204,6 +215,7 @@ class Runs {
     this.opOf = pick(this.opOf);
     this.laneOf = pick(this.laneOf);
     this.keys = pick(this.keys);
+    this.tasks = pick(this.tasks);
     this.size = keep.length;
     this.oldest = limit;
     this.complete = true;

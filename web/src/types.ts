@@ -3,9 +3,11 @@
 export interface Group {
   op: string;
   waiting: number;
+  assigned: number;
   running: number;
   done: number;
   failed: number;
+  cancelled: number;
   released: number;
   bytes: number;
   run_seconds_total: number;

@@ -161,11 +161,16 @@ export function Alarms(props: { list: Alarm[] }) {
   );
 }
 
+function left(g: Group): number {
+  return g.waiting + g.assigned + g.running;
+}
+
+function sizeOf(g: Group): number {
+  return left(g) + g.done + g.failed + g.cancelled + g.released;
+}
+
 function Progress(props: { groups: Group[] }) {
-  const groups = [...props.groups].sort(
-    (a, b) =>
-      b.running + b.waiting - a.running - a.waiting || b.done + b.released - a.done - a.released,
-  );
+  const groups = [...props.groups].sort((a, b) => left(b) - left(a) || sizeOf(b) - sizeOf(a));
   const legend = (
     <div class="legend">
       {[
@@ -216,7 +221,7 @@ function Progress(props: { groups: Group[] }) {
             </thead>
             <tbody>
               {groups.slice(0, 100).map((g) => {
-                const all = g.waiting + g.running + g.done + g.failed + g.released;
+                const all = sizeOf(g);
                 return (
                   <tr key={g.op}>
                     <td style={{ maxWidth: 220 }}>
@@ -228,8 +233,16 @@ function Progress(props: { groups: Group[] }) {
                         parts={[
                           { name: "done", value: g.done, color: "var(--bar-done)" },
                           { name: "released", value: g.released, color: "var(--bar-released)" },
-                          { name: "failed", value: g.failed, color: "var(--bar-failed)" },
-                          { name: "running", value: g.running, color: "var(--bar-running)" },
+                          {
+                            name: "failed",
+                            value: g.failed + g.cancelled,
+                            color: "var(--bar-failed)",
+                          },
+                          {
+                            name: "running",
+                            value: g.running + g.assigned,
+                            color: "var(--bar-running)",
+                          },
                           { name: "waiting", value: g.waiting, color: "var(--bar-waiting)" },
                         ]}
                       />
@@ -263,8 +276,12 @@ function seconds(s: number): string {
       : `${(s / 3600).toFixed(1)} h`;
 }
 
-const tierNames: Record<string, string> = { memory: "memory", pinned: "pinned host", disk: "disk" };
-const tierColors: Record<string, string> = { memory: blue, pinned: "#9b7bea", disk: "#f0892b" };
+const tierNames: Record<string, string> = {
+  memory: "host memory",
+  gpu: "GPU memory",
+  disk: "disk",
+};
+const tierColors: Record<string, string> = { memory: blue, gpu: "#9b7bea", disk: "#f0892b" };
 
 function Tiers({ now }: { now: Summary }) {
   return (

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor, phaseColors, phaseNames, theme } from "../colors";
 import { Surface } from "../draw/surface";
 import { type Row, type Shares, Timeline } from "../draw/timeline";
-import { bytes, clock, count, duration, num, percent } from "../format";
+import { bytes, clock, count, duration, percent } from "../format";
 import { go, link } from "../router";
 import { phases, runs } from "../runs";
 import { summary, useTopics, workers } from "../store";
@@ -154,7 +154,7 @@ export function StreamPage() {
       element.removeEventListener("pointermove", move);
       if (moved) return;
       const run = timeline.at(e.offsetX, e.offsetY);
-      if (run >= 0) go(link("tasks", runs.of("task_id")[run] ?? 0));
+      if (run >= 0) go(link("tasks", runs.tasks[run] ?? ""));
     };
     element.addEventListener("pointermove", move);
     element.addEventListener("pointerup", up, { once: true });
@@ -360,7 +360,7 @@ function Tip(props: { x: number; y: number; run: number }) {
     <div class="tip" style={{ left, top }}>
       <b>{runs.ops[runs.opOf[props.run] ?? 0]}</b>{" "}
       {of("state") ? <span class="badge bad">failed</span> : ""}
-      <div class="faint mono clip">{runs.keys[props.run] || `t${num(of("task_id"))}`}</div>
+      <div class="faint mono clip">{runs.keys[props.run] || `t${runs.tasks[props.run]}`}</div>
       <table>
         <tbody>
           {rows.map(([name, value]) => (

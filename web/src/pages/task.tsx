@@ -202,10 +202,10 @@ function Why(props: { id: string }) {
 
 // Attempts shows the phases of the attempts that the page knows.
 function Attempts(props: { id: string }) {
-  const id = Number(props.id);
   const rows: number[] = [];
-  const tasks = runs.of("task_id");
-  for (let i = runs.size - 1; i >= 0 && rows.length < 20; i--) if (tasks[i] === id) rows.push(i);
+
+  for (let i = runs.size - 1; i >= 0 && rows.length < 20; i--)
+    if (runs.tasks[i] === props.id) rows.push(i);
   if (rows.length === 0) return <div style={{ height: 14 }} />;
   const of = (f: Parameters<typeof runs.of>[0], i: number) => runs.of(f)[i] ?? 0;
   return (

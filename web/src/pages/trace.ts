@@ -7,12 +7,12 @@ import type { Graph, Task } from "../types";
 
 // save offers the file to the viewer. Times in it are in microseconds since 1970.
 export function save(graph: Graph, tasks: Task[]): void {
-  const wanted = new Set(tasks.map((t) => Number(t.taskId)));
+  const wanted = new Set(tasks.map((t) => String(t.taskId)));
   const events: object[] = [];
   const seen = new Set<number>();
   const of = (f: Parameters<typeof runs.of>[0], i: number) => runs.of(f)[i] ?? 0;
   for (let i = 0; i < runs.size; i++) {
-    if (!wanted.has(of("task_id", i))) continue;
+    if (!wanted.has(runs.tasks[i] ?? "")) continue;
     const lane = runs.lanes[runs.laneOf[i] ?? 0];
     if (!lane) continue;
     const [pid, tid] = [lane.worker, lane.slot];
@@ -26,7 +26,7 @@ export function save(graph: Graph, tasks: Task[]): void {
     const begin = start + of("deserialize_ms", i);
     const args = {
       key: runs.keys[i],
-      task: of("task_id", i),
+      task: runs.tasks[i],
       result_bytes: of("output_bytes", i),
       failed: of("state", i) !== 0,
     };

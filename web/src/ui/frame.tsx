@@ -165,7 +165,7 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
           >
             <Icon name="help" />
           </button>
-          {who?.login && (
+          {who?.tokens && (
             <button
               class="button plain"
               type="button"
