@@ -185,6 +185,11 @@ func (l *spilling) read(task int) {
 	}
 }
 
+// scattered is 1 MiB in pieces that have room wherever the memory lies that a process keeps:
+// 4 leases of 64 KiB and 2 inputs of at most 320 KiB leave more than 3 MiB of the slab, in at most
+// 7 places. One piece of 1 MiB need not have room: the places depend on how fast others left.
+var scattered = []uint64{256 << 10, 256 << 10, 256 << 10, 256 << 10}
+
 // Results in memory that an executor had leased are spilled and restored like all others, without a
 // change, independent of other leases of the executor and of the time of its death.
 func TestResultsInLeasesLeaveTheSlab(t *testing.T) {
@@ -233,7 +238,7 @@ func leaveAndComeBack(t *testing.T, seed uint64) {
 			}
 			l.ordinal, l.hoards, l.keeps = 0, nil, nil
 		case n < 86:
-			l.room(nil, 1<<20)()
+			l.room(nil, scattered...)()
 		case n < 91:
 			l.objects.Drop(object(task))
 			delete(l.content, task)
