@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,14 +20,18 @@ import (
 	"github.com/millrace/millrace/worker/loop"
 )
 
+// processes are those of executors; see executor.Pools.
+type processes interface {
+	WantPlugins([]executor.Plugin)
+	ApplyPlugins(context.Context) map[uint64][]executor.Returned
+}
+
 // pluginFollower gives the executors the plugins of the cluster.
 type pluginFollower struct {
 	worker    string
 	scheduler *grpc.ClientConn
-	pools     interface {
-		SetPlugins(context.Context, []executor.Plugin) map[uint64][]executor.Returned
-	}
-	log *slog.Logger
+	pools     processes
+	log       *slog.Logger
 	// known: the executors have a list.
 	known bool
 }
@@ -49,7 +54,8 @@ func (f *pluginFollower) run(ctx context.Context) {
 			}
 			f.log.Log(ctx, level, "the plugins of the cluster are unknown; processes go on without them", "error", err)
 			f.known = true
-			f.pools.SetPlugins(ctx, nil)
+			f.pools.WantPlugins(nil)
+			f.pools.ApplyPlugins(ctx)
 			pause = reconnect.MaxDelay
 		} else if time.Since(began) > reconnect.MaxDelay {
 			pause = reconnect.BaseDelay
@@ -63,18 +69,37 @@ func (f *pluginFollower) run(ctx context.Context) {
 	}
 }
 
-// follow follows the plugins until the stream ends.
+// follow follows the plugins until the stream ends. A list may come while an earlier one is carried
+// out: it ends setups of plugins that it does not have.
 func (f *pluginFollower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	stream, err := workerv1.NewPluginOrderServiceClient(f.scheduler).FollowPlugins(ctx, grpc.MaxCallRecvMsgSize(loop.MaxMessageBytes), grpc.MaxCallSendMsgSize(loop.MaxMessageBytes))
 	if err != nil {
+		cancel()
 		return err
 	}
 	if err := stream.Send(&workerv1.FollowPluginsRequest{Worker: f.worker}); err != nil {
+		cancel()
 		_, err = stream.Recv()
 		return err
 	}
+	// ordered has the revision of the last list that is not carried out yet.
+	ordered := make(chan uint64, 1)
+	var carrying sync.WaitGroup
+	carrying.Go(func() {
+		for {
+			select {
+			case revision := <-ordered:
+				if err := stream.Send(f.report(revision, f.pools.ApplyPlugins(ctx))); err != nil {
+					return // Recv tells why
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	defer carrying.Wait()
+	defer cancel()
 	known := make(map[uint64]executor.Plugin)
 	var list []executor.Plugin
 	for {
@@ -100,12 +125,13 @@ func (f *pluginFollower) follow(ctx context.Context) error {
 			known[p.Version] = p
 		}
 		f.known = true
-		failures := f.pools.SetPlugins(ctx, list)
+		f.pools.WantPlugins(list)
 		list = nil
-		if err := stream.Send(f.report(order.GetRevision(), failures)); err != nil {
-			_, err = stream.Recv()
-			return err
+		select {
+		case <-ordered: // the list before is carried out with this one
+		default:
 		}
+		ordered <- order.GetRevision()
 	}
 }
 

@@ -52,42 +52,50 @@ func (o *orders) FollowPlugins(stream grpc.BidiStreamingServer[workerv1.FollowPl
 // applied are lists of plugins that processes would have, by their names.
 type applied chan []string
 
-func (a applied) SetPlugins(_ context.Context, list []executor.Plugin) map[uint64][]executor.Returned {
+func (a applied) WantPlugins(list []executor.Plugin) {
 	names := []string{}
 	for _, p := range list {
 		names = append(names, p.Name)
 	}
 	a <- names
-	return nil
+}
+
+func (a applied) ApplyPlugins(context.Context) map[uint64][]executor.Returned { return nil }
+
+// follow lets a worker with these processes follow the plugins of a scheduler until the test ends.
+func follow(t *testing.T, scheduler workerv1.PluginOrderServiceServer, processes processes) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	workerv1.RegisterPluginOrderServiceServer(server, scheduler)
+	go func() { _ = server.Serve(listener) }() // it ends by Stop
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		(&pluginFollower{worker: "w", scheduler: conn, pools: processes, log: slog.New(slog.DiscardHandler)}).run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
 }
 
 // Processes keep their plugins when the scheduler stops, whatever it says at the end.
 func TestPluginsAreKeptWhileTheSchedulerIsAway(t *testing.T) {
 	for name, ends := range map[string]error{"an end": nil, "unavailable": status.Error(codes.Unavailable, "stopping"), "an error": status.Error(codes.Internal, "broken")} {
 		t.Run(name, func(t *testing.T) {
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
 			scheduler := &orders{lists: make(chan []string, 2), ends: ends}
 			scheduler.lists <- []string{"environment"}
 			scheduler.lists <- []string{"environment", "packages"}
-			server := grpc.NewServer()
-			workerv1.RegisterPluginOrderServiceServer(server, scheduler)
-			go func() { _ = server.Serve(listener) }() // it ends by Stop
-			t.Cleanup(server.Stop)
-			conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			ctx, cancel := context.WithCancel(t.Context())
-			lists, ended := make(applied, 10), make(chan struct{})
-			go func() {
-				defer close(ended)
-				(&pluginFollower{worker: "w", scheduler: conn, pools: lists, log: slog.New(slog.DiscardHandler)}).run(ctx)
-			}()
-			defer func() { cancel(); <-ended }()
+			lists := make(applied, 10)
+			follow(t, scheduler, lists)
 			for _, want := range []int{1, 2} {
 				select {
 				case got := <-lists:
@@ -99,5 +107,65 @@ func TestPluginsAreKeptWhileTheSchedulerIsAway(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// changing is a scheduler that orders two lists at once, and passes on the revisions that a worker
+// reports.
+type changing struct {
+	workerv1.UnimplementedPluginOrderServiceServer
+	reported chan uint64
+}
+
+func (c *changing) FollowPlugins(stream grpc.BidiStreamingServer[workerv1.FollowPluginsRequest, workerv1.FollowPluginsResponse]) error {
+	for revision := range uint64(2) {
+		if err := stream.Send(&workerv1.FollowPluginsResponse{Revision: revision + 1}); err != nil {
+			return err
+		}
+	}
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if r.GetWorker() == "" {
+			c.reported <- r.GetRevision()
+		}
+	}
+}
+
+// hanging are processes in which the setup of the first list returns when the second is wanted.
+type hanging struct {
+	lists  int
+	second chan struct{}
+}
+
+func (h *hanging) WantPlugins([]executor.Plugin) {
+	if h.lists++; h.lists == 2 {
+		close(h.second)
+	}
+}
+
+func (h *hanging) ApplyPlugins(ctx context.Context) map[uint64][]executor.Returned {
+	select {
+	case <-h.second:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// A list of plugins reaches the processes while an earlier one is carried out.
+func TestPluginsAreOrderedWhileASetupRuns(t *testing.T) {
+	scheduler := &changing{reported: make(chan uint64, 2)}
+	follow(t, scheduler, &hanging{second: make(chan struct{})})
+	for {
+		select {
+		case revision := <-scheduler.reported:
+			if revision == 2 {
+				return
+			}
+		case <-time.After(workertest.EventTimeout):
+			t.Fatal("the second list was not carried out")
+		}
 	}
 }

@@ -2,10 +2,12 @@ package executor_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +46,12 @@ def has():
 		t.Fatal(err)
 	}
 	return out
+}
+
+// SetPlugins makes a list the plugins of all processes, and returns the calls that failed.
+func (p *pools) SetPlugins(ctx context.Context, list []executor.Plugin) map[uint64][]executor.Returned {
+	p.WantPlugins(list)
+	return p.ApplyPlugins(ctx)
 }
 
 func (p *pools) notes() string { return filepath.Join(p.modules, "notes") }
@@ -122,6 +130,77 @@ func TestPluginThatEndsTheProcess(t *testing.T) {
 	}
 	if failed := p.SetPlugins(t.Context(), []executor.Plugin{deadly}); len(failed[1]) != 1 || failed[1][0].Error.GetReason() != "EXECUTOR_DIED" {
 		t.Errorf("failures: %v", failed)
+	}
+}
+
+// gatedPlugin returns a plugin whose setup has begun when the returned file can be opened for
+// writing, and returns when that file is closed.
+func (p *pools) gatedPlugin(t *testing.T, version uint64) (executor.Plugin, string) {
+	t.Helper()
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(p.modules, "gated.py"), []byte("def setup(path):\n    open(path).read()\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := executor.PluginFrom(&millracev1.Plugin{Name: "gated", Version: version, Setup: &millracev1.FunctionCall{
+		Name: "gated:setup", Arguments: &millracev1.Arguments{Positional: []*millracev1.Value{workertest.ValueOf(gate)}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, gate
+}
+
+// A setup that does not return ends when its plugin is unregistered, in a process that runs and in
+// one that starts. Another process takes its place, with the plugins that are left.
+func TestUnregisteringEndsASetup(t *testing.T) {
+	for _, running := range []bool{true, false} {
+		t.Run(fmt.Sprintf("running=%v", running), func(t *testing.T) {
+			p := newPools(t, 0)
+			a := p.plugin(t, "a", 1)
+			gated, gate := p.gatedPlugin(t, 2)
+			if running {
+				p.SetPlugins(t.Context(), []executor.Plugin{a})
+			}
+			p.WantPlugins([]executor.Plugin{a, gated})
+			failed := make(chan map[uint64][]executor.Returned, 1)
+			go func() { failed <- p.ApplyPlugins(t.Context()) }()
+			open, err := os.OpenFile(gate, os.O_WRONLY, 0) // returns when the setup has begun
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer open.Close()
+			if left := p.SetPlugins(t.Context(), []executor.Plugin{a}); len(left) != 0 {
+				t.Errorf("failures without the plugin: %v", left)
+			}
+			got := <-failed
+			if running && (len(got[2]) != 1 || !strings.Contains(got[2][0].Error.GetMessage(), `plugin "gated" was unregistered while its setup ran`)) {
+				t.Errorf("failures with the plugin: %v", got)
+			}
+			if n := p.call(t, "python", "noting:has").GetIntValue(); n != 1 {
+				t.Errorf("the next process has %d plugins, want the one that is left", n)
+			}
+			if got := p.noted(t); got != "setup a, setup a" {
+				t.Errorf("the calls: %s", got)
+			}
+		})
+	}
+}
+
+// A setup that takes longer than it may has failed, and its process is replaced.
+func TestPluginsHaveALimitOfTime(t *testing.T) {
+	p := newPools(t, 0, func(c *executor.Config) { c.PluginTimeout = 100 * time.Millisecond })
+	p.call(t, "python", "os:getpid") // the process runs
+	gated, _ := p.gatedPlugin(t, 1)  // its setup does not return
+	failed := p.SetPlugins(t.Context(), []executor.Plugin{gated})
+	if len(failed[1]) != 1 || failed[1][0].Error.GetReason() != "TIMEOUT" || !strings.Contains(failed[1][0].Error.GetMessage(), `plugin "gated" did not return within 100ms`) {
+		t.Errorf("failures: %v", failed)
+	}
+	p.WantPlugins(nil)
+	if pid := p.call(t, "python", "os:getpid").GetIntValue(); pid == int64(failed[1][0].PID) {
+		t.Errorf("process %d, whose setup has not returned, takes further calls", pid)
 	}
 }
 

@@ -71,8 +71,11 @@ type Config struct {
 	// ControlPage, if set, is called with the control page of each new process. It may keep a
 	// duplicate.
 	ControlPage func(*os.File)
-	// Plugins: no process takes a run before the first SetPlugins.
+	// Plugins: no process takes a run before the first WantPlugins.
 	Plugins bool
+	// PluginTimeout is how long a call of a plugin may take in one process. Default 30 minutes,
+	// which is enough to install large packages.
+	PluginTimeout time.Duration
 }
 
 // Pools are the processes of all kinds. Its methods may be called from any goroutine.
@@ -115,9 +118,12 @@ func New(c Config) (*Pools, error) {
 	if c.IdleTime <= 0 {
 		c.IdleTime = 30 * time.Second
 	}
+	if c.PluginTimeout <= 0 {
+		c.PluginTimeout = 30 * time.Minute
+	}
 	p := &Pools{
 		config: c, release: func() {}, slots: make(map[string][]*slot), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
-		closing: make(chan struct{}), plugins: pluginList{known: make(chan struct{})},
+		closing: make(chan struct{}), plugins: pluginList{known: make(chan struct{}), changed: make(chan struct{})},
 	}
 	if c.Device != nil {
 		if _, ok := c.Store.Space().(writer); !ok {

@@ -94,7 +94,7 @@ type process struct {
 
 	calls calls
 	// plugged are the plugins that the process has. It belongs to the slot's goroutine until the
-	// process can take runs, then to SetPlugins.
+	// process can take runs, then to ApplyPlugins.
 	plugged []Plugin
 
 	// pending is the next message to send. rights are the descriptors that go with it, one for each

@@ -35,8 +35,7 @@ func (p *Pools) Restart(ctx context.Context, kind string) (ended int, err error)
 			ended++
 		}
 		for _, old := range p.ready(kind) {
-			old.renewed.Store(true)
-			old.kill()
+			old.renew()
 			ending = append(ending, old)
 		}
 	}
@@ -47,6 +46,12 @@ func (p *Pools) Restart(ctx context.Context, kind string) (ended int, err error)
 		ended++
 	}
 	return ended, nil
+}
+
+// renew ends a process whose place another one takes. Its runs begin again, and are not blamed.
+func (p *process) renew() {
+	p.renewed.Store(true)
+	p.kill()
 }
 
 // await waits for the end of a process that was killed.

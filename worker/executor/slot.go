@@ -353,6 +353,9 @@ func (s *slot) runProcess() (ready, killed bool, cause string) {
 	}
 	if err := p.plugIn(func() { s.ready(p) }); err != nil {
 		killed = p.end()
+		if p.renewed.Load() {
+			return false, true, err.Error()
+		}
 		s.mu.Lock()
 		s.settleAwaiting(started{err: err})
 		s.mu.Unlock()

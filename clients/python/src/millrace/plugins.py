@@ -56,7 +56,8 @@ class WorkerPlugin:
     idempotent: bool = False
 
     def setup(self, worker: Any) -> Any:
-        """Prepares the process. May be a coroutine function."""
+        """Prepares the process. May be a coroutine function. If it takes longer than 30 minutes, the
+        registration fails."""
 
     def teardown(self, worker: Any) -> Any:
         """Undoes `setup`: the plugin was unregistered or replaced, or the process ends."""
