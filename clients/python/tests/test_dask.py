@@ -6,7 +6,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -352,6 +353,27 @@ def test_results_that_cannot_be_pickled_are_made_where_they_are_read(client: Cli
     with pytest.raises(errors.TaskFailedError) as caught:
         client.get(dsk, "a")
     assert caught.value.reason == "RESULT_NOT_SERIALISABLE"
+
+
+def noted(path: Path, n: int) -> int:
+    with path.open("a") as file:
+        file.write("called\n")
+    return n
+
+
+def test_a_graph_with_an_iterator_runs_once_in_each_way(client: Client, tmp_path: Path) -> None:
+    ways: list[Callable[..., Any]] = [
+        dask.compute,
+        lambda *read: client.compute(read, sync=True),
+        lambda *read: dask.compute(*client.persist(read)),
+    ]
+    for number, compute in enumerate(ways):
+        notes = tmp_path / str(number)
+        made: Any = delayed(numbers)(delayed(noted)(notes, 3))
+        assert list(compute(delayed(list)(made), delayed(sum)(made))) == [[0, 1, 2], 3]
+        assert notes.read_text() == "called\n"
+    bag = db.range(4, npartitions=2).map_partitions(iter)
+    assert client.gather(client.compute([bag.sum(), bag.count()])) == [6, 4]
 
 
 def test_waits_for_collections(client: Client) -> None:

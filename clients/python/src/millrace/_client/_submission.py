@@ -23,7 +23,6 @@ from millrace._tasks._graph import by_key, flat, submit_graph
 from millrace._tasks._task_maker import map_keys
 from millrace._tasks._task_options import TaskOptions
 from millrace._values._keys import UserKey
-from millrace.errors import TaskFailedError
 from millrace.future import Future, future_of_state
 from millrace.ops import ExecutorOp, NativeOp
 
@@ -252,27 +251,17 @@ class Submission(Results):
         return by_key(keys, dict(zip(futures, results, strict=True)))
 
     def _get_nodes(self, dsk: Any, keys: Any, options: TaskOptions, sync: bool) -> Steps[Any]:
-        """Computes a graph of Dask's. If a task fails because its result cannot be pickled, the
-        graph runs again with that task as a part of those that read it."""
+        """Computes a graph of Dask's."""
         expr, names = fused(dsk)
         graph, annotations = materialised(expr)
-        rules = Rules(options, annotations)
         wanted = {key: names.get(key, key) for key in flat(keys)}
-        inlined: frozenset[Any] = frozenset()
-        while True:
-            work = GraphSubmission(self.session, self._maker, graph, wanted.values(), rules, inlined)
-            futures = yield from work.put()
-            if not sync:
-                return by_key(keys, {key: futures[name] for key, name in wanted.items()})
-            try:
-                results = yield from operation(Submission.gather)(self, list(futures.values()))
-                found = dict(zip(futures, results, strict=True))
-                return by_key(keys, {key: found[name] for key, name in wanted.items()})
-            except TaskFailedError as e:
-                more = work.to_fuse(e)
-                if not more - inlined:
-                    raise
-                inlined = more
+        work = GraphSubmission(self.session, self._maker, graph, wanted.values(), Rules(options, annotations))
+        futures = yield from work.put()
+        if not sync:
+            return by_key(keys, {key: futures[name] for key, name in wanted.items()})
+        results = yield from operation(Submission.gather)(self, list(futures.values()))
+        found = dict(zip(futures, results, strict=True))
+        return by_key(keys, {key: found[name] for key, name in wanted.items()})
 
 
 class AsyncSubmission(AsyncPart):

@@ -68,8 +68,7 @@ class Packer:
         maker: names and keeps the plans.
         constants: stores large constants on workers.
         wires: the wire keys of tasks, by their keys in the graph.
-        find: returns the wire key of any other node; the node itself if it is a small constant, or
-            is fused with the tasks that read it.
+        find: returns the wire key of any other node; the node itself if it is a small constant.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class Packer:
         # Places of other nodes that the task computes for itself, by key.
         self._fused: dict[Any, Code] = {}
 
-    def pack(self, key: Any, node: Any) -> Packed:
-        """Packs one node."""
+    def pack(self, key: Any, node: Any, wanted: bool) -> Packed:
+        """Packs one node. `wanted`: the client reads its result."""
         result = self._walk(node)
         own = self._dump(key)
         if len(own) > LARGE and self._store_large():
@@ -123,7 +122,7 @@ class Packer:
         if known is None:
             known = self._plans[layout] = self._plan(key, result)
         inputs = [name if type(name) is str else name[0] for name in index]
-        return Packed(known[0], known[1], inputs, self._items, _arguments(own, len(index)))
+        return Packed(known[0], known[1], inputs, self._items, _arguments(own, len(index), wanted))
 
     def _begin(self) -> None:
         self._index, self._items, self._own, self._shared = {}, [], [], []
@@ -402,11 +401,11 @@ class _Scope:
         self.codes: dict[Any, Code] = {}
 
 
-def _arguments(own: bytes, inputs: int) -> bytes:
-    """Returns a serialised Arguments message: the pickle of the task's constants, then all
-    inputs."""
+def _arguments(own: bytes, inputs: int, wanted: bool) -> bytes:
+    """Returns a serialised Arguments message: the pickle of the task's constants, then all inputs,
+    and whether the client reads the result."""
     # Messages of protobuf that are joined are merged.
-    return (_own(own) if own else _NO_CONSTANTS) + _inputs(inputs)
+    return (_own(own) if own else _NO_CONSTANTS) + _inputs(inputs) + (_WANTED if wanted else b"")
 
 
 def _own(pickled: bytes) -> bytes:
@@ -414,6 +413,7 @@ def _own(pickled: bytes) -> bytes:
 
 
 _NO_CONSTANTS = _own(b"")
+_WANTED = value_pb2.Arguments(named={"wanted": value_pb2.Value(bool_value=True)}).SerializeToString()
 
 
 @functools.lru_cache(1024)

@@ -43,8 +43,15 @@ class Plan:
     def __init__(self, steps: tuple[Step, ...], shared: tuple[Any, ...], result: int) -> None:
         self.steps, self.shared, self.result = steps, shared, result
 
-    def __call__(self, own: bytes, /, *inputs: Any) -> Any:
-        """Runs the plan. `own`: a pickle of the task's constants; empty if it has none."""
+    def __call__(self, own: bytes, /, *given: Any, wanted: bool = False) -> Any:
+        """Runs the plan.
+
+        Args:
+            own: a pickle of the task's constants; empty if it has none.
+            given: the inputs.
+            wanted: see `remade`.
+        """
+        inputs = tuple([x.value() if type(x) is Remade else x for x in given])
         values: list[Any] = list(inputs)
         if own:
             _reading.inputs = inputs
@@ -64,8 +71,30 @@ class Plan:
                 values[p] = None
         return values[self.result]
 
+    def remade(self, own: bytes, /, *given: Any, wanted: bool = False) -> Remade | None:
+        """Returns what the task returns in place of a result that cannot be pickled: an iterator, a
+        lock, a socket. None if the result is `wanted` by the client; otherwise only tasks of the
+        same graph read it."""
+        return None if wanted else Remade(self, own, given)
+
     def __reduce__(self) -> Any:
         return Plan, (self.steps, self.shared, self.result)
+
+
+class Remade:
+    """The call of a plan, in place of its result: each task that reads it makes the result for
+    itself."""
+
+    __slots__ = ("given", "own", "plan")
+
+    def __init__(self, plan: Plan, own: bytes, given: tuple[Any, ...]) -> None:
+        self.plan, self.own, self.given = plan, own, given
+
+    def value(self) -> Any:
+        return self.plan(self.own, *self.given)
+
+    def __reduce__(self) -> Any:
+        return Remade, (self.plan, self.own, self.given)
 
 
 def input_at(index: int) -> Any:

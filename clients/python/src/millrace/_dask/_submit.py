@@ -23,8 +23,6 @@ from millrace.future import Future, future_of_state
 #: A constant that is a node of its own and takes at most this number of bytes is copied into the
 #: tasks that read it.
 _COPIED = 4 << 10
-#: The reason of a task's failure if its result cannot be pickled.
-_UNPICKLABLE = "RESULT_NOT_SERIALISABLE"
 
 
 def is_dask_graph(dsk: Any) -> bool:
@@ -100,8 +98,6 @@ class Submission:
         graph: the graph: nodes by key.
         wanted: the keys whose futures are wanted.
         rules: the options of its tasks.
-        fused: keys of nodes that are no tasks of their own: each task that reads such a node
-            computes it for itself.
     """
 
     def __init__(
@@ -111,7 +107,6 @@ class Submission:
         graph: dict[Any, Any],
         wanted: Iterable[Hashable],
         rules: Rules,
-        fused: frozenset[Any] = frozenset(),
     ) -> None:
         import dask._task_spec as spec
 
@@ -120,9 +115,6 @@ class Submission:
         self._alias: Any = spec.Alias
         self._data: Any = spec.DataNode
         self._wanted = list(dict.fromkeys(wanted))
-        self._fused = fused
-        # Digests of the plans of the tasks, by key.
-        self._plans: dict[Any, bytes] = {}
         self._token = uuid.uuid4().hex[:12]
         self._constants = Constants(session, maker)
         # Wire keys of the tasks, of stored constants and of results of earlier graphs, by key.
@@ -149,28 +141,10 @@ class Submission:
                 future._state.kept = kept
         return futures
 
-    def to_fuse(self, error: errors.TaskFailedError) -> frozenset[Any]:
-        """Returns the nodes to fuse if a task has failed because its result cannot be pickled: an
-        iterator, a lock, a socket. They are those with the same plan. Empty: it is not the cause,
-        or the result itself is wanted."""
-        # A task whose input has failed names the input's reason in its message.
-        if error.reason != _UNPICKLABLE and (error.reason != "INPUT_FAILED" or _UNPICKLABLE not in str(error)):
-            return frozenset()
-        failed = {key for key in self._plans if _keys.from_wire(self._wires[key]) == error.key}
-        plans = {self._plans[key] for key in failed}
-        wanted = {self._target(key) for key in self._wanted}
-        if failed & wanted:
-            return frozenset()
-        found = {key for key, plan in self._plans.items() if plan in plans}
-        return self._fused | (found - wanted) if failed else frozenset()
-
     def _specs(self, futures: dict[Any, Future[Any]]) -> list[Spec]:
         """Packs the tasks. Adds the wanted futures to `futures`."""
         tasks, others = self._needed()
         self._hold(others)
-        order = [key for key in _ordered(tasks) if key not in self._fused]
-        for key in self._fused:
-            tasks.pop(key, None)
         for number, key in enumerate(tasks):
             self._wires[key] = _wire(key, self._token, number)
         packer = Packer(self._maker, self._constants, self._wires, self._find)
@@ -179,10 +153,9 @@ class Submission:
             futures[key] = future_of_state(self._session, self._session.state(wire)[0])
         states = {f._state.key: f._state for f in futures.values()}
         specs: list[Spec] = []
-        for key in order:
-            packed = packer.pack(key, tasks[key])
+        for key in _ordered(tasks):
             wire = self._wires[key]
-            self._plans[key] = packed.op[2]
+            packed = packer.pack(key, tasks[key], wire in states)
             specs.append(
                 Spec(
                     wire,
@@ -262,8 +235,6 @@ class Submission:
         wire = self._wires.get(target)
         if wire is None:
             node = self._nodes[target]
-            if target in self._fused:
-                return node
             if self._constants.store_if_larger(node.value, _COPIED):
                 wire = self._constants.stored(node.value, LARGE)
                 assert wire is not None

@@ -171,7 +171,8 @@ class Runner:
             # The classes of decoded inputs may be those of modules that have changed.
             self._generation = self._functions.generation
             self.inputs.decoded.clear()
-        given = [self.inputs.arguments(run, share=getattr(call, "shares_inputs", False))]
+        share = getattr(call, "shares_inputs", False)
+        given = [self.inputs.arguments(run, share=share)]
         before = self.inputs.checksums(run) if self._checks else []
         if first:
             if self.memory is not None:
@@ -180,7 +181,17 @@ class Runner:
         # of torch's pool: objects that are made while it is destroyed must not reuse its memory
         # before.
         result = [self._call(call, given, finished)]
-        self._results.store(run, result, finished)
+        try:
+            self._results.store(run, result, finished)
+        except Refused as e:
+            remade = getattr(call, "remade", None)
+            if e.reason != "RESULT_NOT_SERIALISABLE" or remade is None:
+                raise
+            args, kwargs = self.inputs.arguments(run, share=share)
+            result = [remade(*args, **kwargs)]
+            if result[0] is None:
+                raise
+            self._results.store(run, result, finished)
         if self.memory is not None and self.memory.torch is not None:
             self.memory.torch.end()
         if before and (changed := self.inputs.changed(run, before)):
