@@ -17,6 +17,11 @@ func (l *Loop) DrainWorkers(ctx context.Context, event sched.DrainOrdered) error
 		effects, refused := l.machine.OrderDrain(l.now, event, l.effects[:0])
 		if refused == nil {
 			l.log.Info("an operator drains workers", "workers", event.Workers, "purpose", event.Purpose, "timeout", event.Timeout, "reason", event.Reason)
+			for _, id := range event.Workers {
+				if w := l.workers.get(id); w != nil {
+					l.happened(schedapi.EventDrain, schedapi.SeverityInfo, w.name, "an operator drains worker %q: %s", w.name, orNoReason(event.Reason))
+				}
+			}
 		}
 		return l.ordered(effects, refused)
 	})
@@ -28,6 +33,9 @@ func (l *Loop) UndoDrains(ctx context.Context, names []string) error {
 		effects, refused := l.machine.UndoDrain(l.now, sched.DrainUndone{Names: names}, l.effects[:0])
 		if refused == nil {
 			l.log.Info("an operator puts workers back into use", "workers", names)
+			for _, name := range names {
+				l.happened(schedapi.EventUndrain, schedapi.SeverityInfo, name, "an operator puts worker %q back into use", name)
+			}
 		}
 		return l.ordered(effects, refused)
 	})
@@ -57,5 +65,6 @@ func (l *Loop) orderLeave(id ids.WorkerID, restart bool) {
 		order.Reason += ": " + d.Reason
 	}
 	l.log.Info("a worker is to end", "worker", s.worker.name, "id", id, "state", info.State, "why", order.Reason)
+	l.happened(schedapi.EventEnding, schedapi.SeverityInfo, s.worker.name, "worker %q is to end: %s", s.worker.name, order.Reason)
 	s.building.Leave = order
 }

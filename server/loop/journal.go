@@ -85,6 +85,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	if r.starts > 1 {
 		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
 			"workers", len(r.awaited), "clients", len(l.clients.byID), "after", time.Since(began).Round(time.Millisecond))
+		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
 	}
 	r.waiting = true
 	l.endRestart()

@@ -89,6 +89,7 @@ type Loop struct {
 
 	dirty      dirty
 	restarting restarting
+	events     events // has its own lock
 	// acknowledged says that a caller was told of a change that is not in the catalogue yet, so
 	// that readers must wait for a commit. It is set before the answer is given, and any goroutine
 	// may read it.
@@ -371,6 +372,7 @@ func (l *Loop) carryOut() {
 			l.dirty.graph(effect.Graph, l.now)
 			if effect.Ended {
 				l.acknowledge() // The watches report the last task.
+				l.graphEnded(effect.Graph)
 			}
 		case sched.EffectGraphRemoved:
 			l.dirty.graph(effect.Graph, l.now)
@@ -445,6 +447,7 @@ func (l *Loop) Shutdown(ctx context.Context, reason string) error {
 		default:
 		}
 		l.log.Info("the cluster is shut down", "reason", reason)
+		l.happened(schedapi.EventShutdown, schedapi.SeverityWarning, "", "the cluster is shut down: %s", orNoReason(reason))
 		for _, s := range l.workers.connected() {
 			s.building.StopReason = "the cluster is shutting down: " + orNoReason(reason)
 		}

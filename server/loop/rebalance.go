@@ -35,6 +35,7 @@ func (l *Loop) Rebalance(ctx context.Context, event sched.RebalanceOrdered) (sch
 		} else {
 			l.rebalance = r
 			l.log.Info("a rebalance begins", "number", r.number, "workers", event.Workers, "objects", info.PlannedObjects, "bytes", info.PlannedBytes)
+			l.happened(schedapi.EventRebalance, schedapi.SeverityInfo, "", "a rebalance of %d objects begins", info.PlannedObjects)
 		}
 		return l.ordered(effects, nil)
 	})
@@ -48,6 +49,7 @@ func (l *Loop) rebalanceEnded() {
 	r.last = l.machine.Rebalance()
 	l.log.Info("a rebalance has ended", "number", r.number, "planned", r.last.PlannedObjects, "moved", r.last.MovedObjects, "movedBytes", r.last.MovedBytes,
 		"failed", r.last.FailedObjects)
+	l.happened(schedapi.EventRebalance, schedapi.SeverityInfo, "", "the rebalance has ended: %d of %d objects were moved, %d could not be", r.last.MovedObjects, r.last.PlannedObjects, r.last.FailedObjects)
 	close(r.ended)
 }
 

@@ -78,6 +78,7 @@ func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason str
 	_ = s.loop.post(context.Background(), func() {
 		l := s.loop
 		l.log.Warn("an attempt cannot be sent", "task", task, "attempt", attempt, "worker", s.worker.name, "reason", reason)
+		l.happened(schedapi.EventTooLarge, schedapi.SeverityWarning, s.worker.name, "task %d cannot be sent to worker %q: %s", uint64(task), s.worker.name, reason)
 		l.step(sched.TasksReported{Worker: s.worker.id, Reports: []sched.Report{{
 			Task: task, Attempt: attempt, Outcome: sched.OutcomeFailed, Err: &sched.TaskError{Reason: "TOO_LARGE", Message: reason},
 		}}})
@@ -232,11 +233,12 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		l.sendFunction(s, hash, true)
 	}
 	if message.Stats != nil {
-		routes := w.stats.Routes
+		before := w.stats
 		w.stats = *message.Stats
 		if w.stats.Routes == nil {
-			w.stats.Routes = routes
+			w.stats.Routes = before.Routes
 		}
+		l.compareStats(w, &before)
 		l.member(members.Measured{Session: s.number, MemoryUsedBytes: message.Stats.MemoryUsedBytes, Paths: openPaths(message.Stats.Routes)})
 		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: message.Stats.MemoryUsedBytes, MemoryEvictableBytes: message.Stats.MemoryEvictableBytes})
 		if message.Stats.MemoryPressure {

@@ -123,8 +123,10 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 		ws.all = append(ws.all, w)
 		l.record(&journal.WorkerNumbered{Worker: w.id, Name: name, Incarnation: r.Worker.Incarnation})
 		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
+		l.happened(schedapi.EventRegistered, schedapi.SeverityInfo, name, "worker %q registered from %s with %d slots", name, r.Worker.Host, r.Worker.Slots)
 	} else {
 		l.log.Info("a worker came back", "worker", name, "id", w.id)
+		l.happened(schedapi.EventReturned, schedapi.SeverityInfo, name, "worker %q came back", name)
 	}
 	if welcome.Foreign {
 		l.log.Warn("a worker comes from another life of the scheduler: its objects and running tasks are given up", "worker", name, "id", w.id,
@@ -223,6 +225,7 @@ func (l *Loop) disconnected(s *session) {
 		return
 	}
 	l.log.Warn("the connection of a worker broke", "worker", s.worker.name, "id", s.worker.id, "grace", l.config.ReconnectGrace)
+	l.happened(schedapi.EventDisconnected, schedapi.SeverityWarning, s.worker.name, "the connection of worker %q broke; it has %v to come back", s.worker.name, l.config.ReconnectGrace)
 	l.member(members.Disconnected{Session: s.number})
 }
 
@@ -231,6 +234,7 @@ func (l *Loop) disconnected(s *session) {
 // unread. Their silence is no evidence of a failure.
 func (l *Loop) renewLeases(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
+	l.happened(schedapi.EventStandstill, schedapi.SeverityWarning, "", "the scheduler has stood still for %v, and all leases begin anew", gap.Round(time.Millisecond))
 	l.member(members.StoodStill{})
 	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
 		l.step(sched.ClientRenewed{Client: id})
@@ -247,8 +251,10 @@ func (l *Loop) lose(effect *members.Effect) {
 	w := l.workers.get(effect.Worker)
 	if effect.Left {
 		l.log.Info("a worker left", "worker", w.name, "id", w.id)
+		l.happened(schedapi.EventLeft, schedapi.SeverityInfo, w.name, "worker %q left", w.name)
 	} else {
 		l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", effect.Cause)
+		l.happened(schedapi.EventLost, schedapi.SeverityError, w.name, "worker %q is lost: %s", w.name, effect.Cause)
 	}
 	if effect.Died {
 		// The event has no effects, and the effects of the step before are still in use.

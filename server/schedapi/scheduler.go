@@ -74,6 +74,9 @@ type Scheduler interface {
 	// Rebalance plans a rebalance and, unless it is a dry run, begins it. It returns the plan.
 	Rebalance(context.Context, sched.RebalanceOrdered) (Rebalance, sched.RebalanceInfo, error)
 
+	// Events returns the latest events with numbers above after, oldest first. It does not wait.
+	Events(after uint64) []Event
+
 	// Shutdown orders the workers to stop for good, and then stops the scheduler.
 	Shutdown(ctx context.Context, reason string) error
 	// Draining is closed when the scheduler begins to stop.

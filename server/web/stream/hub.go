@@ -113,6 +113,7 @@ func New(config Config) *Hub {
 	add("clients", time.Second, newClients(config))
 	add("datasets", time.Second, newDatasets(config))
 	add("runs", tick, &runs{scheduler: config.Scheduler, start: config.Scheduler.Cluster().StartedAt})
+	add("events", 250*time.Millisecond, &events{scheduler: config.Scheduler})
 	add("alarms", 500*time.Millisecond, &alarms{source: config.Alarms})
 	return h
 }

@@ -1,0 +1,84 @@
+package loop
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+const (
+	// eventsKept bounds the events that are kept, and eventBytes the text of one.
+	eventsKept = 2000
+	eventBytes = 1 << 10
+)
+
+// events is a ring buffer of the latest events. Readers need not wait for the loop.
+type events struct {
+	mu   sync.Mutex
+	ring []schedapi.Event // guarded by mu
+	last uint64           // guarded by mu
+}
+
+func (s *events) add(e schedapi.Event) {
+	e.Text = text.Cut(e.Text, eventBytes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	e.Number = s.last
+	if at := int((s.last - 1) % eventsKept); at < len(s.ring) {
+		s.ring[at] = e
+	} else {
+		s.ring = append(s.ring, e)
+	}
+}
+
+// Events returns the kept events with numbers above after, oldest first.
+func (l *Loop) Events(after uint64) []schedapi.Event {
+	s := &l.events
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []schedapi.Event
+	for n := max(after, s.last-uint64(len(s.ring))); n < s.last; n++ {
+		found = append(found, s.ring[n%eventsKept])
+	}
+	return found
+}
+
+// happened keeps an event about a worker; with an empty name, about the cluster.
+func (l *Loop) happened(kind schedapi.EventKind, severity schedapi.Severity, worker, format string, args ...any) {
+	l.events.add(schedapi.Event{Time: l.now, Kind: kind, Severity: severity, Worker: worker, Text: fmt.Sprintf(format, args...)})
+}
+
+// graphEnded keeps an event if a graph that has ended has failed tasks.
+func (l *Loop) graphEnded(id ids.GraphID) {
+	g, known := l.machine.Graph(id)
+	if !known || graphState(g.Counts) != schedapi.GraphFailed {
+		return
+	}
+	row := graphRow(&g)
+	l.events.add(schedapi.Event{
+		Time: l.now, Kind: schedapi.EventGraphFailed, Severity: schedapi.SeverityError, Graph: id,
+		Text: fmt.Sprintf("graph %d %q has failed: %s", uint64(id), row.Name, row.FirstError),
+	})
+}
+
+// compareStats keeps events about changes between two reports of a worker.
+func (l *Loop) compareStats(w *worker, before *schedapi.WorkerStats) {
+	now := &w.stats
+	if n := now.ExecutorDeaths; n > before.ExecutorDeaths {
+		l.happened(schedapi.EventExecutorDied, schedapi.SeverityWarning, w.name, "%d executor processes of worker %q have died by now, the last one by: %s", n, w.name, now.LastExecutorDeath)
+	}
+	switch {
+	case now.SpillFailure == before.SpillFailure:
+	case now.SpillFailure != "":
+		l.happened(schedapi.EventSpillFailed, schedapi.SeverityError, w.name, "worker %q cannot write to its disk: %s", w.name, now.SpillFailure)
+	default:
+		l.happened(schedapi.EventSpillMended, schedapi.SeverityInfo, w.name, "worker %q can write to its disk again", w.name)
+	}
+	if now.GPU != nil && before.GPU != nil && now.GPU.XIDs > before.GPU.XIDs {
+		l.happened(schedapi.EventDevice, schedapi.SeverityError, w.name, "the GPU of worker %q has reported an error: %s", w.name, now.GPU.LastEvent)
+	}
+}
