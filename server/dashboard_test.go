@@ -13,10 +13,12 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/server"
 )
@@ -442,6 +444,73 @@ func TestTheStreamShowsTheCluster(t *testing.T) {
 		if _, err := e.next(); err != nil {
 			break
 		}
+	}
+}
+
+func TestTheStreamTellsWhatHappened(t *testing.T) {
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
+	ctx := timeout(t)
+	w := c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
+		report := succeed(a)
+		report.Outcome, report.InlineResult = workerv1.TaskOutcome_TASK_OUTCOME_FAILED, nil
+		report.Error = &pb.TaskError{Reason: "TASK_FAILED", Message: "no luck"}
+		report.Slot, report.FetchNanos, report.WaitNanos, report.DeserializeNanos, report.PublishNanos, report.FetchedBytes = 1, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 6
+		return report
+	})
+	type eventsEvent struct {
+		Snapshot bool
+		Rows     []struct{ Kind, Severity, Worker, Text string }
+	}
+	e := c.dashboard(t).stream(http.MethodGet, "/api/stream?topics=events", "")
+	seen := map[string]string{}
+	await := func(kind string) string {
+		t.Helper()
+		for seen[kind] == "" {
+			until(e, "events", func(r eventsEvent) bool {
+				for _, row := range r.Rows {
+					seen[row.Kind] = row.Severity + " " + row.Worker + ": " + row.Text
+				}
+				return true
+			})
+		}
+		return seen[kind]
+	}
+	await("worker-registered")
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{Name: "doomed"}, Tasks: noops("a", 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := await("graph-failed"); !strings.HasPrefix(text, "error") || !strings.Contains(text, "doomed") || !strings.Contains(text, "no luck") {
+		t.Errorf("graph %d: %s", submitted.GetGraphId(), text)
+	}
+	for _, failure := range []string{"no space left on device", ""} {
+		if err := w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{SpillFailure: failure, ExecutorDeaths: 1, LastExecutorDeath: "signal 9"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := await("spill-failed"); !strings.Contains(text, "error w-0") || !strings.Contains(text, "no space left") {
+		t.Error(text)
+	}
+	await("spill-mended")
+	if text := await("executor-died"); !strings.Contains(text, "signal 9") {
+		t.Error(text)
+	}
+	if _, err := c.workers.ReportWorkerDeath(ctx, &workerv1.ReportWorkerDeathRequest{Name: "w-0", Death: &pb.WorkerDeath{Incarnation: w.incarnation, Cause: "killed by the kernel"}}); err != nil {
+		t.Fatal(err)
+	}
+	if text := await("worker-lost"); !strings.Contains(text, "killed by the kernel") {
+		t.Error(text)
+	}
+	// The attempt is kept with the times of its phases.
+	runs, err := c.client.ListTaskRuns(ctx, &pb.ListTaskRunsRequest{})
+	if err != nil || len(runs.GetRuns()) != 1 {
+		t.Fatalf("runs: %v, %v", runs, err)
+	}
+	r := runs.GetRuns()[0]
+	if r.GetOp() != "bench.noop" || r.GetSlot() != 1 || r.GetWorkerId() != w.id || r.GetFetchTime().AsDuration() != 2*time.Millisecond ||
+		r.GetWaitTime().AsDuration() != 3*time.Millisecond || r.GetDeserializeTime().AsDuration() != 4*time.Millisecond ||
+		r.GetPublishTime().AsDuration() != 5*time.Millisecond || r.GetFetchedBytes() != 6 {
+		t.Errorf("run: %v", r)
 	}
 }
 

@@ -311,7 +311,9 @@ func taskRunTo(r sched.Run) *pb.TaskRun {
 	return &pb.TaskRun{
 		Number: r.Number, TaskId: uint64(r.Task), Key: r.Key, Namespace: r.Namespace, Worker: r.Worker,
 		Attempt: uint32(r.Attempt), Succeeded: r.Succeeded, OutputBytes: r.OutputBytes, EndTime: timeTo(r.End),
-		RunTime: durationTo(r.RunTime),
+		RunTime: durationTo(r.RunTime), Op: r.Op, WorkerId: uint32(r.WorkerID), Slot: r.Phases.Slot, FetchTime: durationTo(r.Phases.Fetch),
+		WaitTime: durationTo(r.Phases.Wait), DeserializeTime: durationTo(r.Phases.Deserialize), PublishTime: durationTo(r.Phases.Publish),
+		FetchedBytes: r.Phases.FetchedBytes,
 	}
 }
 
@@ -441,6 +443,10 @@ func reportFrom(r *workerv1.TaskReport, into *sched.Report) {
 	into.OutputBytes = r.GetOutputBytes()
 	into.Inline = r.GetInlineResult()
 	into.RunTime = time.Duration(r.GetRunNanos())
+	into.Phases = sched.Phases{
+		Fetch: time.Duration(r.GetFetchNanos()), Wait: time.Duration(r.GetWaitNanos()), Deserialize: time.Duration(r.GetDeserializeNanos()),
+		Publish: time.Duration(r.GetPublishNanos()), FetchedBytes: r.GetFetchedBytes(), Slot: r.GetSlot(),
+	}
 	into.Err = taskErrorFrom(r.GetError())
 	if tail := r.GetLogTail(); tail != "" {
 		into.LogTail = text.Tail(tail, keptLog)

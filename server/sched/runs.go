@@ -19,8 +19,8 @@ const (
 
 // Phases are the times that a worker spent on an attempt beside running it; 0: unknown.
 type Phases struct {
-	// Fetch is the time in which inputs came from other workers, Wait that for memory and for a
-	// slot, Deserialize that for the arguments and inputs, and Publish that for the result.
+	// Fetch is the time in which inputs came from other workers or from lower tiers, Wait that for
+	// memory, Deserialize that for the function and the inputs, and Publish that for the result.
 	Fetch, Wait, Deserialize, Publish time.Duration
 	// FetchedBytes came from other workers.
 	FetchedBytes uint64

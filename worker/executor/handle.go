@@ -117,7 +117,8 @@ func (p *process) finish(q *queued, f *executorv1.ExecutorFinished, released []*
 	if len(f.GetRetainedInputs()) > 0 {
 		p.retainInputs(r, f.GetRetainedInputs())
 	}
-	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos())}
+	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos()),
+		DeserializeTime: time.Duration(f.GetDeserializeNanos()), PublishTime: time.Duration(f.GetPublishNanos())}
 	e := f.GetError()
 	switch {
 	case e.GetReason() == "DROPPED":

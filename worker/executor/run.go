@@ -65,4 +65,7 @@ type Result struct {
 	Bytes   uint64
 	Inline  []byte
 	RunTime time.Duration
+	// DeserializeTime and PublishTime are the times that the executor spent on the inputs and on
+	// the result; 0: unknown.
+	DeserializeTime, PublishTime time.Duration
 }

@@ -333,6 +333,8 @@ type (
 		Slot   int
 		// Reservation is the memory reserved for the attempt, 0 if none.
 		Reservation ReservationID
+		// Fetching and Waiting are the times that it has spent in these states.
+		Fetching, Waiting time.Duration
 	}
 	// StopRun: stop a running attempt; RunEnded or RunReturned follows. Reason says why it fails;
 	// empty: it was cancelled.

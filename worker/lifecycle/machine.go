@@ -156,6 +156,10 @@ type attempt struct {
 	awaited []*awaited
 	// succeeded: its result is stored and was published.
 	succeeded bool
+	// since is the time when it came into its state. fetching and waiting are the times that it has
+	// spent in these states before.
+	since             time.Time
+	fetching, waiting time.Duration
 }
 
 // special says whether it needs more than one plain slot.
@@ -164,6 +168,7 @@ func (a *attempt) special() bool { return a.slots > 1 || len(a.resources) > 0 }
 // Machine is owned by one goroutine. The zero value is not usable.
 type Machine struct {
 	config    Config
+	now       time.Time // of the step
 	attempts  map[Ref]*attempt
 	free      map[string]float64 // of resources
 	freeSlots int
@@ -245,6 +250,7 @@ func (m *Machine) State(r Ref) (State, bool) {
 func (m *Machine) Step(now time.Time, e Event) []Effect {
 	clear(m.out)
 	m.out = m.out[:0]
+	m.now = now
 	switch e := e.(type) {
 	case *Assigned:
 		m.assigned(e)
@@ -399,7 +405,14 @@ func (m *Machine) advance(a *attempt) {
 }
 
 func (m *Machine) move(a *attempt, s State) {
-	a.state = s
+	switch a.state {
+	case Fetching:
+		a.fetching += m.now.Sub(a.since)
+	case Waiting:
+		a.waiting += m.now.Sub(a.since)
+	case Queued, Running, PreAssigned:
+	}
+	a.state, a.since = s, m.now
 	m.log.add(a.ref, s.String())
 }
 

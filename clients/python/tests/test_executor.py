@@ -616,6 +616,8 @@ def test_run_time_is_that_of_the_function(worker: Worker) -> None:
     finished = worker.finished()
     at_least, at_most = worker.value(finished)
     assert at_least <= finished.run_nanos <= at_most
+    # The result takes 0.1 s to pickle, the argument as long to unpickle.
+    assert finished.publish_nanos >= 100_000_000 and finished.deserialize_nanos >= 100_000_000
     worker.define(2, lambda: 1 / 0)
     began = time.monotonic_ns()
     worker.start(2)

@@ -1283,7 +1283,23 @@ type TaskRun struct {
 	// Time at which the scheduler learned of its end.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// Time that the function ran.
-	RunTime       *durationpb.Duration `protobuf:"bytes,10,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
+	RunTime *durationpb.Duration `protobuf:"bytes,10,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
+	// Name of its op, as in OpSummary.
+	Op string `protobuf:"bytes,11,opt,name=op,proto3" json:"op,omitempty"`
+	// Number of the worker.
+	WorkerId uint32 `protobuf:"varint,12,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Number of the worker's slot, counted from 1. 0: unknown.
+	Slot uint32 `protobuf:"varint,13,opt,name=slot,proto3" json:"slot,omitempty"`
+	// Time in which its inputs came from other workers or from lower tiers.
+	FetchTime *durationpb.Duration `protobuf:"bytes,14,opt,name=fetch_time,json=fetchTime,proto3" json:"fetch_time,omitempty"`
+	// Time that it waited for memory.
+	WaitTime *durationpb.Duration `protobuf:"bytes,15,opt,name=wait_time,json=waitTime,proto3" json:"wait_time,omitempty"`
+	// Time that the executor spent on its function and inputs before the call.
+	DeserializeTime *durationpb.Duration `protobuf:"bytes,16,opt,name=deserialize_time,json=deserializeTime,proto3" json:"deserialize_time,omitempty"`
+	// Time that the executor spent on its result after the call.
+	PublishTime *durationpb.Duration `protobuf:"bytes,17,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
+	// Number of bytes that were fetched from other workers for it.
+	FetchedBytes  uint64 `protobuf:"varint,18,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1386,6 +1402,62 @@ func (x *TaskRun) GetRunTime() *durationpb.Duration {
 		return x.RunTime
 	}
 	return nil
+}
+
+func (x *TaskRun) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+func (x *TaskRun) GetWorkerId() uint32 {
+	if x != nil {
+		return x.WorkerId
+	}
+	return 0
+}
+
+func (x *TaskRun) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *TaskRun) GetFetchTime() *durationpb.Duration {
+	if x != nil {
+		return x.FetchTime
+	}
+	return nil
+}
+
+func (x *TaskRun) GetWaitTime() *durationpb.Duration {
+	if x != nil {
+		return x.WaitTime
+	}
+	return nil
+}
+
+func (x *TaskRun) GetDeserializeTime() *durationpb.Duration {
+	if x != nil {
+		return x.DeserializeTime
+	}
+	return nil
+}
+
+func (x *TaskRun) GetPublishTime() *durationpb.Duration {
+	if x != nil {
+		return x.PublishTime
+	}
+	return nil
+}
+
+func (x *TaskRun) GetFetchedBytes() uint64 {
+	if x != nil {
+		return x.FetchedBytes
+	}
+	return 0
 }
 
 // TaskUpdate is a change of one task that a watching client holds. At most one of `inline_result`,
@@ -1590,7 +1662,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
 	"inputCount\x12%\n" +
 	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\x12,\n" +
-	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xca\x02\n" +
+	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xa6\x05\n" +
 	"\aTaskRun\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\x04R\x06taskId\x12\x10\n" +
@@ -1602,7 +1674,16 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\foutput_bytes\x18\b \x01(\x04R\voutputBytes\x125\n" +
 	"\bend_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x124\n" +
 	"\brun_time\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\arunTime\"\x9d\x02\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\arunTime\x12\x0e\n" +
+	"\x02op\x18\v \x01(\tR\x02op\x12\x1b\n" +
+	"\tworker_id\x18\f \x01(\rR\bworkerId\x12\x12\n" +
+	"\x04slot\x18\r \x01(\rR\x04slot\x128\n" +
+	"\n" +
+	"fetch_time\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\tfetchTime\x126\n" +
+	"\twait_time\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\bwaitTime\x12D\n" +
+	"\x10deserialize_time\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x0fdeserializeTime\x12<\n" +
+	"\fpublish_time\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\vpublishTime\x12#\n" +
+	"\rfetched_bytes\x18\x12 \x01(\x04R\ffetchedBytes\"\x9d\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +
@@ -1702,13 +1783,17 @@ var file_millrace_v1_task_proto_depIdxs = []int32{
 	8,  // 13: millrace.v1.Task.items:type_name -> millrace.v1.ItemInput
 	18, // 14: millrace.v1.TaskRun.end_time:type_name -> google.protobuf.Timestamp
 	15, // 15: millrace.v1.TaskRun.run_time:type_name -> google.protobuf.Duration
-	0,  // 16: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	17, // 17: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 16: millrace.v1.TaskRun.fetch_time:type_name -> google.protobuf.Duration
+	15, // 17: millrace.v1.TaskRun.wait_time:type_name -> google.protobuf.Duration
+	15, // 18: millrace.v1.TaskRun.deserialize_time:type_name -> google.protobuf.Duration
+	15, // 19: millrace.v1.TaskRun.publish_time:type_name -> google.protobuf.Duration
+	0,  // 20: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	17, // 21: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }

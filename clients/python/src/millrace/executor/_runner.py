@@ -60,6 +60,7 @@ class Runner:
         self._control = control
         # Ordinal of the current run.
         self._ordinal = 0
+        self._begun = 0  # time at which the present run began, in nanoseconds
         #: Inputs of the current run, and those that are still in use after their run.
         self.inputs = Inputs(hello.worker_name, slab)
         self.inputs.on_gone = wake
@@ -110,6 +111,7 @@ class Runner:
         try:
             try:
                 self._stopping.begin(ordinal)
+                self._begun = time.perf_counter_ns()
                 call = op.resolve(self._functions, self._hello.worker_name)
                 if memory is not None:
                     memory.device.choose(getattr(call, _arrays.WANTS, None), getattr(call, _arrays.STREAMS, "all"))
@@ -173,6 +175,7 @@ class Runner:
             self.inputs.decoded.clear()
         share = getattr(call, "shares_inputs", False)
         given = [self.inputs.arguments(run, share=share)]
+        finished.deserialize_nanos = time.perf_counter_ns() - self._begun
         before = self.inputs.checksums(run) if self._checks else []
         if first:
             if self.memory is not None:
@@ -181,6 +184,7 @@ class Runner:
         # of torch's pool: objects that are made while it is destroyed must not reuse its memory
         # before.
         result = [self._call(call, given, finished)]
+        returned = time.perf_counter_ns()
         try:
             self._results.store(run, result, finished)
         except Refused as e:
@@ -192,6 +196,7 @@ class Runner:
             if result[0] is None:
                 raise
             self._results.store(run, result, finished)
+        finished.publish_nanos = time.perf_counter_ns() - returned
         if self.memory is not None and self.memory.torch is not None:
             self.memory.torch.end()
         if before and (changed := self.inputs.changed(run, before)):

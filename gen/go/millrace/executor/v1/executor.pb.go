@@ -1252,8 +1252,13 @@ type ExecutorFinished struct {
 	// worker keeps them in place and unchanged until `releases` contains their numbers, or the
 	// process has died. Empty if the process refers to none.
 	RetainedInputs []*ExecutorRetainedInput `protobuf:"bytes,8,rep,name=retained_inputs,json=retainedInputs,proto3" json:"retained_inputs,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Time in nanoseconds that the executor spent on the function and the inputs before the call. 0:
+	// unknown.
+	DeserializeNanos uint64 `protobuf:"varint,9,opt,name=deserialize_nanos,json=deserializeNanos,proto3" json:"deserialize_nanos,omitempty"`
+	// Time in nanoseconds that the executor spent on the result after the call. 0: unknown.
+	PublishNanos  uint64 `protobuf:"varint,10,opt,name=publish_nanos,json=publishNanos,proto3" json:"publish_nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecutorFinished) Reset() {
@@ -1340,6 +1345,20 @@ func (x *ExecutorFinished) GetRetainedInputs() []*ExecutorRetainedInput {
 		return x.RetainedInputs
 	}
 	return nil
+}
+
+func (x *ExecutorFinished) GetDeserializeNanos() uint64 {
+	if x != nil {
+		return x.DeserializeNanos
+	}
+	return 0
+}
+
+func (x *ExecutorFinished) GetPublishNanos() uint64 {
+	if x != nil {
+		return x.PublishNanos
+	}
+	return 0
 }
 
 // ExecutorRetainedInput is an input that the process uses for longer than its run.
@@ -1897,7 +1916,7 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\"0\n" +
 	"\x0fExecutorRelease\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x01 \x01(\x04R\trequestId\"\xe0\x02\n" +
+	"request_id\x18\x01 \x01(\x04R\trequestId\"\xb2\x03\n" +
 	"\x10ExecutorFinished\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12,\n" +
@@ -1906,7 +1925,10 @@ const file_millrace_executor_v1_executor_proto_rawDesc = "" +
 	"\x06frames\x18\x05 \x03(\v2#.millrace.executor.v1.FrameLocationR\x06frames\x12#\n" +
 	"\rinline_frames\x18\x06 \x03(\fR\finlineFrames\x12\x1b\n" +
 	"\trun_nanos\x18\a \x01(\x04R\brunNanos\x12T\n" +
-	"\x0fretained_inputs\x18\b \x03(\v2+.millrace.executor.v1.ExecutorRetainedInputR\x0eretainedInputs\"W\n" +
+	"\x0fretained_inputs\x18\b \x03(\v2+.millrace.executor.v1.ExecutorRetainedInputR\x0eretainedInputs\x12+\n" +
+	"\x11deserialize_nanos\x18\t \x01(\x04R\x10deserializeNanos\x12#\n" +
+	"\rpublish_nanos\x18\n" +
+	" \x01(\x04R\fpublishNanos\"W\n" +
 	"\x15ExecutorRetainedInput\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12\x1f\n" +

@@ -743,7 +743,17 @@ type TaskReport struct {
 	FetchedBytes uint64 `protobuf:"varint,10,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
 	// The input to which the failure is due, counted from 1. The scheduler names its task, and the
 	// item, in front of `error.message`. 0: none.
-	InputAtFault  uint32 `protobuf:"varint,11,opt,name=input_at_fault,json=inputAtFault,proto3" json:"input_at_fault,omitempty"`
+	InputAtFault uint32 `protobuf:"varint,11,opt,name=input_at_fault,json=inputAtFault,proto3" json:"input_at_fault,omitempty"`
+	// Number of the slot that it ran in, counted from 1. 0: unknown, like each of the following times.
+	Slot uint32 `protobuf:"varint,12,opt,name=slot,proto3" json:"slot,omitempty"`
+	// Time in nanoseconds in which its inputs came from other workers or from lower tiers.
+	FetchNanos uint64 `protobuf:"varint,13,opt,name=fetch_nanos,json=fetchNanos,proto3" json:"fetch_nanos,omitempty"`
+	// Time in nanoseconds that it waited for memory.
+	WaitNanos uint64 `protobuf:"varint,14,opt,name=wait_nanos,json=waitNanos,proto3" json:"wait_nanos,omitempty"`
+	// Time in nanoseconds that the executor spent on its function and inputs before the call.
+	DeserializeNanos uint64 `protobuf:"varint,15,opt,name=deserialize_nanos,json=deserializeNanos,proto3" json:"deserialize_nanos,omitempty"`
+	// Time in nanoseconds that the executor spent on its result after the call.
+	PublishNanos  uint64 `protobuf:"varint,16,opt,name=publish_nanos,json=publishNanos,proto3" json:"publish_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -851,6 +861,41 @@ func (x *TaskReport) GetFetchedBytes() uint64 {
 func (x *TaskReport) GetInputAtFault() uint32 {
 	if x != nil {
 		return x.InputAtFault
+	}
+	return 0
+}
+
+func (x *TaskReport) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *TaskReport) GetFetchNanos() uint64 {
+	if x != nil {
+		return x.FetchNanos
+	}
+	return 0
+}
+
+func (x *TaskReport) GetWaitNanos() uint64 {
+	if x != nil {
+		return x.WaitNanos
+	}
+	return 0
+}
+
+func (x *TaskReport) GetDeserializeNanos() uint64 {
+	if x != nil {
+		return x.DeserializeNanos
+	}
+	return 0
+}
+
+func (x *TaskReport) GetPublishNanos() uint64 {
+	if x != nil {
+		return x.PublishNanos
 	}
 	return 0
 }
@@ -2266,7 +2311,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x123\n" +
 	"\x06failed\x18\x02 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x06failed\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\xb6\x03\n" +
+	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\xdc\x04\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2280,7 +2325,14 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\blog_tail\x18\t \x01(\tR\alogTail\x12#\n" +
 	"\rfetched_bytes\x18\n" +
 	" \x01(\x04R\ffetchedBytes\x12$\n" +
-	"\x0einput_at_fault\x18\v \x01(\rR\finputAtFault\"\x82\x01\n" +
+	"\x0einput_at_fault\x18\v \x01(\rR\finputAtFault\x12\x12\n" +
+	"\x04slot\x18\f \x01(\rR\x04slot\x12\x1f\n" +
+	"\vfetch_nanos\x18\r \x01(\x04R\n" +
+	"fetchNanos\x12\x1d\n" +
+	"\n" +
+	"wait_nanos\x18\x0e \x01(\x04R\twaitNanos\x12+\n" +
+	"\x11deserialize_nanos\x18\x0f \x01(\x04R\x10deserializeNanos\x12#\n" +
+	"\rpublish_nanos\x18\x10 \x01(\x04R\fpublishNanos\"\x82\x01\n" +
 	"\vUnreachable\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +

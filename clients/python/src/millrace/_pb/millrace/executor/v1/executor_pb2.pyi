@@ -211,7 +211,7 @@ class ExecutorRelease(_message.Message):
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class ExecutorFinished(_message.Message):
-    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos", "retained_inputs")
+    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos", "retained_inputs", "deserialize_nanos", "publish_nanos")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,8 @@ class ExecutorFinished(_message.Message):
     INLINE_FRAMES_FIELD_NUMBER: _ClassVar[int]
     RUN_NANOS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    DESERIALIZE_NANOS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_NANOS_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     error: _error_pb2.TaskError
@@ -228,7 +230,9 @@ class ExecutorFinished(_message.Message):
     inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
     run_nanos: int
     retained_inputs: _containers.RepeatedCompositeFieldContainer[ExecutorRetainedInput]
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., retained_inputs: _Optional[_Iterable[_Union[ExecutorRetainedInput, _Mapping]]] = ...) -> None: ...
+    deserialize_nanos: int
+    publish_nanos: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., retained_inputs: _Optional[_Iterable[_Union[ExecutorRetainedInput, _Mapping]]] = ..., deserialize_nanos: _Optional[int] = ..., publish_nanos: _Optional[int] = ...) -> None: ...
 
 class ExecutorRetainedInput(_message.Message):
     __slots__ = ("request_id", "input_index")

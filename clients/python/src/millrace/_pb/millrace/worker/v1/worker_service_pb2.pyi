@@ -162,7 +162,7 @@ class RescueReport(_message.Message):
     def __init__(self, worker_id: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reason: _Optional[str] = ..., unmapped: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes", "input_at_fault")
+    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes", "input_at_fault", "slot", "fetch_nanos", "wait_nanos", "deserialize_nanos", "publish_nanos")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,11 @@ class TaskReport(_message.Message):
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     INPUT_AT_FAULT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    FETCH_NANOS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_NANOS_FIELD_NUMBER: _ClassVar[int]
+    DESERIALIZE_NANOS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_NANOS_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     outcome: TaskOutcome
@@ -185,7 +190,12 @@ class TaskReport(_message.Message):
     log_tail: str
     fetched_bytes: int
     input_at_fault: int
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ..., input_at_fault: _Optional[int] = ...) -> None: ...
+    slot: int
+    fetch_nanos: int
+    wait_nanos: int
+    deserialize_nanos: int
+    publish_nanos: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ..., input_at_fault: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_nanos: _Optional[int] = ..., wait_nanos: _Optional[int] = ..., deserialize_nanos: _Optional[int] = ..., publish_nanos: _Optional[int] = ...) -> None: ...
 
 class Unreachable(_message.Message):
     __slots__ = ("task_id", "generation", "failed_at", "missing_at")
