@@ -140,8 +140,8 @@ func TestViewersAreBounded(t *testing.T) {
 	}
 }
 
-// The queue of a viewer is bounded. What it misses is made up for by a snapshot, as soon as it has
-// taken the rest.
+// The queue of a viewer is bounded. A snapshot makes up for the events that it misses, as soon as
+// it has taken the others.
 func TestAViewerThatFallsBehindGetsASnapshot(t *testing.T) {
 	v := &viewer{topics: 3, ready: make(chan struct{}, 1)}
 	large := &event{data: make([]byte, queueBytes*3/4)}

@@ -744,7 +744,7 @@ type TaskReport struct {
 	// The input to which the failure is due, counted from 1. The scheduler names its task, and the
 	// item, in front of `error.message`. 0: none.
 	InputAtFault uint32 `protobuf:"varint,11,opt,name=input_at_fault,json=inputAtFault,proto3" json:"input_at_fault,omitempty"`
-	// Number of the slot that it ran in, counted from 1. 0: unknown, like each of the following times.
+	// Number of the slot that it ran in, counted from 1. 0: unknown, like the times below.
 	Slot uint32 `protobuf:"varint,12,opt,name=slot,proto3" json:"slot,omitempty"`
 	// Time in nanoseconds in which its inputs came from other workers or from lower tiers.
 	FetchNanos uint64 `protobuf:"varint,13,opt,name=fetch_nanos,json=fetchNanos,proto3" json:"fetch_nanos,omitempty"`
