@@ -29,6 +29,11 @@ export function count(n: number): string {
   return grouped.format(Math.round(n));
 }
 
+// plural gives a count with its noun.
+export function plural(n: number, noun: string): string {
+  return `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
+}
+
 // short gives a count that fits into a small place.
 export function short(n: number): string {
   if (n < 10_000) return count(n);

@@ -2,7 +2,6 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { CallError, get, type Session } from "./api";
-import { num } from "./format";
 import { history } from "./history";
 import { type RunBatch, runs } from "./runs";
 import type { Alarm, Client, ClusterEvent, Dataset, Graph, Summary, Worker } from "./types";
@@ -82,11 +81,9 @@ const takers: Record<string, (message: never) => void> = {
   datasets: merge(datasets, (d: Dataset) => `${d.namespace ?? ""}/${d.name ?? ""}`),
   runs: (message: RunBatch) => runs.add(message),
   alarms: (message: { alarms?: Alarm[] }) => alarms.set(message.alarms ?? []),
-  events: (message: ClusterEvent | { events: ClusterEvent[] }) => {
-    const list = "events" in message ? message.events : [message];
-    const known = events.value[events.value.length - 1]?.number ?? 0;
-    const fresh = list.filter((e) => num(e.number) > known);
-    if (fresh.length > 0) events.set([...events.value, ...fresh].slice(-keptEvents));
+  events: (message: { snapshot: boolean; rows: ClusterEvent[] }) => {
+    const known = message.snapshot ? [] : events.value;
+    events.set([...known, ...message.rows].slice(-keptEvents));
   },
 };
 

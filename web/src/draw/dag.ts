@@ -18,11 +18,14 @@ export class Dag {
   left = 0;
   top = 0;
   hovered = -1;
+  // The viewer has chosen a part.
+  moved = false;
   layout: Layout | null = null;
 
   // fit shows all of the graph.
   fit(width: number, height: number): void {
     const l = this.layout;
+    this.moved = false;
     if (!l) return;
     this.scale = Math.min(1.4, (width - 48) / l.width, (height - 48) / Math.max(l.height, 1));
     this.left = (width - l.width * this.scale) / 2;
@@ -30,6 +33,7 @@ export class Dag {
   }
 
   zoom(factor: number, x: number, y: number): void {
+    this.moved = true;
     const scale = Math.min(4, Math.max(0.01, this.scale * factor));
     this.left = x - ((x - this.left) * scale) / this.scale;
     this.top = y - ((y - this.top) * scale) / this.scale;
@@ -37,6 +41,7 @@ export class Dag {
   }
 
   pan(x: number, y: number): void {
+    this.moved = true;
     this.left += x;
     this.top += y;
   }

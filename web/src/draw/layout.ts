@@ -32,8 +32,10 @@ export interface Layout {
 
 export const nodeWidth = 132;
 export const nodeHeight = 26;
-const columnStep = 190;
 const rowStep = 34;
+// The distances from one layer to the next, and between columns of the same layer.
+const layerGap = 64;
+const columnGap = 14;
 
 // layOut sets the places of the nodes, and marks the path with the longest run time.
 export function layOut(nodes: Node[], edges: Edge[]): Layout {
@@ -101,14 +103,7 @@ export function layOut(nodes: Node[], edges: Edge[]): Layout {
       place(column);
     }
   }
-  const tallest = Math.max(...columns.map((c) => c.length), 1);
-  columns.forEach((column, l) => {
-    for (const i of column) {
-      const node = nodes[i] as Node;
-      node.x = l * columnStep;
-      node.y = ((rank[i] ?? 0) + (tallest - 1) / 2) * rowStep;
-    }
-  });
+  const { width, height } = arrange(nodes, columns, next, before);
 
   let end = -1;
   for (let i = 0; i < n; i++) if (end < 0 || (longest[i] ?? 0) > (longest[end] ?? 0)) end = i;
@@ -122,8 +117,49 @@ export function layOut(nodes: Node[], edges: Edge[]): Layout {
   return {
     nodes,
     edges,
-    width: (columns.length - 1) * columnStep + nodeWidth,
-    height: (tallest - 1) * rowStep + nodeHeight,
+    width,
+    height,
     criticalMs,
   };
+}
+
+// arrange sets the places. A layer with many nodes takes several columns, so that the whole is
+// about as wide as it is high. Nodes without neighbours are below the rest.
+function arrange(nodes: Node[], layers: number[][], next: number[][], before: number[][]) {
+  const alone = (i: number) => (next[i]?.length ?? 0) + (before[i]?.length ?? 0) === 0;
+  const single = layers.flat().filter(alone);
+  single.sort((a, b) => (nodes[a]?.op ?? "").localeCompare(nodes[b]?.op ?? ""));
+  const tied = layers.map((l) => l.filter((i) => !alone(i))).filter((l) => l.length > 0);
+  const most = Math.max(10, Math.ceil(Math.sqrt(nodes.length) * 0.8));
+  const rows = Math.min(most, Math.max(...tied.map((l) => l.length), 0));
+  let x = 0;
+  for (const layer of tied) {
+    const columns = Math.ceil(layer.length / most);
+    const each = Math.ceil(layer.length / columns);
+    for (const [k, i] of layer.entries()) {
+      const column = Math.floor(k / each);
+      const inColumn = Math.min(each, layer.length - column * each);
+      const node = nodes[i] as Node;
+      node.x = x + column * (nodeWidth + columnGap);
+      node.y = ((k % each) + (rows - inColumn) / 2) * rowStep;
+    }
+    x += columns * (nodeWidth + columnGap) - columnGap + layerGap;
+  }
+  let width = Math.max(x - layerGap, 0);
+  let height = Math.max(rows * rowStep - (rowStep - nodeHeight), 0);
+  if (single.length > 0) {
+    const top = rows > 0 ? height + 2 * rowStep : 0;
+    const across = Math.max(
+      Math.floor((width + columnGap) / (nodeWidth + columnGap)),
+      Math.ceil(Math.sqrt(single.length)),
+    );
+    for (const [k, i] of single.entries()) {
+      const node = nodes[i] as Node;
+      node.x = (k % across) * (nodeWidth + columnGap);
+      node.y = top + Math.floor(k / across) * rowStep;
+    }
+    width = Math.max(width, Math.min(across, single.length) * (nodeWidth + columnGap) - columnGap);
+    height = top + Math.ceil(single.length / across) * rowStep - (rowStep - nodeHeight);
+  }
+  return { width, height };
 }

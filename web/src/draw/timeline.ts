@@ -57,7 +57,7 @@ export class Timeline {
 
   get rowHeight(): number {
     const free = (this.height - axis) / Math.max(this.rows.length, 1);
-    return Math.max(16, Math.min(30, Math.floor(free)));
+    return Math.max(16, Math.min(40, Math.floor(free)));
   }
 
   x(ms: number): number {
@@ -229,6 +229,12 @@ export class Timeline {
     }
     const lane = runs.lanes[row.lane];
     if (lane) {
+      // What nothing covers is idle.
+      const left = Math.max(gutter, this.x(runs.of("start_ms")[lane.runs[0] ?? -1] ?? 0));
+      c.globalAlpha = 0.45;
+      c.fillStyle = colors.track;
+      c.fillRect(left, y + 2, this.width - left, step - 4);
+      c.globalAlpha = 1;
       c.save();
       c.beginPath();
       c.rect(gutter, y, this.width - gutter, step);

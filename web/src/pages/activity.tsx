@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { call, callWorker } from "../api";
-import { ago, clock } from "../format";
+import { ago, clock, plural } from "../format";
 import { link, place, setQuery } from "../router";
 import { events, useStore, workers } from "../store";
 import type { LogLine } from "../types";
@@ -22,7 +22,7 @@ export function LogLines(props: { lines: Line[]; height?: number }) {
       tabIndex={0}
       role="region"
       aria-label="Log lines"
-      style={props.height ? { maxHeight: props.height } : undefined}
+      style={props.height ? { maxHeight: `${props.height}px` } : undefined}
     >
       {props.lines.map((l, i) => (
         <div key={`${l.time}-${l.from}-${i}`}>
@@ -116,7 +116,7 @@ export function Logs() {
         </select>
         <input
           class="field"
-          style={{ width: 280 }}
+          style={{ width: "280px" }}
           type="search"
           placeholder="Filter by text"
           aria-label="Filter by text"
@@ -182,7 +182,7 @@ export function EventsPage() {
         </select>
         <input
           class="field"
-          style={{ width: 280 }}
+          style={{ width: "280px" }}
           type="search"
           placeholder="Filter by text"
           aria-label="Filter by text"
@@ -190,7 +190,7 @@ export function EventsPage() {
           onInput={(e) => setText(e.currentTarget.value)}
         />
       </div>
-      <Card title={`${rows.length} events`} bare fill>
+      <Card title={plural(rows.length, "event")} bare fill>
         {rows.length === 0 ? (
           <Empty title="Nothing has happened">
             Workers that come and go, drains, failures and spills show here.

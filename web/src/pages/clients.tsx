@@ -1,6 +1,6 @@
 // Clients, their namespaces, and datasets.
 
-import { ago, bytes, count, duration, millis, num } from "../format";
+import { ago, bytes, count, duration, millis, num, plural } from "../format";
 import { link } from "../router";
 import { clients, datasets, graphs, useStore, useTopics } from "../store";
 import { Card, Empty, Table, useNow } from "../ui/parts";
@@ -25,7 +25,7 @@ export function Clients() {
   });
   return (
     <>
-      <Card title={`${all.length} clients`} bare>
+      <Card title={plural(all.length, "client")} bare>
         {all.length === 0 ? (
           <Empty title="No client is connected">Python: millrace.Client("host:port")</Empty>
         ) : (
@@ -104,7 +104,7 @@ export function Datasets() {
   const now = useNow();
   const all = [...useStore(datasets).values()];
   return (
-    <Card title={`${all.length} datasets`} bare>
+    <Card title={plural(all.length, "dataset")} bare>
       {all.length === 0 ? (
         <Empty title="No dataset is published">
           A dataset is a value with a name, whose results are kept:

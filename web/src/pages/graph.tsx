@@ -170,7 +170,7 @@ export function GraphPage(props: { id: string }) {
           Export for Perfetto
         </button>
       </div>
-      <div class="grid stats" style={{ marginBottom: 14 }}>
+      <div class="grid stats" style={{ marginBottom: "14px" }}>
         <Stat
           title="Progress"
           figure={percent(done, all)}
@@ -254,8 +254,12 @@ function Drawing(props: {
   useEffect(() => {
     dag.layout = drawing(props.tasks, props.graph, props.condensed);
     setCritical(dag.layout.criticalMs);
-    const now = `${props.condensed} ${dag.layout.nodes.length}`;
-    if (shape.current !== now && surface.current)
+    const now = `${props.condensed} ${dag.layout.width} ${dag.layout.height}`;
+    if (
+      shape.current !== now &&
+      surface.current &&
+      !(dag.moved && shape.current.startsWith(`${props.condensed}`))
+    )
       dag.fit(surface.current.width, surface.current.height);
     shape.current = now;
     surface.current?.draw();
@@ -349,7 +353,10 @@ function Drawing(props: {
       {tip && (
         <div
           class="tip"
-          style={{ left: Math.min(tip.x + 14, window.innerWidth - 300), top: tip.y + 14 }}
+          style={{
+            left: `${Math.min(tip.x + 14, window.innerWidth - 300)}px`,
+            top: `${tip.y + 14}px`,
+          }}
         >
           <b>{tip.node.op}</b>
           <div class="mono faint">{tip.node.id}</div>
@@ -402,7 +409,7 @@ function Functions(props: { graph: Graph; tasks: Task[] }) {
             name: "Function",
             by: (r) => r.op,
             cell: (r) => (
-              <div style={{ maxWidth: 280 }}>
+              <div style={{ maxWidth: "280px" }}>
                 <Op name={r.op} />
               </div>
             ),
@@ -410,7 +417,7 @@ function Functions(props: { graph: Graph; tasks: Task[] }) {
           {
             name: "Share",
             cell: (r) => (
-              <div style={{ minWidth: 160 }}>
+              <div style={{ minWidth: "160px" }}>
                 <Bar
                   label={r.op}
                   whole={all}
@@ -429,7 +436,7 @@ function Functions(props: { graph: Graph; tasks: Task[] }) {
           {
             name: "Progress",
             cell: (r) => (
-              <div style={{ minWidth: 120 }}>
+              <div style={{ minWidth: "120px" }}>
                 <Bar label={r.op} parts={partsOf(r.counts)} />
               </div>
             ),
@@ -493,7 +500,7 @@ function Tasks(props: { tasks: Task[] }) {
         <input
           class="field"
           type="search"
-          style={{ width: 280 }}
+          style={{ width: "280px" }}
           placeholder="Filter by key or function"
           aria-label="Filter by key or function"
           value={text}
@@ -547,7 +554,7 @@ function Tasks(props: { tasks: Task[] }) {
             {
               name: "Error",
               cell: (t) => (
-                <div class="soft clip" style={{ maxWidth: 320 }}>
+                <div class="soft clip" style={{ maxWidth: "320px" }}>
                   {t.error?.message}
                 </div>
               ),

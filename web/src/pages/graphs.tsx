@@ -1,6 +1,6 @@
 // The list of the graphs.
 
-import { ago, count, duration, num } from "../format";
+import { ago, count, duration, num, plural } from "../format";
 import { link } from "../router";
 import { graphs, useStore } from "../store";
 import type { Counts, Graph } from "../types";
@@ -25,7 +25,7 @@ export function Graphs() {
   const all = [...useStore(graphs).values()];
   const now = useNow();
   return (
-    <Card title={`${all.length} graphs`} bare>
+    <Card title={plural(all.length, "graph")} bare>
       {all.length === 0 ? (
         <Empty title="No graph was submitted yet" />
       ) : (
@@ -53,7 +53,7 @@ export function Graphs() {
             {
               name: "Progress",
               cell: (g) => (
-                <div style={{ minWidth: 220 }}>
+                <div style={{ minWidth: "220px" }}>
                   <Bar label={`g${g.graphId}`} parts={partsOf(g.counts)} />
                 </div>
               ),
@@ -97,7 +97,7 @@ export function Graphs() {
             {
               name: "First error",
               cell: (g) => (
-                <div class="soft clip" style={{ maxWidth: 340 }} title={g.firstError}>
+                <div class="soft clip" style={{ maxWidth: "340px" }} title={g.firstError}>
                   {g.firstError}
                 </div>
               ),

@@ -76,7 +76,7 @@ function reason(row: Row): string {
   }
   if (t?.holders)
     parts.push(
-      `${t.holders} ${t.holders === 1 ? "client or dataset holds" : "clients or datasets hold"} it`,
+      t.holders === 1 ? "a client or dataset holds it" : `${t.holders} clients or datasets hold it`,
     );
   if (t?.waitingDependents) parts.push(`${t.waitingDependents} tasks need it`);
   if (row.pins?.length) parts.push(`pinned: ${row.pins.slice(0, 2).join(", ")}`);
@@ -103,7 +103,7 @@ export function MemoryPage() {
   );
   return (
     <>
-      <div class="grid stats" style={{ marginBottom: 14 }}>
+      <div class="grid stats" style={{ marginBottom: "14px" }}>
         <Stat
           title="Memory"
           figure={bytes(sum((w) => w.memoryUsedBytes))}
@@ -171,18 +171,19 @@ export function MemoryPage() {
                 {
                   name: "Holder",
                   cell: (r) => (
-                    <div style={{ maxWidth: 260 }} class="clip">
+                    <div style={{ width: "210px" }} class="clip">
                       {num(r.taskId) ? (
-                        <TaskLink id={r.taskId} name={r.task?.key} />
+                        <>
+                          {r.task?.op?.name && <Op name={r.task.op.name} />}
+                          <div class="clip">
+                            <TaskLink id={r.taskId} name={r.task?.key} />
+                          </div>
+                        </>
                       ) : (
                         `reservation ${r.reservationId}`
                       )}
                     </div>
                   ),
-                },
-                {
-                  name: "Function",
-                  cell: (r) => (r.task?.op?.name ? <Op name={r.task.op.name} /> : "–"),
                 },
                 {
                   name: "Worker",
@@ -239,7 +240,7 @@ export function MemoryPage() {
                   </span>
                 </div>
               ))}
-              <div class="faint" style={{ fontSize: 12 }}>
+              <div class="faint" style={{ fontSize: "12px" }}>
                 {count(num(m.smallObjectCount))} small objects with {bytes(num(m.smallObjectBytes))}
                 ; process {bytes(num(m.rssBytes))}
               </div>

@@ -1,7 +1,7 @@
 // The overview: what the cluster does now, and what is wrong with it.
 
 import { useState } from "preact/hooks";
-import { ago, bytes, count, percent, perSecond, rate, short } from "../format";
+import { ago, bytes, count, percent, perSecond, plural, rate, short } from "../format";
 import { link } from "../router";
 import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
@@ -82,7 +82,7 @@ function Figures({ now }: { now: Summary }) {
       <Stat
         title="Throughput"
         figure={perSecond(now.tasks_per_second)}
-        note={`${now.graphs} graphs, ${now.clients} clients`}
+        note={`${plural(now.graphs, "graph")}, ${plural(now.clients, "client")}`}
       >
         <Spark series="tasks_per_second" color={blue} label="Tasks per second, last two minutes" />
       </Stat>
@@ -92,7 +92,7 @@ function Figures({ now }: { now: Summary }) {
         unit="done"
         note={`${short(running)} running, ${short(waiting)} waiting${t("failed") ? `, ${short(t("failed"))} failed` : ""}`}
       >
-        <div style={{ marginTop: 18 }}>
+        <div style={{ marginTop: "18px" }}>
           <Bar
             label="Tasks"
             parts={[
@@ -117,7 +117,7 @@ function Figures({ now }: { now: Summary }) {
         figure={bytes(memory?.used_bytes ?? 0)}
         note={`of ${bytes(memory?.limit_bytes ?? 0)}${disk ? `, ${bytes(disk)} on disk` : ""}`}
       >
-        <div style={{ marginTop: 18 }}>
+        <div style={{ marginTop: "18px" }}>
           <Bar
             label="Memory"
             whole={memory?.limit_bytes}
@@ -131,7 +131,7 @@ function Figures({ now }: { now: Summary }) {
         unit="active"
         note={others.length ? others.map(([s, n]) => `${n} ${s}`).join(", ") : "all well"}
       >
-        <div class="note faint" style={{ marginTop: 10 }}>
+        <div class="note faint" style={{ marginTop: "10px" }}>
           scheduler {Math.round(now.scheduler?.cpu_percent ?? 0)} % of a core,{" "}
           {bytes(now.scheduler?.rss_bytes ?? 0)}
         </div>
@@ -142,7 +142,7 @@ function Figures({ now }: { now: Summary }) {
 
 export function Alarms(props: { list: Alarm[] }) {
   const now = useNow();
-  if (props.list.length === 0) return <div style={{ height: 14 }} />;
+  if (props.list.length === 0) return <div style={{ height: "14px" }} />;
   return (
     <section class="card" aria-label="Alarms" style={{ margin: "14px 0" }}>
       {props.list.map((a) => (
@@ -199,7 +199,7 @@ function Progress(props: { groups: Group[] }) {
           tabIndex={0}
           role="region"
           aria-label="Progress by function"
-          style={{ maxHeight: 640 }}
+          style={{ maxHeight: "640px" }}
         >
           <table>
             <thead>
@@ -224,7 +224,7 @@ function Progress(props: { groups: Group[] }) {
                 const all = sizeOf(g);
                 return (
                   <tr key={g.op}>
-                    <td style={{ maxWidth: 220 }}>
+                    <td style={{ maxWidth: "220px" }}>
                       <Op name={g.op} />
                     </td>
                     <td>
@@ -250,7 +250,7 @@ function Progress(props: { groups: Group[] }) {
                     <td class="right nowrap">
                       {count(g.done + g.released)} <span class="faint">/ {count(all)}</span>
                       {g.failed > 0 && (
-                        <div class="badge bad" style={{ marginLeft: 6 }}>
+                        <div class="badge bad" style={{ marginLeft: "6px" }}>
                           {g.failed} failed
                         </div>
                       )}
@@ -295,7 +295,8 @@ function Tiers({ now }: { now: Summary }) {
             parts={[{ name: "used", value: t.used_bytes, color: tierColors[t.tier] ?? blue }]}
           />
           <span class="what nowrap">
-            {bytes(t.used_bytes)} <span class="faint">/ {bytes(t.limit_bytes)}</span>
+            {bytes(t.used_bytes)}{" "}
+            {t.limit_bytes > 0 && <span class="faint">/ {bytes(t.limit_bytes)}</span>}
           </span>
         </div>
       ))}

@@ -121,7 +121,7 @@ export function Routes() {
               slow.slice(0, 8).map(({ reader: r, route: x, share }) => (
                 <div
                   key={`${r.name}-${x.peerWorkerId}`}
-                  style={{ display: "flex", gap: 8, padding: "3px 0" }}
+                  style={{ display: "flex", gap: "8px", padding: "3px 0" }}
                 >
                   <span class="clip">
                     {r.name} ← {x.peer}
@@ -138,11 +138,16 @@ export function Routes() {
           </Card>
         </div>
       </div>
-      {reader && (
-        <div style={{ marginTop: 14 }}>
-          <RouteTable routes={reader.routes ?? []} />
-        </div>
-      )}
+      <div style={{ marginTop: "14px" }}>
+        {reader ? (
+          <RouteTable title={`Routes of ${reader.name}`} routes={reader.routes ?? []} />
+        ) : (
+          <RouteTable
+            title="Routes in use"
+            routes={slow.map(({ reader: r, route: x }) => ({ ...x, reader: r.name }))}
+          />
+        )}
+      </div>
     </>
   );
 }
@@ -172,19 +177,22 @@ function Matrix(props: {
   const latest = useRef(props);
   latest.current = props;
   const n = props.all.length;
-  const cell = Math.max(6, Math.min(72, Math.floor(720 / n)));
+  const cell = Math.max(6, Math.min(104, Math.floor(720 / n)));
   const label = cell >= 14 ? 108 : 8;
+  const head = cell >= 64 ? 26 : label;
   const colors = useStore(theme);
   useEffect(() => {
     if (!ref.current) return;
-    const s = new Surface(ref.current, (c, w, h) => paint(c, w, h, latest.current, cell, label));
+    const s = new Surface(ref.current, (c, w, h) =>
+      paint(c, w, h, latest.current, cell, label, head),
+    );
     surface.current = s;
     return () => s.close();
   }, [n, colors]);
   useEffect(() => surface.current?.draw());
   const locate = (event: PointerEvent): [number, number] | null => {
     const column = Math.floor((event.offsetX - label) / cell);
-    const row = Math.floor((event.offsetY - label) / cell);
+    const row = Math.floor((event.offsetY - head) / cell);
     return row >= 0 && column >= 0 && row < n && column < n && row !== column
       ? [row, column]
       : null;
@@ -209,7 +217,11 @@ function Matrix(props: {
         tabIndex={0}
         role="img"
         aria-label={`Matrix of the routes of ${n} workers. Arrows choose a pair; its route is described beside the matrix.`}
-        style={{ width: label + n * cell, height: label + n * cell, display: "block" }}
+        style={{
+          width: `${label + n * cell}px`,
+          height: `${head + n * cell}px`,
+          display: "block",
+        }}
         onPointerDown={(e) => props.choose(locate(e))}
         onKeyDown={press}
       />
@@ -224,6 +236,7 @@ function paint(
   props: { all: Worker[]; figure: Figure; at: [number, number] | null },
   cell: number,
   label: number,
+  head: number,
 ) {
   c.fillStyle = token("panel");
   c.fillRect(0, 0, width, height);
@@ -235,13 +248,13 @@ function paint(
   c.font = "12px system-ui, sans-serif";
   c.textBaseline = "middle";
   for (const [i, reader] of props.all.entries()) {
-    const y = label + i * cell;
+    const y = head + i * cell;
     if (cell >= 14) {
       c.fillStyle = soft;
       c.textAlign = "right";
       c.fillText(shorten(reader.name), label - 8, y + cell / 2);
       c.save();
-      c.translate(label + i * cell + cell / 2, label - 8);
+      c.translate(label + i * cell + cell / 2, head - 10);
       c.rotate(cell >= 64 ? 0 : -Math.PI / 3);
       c.textAlign = cell >= 64 ? "center" : "left";
       c.fillText(shorten(reader.name), 0, 0);

@@ -251,7 +251,7 @@ export function StreamPage() {
           </div>
           <div
             class="canvas"
-            style={{ flex: "none", height: 44, borderTop: "1px solid var(--line)" }}
+            style={{ flex: "none", height: "44px", borderTop: "1px solid var(--line)" }}
           >
             <canvas
               ref={strip}
@@ -291,7 +291,7 @@ function InView(props: { shares: Shares | null; op: number; choose: (op: number)
           .map(([name, ms, color]) => (
             <div
               key={name}
-              style={{ display: "flex", alignItems: "center", gap: 8, padding: "2px 0" }}
+              style={{ display: "flex", alignItems: "center", gap: "8px", padding: "2px 0" }}
             >
               <i class="swatch" style={{ background: color }} />
               <span class="soft">{name}</span>
@@ -357,7 +357,7 @@ function Tip(props: { x: number; y: number; run: number }) {
   const left = Math.min(props.x + 14, window.innerWidth - 320);
   const top = Math.min(props.y + 14, window.innerHeight - 240);
   return (
-    <div class="tip" style={{ left, top }}>
+    <div class="tip" style={{ left: `${left}px`, top: `${top}px` }}>
       <b>{runs.ops[runs.opOf[props.run] ?? 0]}</b>{" "}
       {of("state") ? <span class="badge bad">failed</span> : ""}
       <div class="faint mono clip">{runs.keys[props.run] || `t${runs.tasks[props.run]}`}</div>

@@ -5,8 +5,7 @@ import { call, callWorker, messageOf } from "../api";
 import { phaseColors, phaseNames } from "../colors";
 import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
 import { link } from "../router";
-import { phases, runs } from "../runs";
-import { useTopics } from "../store";
+import { attemptsOf, phases, runs } from "../runs";
 import type { Explanation, Task } from "../types";
 import {
   Bar,
@@ -23,7 +22,6 @@ import {
 } from "../ui/parts";
 
 export function TaskPage(props: { id: string }) {
-  useTopics("runs");
   const ref = /^\d+$/.test(props.id) ? { id: props.id } : { key: props.id };
   const found = useCall(
     () => call<{ task: Task }>("GetTask", { task: ref, history: true }),
@@ -34,12 +32,9 @@ export function TaskPage(props: { id: string }) {
   const t = found.value?.task;
   if (!t) {
     return found.error ? (
-      <>
-        <Empty title={messageOf(found.error)}>
-          The scheduler forgets tasks whose results nobody holds.
-        </Empty>
-        <Attempts id={props.id} />
-      </>
+      <Empty title={messageOf(found.error)}>
+        The scheduler forgets tasks whose results nobody holds.
+      </Empty>
     ) : (
       <Empty title="Looking up the task" />
     );
@@ -80,6 +75,7 @@ export function TaskPage(props: { id: string }) {
         />
       </div>
       {t.error && <Failure task={t} />}
+      <Attempts id={String(t.taskId)} op={t.op?.name ?? ""} attempt={t.attempt ?? 0} />
       {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
       <div class="grid even">
         <Card title="Task">
@@ -105,7 +101,7 @@ export function TaskPage(props: { id: string }) {
         </Card>
         <Card title="History">
           {t.history?.length ? (
-            <ol class="mono" style={{ margin: 0, paddingLeft: 22 }}>
+            <ol class="mono" style={{ margin: 0, paddingLeft: "22px" }}>
               {t.history.map((h, i) => (
                 <li key={i}>{h}</li>
               ))}
@@ -115,11 +111,10 @@ export function TaskPage(props: { id: string }) {
           )}
         </Card>
       </div>
-      <Attempts id={String(t.taskId)} />
       <div class="grid even">
         <Card title="Inputs">
           {t.inputs?.length ? (
-            <div style={{ maxHeight: 240, overflow: "auto" }}>
+            <div style={{ maxHeight: "240px", overflow: "auto" }}>
               {t.inputs.slice(0, 200).map((key) => (
                 <div key={key} class="clip">
                   <a class="mono" href={link("tasks", key)}>
@@ -142,7 +137,7 @@ export function TaskPage(props: { id: string }) {
 function Failure({ task }: { task: Task }) {
   const e = task.error ?? {};
   return (
-    <section class="card" aria-label="Failure" style={{ marginTop: 14 }}>
+    <section class="card" aria-label="Failure" style={{ marginTop: "14px" }}>
       <header>
         <span class="badge bad">{e.reason?.toLowerCase().replaceAll("_", " ")}</span>
         <div class="aside">
@@ -150,9 +145,9 @@ function Failure({ task }: { task: Task }) {
         </div>
       </header>
       <div class="body">
-        <p style={{ marginBottom: 10, overflowWrap: "anywhere" }}>{e.message}</p>
+        <p style={{ marginBottom: "10px", overflowWrap: "anywhere" }}>{e.message}</p>
         {e.originKey && e.originKey !== task.key && (
-          <p style={{ marginBottom: 10 }}>
+          <p style={{ marginBottom: "10px" }}>
             The first failure was that of <TaskLink id={e.originKey} name={e.originKey} />.
           </p>
         )}
@@ -200,14 +195,11 @@ function Why(props: { id: string }) {
   );
 }
 
-// Attempts shows the phases of the attempts that the page knows.
-function Attempts(props: { id: string }) {
-  const rows: number[] = [];
-
-  for (let i = runs.size - 1; i >= 0 && rows.length < 20; i--)
-    if (runs.tasks[i] === props.id) rows.push(i);
-  if (rows.length === 0) return <div style={{ height: 14 }} />;
-  const of = (f: Parameters<typeof runs.of>[0], i: number) => runs.of(f)[i] ?? 0;
+// Attempts shows the phases of the kept attempts.
+function Attempts(props: { id: string; op: string; attempt: number }) {
+  const found = useCall(() => attemptsOf(props.id, props.op), [props.id, props.op, props.attempt]);
+  const rows = found.value ?? [];
+  if (rows.length === 0) return <div style={{ height: "14px" }} />;
   return (
     <Card
       title="Attempts"
@@ -226,32 +218,32 @@ function Attempts(props: { id: string }) {
       <Table
         label="Attempts"
         rows={rows}
-        id={(i) => of("number", i)}
+        id={(a) => a.number}
         columns={[
-          { name: "Begin", cell: (i) => clock(of("start_ms", i) + runs.origin, true) },
+          { name: "Begin", cell: (a) => clock(a.start_ms + runs.origin, true) },
           {
             name: "Outcome",
-            cell: (i) => <StateBadge state={of("state", i) ? "failed" : "succeeded"} prefix="" />,
+            cell: (a) => <StateBadge state={a.failed ? "failed" : "succeeded"} prefix="" />,
           },
           {
             name: "Phases",
-            cell: (i) => (
-              <div style={{ minWidth: 260 }}>
+            cell: (a) => (
+              <div style={{ minWidth: "260px" }}>
                 <Bar
                   label="Phases in milliseconds"
                   parts={[
-                    { name: phaseNames.fetch, value: of("fetch_ms", i), color: phaseColors.fetch },
-                    { name: phaseNames.spill, value: of("spill_ms", i), color: phaseColors.spill },
-                    { name: phaseNames.wait, value: of("wait_ms", i), color: phaseColors.wait },
+                    { name: phaseNames.fetch, value: a.fetch_ms, color: phaseColors.fetch },
+                    { name: phaseNames.spill, value: a.spill_ms, color: phaseColors.spill },
+                    { name: phaseNames.wait, value: a.wait_ms, color: phaseColors.wait },
                     {
                       name: phaseNames.deserialize,
-                      value: of("deserialize_ms", i),
+                      value: a.deserialize_ms,
                       color: phaseColors.deserialize,
                     },
-                    { name: "run", value: of("run_ms", i), color: "var(--bar-running)" },
+                    { name: "run", value: a.run_ms, color: "var(--bar-running)" },
                     {
                       name: phaseNames.publish,
-                      value: of("publish_ms", i),
+                      value: a.publish_ms,
                       color: phaseColors.publish,
                     },
                   ]}
@@ -259,10 +251,10 @@ function Attempts(props: { id: string }) {
               </div>
             ),
           },
-          { name: "Transfer", right: true, cell: (i) => duration(of("fetch_ms", i)) },
-          { name: "Run", right: true, cell: (i) => duration(of("run_ms", i)) },
-          { name: "Inputs", right: true, cell: (i) => bytes(of("input_bytes", i)) },
-          { name: "Result", right: true, cell: (i) => bytes(of("output_bytes", i)) },
+          { name: "Transfer", right: true, cell: (a) => duration(a.fetch_ms) },
+          { name: "Run", right: true, cell: (a) => duration(a.run_ms) },
+          { name: "Inputs", right: true, cell: (a) => bytes(a.input_bytes) },
+          { name: "Result", right: true, cell: (a) => bytes(a.output_bytes) },
         ]}
       />
     </Card>
@@ -296,7 +288,7 @@ function Output({ task }: { task: Task }) {
     >
       {error && <div class="notice bad round">{error}</div>}
       {text ? (
-        <pre style={{ maxHeight: 320 }}>{text}</pre>
+        <pre style={{ maxHeight: "320px" }}>{text}</pre>
       ) : (
         <span class="faint">It has written nothing.</span>
       )}
@@ -327,7 +319,7 @@ function Result(props: { id: string }) {
       }
     >
       {text ? (
-        <pre style={{ maxHeight: 320 }}>{text}</pre>
+        <pre style={{ maxHeight: "320px" }}>{text}</pre>
       ) : (
         <span class="faint">Small results of native operations can be shown.</span>
       )}

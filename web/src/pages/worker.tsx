@@ -8,6 +8,7 @@ import type { LogLine, Memory, Route, Task, Worker } from "../types";
 import {
   Bar,
   Card,
+  type Column,
   Empty,
   Facts,
   Op,
@@ -272,68 +273,15 @@ function Tiers(props: { name: string }) {
   );
 }
 
-export function Routes(props: { routes: Route[] }) {
+// Routes lists routes; those of several readers name the reader.
+export function Routes(props: { title?: string; routes: (Route & { reader?: string })[] }) {
   return (
-    <Card title="Routes" bare>
+    <Card title={props.title ?? "Routes"} bare>
       <Table
         label="Routes"
         rows={props.routes}
-        id={(r) => `${r.peerWorkerId}-${r.path}`}
-        columns={[
-          {
-            name: "From",
-            by: (r) => r.peer ?? "",
-            cell: (r) => <a href={link("workers", r.peer ?? "")}>{r.peer}</a>,
-          },
-          {
-            name: "Path",
-            by: (r) => r.path ?? "",
-            cell: (r) => `${word(r.path, "TRANSFER_PATH_")} ${r.transport ?? ""}`,
-          },
-          {
-            name: "State",
-            by: (r) => r.state ?? "",
-            cell: (r) => <StateBadge state={r.state} prefix="ROUTE_STATE_" />,
-          },
-          {
-            name: "Rate",
-            right: true,
-            by: (r) => r.bytesPerSecond ?? 0,
-            cell: (r) => (r.bytesPerSecond ? rate(r.bytesPerSecond) : "–"),
-          },
-          {
-            name: "Latency",
-            right: true,
-            by: (r) => millis(r.latency),
-            cell: (r) => (r.latency ? duration(millis(r.latency)) : "–"),
-          },
-          {
-            name: "Received",
-            right: true,
-            by: (r) => num(r.receivedBytes),
-            cell: (r) => bytes(num(r.receivedBytes)),
-          },
-          {
-            name: "Fetches",
-            right: true,
-            by: (r) => num(r.succeededFetches),
-            cell: (r) => count(num(r.succeededFetches)),
-          },
-          {
-            name: "Failed",
-            right: true,
-            by: (r) => num(r.failedFetches),
-            cell: (r) => count(num(r.failedFetches)),
-          },
-          {
-            name: "Why",
-            cell: (r) => (
-              <span class="soft">
-                {r.reason || r.connectionReason || (r.staged ? `staged at ${r.staged}` : "")}
-              </span>
-            ),
-          },
-        ]}
+        id={(r) => `${r.reader}-${r.peerWorkerId}-${r.path}`}
+        columns={columnsOf(props.routes.some((r) => r.reader))}
       />
     </Card>
   );
@@ -351,7 +299,7 @@ function Deaths(props: { worker: Worker; now: number }) {
           {d.runningKeys?.length ? (
             <div class="soft">It ran {d.runningKeys.slice(0, 5).join(", ")}.</div>
           ) : null}
-          {d.logTail && <pre style={{ maxHeight: 180, marginTop: 6 }}>{d.logTail}</pre>}
+          {d.logTail && <pre style={{ maxHeight: "180px", marginTop: "6px" }}>{d.logTail}</pre>}
         </div>
       ))}
     </Card>
@@ -384,4 +332,70 @@ function Tail(props: { name: string }) {
       )}
     </Card>
   );
+}
+
+function columnsOf(readers: boolean): Column<Route & { reader?: string }>[] {
+  const columns: Column<Route & { reader?: string }>[] = [
+    {
+      name: "From",
+      by: (r) => r.peer ?? "",
+      cell: (r) => <a href={link("workers", r.peer ?? "")}>{r.peer}</a>,
+    },
+    {
+      name: "Path",
+      by: (r) => r.path ?? "",
+      cell: (r) => `${word(r.path, "TRANSFER_PATH_")} ${r.transport ?? ""}`,
+    },
+    {
+      name: "State",
+      by: (r) => r.state ?? "",
+      cell: (r) => <StateBadge state={r.state} prefix="ROUTE_STATE_" />,
+    },
+    {
+      name: "Rate",
+      right: true,
+      by: (r) => r.bytesPerSecond ?? 0,
+      cell: (r) => (r.bytesPerSecond ? rate(r.bytesPerSecond) : "–"),
+    },
+    {
+      name: "Latency",
+      right: true,
+      by: (r) => millis(r.latency),
+      cell: (r) => (r.latency ? duration(millis(r.latency)) : "–"),
+    },
+    {
+      name: "Received",
+      right: true,
+      by: (r) => num(r.receivedBytes),
+      cell: (r) => bytes(num(r.receivedBytes)),
+    },
+    {
+      name: "Fetches",
+      right: true,
+      by: (r) => num(r.succeededFetches),
+      cell: (r) => count(num(r.succeededFetches)),
+    },
+    {
+      name: "Failed",
+      right: true,
+      by: (r) => num(r.failedFetches),
+      cell: (r) => count(num(r.failedFetches)),
+    },
+    {
+      name: "Why",
+      cell: (r) => (
+        <span class="soft">
+          {r.reason || r.connectionReason || (r.staged ? `staged at ${r.staged}` : "")}
+        </span>
+      ),
+    },
+  ];
+  if (readers) {
+    columns.unshift({
+      name: "Reader",
+      by: (r) => r.reader ?? "",
+      cell: (r) => r.reader,
+    });
+  }
+  return columns;
 }

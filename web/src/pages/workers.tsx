@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { call, messageOf } from "../api";
-import { ago, bytes, count, num, word } from "../format";
+import { ago, bytes, count, num, plural, word } from "../format";
 import { link } from "../router";
 import { isOperator, session, useStore, workers } from "../store";
 import type { Worker } from "../types";
@@ -48,9 +48,9 @@ export function WorkersPage() {
       name: "Memory",
       by: (w) => num(w.memoryUsedBytes),
       cell: (w) => (
-        <div style={{ minWidth: 150 }}>
+        <div style={{ minWidth: "150px" }}>
           <Bar label="Memory" whole={num(w.memoryLimitBytes)} parts={memoryParts(w)} height={6} />
-          <span class="faint" style={{ fontSize: 12 }}>
+          <span class="faint" style={{ fontSize: "12px" }}>
             {bytes(num(w.memoryUsedBytes))} / {bytes(num(w.memoryLimitBytes))}
           </span>
         </div>
@@ -88,7 +88,7 @@ export function WorkersPage() {
   ];
   if (hasGpus) columns.splice(5, 0, ...gpuColumns);
   return (
-    <Card title={`${all.length} workers`} bare>
+    <Card title={plural(all.length, "worker")} bare>
       {all.length === 0 ? (
         <Empty title="No worker is registered">Start one with “millrace worker”.</Empty>
       ) : (
@@ -110,7 +110,7 @@ const gpuColumns: Column<Worker>[] = [
     by: (w) => w.gpuHealth?.utilizationPercent ?? -1,
     cell: (w) =>
       w.gpuHealth ? (
-        <div style={{ minWidth: 110 }}>
+        <div style={{ minWidth: "110px" }}>
           <Bar
             label="GPU"
             whole={100}
@@ -123,7 +123,7 @@ const gpuColumns: Column<Worker>[] = [
               },
             ]}
           />
-          <span class="faint" style={{ fontSize: 12 }}>
+          <span class="faint" style={{ fontSize: "12px" }}>
             {w.gpuHealth.utilizationPercent ?? 0} % · {w.gpu?.name}
           </span>
         </div>
@@ -248,7 +248,7 @@ function Confirm(props: { worker: Worker; order: Order; onClose: () => void }) {
         <h2>
           {order.name}: {worker.name}
         </h2>
-        <p class="soft" style={{ marginBottom: 14 }}>
+        <p class="soft" style={{ marginBottom: "14px" }}>
           {order.does}
         </p>
         {error && (

@@ -3,6 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import UPlot from "uplot";
 import { theme, token } from "../colors";
+import { clock } from "../format";
 import { history, type SeriesName } from "../history";
 import { summary, useStore } from "../store";
 
@@ -11,6 +12,21 @@ export interface Curve {
   name: string;
   color: string;
   fill?: boolean;
+}
+
+// times labels an axis by the clock, to the second where the labels are near each other.
+function times(_plot: UPlot, ticks: number[]): string[] {
+  const near = (ticks[1] ?? 0) - (ticks[0] ?? 0) < 60;
+  return ticks.map((t) => (near ? clock(t * 1000) : clock(t * 1000).slice(0, 5)));
+}
+
+// smooth takes the mean of each value and of those before it.
+function smooth(values: number[], of: number): number[] {
+  let sum = 0;
+  return values.map((v, i) => {
+    sum += v - (i >= of ? (values[i - of] ?? 0) : 0);
+    return Math.max(0, sum / Math.min(i + 1, of));
+  });
 }
 
 // Chart shows the latest minutes of some series.
@@ -43,7 +59,7 @@ export function Chart(props: {
         legend: { show: false },
         scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
         axes: [
-          { ...axis, space: 80, size: 28 },
+          { ...axis, space: 70, size: 24, values: times },
           { ...axis, size: 64, space: 34, values: (_u, ticks) => ticks.map(props.format) },
         ],
         series: [
@@ -71,7 +87,9 @@ export function Chart(props: {
       let first = times.findIndex((t) => t >= from);
       if (first < 0) first = 0;
       const xs = times.slice(first).map((t) => t / 1000);
-      const ys = props.curves.map((c) => history.of(c.series).slice(first));
+      // Samples are of moments: over a long time, the mean of some of them is what can be read.
+      const mean = Math.max(1, Math.round(xs.length / 100));
+      const ys = props.curves.map((c) => smooth(history.of(c.series).slice(first), mean));
       chart.setData([xs, ...ys] as UPlot.AlignedData);
     };
     draw();
@@ -103,7 +121,7 @@ export function Chart(props: {
 
 // Spark is a small curve without axes.
 export function Spark(props: { series: SeriesName; color: string; label: string }) {
-  const values = history.of(props.series).slice(-120);
+  const values = smooth(history.of(props.series).slice(-123), 4);
   const max = Math.max(...values, 1e-9);
   const points = values.map(
     (v, i) => `${(i * 100) / Math.max(values.length - 1, 1)},${27 - (25 * v) / max}`,

@@ -86,7 +86,7 @@ export function Bar(props: { parts: Part[]; whole?: number; label: string; heigh
       class="bar"
       role="img"
       aria-label={`${props.label}: ${said.join(", ") || "nothing"}`}
-      style={props.height ? { height: props.height } : undefined}
+      style={props.height ? { height: `${props.height}px` } : undefined}
     >
       {props.parts.map((p) => (
         <i
