@@ -49,6 +49,10 @@ LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp .venv/.stamp
 # nothing in them, and makes them ten times slower. So it is with internal/purity itself.
 MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
   server worker transfer memory internal | xargs -n1 dirname | sed 's,^,./,') ./internal/purity
+# The packages of numerical code. The race detector makes their loops ten times slower, and looks only
+# at what several processors do: the tests that RACED_NUMERIC names.
+NUMERIC := ./worker/ops/...
+RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
 PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
 
@@ -209,15 +213,19 @@ race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detecto
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
 	  -timeout 40m $$(go list $(PKG) | grep -v /test/)
 
+# test-long runs the numerical code with the race detector as well.
 .PHONY: race-concurrent
 # In reverse order, because the packages that take longest are the last ones of the alphabet: begun
 # last, one of them would keep one core busy for minutes, and the other one idle.
-race-concurrent: bootstrap ## Run race on all packages but the machines
-	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES)) | tac | tr '\n' ' ')"
+race-concurrent: bootstrap ## Run race on all packages but the machines and numerical code
+	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC)) | tac | tr '\n' ' ')"
+	go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
 
 .PHONY: machines
-machines: bootstrap ## Run the Go tests of the machines at full size, without the race detector
+machines: bootstrap $(LIBRARIES)
+machines: ## Run the Go tests of the machines at full size, and of numerical code, without race
 	go test -tags invariants -p $(PARALLEL) $(MACHINES)
+	go test -tags invariants $(SHORT) -p $(PARALLEL) $(NUMERIC)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile

@@ -101,28 +101,30 @@ func foldInput(t *testing.T, d DType, shape []int64, view string, special bool) 
 // TestEveryInstructionSetFoldsToTheBitsOfThePlainCode also uses several processors.
 func TestEveryInstructionSetFoldsToTheBitsOfThePlainCode(t *testing.T) {
 	for d := Bool; d <= Complex128; d++ {
-		for _, c := range foldCases {
-			for _, special := range []bool{false, true} {
-				x := foldInput(t, d, c.shape, c.view, special)
-				for _, op := range []string{"sum", "prod", "min", "max", "mean", "any", "all", "count"} {
-					work, _, err := reduceTypes(&call{}, op, d, Invalid)
-					if err != nil {
-						t.Fatal(err)
-					}
-					want := foldedBy(t, nil, 1, x, c.folded, op, work)
-					for _, set := range append(simd.Sets(), nil) {
-						name := "plain code on 3 processors"
-						if set != nil {
-							name = set.Name
+		t.Run(d.String(), func(t *testing.T) {
+			for _, c := range foldCases {
+				for _, special := range []bool{false, true} {
+					x := foldInput(t, d, c.shape, c.view, special)
+					for _, op := range []string{"sum", "prod", "min", "max", "mean", "any", "all", "count"} {
+						work, _, err := reduceTypes(&call{}, op, d, Invalid)
+						if err != nil {
+							t.Fatal(err)
 						}
-						got := foldedBy(t, set, 3, x, c.folded, op, work)
-						if !sameResults(work, got, want) {
-							t.Fatalf("%s of %v %s %v along %v, special %v: %s differs\n%x\n%x", op, d, c.view, c.shape, c.folded, special, name, got[:min(64, len(got))], want[:min(64, len(got))])
+						want := foldedBy(t, nil, 1, x, c.folded, op, work)
+						for _, set := range append(simd.Sets(), nil) {
+							name := "plain code on 3 processors"
+							if set != nil {
+								name = set.Name
+							}
+							got := foldedBy(t, set, 3, x, c.folded, op, work)
+							if !sameResults(work, got, want) {
+								t.Fatalf("%s of %v %s %v along %v, special %v: %s differs\n%x\n%x", op, d, c.view, c.shape, c.folded, special, name, got[:min(64, len(got))], want[:min(64, len(got))])
+							}
 						}
 					}
 				}
 			}
-		}
+		})
 	}
 }
 
