@@ -20,6 +20,9 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -69,6 +72,8 @@ type Journal struct {
 	durable          uint64 // records so far that are durable
 	trouble          error  // of the last attempt to write; nil: none
 	lost             bool   // no further record is taken
+	bytes            uint64 // in files
+	syncs            sched.Histogram
 
 	// The writer's goroutine owns the remaining fields.
 	file    File
@@ -82,7 +87,8 @@ type Journal struct {
 // batch is the records that become durable together.
 type batch struct {
 	codec codec
-	last  uint64 // the last record of it
+	began time.Time // the time of its first record
+	last  uint64    // the last record of it
 	// done is closed after each attempt to write it, and then replaced if there will be another
 	// one; err is the outcome of the attempt.
 	attempt *attempt
@@ -198,6 +204,7 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 		if err != nil {
 			return err
 		}
+		j.bytes += uint64(whole)
 		j.number = next
 		if last {
 			return j.reopen(name, len(data), whole)
@@ -269,6 +276,9 @@ func (j *Journal) load(hash [sha256.Size]byte) ([]byte, error) {
 	if sha256.Sum256(value) != hash {
 		return nil, fmt.Errorf("the value %s is damaged", name)
 	}
+	if _, known := j.written[hash]; !known {
+		j.bytes += uint64(len(value))
+	}
 	j.written[hash] = struct{}{}
 	return value, nil
 }
@@ -293,6 +303,7 @@ func (j *Journal) begin() error {
 		return fmt.Errorf("journal: begin %s: %w", name, err)
 	}
 	j.file, j.name, j.size = file, name, int64(len(head))
+	j.grown(len(head))
 	return nil
 }
 
@@ -307,6 +318,7 @@ func (j *Journal) Append(at time.Time, r Record) uint64 {
 	}
 	b := j.filling
 	if len(b.codec.data) == 0 {
+		b.began = time.Now()
 		signal(j.some)
 	}
 	nanos := at.UnixNano()
@@ -394,6 +406,31 @@ func (j *Journal) Waiting() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.appended - j.durable
+}
+
+// Stats returns the state of the journal.
+func (j *Journal) Stats() schedapi.Journal {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := schedapi.Journal{Records: j.appended, Waiting: j.appended - j.durable, Bytes: j.bytes, Syncs: j.syncs, Lost: j.lost}
+	oldest := j.writing
+	if oldest == nil {
+		oldest = j.filling
+	}
+	if len(oldest.codec.data) > 0 {
+		s.Lag = time.Since(oldest.began)
+	}
+	if j.trouble != nil {
+		s.Trouble = j.trouble.Error()
+	}
+	return s
+}
+
+// grown counts bytes that were written to files.
+func (j *Journal) grown(bytes int) {
+	j.mu.Lock()
+	j.bytes += uint64(bytes)
+	j.mu.Unlock()
 }
 
 // Close makes all records durable, and ends the journal. No record may be appended after it.
@@ -500,10 +537,15 @@ func (j *Journal) put(b *batch) error {
 		}
 		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", j.name, err)
 	}
+	began := time.Now()
 	if err := j.file.Sync(); err != nil {
 		j.abandon()
 		return fmt.Errorf("journal: sync %s: %w: mend the disk, and start the scheduler again", j.name, err)
 	}
+	j.mu.Lock()
+	j.syncs.Observe(time.Since(began))
+	j.bytes += uint64(len(j.buffer))
+	j.mu.Unlock()
 	j.size += int64(len(j.buffer))
 	j.number++
 	if cap(j.buffer) > keptBuffer {
@@ -533,6 +575,7 @@ func (j *Journal) putValues(c *codec) error {
 			return err
 		}
 		j.written[hash], made = struct{}{}, true
+		j.grown(len(l.value))
 	}
 	if !made {
 		return nil

@@ -276,3 +276,13 @@ func (l *Loop) CloseJournal() error {
 	}
 	return l.restarting.journal.Close()
 }
+
+// Journal returns the state of the journal; nil if there is none.
+func (l *Loop) Journal() *schedapi.Journal {
+	j := l.restarting.journal
+	if j == nil {
+		return nil
+	}
+	stats := j.Stats()
+	return &stats
+}

@@ -130,7 +130,7 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 	case fits == 0:
 		e.Status = "NO_WORKER_FITS"
 		if e.Text = m.whyUnfit(c); len(m.feasible(c)) > 0 {
-			e.Text = "inputs and result fit into no worker's memory; use smaller chunks, or add a worker with more memory"
+			e.Text = unfitMemory
 		}
 	default:
 		e.Status = "ALL_WORKERS_BUSY"
@@ -178,6 +178,8 @@ func (m *Machine) explainNesting(b *block, t *task) string {
 	}
 	return ""
 }
+
+const unfitMemory = "inputs and result fit into no worker's memory; use smaller chunks, or add a worker with more memory"
 
 // whyUnfit is a text that says why no worker may run the class.
 func (m *Machine) whyUnfit(c *class) string {

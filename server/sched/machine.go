@@ -35,8 +35,10 @@ import (
 type Machine struct {
 	config Config
 	now    time.Time
-	out    []Effect
-	cause  cause
+	// epoch is the time of the first step.
+	epoch time.Time
+	out   []Effect
+	cause cause
 
 	tasks  dir
 	nextID ids.TaskID
@@ -158,6 +160,7 @@ type Machine struct {
 	requests requestLog
 	history  history
 	runs     runs
+	opTimes  opTimes
 	totals   Totals
 	scratch  scratch
 }
@@ -374,6 +377,9 @@ const keptWork = 1 << 14
 
 func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
 	m.now, m.out, m.cause = now, out, causeOf(ev)
+	if m.epoch.IsZero() {
+		m.epoch = now
+	}
 }
 
 // finish carries out all consequences of the event, until the work lists are empty, and returns the
@@ -484,6 +490,9 @@ func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	from := t.state
 	m.count(t, to)
+	if to == TaskReady {
+		t.readied = m.millis()
+	}
 	m.history.add(m, id, from, to, t.attempt, t.worker)
 	if len(m.copies) > 0 && !to.unended() {
 		m.copyEnded(id)

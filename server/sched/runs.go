@@ -103,6 +103,7 @@ func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 		Attempt: r.Attempt, Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
 		Phases: r.Phases,
 	}, b.keyOf(t))
+	m.countRun(r, b, t)
 }
 
 // Runs returns finished attempts with numbers above `after`, at most `limit` of them, and the

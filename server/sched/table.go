@@ -35,6 +35,8 @@ type op struct {
 	runMicros   float64
 	outputBytes float64
 	samples     uint32
+	// times has the counts of ended attempts, which ops of one name share; nil before the first.
+	times *OpTimes
 	// retired means that the op is in Machine.unused.
 	retired bool
 }

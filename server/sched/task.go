@@ -68,9 +68,11 @@ type task struct {
 	runMicros uint32
 	// submitted is the time of submission, in milliseconds since the block's base.
 	submitted uint32
-	keyLen    uint16
-	state     TaskState
-	flags     uint8
+	// readied is the time at which the last missing input came to exist, as Machine.millis has it.
+	readied uint32
+	keyLen  uint16
+	state   TaskState
+	flags   uint8
 }
 
 // Flags of a task.

@@ -76,6 +76,8 @@ type Scheduler interface {
 
 	// Events returns the latest events with numbers above after, oldest first. It does not wait.
 	Events(after uint64) []Event
+	// Journal returns the state of the journal; nil if there is none.
+	Journal() *Journal
 
 	// Shutdown orders the workers to stop for good, and then stops the scheduler.
 	Shutdown(ctx context.Context, reason string) error
@@ -101,6 +103,8 @@ type Reader interface {
 	// ReplicasOf appends the workers that hold an object to out.
 	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals
+	OpTimes() []sched.OpTimes
+	Unserved(limit int) []sched.Unserved
 }
 
 // ClientSpec opens a client lease.
@@ -177,6 +181,21 @@ type Rebalance interface {
 	Ended() <-chan struct{}
 	// Stop ends it, also if the context has ended. After its end, Stop does nothing.
 	Stop(context.Context)
+}
+
+// Journal is the state of the journal.
+type Journal struct {
+	// Records is the number of records since the start, and Waiting that of those that are not
+	// durable yet. Lag is the age of the oldest of them.
+	Records, Waiting uint64
+	Lag              time.Duration
+	// Bytes are those of its files.
+	Bytes uint64
+	// Syncs are the times that the disk took to make batches durable.
+	Syncs sched.Histogram
+	// Trouble is the error of the disk; empty: none. Lost says that nothing is recorded any more.
+	Trouble string
+	Lost    bool
 }
 
 // TaskWatch is a stream of updates for one client. REQUIRES: one user at a time.
