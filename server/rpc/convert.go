@@ -202,6 +202,7 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 		MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, RssBytes: w.RSSBytes,
 		ReceivedBytes: w.ReceivedBytes, SentBytes: w.SentBytes,
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
+		MemoryEvictableBytes: w.MemoryEvictableBytes, Tiers: convertAll(w.Tiers, tierTo),
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		DeathCount: uint32(len(w.Deaths)), Drain: drainTo(w.Drain, view), Supervised: w.Supervised, LinearAlgebra: linalgTo(w.Linalg), Revision: w.Revision,
 	}
@@ -250,6 +251,25 @@ func routeFrom(r *pb.Route) schedapi.Route {
 		Reason: text.Cut(r.GetReason(), keptMessage), BytesPerSecond: r.GetBytesPerSecond(), Latency: r.GetLatency().AsDuration(),
 		Bytes: r.GetReceivedBytes(), Succeeded: r.GetSucceededFetches(), Failed: r.GetFailedFetches(), Transport: r.GetTransport(), Staged: r.GetStaged(),
 		ConnectBytesPerSecond: r.GetConnectBytesPerSecond(), ConnectionReason: text.Cut(r.GetConnectionReason(), keptMessage),
+	}
+}
+
+// keptTiers bounds the tiers of a worker's memory that are kept.
+const keptTiers = 8
+
+func tierFrom(t *pb.MemoryTier) schedapi.Tier {
+	return schedapi.Tier{
+		Name: text.Cut(t.GetName(), keptName), SizeBytes: t.GetSizeBytes(), UsedBytes: t.GetUsedBytes(), ObjectBytes: t.GetObjectBytes(),
+		CleanBytes: t.GetCleanBytes(), EvictableBytes: t.GetEvictableBytes(), LeavingBytes: t.GetLeavingBytes(), ComingBytes: t.GetComingBytes(),
+		WrittenBytes: t.GetWrittenBytes(), ReadBytes: t.GetReadBytes(), Failure: text.Cut(t.GetFailure(), keptMessage),
+	}
+}
+
+func tierTo(t schedapi.Tier) *pb.MemoryTier {
+	return &pb.MemoryTier{
+		Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.ObjectBytes,
+		CleanBytes: t.CleanBytes, EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes,
+		WrittenBytes: t.WrittenBytes, ReadBytes: t.ReadBytes, Failure: t.Failure,
 	}
 }
 
@@ -417,7 +437,10 @@ func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: text.Cut(stats.GetSpillFailure(), keptMessage),
-			MemoryEvictableBytes: stats.GetMemoryEvictableBytes(), Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
+			MemoryEvictableBytes: stats.GetMemoryEvictableBytes(), Tiers: nil, Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
+		}
+		if tiers := stats.GetTiers(); len(tiers) > 0 {
+			inbound.Stats.Tiers = convertAll(tiers[:min(len(tiers), keptTiers)], tierFrom)
 		}
 		if routes := stats.GetRoutes(); len(routes) > 0 {
 			inbound.Stats.Routes = convertAll(routes, routeFrom)

@@ -82,6 +82,10 @@ type Worker struct {
 	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
+	// MemoryEvictableBytes are those of the used bytes that can leave the slab to make room. Tiers
+	// are nil until the worker has reported.
+	MemoryEvictableBytes uint64
+	Tiers                []Tier
 	// Drain is nil if the worker is not drained.
 	Drain      *sched.DrainInfo
 	Supervised bool

@@ -83,10 +83,25 @@ type WorkerStats struct {
 	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
+	// Tiers are those of its memory, from the slab down.
+	Tiers []Tier
 	// Routes is nil if no route has changed since the last report.
 	Routes []Route
 	// GPU is nil if its state is unknown.
 	GPU *GPUHealth
+}
+
+// Tier is one tier of a worker's memory. Of its used bytes, Object bytes belong to objects; of
+// these, a tier below has the clean ones as well, and the evictable ones could leave. Written and
+// read bytes are counted since the worker started. Failure is the reason why nothing is written
+// there at present; empty: it works.
+type Tier struct {
+	Name                                    string
+	SizeBytes, UsedBytes                    uint64
+	ObjectBytes, CleanBytes, EvictableBytes uint64
+	LeavingBytes, ComingBytes               uint64
+	WrittenBytes, ReadBytes                 uint64
+	Failure                                 string
 }
 
 // Route is one path by which a worker fetches from a peer.

@@ -21,6 +21,9 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 	tiers := w.config.Store.Tiers()
 	var below uint64 // what the tiers below have room for
 	s.MemoryPressure = len(tiers) > 1 && (books.Waiting > 0 || books.FreeBytes < books.SizeBytes/4)
+	for i := range tiers {
+		s.Tiers = append(s.Tiers, tierOf(&tiers[i]))
+	}
 	for _, t := range tiers[1:] {
 		s.SpilledBytes += t.HeldBytes
 		s.SpillWrittenBytes += t.OutBytes
@@ -45,6 +48,17 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 	return s
 }
 
+func tierOf(t *ledger.TierState) *millracev1.MemoryTier {
+	tier := &millracev1.MemoryTier{
+		Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
+		EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes, WrittenBytes: t.OutBytes, ReadBytes: t.InBytes,
+	}
+	if t.Failed != nil {
+		tier.Failure = t.Failed.Error()
+	}
+	return tier
+}
+
 // DescribeMemory describes the contents of the worker's memory: at most limit of the largest
 // holders, of the pins and of the last fetches, and the history of a task's result if task is not
 // 0. It may be called from any goroutine.
@@ -58,15 +72,8 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	if task != 0 {
 		r.History = w.config.Store.History(task)
 	}
-	for _, t := range snapshot.Tiers {
-		tier := &millracev1.MemoryTier{
-			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
-			EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes, WrittenBytes: t.OutBytes, ReadBytes: t.InBytes,
-		}
-		if t.Failed != nil {
-			tier.Failure = t.Failed.Error()
-		}
-		r.Tiers = append(r.Tiers, tier)
+	for i := range snapshot.Tiers {
+		r.Tiers = append(r.Tiers, tierOf(&snapshot.Tiers[i]))
 	}
 	for _, x := range snapshot.Reservations {
 		r.Reservations = append(r.Reservations, &millracev1.MemoryReservation{

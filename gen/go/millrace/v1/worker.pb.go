@@ -1471,8 +1471,12 @@ type Worker struct {
 	Revision uint64 `protobuf:"varint,36,opt,name=revision,proto3" json:"revision,omitempty"`
 	// How its native ops compute linear algebra on the CPU. Absent: it runs no native ops.
 	LinearAlgebra *LinearAlgebra `protobuf:"bytes,37,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The tiers of its memory, from the slab down, as last reported.
+	Tiers []*MemoryTier `protobuf:"bytes,38,rep,name=tiers,proto3" json:"tiers,omitempty"`
+	// Of memory_used_bytes, those that could leave the slab to make room.
+	MemoryEvictableBytes uint64 `protobuf:"varint,39,opt,name=memory_evictable_bytes,json=memoryEvictableBytes,proto3" json:"memory_evictable_bytes,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
@@ -1764,6 +1768,20 @@ func (x *Worker) GetLinearAlgebra() *LinearAlgebra {
 	return nil
 }
 
+func (x *Worker) GetTiers() []*MemoryTier {
+	if x != nil {
+		return x.Tiers
+	}
+	return nil
+}
+
+func (x *Worker) GetMemoryEvictableBytes() uint64 {
+	if x != nil {
+		return x.MemoryEvictableBytes
+	}
+	return 0
+}
+
 // LinearAlgebra describes how a worker's native ops compute linear algebra on the CPU. Output only.
 type LinearAlgebra struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1927,7 +1945,7 @@ var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Y\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/memory.proto\"Y\n" +
 	"\tWorkerRef\x12\x19\n" +
 	"\x02id\x18\x01 \x01(\rB\a\xbaH\x04*\x02 \x00H\x00R\x02id\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\n" +
@@ -2020,7 +2038,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xfd\v\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xe2\f\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -2065,7 +2083,9 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"supervised\x18# \x01(\bR\n" +
 	"supervised\x12\x1a\n" +
 	"\brevision\x18$ \x01(\x04R\brevision\x12A\n" +
-	"\x0elinear_algebra\x18% \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x1a<\n" +
+	"\x0elinear_algebra\x18% \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x12-\n" +
+	"\x05tiers\x18& \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
+	"\x16memory_evictable_bytes\x18' \x01(\x04R\x14memoryEvictableBytes\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"e\n" +
@@ -2154,6 +2174,7 @@ var file_millrace_v1_worker_proto_goTypes = []any{
 	nil,                           // 17: millrace.v1.Worker.ResourcesEntry
 	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*MemoryTier)(nil),            // 20: millrace.v1.MemoryTier
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
 	3,  // 0: millrace.v1.Route.path:type_name -> millrace.v1.TransferPath
@@ -2176,12 +2197,13 @@ var file_millrace_v1_worker_proto_depIdxs = []int32{
 	7,  // 17: millrace.v1.Worker.routes:type_name -> millrace.v1.Route
 	12, // 18: millrace.v1.Worker.drain:type_name -> millrace.v1.WorkerDrain
 	15, // 19: millrace.v1.Worker.linear_algebra:type_name -> millrace.v1.LinearAlgebra
-	1,  // 20: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	20, // 20: millrace.v1.Worker.tiers:type_name -> millrace.v1.MemoryTier
+	1,  // 21: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -2189,6 +2211,7 @@ func file_millrace_v1_worker_proto_init() {
 	if File_millrace_v1_worker_proto != nil {
 		return
 	}
+	file_millrace_v1_memory_proto_init()
 	file_millrace_v1_worker_proto_msgTypes[0].OneofWrappers = []any{
 		(*WorkerRef_Id)(nil),
 		(*WorkerRef_Name)(nil),

@@ -1067,7 +1067,9 @@ type WorkerStats struct {
 	// Its routes to peers. Sent only after a change, and then all of them.
 	Routes []*v1.Route `protobuf:"bytes,13,rep,name=routes,proto3" json:"routes,omitempty"`
 	// State of its GPU. Absent: NVML does not report it.
-	GpuHealth     *v1.GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
+	GpuHealth *v1.GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
+	// The tiers of its memory, from the slab down.
+	Tiers         []*v1.MemoryTier `protobuf:"bytes,15,rep,name=tiers,proto3" json:"tiers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1196,6 +1198,13 @@ func (x *WorkerStats) GetRoutes() []*v1.Route {
 func (x *WorkerStats) GetGpuHealth() *v1.GpuHealth {
 	if x != nil {
 		return x.GpuHealth
+	}
+	return nil
+}
+
+func (x *WorkerStats) GetTiers() []*v1.MemoryTier {
+	if x != nil {
+		return x.Tiers
 	}
 	return nil
 }
@@ -2255,7 +2264,7 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf3\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf3\t\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +
@@ -2344,7 +2353,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x125\n" +
 	"\areplica\x18\x01 \x01(\v2\x1b.millrace.worker.v1.ReplicaR\areplica\x125\n" +
 	"\x05event\x18\x02 \x01(\x0e2\x1f.millrace.worker.v1.ObjectEventR\x05event\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xdb\x04\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\x8a\x05\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12%\n" +
@@ -2362,7 +2371,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12*\n" +
 	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xd0\a\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\x12-\n" +
+	"\x05tiers\x18\x0f \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\"\xd0\a\n" +
 	"\x0fSessionResponse\x12>\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1e.millrace.worker.v1.RegisteredR\n" +
@@ -2535,10 +2545,11 @@ var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(*v1.TaskError)(nil),              // 28: millrace.v1.TaskError
 	(*v1.Route)(nil),                  // 29: millrace.v1.Route
 	(*v1.GpuHealth)(nil),              // 30: millrace.v1.GpuHealth
-	(*v1.Function)(nil),               // 31: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
-	(*v1.Op)(nil),                     // 33: millrace.v1.Op
-	(*v1.WorkerDeath)(nil),            // 34: millrace.v1.WorkerDeath
+	(*v1.MemoryTier)(nil),             // 31: millrace.v1.MemoryTier
+	(*v1.Function)(nil),               // 32: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 33: google.protobuf.Duration
+	(*v1.Op)(nil),                     // 34: millrace.v1.Op
+	(*v1.WorkerDeath)(nil),            // 35: millrace.v1.WorkerDeath
 }
 var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	25, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
@@ -2561,37 +2572,38 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	1,  // 17: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
 	29, // 18: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
 	30, // 19: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	15, // 20: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	16, // 21: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	31, // 22: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	17, // 23: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	18, // 24: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
-	4,  // 25: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
-	4,  // 26: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 27: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	13, // 28: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
-	14, // 29: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	12, // 30: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	3,  // 31: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 32: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
-	4,  // 33: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 34: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	32, // 35: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	33, // 36: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	25, // 37: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
-	19, // 38: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 39: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	34, // 40: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 41: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
-	5,  // 42: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 43: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 44: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 45: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	44, // [44:46] is the sub-list for method output_type
-	42, // [42:44] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	31, // 20: millrace.worker.v1.WorkerStats.tiers:type_name -> millrace.v1.MemoryTier
+	15, // 21: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	16, // 22: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	32, // 23: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	17, // 24: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	18, // 25: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	4,  // 26: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
+	4,  // 27: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 28: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
+	13, // 29: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
+	14, // 30: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 31: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 32: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 33: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
+	4,  // 34: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 35: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	33, // 36: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	34, // 37: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	25, // 38: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
+	19, // 39: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 40: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	35, // 41: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 42: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
+	5,  // 43: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 44: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 45: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 46: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	45, // [45:47] is the sub-list for method output_type
+	43, // [43:45] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from millrace._pb.millrace.v1 import memory_pb2 as _memory_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -256,7 +257,7 @@ class StayingObject(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision", "linear_algebra")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision", "linear_algebra", "tiers", "memory_evictable_bytes")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +302,8 @@ class Worker(_message.Message):
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_EVICTABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -338,7 +341,9 @@ class Worker(_message.Message):
     supervised: bool
     revision: int
     linear_algebra: LinearAlgebra
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ..., linear_algebra: _Optional[_Union[LinearAlgebra, _Mapping]] = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[_memory_pb2.MemoryTier]
+    memory_evictable_bytes: int
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ..., linear_algebra: _Optional[_Union[LinearAlgebra, _Mapping]] = ..., tiers: _Optional[_Iterable[_Union[_memory_pb2.MemoryTier, _Mapping]]] = ..., memory_evictable_bytes: _Optional[int] = ...) -> None: ...
 
 class LinearAlgebra(_message.Message):
     __slots__ = ("library", "file", "cores", "ops")
