@@ -1,0 +1,130 @@
+package alarms
+
+import "time"
+
+// Policy has the thresholds. A pair is the threshold from which a subject is bad, and the one below
+// which it is good again. Zero fields mean the defaults, which have their reasons here.
+type Policy struct {
+	// A worker spills without end if it has written this share of its memory in SpillWindow: then
+	// it replaces its contents every few minutes, and waits for a disk most of the time. A single
+	// large result, written once, is less.
+	SpillBad, SpillGood float64
+	SpillWindow         time.Duration
+
+	// A route is slow below this part of the median of comparable routes. Half of it is common
+	// noise of a busy network; a quarter is not.
+	RouteBad, RouteGood float64
+	// Routes that have carried less, or smaller objects, are not judged: latency would decide.
+	RouteBytes, RouteObjectBytes uint64
+	// ComparableRoutes is the least number of comparable routes for a median.
+	ComparableRoutes int
+
+	// GPUErrorKept is the time for which the last error of a GPU is shown: an operator looks
+	// within the hour, and a repeated error keeps the alarm.
+	GPUErrorKept time.Duration
+
+	// JournalLag: a record waits some ms for the disk. Callers of Submit wait for as long, so a
+	// second is felt.
+	JournalLagBad, JournalLagGood time.Duration
+
+	// Tasks of a group fail again and again if so many attempts, and this share of all, failed in
+	// FailWindow. One poisoned input fails fewer; a missing module fails all.
+	FailuresBad, FailuresGood uint64
+	FailedShare               float64
+	FailWindow                time.Duration
+
+	// A worker dies again and again if it died so often in DeathWindow. One death is a fault that
+	// is mended by itself; three have a cause that stays.
+	DeathsBad, DeathsGood int
+	DeathWindow           time.Duration
+
+	// A disk or memory is nearly full from this share on. Below the second one there is room for
+	// the next large result again.
+	DiskBad, DiskGood     float64
+	MemoryBad, MemoryGood float64
+
+	// SchedulerBad is the time that a call waits for its turn. A step takes microseconds; a client
+	// notices a quarter of a second.
+	SchedulerBad, SchedulerGood time.Duration
+}
+
+func (p Policy) withDefaults() Policy {
+	share := func(v *float64, d float64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	span := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	count := func(v *uint64, d uint64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	share(&p.SpillBad, 0.25)
+	share(&p.SpillGood, 0.05)
+	span(&p.SpillWindow, time.Minute)
+	share(&p.RouteBad, 0.25)
+	share(&p.RouteGood, 0.5)
+	count(&p.RouteBytes, 256<<20)
+	count(&p.RouteObjectBytes, 1<<20)
+	if p.ComparableRoutes == 0 {
+		p.ComparableRoutes = 4
+	}
+	span(&p.GPUErrorKept, time.Hour)
+	span(&p.JournalLagBad, time.Second)
+	span(&p.JournalLagGood, 250*time.Millisecond)
+	count(&p.FailuresBad, 10)
+	count(&p.FailuresGood, 3)
+	share(&p.FailedShare, 0.5)
+	span(&p.FailWindow, 5*time.Minute)
+	if p.DeathsBad == 0 {
+		p.DeathsBad = 3
+	}
+	if p.DeathsGood == 0 {
+		p.DeathsGood = 1
+	}
+	span(&p.DeathWindow, 10*time.Minute)
+	share(&p.DiskBad, 0.9)
+	share(&p.DiskGood, 0.8)
+	share(&p.MemoryBad, 0.9)
+	share(&p.MemoryGood, 0.75)
+	span(&p.SchedulerBad, 250*time.Millisecond)
+	span(&p.SchedulerGood, 100*time.Millisecond)
+	return p
+}
+
+// raiseAfter is the time for which a subject must be bad before its alarm is raised.
+func (p *Policy) raiseAfter(k Kind) time.Duration {
+	switch k {
+	case GPUError, TasksFail, WorkerDies:
+		return 0 // Their rules count over a time already.
+	case DiskFull, JournalLags, SchedulerSlow:
+		return 5 * time.Second // longer than a burst
+	case NoWorker, MemoryFull, SlowRoute:
+		return 30 * time.Second // A worker that restarts, or a wave of large tasks, takes about as long.
+	case GPUThrottled:
+		return time.Minute // It is normal for a while.
+	case Spilling:
+		return 2 * p.SpillWindow // One burst is bad for a whole window.
+	}
+	return time.Minute
+}
+
+// endAfter is the time for which a subject must be good before its alarm ends.
+func (p *Policy) endAfter(k Kind) time.Duration {
+	switch k {
+	case NoWorker:
+		return 5 * time.Second // Somebody has just started a worker and looks.
+	case GPUError, WorkerDies:
+		return 0 // Their rules keep them for long enough.
+	case JournalLags, SchedulerSlow, DiskFull, MemoryFull, TasksFail:
+		return 30 * time.Second
+	case Spilling, SlowRoute, GPUThrottled:
+		return time.Minute
+	}
+	return time.Minute
+}
