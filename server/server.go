@@ -94,6 +94,7 @@ type Server struct {
 	http     *http.Server
 	site     *web.Site        // nil: no HTTP port
 	local    *grpc.ClientConn // of the site to rpc
+	watch    *watch
 }
 
 // New listens on the addresses. Connections that arrive before Run is called wait until it is.
@@ -137,6 +138,7 @@ func New(config Config) (*Server, error) {
 		},
 		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
 	})
+	s.watch = newWatch(s.loop, config.Machine.MemoryBytes, config.Log)
 	metrics.MustRegister(web.NewCollector(s.loop))
 	var tokens access.Tokens
 	for token, role := range config.Tokens { // order-free: each token is compared with all
@@ -145,7 +147,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	s.rpc, err = rpc.New(rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
-		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last,
+		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
 	}, s.loop)
 	if err != nil {
 		s.close()
@@ -166,7 +168,7 @@ func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err
 	}
 	_, port, _ := net.SplitHostPort(s.HTTPAddress()) // A listener's address has a port.
 	s.site = web.New(web.Config{
-		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Version: version.String(), Port: port,
+		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Port: port,
 	})
 	s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	return nil
@@ -263,6 +265,10 @@ func (s *Server) Run(ctx context.Context) error {
 		s.loop.Run(loopContext)
 	}()
 	s.rpc.Ready()
+	group.Go(func() error {
+		s.watch.run(serving)
+		return nil
+	})
 	if s.web != nil {
 		group.Go(func() error {
 			if err := s.rpc.ServeInProcess(); err != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
@@ -59,6 +60,8 @@ type Config struct {
 	// OwnLog returns the last lines of the scheduler's log, at most limit; 0 means all.
 	// Nil: there is none.
 	OwnLog func(limit int) []*pb.LogLine
+	// Alarms returns what is raised now. Nil: nothing ever is.
+	Alarms func() []alarms.Alarm
 }
 
 // Server serves the API.

@@ -13,9 +13,9 @@ import (
 )
 
 func (a *app) get() *cobra.Command {
-	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "result", "ops"}
+	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "alarms", "result", "ops"}
 	cmd := &cobra.Command{
-		Use: "get graphs|tasks|workers|clients|datasets, get result KEY, or get ops [NAME...]", Short: "List what there is, or print a small result",
+		Use: "get graphs|tasks|workers|clients|datasets|alarms, get result KEY, or get ops [NAME...]", Short: "List what there is, or print a small result",
 		Long: `Lists what there is in the cluster, or prints a small result. "get ops" needs no cluster: it lists the native operations of
 this program, and with names it prints all about each of them: arguments, result, errors, an example.`,
 		Args: atLeast(1), ValidArgs: kinds,
@@ -72,7 +72,7 @@ func pages(a *app, fetch func(size int32, token string) (next string, err error)
 func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, args []string) error {
 	kind := args[0]
 	if want := map[bool]int{true: 2, false: 1}[kind == "result"]; len(args) != want {
-		return usageError{fmt.Errorf("get %s: `get result KEY`, `get ops [NAME...]`, or one of graphs, tasks, workers, clients, datasets", strings.Join(args, " "))}
+		return usageError{fmt.Errorf("get %s: `get result KEY`, `get ops [NAME...]`, or one of graphs, tasks, workers, clients, datasets, alarms", strings.Join(args, " "))}
 	}
 	namespace := a.settings.String("namespace")
 	switch kind {
@@ -165,6 +165,8 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 				row(w, d.GetName(), d.GetNamespace(), d.GetKeyCount(), size(d.GetValueBytes()), age(d.GetCreateTime()))
 			}
 		})
+	case "alarms", "alarm":
+		return a.getAlarms(ctx, s)
 	case "result":
 		request := &millracev1.GetResultRequest{Task: byKey(args[1], namespace)}
 		if d := a.settings.Duration("wait"); d > 0 {
@@ -186,5 +188,5 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			_, _ = fmt.Fprintln(w, plain(string(text)))
 		})
 	}
-	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, ops, or result KEY", kind)}
+	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, alarms, ops, or result KEY", kind)}
 }

@@ -34,6 +34,10 @@ func (a *app) status() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				alarms, err := s.ListAlarms(ctx, &millracev1.ListAlarmsRequest{})
+				if err != nil {
+					return err
+				}
 				x := out.GetCluster()
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, "cluster", x.GetClusterId())
@@ -46,6 +50,8 @@ func (a *app) status() *cobra.Command {
 					row(w, "clients", x.GetClients())
 					t := x.GetTasks()
 					row(w, "tasks", fmt.Sprintf("%d waiting, %d ready, %d assigned, %d running, %d succeeded, %d failed, %d cancelled", t.GetWaiting(), t.GetReady(), t.GetAssigned(), t.GetRunning(), t.GetSucceeded(), t.GetFailed(), t.GetCancelled()))
+					row(w, "alarms", len(alarms.GetAlarms()))
+					printAlarms(w, alarms.GetAlarms())
 				})
 			})
 		},

@@ -328,6 +328,7 @@ _CALLS = {
     "GetSchedulerLog": "get_scheduler_logs",
     "GetWorker": "asking for a worker",
     "HoldTasks": "holding results",
+    "ListAlarms": "asking for the alarms",
     "ListDatasets": "list_datasets",
     "ListTasks": "asking for the states of tasks",
     "ListWorkers": "asking for the workers",

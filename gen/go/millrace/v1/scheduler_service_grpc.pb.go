@@ -54,6 +54,7 @@ const (
 	SchedulerService_ListDatasets_FullMethodName     = "/millrace.v1.SchedulerService/ListDatasets"
 	SchedulerService_UnpublishDataset_FullMethodName = "/millrace.v1.SchedulerService/UnpublishDataset"
 	SchedulerService_GetClusterInfo_FullMethodName   = "/millrace.v1.SchedulerService/GetClusterInfo"
+	SchedulerService_ListAlarms_FullMethodName       = "/millrace.v1.SchedulerService/ListAlarms"
 	SchedulerService_GetSchedulerLog_FullMethodName  = "/millrace.v1.SchedulerService/GetSchedulerLog"
 	SchedulerService_Shutdown_FullMethodName         = "/millrace.v1.SchedulerService/Shutdown"
 )
@@ -152,6 +153,8 @@ type SchedulerServiceClient interface {
 	UnpublishDataset(ctx context.Context, in *UnpublishDatasetRequest, opts ...grpc.CallOption) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(ctx context.Context, in *GetClusterInfoRequest, opts ...grpc.CallOption) (*GetClusterInfoResponse, error)
+	// ListAlarms lists the trouble that lasts at present, with remedies.
+	ListAlarms(ctx context.Context, in *ListAlarmsRequest, opts ...grpc.CallOption) (*ListAlarmsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
@@ -498,6 +501,16 @@ func (c *schedulerServiceClient) GetClusterInfo(ctx context.Context, in *GetClus
 	return out, nil
 }
 
+func (c *schedulerServiceClient) ListAlarms(ctx context.Context, in *ListAlarmsRequest, opts ...grpc.CallOption) (*ListAlarmsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAlarmsResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_ListAlarms_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetSchedulerLogResponse)
@@ -612,6 +625,8 @@ type SchedulerServiceServer interface {
 	UnpublishDataset(context.Context, *UnpublishDatasetRequest) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error)
+	// ListAlarms lists the trouble that lasts at present, with remedies.
+	ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
@@ -719,6 +734,9 @@ func (UnimplementedSchedulerServiceServer) UnpublishDataset(context.Context, *Un
 }
 func (UnimplementedSchedulerServiceServer) GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetClusterInfo not implemented")
+}
+func (UnimplementedSchedulerServiceServer) ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAlarms not implemented")
 }
 func (UnimplementedSchedulerServiceServer) GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSchedulerLog not implemented")
@@ -1280,6 +1298,24 @@ func _SchedulerService_GetClusterInfo_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_ListAlarms_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAlarmsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).ListAlarms(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_ListAlarms_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).ListAlarms(ctx, req.(*ListAlarmsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_GetSchedulerLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetSchedulerLogRequest)
 	if err := dec(in); err != nil {
@@ -1434,6 +1470,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetClusterInfo",
 			Handler:    _SchedulerService_GetClusterInfo_Handler,
+		},
+		{
+			MethodName: "ListAlarms",
+			Handler:    _SchedulerService_ListAlarms_Handler,
 		},
 		{
 			MethodName: "GetSchedulerLog",

@@ -11,6 +11,8 @@ from millrace._cluster import _dashboard
 
 #: Most workers that are listed.
 _MOST_ROWS = 50
+#: Most alarms that are shown.
+_MOST_ALARMS = 8
 #: Most slots that are drawn for a worker.
 _MOST_LANES = 32
 
@@ -90,6 +92,17 @@ def workers_table(workers: Mapping[str, Mapping[str, Any]]) -> str:
     return table(("worker", "state", "device", "slots", "objects", "process", "finished"), rows) + more
 
 
+def alarm_list(alarms: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a line for each alarm that is described as in `Client.scheduler_info`."""
+    lines = "".join(
+        f'<li style="color:{"#c33" if a["severity"] == "critical" else "#b70"}">{html.escape(str(a["text"]))}'
+        f"<div>{html.escape(str(a['remedy']))}</div></li>"
+        for a in alarms[:_MOST_ALARMS]
+    )
+    more = f"<div>and {len(alarms) - _MOST_ALARMS} more</div>" if len(alarms) > _MOST_ALARMS else ""
+    return f'<ul style="margin:0">{lines}</ul>{more}'
+
+
 def cluster_card(title: str, info: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> str:
     """Returns a card for a description of a cluster. `facts`: more lines, as HTML."""
     workers = cast("Mapping[str, Mapping[str, Any]]", info["workers"])
@@ -98,6 +111,7 @@ def cluster_card(title: str, info: Mapping[str, Any], facts: Mapping[str, str] |
         "scheduler": f"<code>{html.escape(str(info['address']))}</code>",
         **({"dashboard": link(url)} if url else {}),
         **(facts or {}),
+        **({"alarms": alarm_list(info["alarms"])} if info.get("alarms") else {}),
     }
     count = int(info["n_workers"])
     summary = f"{count} workers, {info['total_threads']} slots, {size(info['total_memory'])}"

@@ -11,7 +11,7 @@ from millrace import errors
 from millrace._cluster._cluster_html import ClusterDescription, card, cluster_card, link
 from millrace._cluster._task_list import SUCCEEDED, listed_tasks
 from millrace._cluster._workers import described, named
-from millrace._pb.millrace.v1 import cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import alarm_pb2, cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session._session import Session
 from millrace._task_states._explainer import status_word
 from millrace._values import _keys
@@ -60,6 +60,7 @@ def scheduler_info(session: Session, n_workers: int = -1, timeout: float | None 
         timeout: longest wait for the scheduler, in seconds; None: that of other calls.
     """
     cluster = session.call("GetClusterInfo", cluster_pb2.GetClusterInfoRequest(), timeout=timeout).cluster
+    alarms = session.call("ListAlarms", alarm_pb2.ListAlarmsRequest(), timeout=timeout).alarms
     workers = session.listed_workers(worker_pb2.WORKER_VIEW_FULL)
     shown = workers if n_workers < 0 else workers[:n_workers]
     return ClusterDescription(
@@ -71,12 +72,25 @@ def scheduler_info(session: Session, n_workers: int = -1, timeout: float | None 
         http=cluster.http_address,
         services={"dashboard": int(cluster.http_address.rpartition(":")[2])} if cluster.http_address else {},
         tasks={f.name: getattr(cluster.tasks, f.name) for f in cluster.tasks.DESCRIPTOR.fields},
+        alarms=[_described_alarm(a) for a in alarms],
         clients=cluster.clients,
         n_workers=len(workers),
         total_threads=sum(w.slots for w in workers),
         total_memory=sum(w.memory_limit_bytes for w in workers),
         workers={w.name: described(w) for w in shown},
     )
+
+
+def _described_alarm(alarm: alarm_pb2.Alarm) -> dict[str, Any]:
+    return {
+        "id": alarm.alarm_id,
+        "kind": alarm_pb2.AlarmKind.Name(alarm.kind).removeprefix("ALARM_KIND_").lower(),
+        "severity": alarm_pb2.AlarmSeverity.Name(alarm.severity).removeprefix("ALARM_SEVERITY_").lower(),
+        "since": alarm.start_time.ToNanoseconds() / 1e9,
+        "subject": alarm.subject,
+        "text": alarm.text,
+        "remedy": alarm.remedy,
+    }
 
 
 def explain(session: Session, future: Future[Any] | UserKey) -> str:

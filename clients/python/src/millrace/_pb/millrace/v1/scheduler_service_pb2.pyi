@@ -1,3 +1,4 @@
+from millrace._pb.millrace.v1 import alarm_pb2 as _alarm_pb2
 from millrace._pb.millrace.v1 import client_pb2 as _client_pb2
 from millrace._pb.millrace.v1 import cluster_pb2 as _cluster_pb2
 from millrace._pb.millrace.v1 import dataset_pb2 as _dataset_pb2

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from millrace._pb.millrace.v1 import alarm_pb2 as millrace_dot_v1_dot_alarm__pb2
 from millrace._pb.millrace.v1 import client_pb2 as millrace_dot_v1_dot_client__pb2
 from millrace._pb.millrace.v1 import cluster_pb2 as millrace_dot_v1_dot_cluster__pb2
 from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset__pb2
@@ -198,6 +199,11 @@ class SchedulerServiceStub(object):
                 '/millrace.v1.SchedulerService/GetClusterInfo',
                 request_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+                _registered_method=True)
+        self.ListAlarms = channel.unary_unary(
+                '/millrace.v1.SchedulerService/ListAlarms',
+                request_serializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.FromString,
                 _registered_method=True)
         self.GetSchedulerLog = channel.unary_unary(
                 '/millrace.v1.SchedulerService/GetSchedulerLog',
@@ -458,6 +464,13 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAlarms(self, request, context):
+        """ListAlarms lists the trouble that lasts at present, with remedies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSchedulerLog(self, request, context):
         """GetSchedulerLog returns the last lines of the scheduler's log.
         """
@@ -630,6 +643,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetClusterInfo,
                     request_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.SerializeToString,
+            ),
+            'ListAlarms': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAlarms,
+                    request_deserializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.SerializeToString,
             ),
             'GetSchedulerLog': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSchedulerLog,
@@ -1481,6 +1499,33 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/GetClusterInfo',
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAlarms(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/ListAlarms',
+            millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.SerializeToString,
+            millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.FromString,
             options,
             channel_credentials,
             insecure,
