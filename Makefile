@@ -49,8 +49,8 @@ LIBRARIES := .tools/ucx/.stamp .tools/nvrtc/.stamp .venv/.stamp
 # nothing in them, and makes them ten times slower. So it is with internal/purity itself.
 MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
   server worker transfer memory internal | xargs -n1 dirname | sed 's,^,./,') ./internal/purity
-# The packages of numerical code. The race detector makes their loops ten times slower, and looks only
-# at what several processors do: the tests that RACED_NUMERIC names.
+# The packages of numerical code. The race detector makes their loops ten times slower, and looks
+# only at what several processors do: the tests that RACED_NUMERIC names.
 NUMERIC := ./worker/ops/...
 RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
