@@ -98,7 +98,7 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
 	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto lint build-nocgo machines \
-	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py frames-small gpu
+	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test frames-small gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
@@ -251,6 +251,11 @@ e2e: build bootstrap-net $(LIBRARIES) ## Test real processes: clients, chaos, pa
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 $(SHORT) -p $(PARALLEL) -timeout 40m \
 	  $(PROCESSES)
 
+.PHONY: web-test
+web-test: build bootstrap-web web/node_modules/.stamp ## Open the dashboard's pages in a browser
+	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent --prefix web test
+
 .PHONY: rdma
 rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: 10 to 20 minutes
 	test/rdma/prepare
@@ -377,7 +382,7 @@ bench-ops: build ## Measure native operations beside NumPy, and print ratios: BE
 
 ##@ Tools
 
-.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-rdma
+.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-rdma bootstrap-web
 bootstrap: ## Install Go and Python if they are missing or too old
 	@tools/bootstrap
 bootstrap-cc:
@@ -386,6 +391,8 @@ bootstrap-net:
 	@tools/bootstrap --net
 bootstrap-rdma:
 	@tools/bootstrap --rdma
+bootstrap-web:
+	@tools/bootstrap --web
 
 .PHONY: tools
 tools: $(GENERATORS) $(addprefix $(TOOLS)/,golangci-lint grpcurl benchstat)
@@ -396,9 +403,10 @@ tools: ## Build all pinned tools
 .PHONY: prepare prepared
 prepare: bootstrap-cc ## Install and build everything that the tests need
 	@tools/bootstrap --net
+	@tools/bootstrap --web
 	@$(MAKE) -j3 prepared
 prepared: build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyright/.stamp \
-  $(LIBRARIES) .tools/ucx-other/.stamp .venv-peers/.stamp pythons
+  web/node_modules/.stamp $(LIBRARIES) .tools/ucx-other/.stamp .venv-peers/.stamp pythons
 .PHONY: pythons
 pythons: .venv/.stamp
 	@tools/pytest-all --prepare

@@ -34,7 +34,7 @@ const (
 	workerTimeout = 10 * time.Second
 	// policy allows nothing from other sites. Notebooks on this host may show the page in a frame.
 	policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; " +
-		"frame-ancestors 'self' http://localhost:* http://127.0.0.1:* http://[::1]:*"
+		"frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
 )
 
 // guarded adds the headers of all answers and refuses requests that pages of other sites have made.

@@ -74,7 +74,7 @@ class Runs {
   private opIndex = new Map<string, number>();
   private laneIndex = new Map<string, number>();
   private listeners = new Set<() => void>();
-  private loading = false;
+  private loading: Promise<void> | null = null;
 
   of(figure: Figure): number[] {
     return this.data.get(figure) ?? [];
@@ -160,9 +160,20 @@ class Runs {
   }
 
   // older fetches runs before those that the page knows.
-  async older(): Promise<void> {
-    if (this.loading || this.complete || this.size >= kept) return;
-    this.loading = true;
+  older(): Promise<void> {
+    if (this.complete || this.size >= kept) return Promise.resolve();
+    this.loading ??= this.load().finally(() => {
+      this.loading = null;
+    });
+    return this.loading;
+  }
+
+  // all fetches all kept runs.
+  async all(): Promise<void> {
+    while (!this.complete && this.size < kept) await this.older();
+  }
+
+  private async load(): Promise<void> {
     try {
       const from = Number.isFinite(this.oldest) ? `before=${this.oldest}&` : "";
       const batch = await get<RunBatch>(`api/runs?${from}limit=5000`);
@@ -170,8 +181,6 @@ class Runs {
       this.add(batch);
     } catch {
       this.complete = true;
-    } finally {
-      this.loading = false;
     }
   }
 

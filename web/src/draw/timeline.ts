@@ -10,6 +10,8 @@ export interface Row {
   slot: number;
   // The index of the lane in runs.lanes; -1: it has run nothing yet.
   lane: number;
+  // The worker is lost.
+  gone: boolean;
 }
 
 export interface Window {
@@ -131,7 +133,8 @@ export class Timeline {
     for (let i = begin; i < end; i++) {
       const row = this.rows[i] as Row;
       const y = axis + i * step - this.scroll;
-      this.paintRow(c, row, y, step, i > 0 && this.rows[i - 1]?.worker !== row.worker, colors);
+      const head = this.rows[i - 1]?.worker !== row.worker;
+      this.paintRow(c, row, y, step, head, colors);
     }
     c.restore();
   }
@@ -223,7 +226,7 @@ export class Timeline {
     head: boolean,
     colors: Colors,
   ): void {
-    if (head) {
+    if (head && y > axis) {
       c.fillStyle = colors.track;
       c.fillRect(0, y, this.width, 1);
     }
@@ -233,7 +236,9 @@ export class Timeline {
       const left = Math.max(gutter, this.x(runs.of("start_ms")[lane.runs[0] ?? -1] ?? 0));
       c.globalAlpha = 0.45;
       c.fillStyle = colors.track;
-      c.fillRect(left, y + 2, this.width - left, step - 4);
+      const last = lane.runs[lane.runs.length - 1] ?? -1;
+      const right = row.gone ? this.x(runs.end(last)) : this.width;
+      c.fillRect(left, y + 2, Math.max(0, right - left), step - 4);
       c.globalAlpha = 1;
       c.save();
       c.beginPath();
@@ -244,7 +249,7 @@ export class Timeline {
     }
     c.font = "12px system-ui, sans-serif";
     c.textBaseline = "middle";
-    if (row.slot === 0 || head) {
+    if (head) {
       c.fillStyle = colors.text;
       c.fillText(
         row.worker.length > 15 ? `${row.worker.slice(0, 14)}…` : row.worker,

@@ -381,6 +381,12 @@ interface FunctionRow {
   slowest: Task | undefined;
 }
 
+// straggles says that one task of a function took much longer than most of them.
+function straggles(r: FunctionRow): boolean {
+  const longest = millis(r.slowest?.runTime);
+  return longest > 3 * r.median && longest > 200 && longest > 0.01 * r.ms;
+}
+
 function Functions(props: { graph: Graph; tasks: Task[] }) {
   const all = (props.graph.ops ?? []).reduce((s, o) => s + millis(o.runTime), 0);
   const rows = (props.graph.ops ?? []).map((o): FunctionRow => {
@@ -449,11 +455,7 @@ function Functions(props: { graph: Graph; tasks: Task[] }) {
             cell: (r) =>
               r.slowest ? (
                 <>
-                  {millis(r.slowest.runTime) > 3 * r.median && millis(r.slowest.runTime) > 50 ? (
-                    <span class="badge warn">straggler</span>
-                  ) : (
-                    ""
-                  )}{" "}
+                  {straggles(r) ? <span class="badge warn">straggler</span> : ""}{" "}
                   <a href={link("tasks", String(r.slowest.taskId))}>
                     {duration(millis(r.slowest.runTime))}
                   </a>

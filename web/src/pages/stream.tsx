@@ -10,22 +10,26 @@ import { phases, runs } from "../runs";
 import { summary, useTopics, workers } from "../store";
 import { Card, Empty } from "../ui/parts";
 
-// rowsNow lists the slots of the workers, also of those that are gone and have runs.
+// rowsNow lists the slots of the workers, and those of lost workers that have runs. Slots count
+// from 1; a run of slot 0 had none of its own.
 function rowsNow(): Row[] {
   const rows: Row[] = [];
   const lanes = new Map(runs.lanes.map((l, i) => [`${l.worker}/${l.slot}`, i]));
   for (const w of workers.value.values()) {
-    for (let slot = 0; slot < (w.slots ?? 0); slot++) {
+    if (w.state === "WORKER_STATE_LOST") continue;
+    for (let slot = 1; slot <= (w.slots ?? 0); slot++) {
       const name = `${w.workerId}/${slot}`;
-      rows.push({ worker: w.name ?? "", slot, lane: lanes.get(name) ?? -1 });
+      rows.push({ worker: w.name ?? "", slot, lane: lanes.get(name) ?? -1, gone: false });
       lanes.delete(name);
     }
   }
   for (const index of lanes.values()) {
     const lane = runs.lanes[index];
     if (!lane || lane.runs.length === 0) continue;
-    const name = workers.value.get(String(lane.worker))?.name ?? `#${lane.worker} (gone)`;
-    rows.push({ worker: name, slot: lane.slot, lane: index });
+    const worker = workers.value.get(String(lane.worker));
+    const gone = worker?.state !== "WORKER_STATE_ACTIVE";
+    const name = worker?.name ?? `#${lane.worker}`;
+    rows.push({ worker: gone ? `${name} (lost)` : name, slot: lane.slot, lane: index, gone });
   }
   return rows.sort(
     (a, b) => a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.slot - b.slot,
@@ -128,7 +132,8 @@ export function StreamPage() {
     };
   }, []);
 
-  const all = () => {
+  const all = async () => {
+    await runs.all();
     const [from, to] = runs.span();
     const margin = Math.max((to - from) * 0.02, 1);
     timeline.view = { from: from - margin, to: to + margin };
@@ -177,7 +182,7 @@ export function StreamPage() {
     else if (event.key === "+" || event.key === "=") timeline.zoom(0.75);
     else if (event.key === "-") timeline.zoom(1 / 0.75);
     else if (event.key === "f") setFollow(true);
-    else if (event.key === "0") all();
+    else if (event.key === "0") void all();
     else return;
     event.preventDefault();
     redraw.current();
@@ -213,7 +218,7 @@ export function StreamPage() {
             {minutes < 1 ? "10 s" : `${minutes} min`}
           </button>
         ))}
-        <button class="button" type="button" onClick={all}>
+        <button class="button" type="button" onClick={() => void all()}>
           All
         </button>
         <div class="space" />

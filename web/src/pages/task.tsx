@@ -17,6 +17,7 @@ import {
   StateBadge,
   Table,
   TaskLink,
+  Text,
   useCall,
   useNow,
 } from "../ui/parts";
@@ -151,7 +152,7 @@ function Failure({ task }: { task: Task }) {
             The first failure was that of <TaskLink id={e.originKey} name={e.originKey} />.
           </p>
         )}
-        {e.traceback && <pre>{e.traceback}</pre>}
+        {e.traceback && <Text>{e.traceback}</Text>}
       </div>
     </section>
   );
@@ -287,11 +288,7 @@ function Output({ task }: { task: Task }) {
       }
     >
       {error && <div class="notice bad round">{error}</div>}
-      {text ? (
-        <pre style={{ maxHeight: "320px" }}>{text}</pre>
-      ) : (
-        <span class="faint">It has written nothing.</span>
-      )}
+      {text ? <Text height={320}>{text}</Text> : <span class="faint">It has written nothing.</span>}
     </Card>
   );
 }
@@ -319,7 +316,7 @@ function Result(props: { id: string }) {
       }
     >
       {text ? (
-        <pre style={{ maxHeight: "320px" }}>{text}</pre>
+        <Text height={320}>{text}</Text>
       ) : (
         <span class="faint">Small results of native operations can be shown.</span>
       )}

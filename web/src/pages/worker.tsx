@@ -16,6 +16,7 @@ import {
   StateBadge,
   Table,
   TaskLink,
+  Text,
   useCall,
   useNow,
 } from "../ui/parts";
@@ -23,7 +24,10 @@ import { LogLines } from "./activity";
 import { memoryParts, Orders } from "./workers";
 
 export function WorkerPage(props: { name: string }) {
-  const known = [...useStore(workers).values()].find((w) => w.name === props.name);
+  // The newest incarnation: those before it are lost.
+  const known = [...useStore(workers).values()]
+    .filter((w) => w.name === props.name)
+    .sort((a, b) => (b.workerId ?? 0) - (a.workerId ?? 0))[0];
   const looked = useCall(
     () =>
       call<{ worker: Worker }>("GetWorker", {
@@ -299,7 +303,7 @@ function Deaths(props: { worker: Worker; now: number }) {
           {d.runningKeys?.length ? (
             <div class="soft">It ran {d.runningKeys.slice(0, 5).join(", ")}.</div>
           ) : null}
-          {d.logTail && <pre style={{ maxHeight: "180px", marginTop: "6px" }}>{d.logTail}</pre>}
+          {d.logTail && <Text height={180}>{d.logTail}</Text>}
         </div>
       ))}
     </Card>

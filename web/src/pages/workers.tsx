@@ -15,6 +15,8 @@ export function memoryParts(w: Worker) {
 export function WorkersPage() {
   const all = [...useStore(workers).values()];
   const now = useNow();
+  const lost = all.filter((w) => w.state === "WORKER_STATE_LOST").length;
+  const title = plural(all.length - lost, "worker") + (lost > 0 ? `, ${lost} lost` : "");
   const hasGpus = all.some((w) => w.gpu);
   const columns: Column<Worker>[] = [
     {
@@ -83,12 +85,16 @@ export function WorkersPage() {
     {
       name: "Seen",
       right: true,
-      cell: (w) => <span class="faint">{ago(w.lastSeenTime, now)}</span>,
+      cell: (w) => (
+        <span class="faint">
+          {w.state === "WORKER_STATE_ACTIVE" ? "now" : ago(w.lastSeenTime, now)}
+        </span>
+      ),
     },
   ];
   if (hasGpus) columns.splice(5, 0, ...gpuColumns);
   return (
-    <Card title={plural(all.length, "worker")} bare>
+    <Card title={title} bare>
       {all.length === 0 ? (
         <Empty title="No worker is registered">Start one with “millrace worker”.</Empty>
       ) : (

@@ -116,6 +116,15 @@ export function TaskLink(props: { id: number | string | undefined; name?: string
   );
 }
 
+// Text is the output of a program. It takes the focus, since it may scroll.
+export function Text(props: { height?: number; children: string }) {
+  return (
+    <pre tabIndex={0} style={props.height ? { maxHeight: `${props.height}px` } : undefined}>
+      {props.children}
+    </pre>
+  );
+}
+
 export function Empty(props: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">

@@ -1,0 +1,82 @@
+// A real cluster for the tests: three workers with little memory, and a job that spills and fails.
+
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const root = new URL("../..", import.meta.url).pathname;
+
+// until polls until a function gives something.
+export async function until(what, find, seconds = 60) {
+  for (const end = Date.now() + seconds * 1000; Date.now() < end; await sleep(100)) {
+    const found = await find();
+    if (found) return found;
+  }
+  throw new Error(`${what}: not within ${seconds} s`);
+}
+
+function start(command, args, options) {
+  const process = spawn(command, args, { cwd: root, stdio: ["pipe", "pipe", "pipe"], ...options });
+  let text = "";
+  const add = (data) => {
+    text += data;
+  };
+  process.stdout.on("data", add);
+  process.stderr.on("data", add);
+  const ended = new Promise((resolve) => process.on("exit", resolve));
+  const says = (word) =>
+    until(`"${word}" of ${command}`, () => {
+      if (process.exitCode !== null && !text.includes(word)) throw new Error(`${command}: ${text}`);
+      return text.includes(word);
+    });
+  return { process, ended, says };
+}
+
+export async function startCluster() {
+  const folder = mkdtempSync(join(tmpdir(), "millrace-web-"));
+  const file = join(folder, "scheduler.json");
+  const python = join(root, ".venv/bin/python");
+  const up = start(process.env.MILLRACE_BIN ?? join(root, "bin/millrace"), [
+    ...["up", "--workers", "3", "--slots", "2", "--memory-limit", "32MiB", "--spill-limit", "1GiB"],
+    ...[
+      "--python",
+      python,
+      "--scheduler-file",
+      file,
+      "--http",
+      "127.0.0.1:0",
+      "--spare-executors",
+      "0",
+    ],
+  ]);
+  await up.says("ready 127");
+  const { http, token } = JSON.parse(readFileSync(file, "utf8"));
+  const url = `http://${http}/`;
+  const call = async (method, request = {}) => {
+    const response = await fetch(`${url}api/millrace.v1.SchedulerService/${method}`, {
+      method: "POST",
+      headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" },
+      body: JSON.stringify(request),
+    });
+    if (!response.ok) throw new Error(`${method}: ${await response.text()}`);
+    return await response.json();
+  };
+  const env = { ...process.env, MILLRACE_SCHEDULER_FILE: file };
+  const job = start(python, [join(root, "web/test/job.py")], { env });
+  const stop = async () => {
+    job.process.stdin.end();
+    await job.ended;
+    up.process.kill("SIGTERM");
+    await up.ended;
+    rmSync(folder, { recursive: true, force: true });
+  };
+  try {
+    await job.says("begun");
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { url, token, call, stop };
+}

@@ -1,0 +1,211 @@
+// Opens every page in a real browser beside a running cluster with failures, spills and a killed
+// worker. Screenshots go to out/web.
+
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { chromium } from "playwright-core";
+import { startCluster, until } from "./cluster.mjs";
+
+const shots = new URL("../../out/web/", import.meta.url).pathname;
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+let cluster;
+let browser;
+let page;
+let problems;
+let failed;
+let killed;
+
+before(async () => {
+  mkdirSync(shots, { recursive: true });
+  cluster = await startCluster();
+  const { workers } = await cluster.call("ListWorkers");
+  killed = workers.find((w) => w.name === "host-2");
+  process.kill(Number(killed.pid), "SIGKILL");
+  await until("the killed worker is back", async () => {
+    const now = await cluster.call("ListWorkers");
+    const w = now.workers.find((x) => x.name === "host-2");
+    return w && w.pid !== killed.pid && w.state === "WORKER_STATE_ACTIVE";
+  });
+  const tasks = await cluster.call("ListTasks", { states: ["TASK_STATE_FAILED"], pageSize: 100 });
+  failed = tasks.tasks.find((t) => t.op.name === "parse");
+  browser = await chromium.launch({
+    executablePath: process.env.BROWSER,
+    args: ["--no-sandbox", "--disable-gpu"],
+  });
+  page = await newPage("light");
+});
+
+after(async () => {
+  await browser?.close();
+  await cluster?.stop();
+});
+
+async function newPage(colorScheme, viewport = { width: 1280, height: 800 }) {
+  const context = await browser.newContext({ colorScheme, viewport, reducedMotion: "reduce" });
+  const opened = await context.newPage();
+  problems = [];
+  opened.on("console", (m) => m.type() === "error" && problems.push(m.text()));
+  opened.on("pageerror", (e) => problems.push(String(e)));
+  opened.on("request", (r) => {
+    if (!r.url().startsWith(cluster.url) && !/^(data|blob):/.test(r.url())) problems.push(r.url());
+  });
+  await opened.goto(`${cluster.url}#token=${cluster.token}`);
+  await opened.getByRole("status").getByText("Live").waitFor();
+  return opened;
+}
+
+const shows = (text) => page.locator("#content").getByText(text).first().waitFor();
+
+// Each page with what it must show.
+const pages = [
+  [
+    "overview",
+    async () => {
+      await shows("Progress by function");
+      await page.locator("td", { hasText: "score" }).first().waitFor();
+      await shows("Memory by tier");
+    },
+  ],
+  [
+    "stream",
+    async () => {
+      await shows("functions");
+      await page.getByRole("button", { name: "All" }).click();
+      await page.locator("li button", { hasText: "join" }).waitFor();
+    },
+  ],
+  [
+    "workers",
+    async () => {
+      for (const name of ["host-0", "host-1", "host-2"])
+        await page.getByRole("link", { name, exact: true }).first().waitFor();
+    },
+  ],
+  [
+    "workers/host-2",
+    async () => {
+      await shows("Deaths of its processes");
+      await shows(/SIGKILL|killed/);
+      await shows("Memory by tier");
+      await page.locator(".log .text").first().waitFor();
+    },
+  ],
+  [
+    "graphs",
+    async () => {
+      await page.getByRole("link", { name: /^g1/ }).first().waitFor();
+      await shows(/line 3 is not a number/);
+    },
+  ],
+  [
+    "graphs/1",
+    async () => {
+      await shows("Critical path".toLowerCase());
+      await shows(/critical path [0-9]/);
+    },
+  ],
+  [
+    "graphs/1?show=functions",
+    async () => {
+      await page.locator("tr", { hasText: "score" }).getByText("straggler").waitFor();
+    },
+  ],
+  [
+    "graphs/1?show=tasks",
+    async () => {
+      await page.locator("tr", { hasText: "parse" }).first().waitFor();
+    },
+  ],
+  [
+    "memory",
+    async () => {
+      await shows("Largest holders");
+      await page.locator("td", { hasText: "holds it" }).first().waitFor();
+    },
+  ],
+  [
+    "routes",
+    async () => {
+      await shows("Rows read from columns");
+      await page.getByRole("img", { name: /Matrix/ }).focus();
+      await page.keyboard.press("ArrowRight");
+      await page.getByRole("heading", { name: "host-0 ← host-1" }).waitFor();
+    },
+  ],
+  [
+    "datasets",
+    async () => {
+      await page.locator("td", { hasText: "cleaned" }).waitFor();
+    },
+  ],
+  [
+    "logs",
+    async () => {
+      await page.locator(".log .text").first().waitFor();
+      await page.getByLabel("Filter by text").fill("registered");
+      await page.locator(".log .text", { hasText: "registered" }).first().waitFor();
+    },
+  ],
+  [
+    "clients",
+    async () => {
+      await page.getByRole("table").first().locator("td", { hasText: "default" }).first().waitFor();
+    },
+  ],
+  [
+    "task",
+    async () => {
+      await shows("line 3 is not a number: 'x7'");
+      await shows(/Traceback/);
+      await shows("python exception");
+      await shows("line 3: not a number");
+    },
+  ],
+];
+
+const fileName = (name) => name.replaceAll(/[^a-z0-9]+/g, "-");
+
+for (const [name, check] of pages) {
+  test(`page ${name}`, async () => {
+    problems.length = 0;
+    await page.goto(`${cluster.url}#/${name === "task" ? `tasks/${failed.taskId}` : name}`);
+    await check();
+    await page.screenshot({ path: join(shots, `${fileName(name)}-light.png`) });
+    await page.evaluate(axe);
+    const { violations } = await page.evaluate(() =>
+      globalThis.axe.run(
+        { exclude: [["tbody tr:nth-child(n+12)"]] },
+        {
+          resultTypes: ["violations"],
+          runOnly: ["wcag2a", "wcag2aa", "wcag21aa"],
+        },
+      ),
+    );
+    const serious = violations.filter((v) => ["serious", "critical"].includes(v.impact));
+    assert.deepEqual(
+      serious.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).join(" ")}`),
+      [],
+    );
+    assert.deepEqual(problems, []);
+  });
+}
+
+test("dark and wide", async () => {
+  for (const [scheme, viewport, suffix] of [
+    ["dark", { width: 1280, height: 800 }, "dark"],
+    ["light", { width: 2560, height: 1300 }, "2560"],
+  ]) {
+    await page.context().close();
+    page = await newPage(scheme, viewport);
+    for (const [name, check] of pages) {
+      await page.goto(`${cluster.url}#/${name === "task" ? `tasks/${failed.taskId}` : name}`);
+      await check();
+      await page.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
+    }
+    assert.deepEqual(problems, []);
+  }
+});
