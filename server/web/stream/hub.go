@@ -37,6 +37,8 @@ const (
 	queueBytes = 1 << 20
 	// patience is the time that a viewer has to take one event.
 	patience = 10 * time.Second
+	// longestPause bounds the time between two updates of a topic.
+	longestPause = 10 * time.Second
 	// heartbeat is the longest silence of a stream. It shows each side that the other one is there.
 	heartbeat = 15 * time.Second
 	// readTimeout is the longest time that a request waits for the scheduler.
@@ -84,11 +86,28 @@ type topic interface {
 type topicState struct {
 	name string
 	topic
-	// every is the shortest time between two events, and last the time of the last update.
+	// every is the shortest time between two events, and next the time of the next update: later
+	// if the last one took long or was large.
 	every time.Duration
-	last  time.Time
-	// viewers counts those of the topic, and was so at the last update.
+	next  time.Time
+	// watched: there were viewers at the last tick.
 	watched bool
+}
+
+const (
+	// share is the part of the time, one of so many, that updates of one topic may take.
+	share = 30
+	// bytesPerSecond bounds the changes of one topic for each viewer.
+	bytesPerSecond = 1 << 20
+)
+
+// pause returns the time until the next update, after one that took a while and made an event.
+func (t *topicState) pause(took time.Duration, e *event) time.Duration {
+	pause := max(t.every, share*took)
+	if e != nil {
+		pause = max(pause, time.Duration(len(e.data))*time.Second/bytesPerSecond)
+	}
+	return min(pause, longestPause)
 }
 
 // event is an encoded event. Viewers share it.
@@ -168,15 +187,16 @@ func (h *Hub) serve(now time.Time) bool {
 			watched = watched || v.topics&bit != 0
 			fresh = fresh || v.topics&bit != 0 && v.missing.Load()&bit != 0
 		}
-		due := watched && (now.Sub(t.last) >= t.every || !t.watched)
+		due := watched && (!now.Before(t.next) || !t.watched)
 		t.watched = watched
 		if !due && !fresh {
 			continue
 		}
 		var changed *event
 		if due {
-			t.last = now
+			began := time.Now()
 			changed = t.update(now)
+			t.next = now.Add(t.pause(time.Since(began), changed) - tick/2)
 		}
 		for _, v := range viewers {
 			switch {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -124,7 +125,7 @@ func (t *workers) update(time.Time) *event {
 		if shown.Revision = 0; w.State == schedapi.WorkerActive {
 			shown.LastSeenAt = time.Time{}
 		}
-		if before, known := t.seen[w.ID]; known && reflect.DeepEqual(before, shown) {
+		if before, known := t.seen[w.ID]; known && sameWorker(before, shown) {
 			continue
 		}
 		t.seen[w.ID] = shown
@@ -141,6 +142,15 @@ func (t *workers) update(time.Time) *event {
 		t.drop(id)
 	}
 	return t.delta()
+}
+
+// sameWorker reports whether two rows are equal. Routes are many, and new ones if they changed.
+func sameWorker(a, b schedapi.Worker) bool {
+	if unsafe.SliceData(a.Routes) != unsafe.SliceData(b.Routes) || len(a.Routes) != len(b.Routes) {
+		return false
+	}
+	a.Routes, b.Routes = nil, nil
+	return reflect.DeepEqual(a, b)
 }
 
 func (t *workers) drop(id ids.WorkerID) {

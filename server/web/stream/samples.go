@@ -79,7 +79,7 @@ func (s *samples) take(now time.Time) {
 	if passed < fineStep-tick/2 {
 		return
 	}
-	f, err := read(s.summary.scheduler, now)
+	f, err := read(s.summary.scheduler, now, true)
 	if err != nil {
 		return // The loop has stopped.
 	}

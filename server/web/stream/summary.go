@@ -37,8 +37,9 @@ type figures struct {
 	routes                                   [paths]uint64 // bytes that arrived, by path
 }
 
-// read takes the figures. Only the totals need the scheduler's loop, for some microseconds.
-func read(scheduler schedapi.Scheduler, now time.Time) (figures, error) {
+// read takes the figures. Only the totals need the scheduler's loop, for some microseconds. Routes
+// are read only if that is asked for: there may be as many as pairs of workers.
+func read(scheduler schedapi.Scheduler, now time.Time, routes bool) (figures, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	f := figures{time: now, workers: map[string]uint64{}}
@@ -56,7 +57,7 @@ func read(scheduler schedapi.Scheduler, now time.Time) (figures, error) {
 			f.memory, f.memoryLimit = f.memory+w.MemoryUsedBytes, f.memoryLimit+w.MemoryLimitBytes
 		}
 		f.disk += w.SpilledBytes
-		for i := range w.Routes {
+		for i := 0; routes && i < len(w.Routes); i++ {
 			if p := int(w.Routes[i].Path); p < paths {
 				f.routes[p] += w.Routes[i].Bytes
 			}
@@ -227,10 +228,11 @@ var taskStates = [...]string{
 }
 
 func (s *summary) update(now time.Time) *event {
-	f, err := read(s.scheduler, now)
+	f, err := read(s.scheduler, now, false)
 	if err != nil {
 		return nil // The loop has stopped, and the streams end.
 	}
+	f.routes = s.figures.routes // Those of the last sample.
 	s.figures = f
 	s.groups.update(s.scheduler)
 	text := s.encode()
