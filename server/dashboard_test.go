@@ -3,18 +3,23 @@ package server_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -365,6 +370,75 @@ func TestNamesThatPointHereAreRefusedWithoutTokens(t *testing.T) {
 	}
 	if _, err := server.New(server.Config{Address: "127.0.0.1:0", HTTPAddress: "0.0.0.0:0"}); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("an HTTP port for everybody without a token: %v", err)
+	}
+}
+
+// dataService answers as a worker does, and keeps the token of the last call.
+type dataService struct {
+	pb.UnimplementedDataServiceServer
+	token atomic.Value
+}
+
+func (s *dataService) GetWorkerLog(ctx context.Context, _ *pb.GetWorkerLogRequest) (*pb.GetWorkerLogResponse, error) {
+	s.token.Store(strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ","))
+	return &pb.GetWorkerLogResponse{Lines: []*pb.LogLine{{Text: "hello"}}}, nil
+}
+
+func (s *dataService) FollowLogs(_ *pb.FollowLogsRequest, stream grpc.ServerStreamingServer[pb.FollowLogsResponse]) error {
+	if err := stream.Send(&pb.FollowLogsResponse{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done() // The reader has left.
+	return stream.Context().Err()
+}
+
+// A page reads logs of workers by the scheduler, with its own token.
+func TestCallsOfWorkersByHTTP(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, served := new(dataService), make(chan error, 1)
+	workers := grpc.NewServer()
+	pb.RegisterDataServiceServer(workers, data)
+	go func() { served <- workers.Serve(listener) }()
+	t.Cleanup(func() {
+		workers.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: map[string]server.Role{"secret": server.RoleOperator, "look": server.RoleReader, "work": server.RoleWorker}})
+	r := registration("w 0/a")
+	r.DataAddress = listener.Addr().String()
+	ctx := metadata.AppendToOutgoingContext(timeout(t), "authorization", "Bearer work")
+	session, err := c.workers.Session(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Send(&workerv1.SessionRequest{Register: r}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	b := c.dashboard(t)
+	const path = "/api/workers/w%200%2Fa/millrace.v1.DataService/"
+	if code, reason := b.refusal(http.MethodPost, path+"GetWorkerLog", "{}"); code != http.StatusUnauthorized || data.token.Load() != nil {
+		t.Errorf("a stranger: %d %s, and the worker was called with %v", code, reason, data.token.Load())
+	}
+	if code := b.login("look"); code != http.StatusNoContent {
+		t.Fatalf("login: %d", code)
+	}
+	code, body := b.do(http.MethodPost, path+"GetWorkerLog", "{}")
+	if code != http.StatusOK || !strings.Contains(body, "hello") || data.token.Load() != "Bearer look" {
+		t.Errorf("log: %d %s, with the token %v", code, body, data.token.Load())
+	}
+	if got, err := b.stream(http.MethodPost, path+"FollowLogs", "{}").next(); err != nil || got.data == nil {
+		t.Errorf("follow: %s, %v", got.data, err)
+	}
+	if code, reason := b.refusal(http.MethodPost, path+"GetTaskLogs", "{}"); code != http.StatusNotImplemented || reason != "UNIMPLEMENTED" {
+		t.Errorf("an error of the worker: %d %s", code, reason)
 	}
 }
 

@@ -28,8 +28,8 @@ import (
 const (
 	// ownHeader is a header that pages of other sites cannot send without asking first.
 	ownHeader = "X-Millrace"
-	// loginBytes bounds the body of a login.
-	loginBytes = 64 << 10
+	// loginBytes bounds the body of a login, and loginTimeout the time until it has arrived.
+	loginBytes, loginTimeout = 64 << 10, 10 * time.Second
 	// workerTimeout is the longest time that a call of a worker with a single answer takes.
 	workerTimeout = 10 * time.Second
 	// policy allows nothing from other sites. Notebooks on this host may show the page in a frame.
@@ -137,6 +137,9 @@ func (s *Site) login(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Token string `json:"token"`
 	}
+	// The sender has shown no token yet, so it gets little time.
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(loginTimeout)) // Not every server has deadlines.
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, loginBytes))
 	if err == nil {
 		err = json.Unmarshal(text, &body)

@@ -257,7 +257,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer h.leave(v)
-	v.write(w, r.Context())
+	v.write(r.Context(), w)
 	return nil
 }
 

@@ -73,7 +73,7 @@ func (v *viewer) take(into []*event) []*event {
 }
 
 // write sends events until the viewer leaves, takes none for too long, or the hub stops.
-func (v *viewer) write(w http.ResponseWriter, ctx context.Context) {
+func (v *viewer) write(ctx context.Context, w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // Proxies such as nginx pass on each event at once.
