@@ -542,6 +542,9 @@ func TestTheStreamTellsWhatHappened(t *testing.T) {
 		for seen[kind] == "" {
 			until(e, "events", func(r eventsEvent) bool {
 				for _, row := range r.Rows {
+					if row.Kind == "graph-failed" && seen[row.Kind] != "" {
+						t.Error("the failure of one graph is told twice")
+					}
 					seen[row.Kind] = row.Severity + " " + row.Worker + ": " + row.Text
 				}
 				return true
@@ -556,6 +559,18 @@ func TestTheStreamTellsWhatHappened(t *testing.T) {
 	}
 	if text := await("graph-failed"); !strings.HasPrefix(text, "error") || !strings.Contains(text, "doomed") || !strings.Contains(text, "no luck") {
 		t.Errorf("graph %d: %s", submitted.GetGraphId(), text)
+	}
+	// A later change of the graph is no event.
+	id := c.open(ctx)
+	held, err := c.client.HoldTasks(ctx, &pb.HoldTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Ids: submitted.GetTaskIds()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.ReleaseGraph(ctx, &pb.ReleaseGraphRequest{GraphId: submitted.GetGraphId()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, Tasks: &pb.TaskSet{Ids: held.GetTaskIds()}}); err != nil {
+		t.Fatal(err)
 	}
 	for _, failure := range []string{"no space left on device", ""} {
 		if err := w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{SpillFailure: failure, ExecutorDeaths: 1, LastExecutorDeath: "signal 9"}}); err != nil {

@@ -52,7 +52,7 @@ func (l *Loop) happened(kind schedapi.EventKind, severity schedapi.Severity, wor
 	l.events.add(schedapi.Event{Time: l.now, Kind: kind, Severity: severity, Worker: worker, Text: fmt.Sprintf(format, args...)})
 }
 
-// graphEnded keeps an event if a graph that has ended has failed tasks.
+// graphEnded keeps an event if a graph that ends has failed tasks.
 func (l *Loop) graphEnded(id ids.GraphID) {
 	g, known := l.machine.Graph(id)
 	if !known || graphState(g.Counts) != schedapi.GraphFailed {

@@ -372,6 +372,8 @@ func (l *Loop) carryOut() {
 			l.dirty.graph(effect.Graph, l.now)
 			if effect.Ended {
 				l.acknowledge() // The watches report the last task.
+			}
+			if effect.Ends {
 				l.graphEnded(effect.Graph)
 			}
 		case sched.EffectGraphRemoved:

@@ -79,7 +79,8 @@ const (
 type Effect struct {
 	Kind    EffectKind
 	State   TaskState
-	Ended   bool // Set for EffectGraphChanged only.
+	Ended   bool // Set for EffectGraphChanged only. Ends: it was not so before this step.
+	Ends    bool
 	Worker  ids.WorkerID
 	Attempt ids.Attempt
 	// Dead is the lost worker; set for EffectRescue and EffectUnmap only.

@@ -187,10 +187,12 @@ func (m *Machine) flushGraphs() {
 	for _, slot := range m.dirty {
 		g := m.graphs[slot]
 		g.dirty = false
+		ends := false
 		switch {
 		case g.active > 0:
 			g.endedAt, g.expiresAt = time.Time{}, time.Time{}
 		case g.endedAt.IsZero():
+			ends = true
 			g.endedAt = m.now
 			if g.holder != 0 {
 				g.expiresAt = m.now.Add(g.retention)
@@ -207,7 +209,7 @@ func (m *Machine) flushGraphs() {
 				m.emptied = append(m.emptied, g.id)
 			}
 		}
-		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id, Ended: g.active == 0})
+		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id, Ended: g.active == 0, Ends: ends})
 	}
 	m.dirty = m.dirty[:0]
 	for len(m.emptied) > keptEmptyGraphs {
