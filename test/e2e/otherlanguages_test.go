@@ -22,6 +22,8 @@ func TestClientsFromTheProtoFilesEndWithOK(t *testing.T) {
 	for language, example := range map[string]struct {
 		tools    []string
 		commands [][]string
+		// long: only in tests at full size. Maven alone takes 40 s of processor time.
+		long bool
 	}{
 		"node": {
 			tools:    []string{"node", "npm"},
@@ -30,8 +32,12 @@ func TestClientsFromTheProtoFilesEndWithOK(t *testing.T) {
 		"java": {
 			tools:    []string{"javac", "mvn"},
 			commands: [][]string{{"mvn", "--batch-mode", "--quiet", "compile", "exec:java"}},
+			long:     true,
 		},
 	} {
+		if example.long && testing.Short() {
+			continue
+		}
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			for _, tool := range example.tools {
