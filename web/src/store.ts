@@ -92,6 +92,7 @@ const wanted = new Map([
   ["summary", 1],
   ["workers", 1],
   ["graphs", 1],
+  ["events", 1],
   ["alarms", 1],
 ]);
 let source: EventSource | null = null;

@@ -143,6 +143,12 @@ const pages = [
     },
   ],
   [
+    "events",
+    async () => {
+      await page.locator("tr", { hasText: "host-2" }).first().waitFor();
+    },
+  ],
+  [
     "logs",
     async () => {
       await page.locator(".log .text").first().waitFor();

@@ -90,6 +90,17 @@ export class Timeline {
     this.scroll = Math.min(most, Math.max(0, this.scroll + pixels));
   }
 
+  // follow moves the end of the view to a moment, by whole pixels, so that nothing flickers. It
+  // reports whether the view has moved.
+  follow(now: number): boolean {
+    const width = this.view.to - this.view.from;
+    const pixel = width / Math.max(this.width - gutter, 1);
+    const to = Math.floor(now / pixel) * pixel;
+    if (to === this.view.to) return false;
+    this.view = { from: to - width, to };
+    return true;
+  }
+
   // at finds the run at a place; -1: there is none.
   at(x: number, y: number): number {
     if (x < gutter || y < axis) return -1;

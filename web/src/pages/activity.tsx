@@ -5,7 +5,7 @@ import { call, callWorker } from "../api";
 import { ago, clock, plural } from "../format";
 import { link, place, setQuery } from "../router";
 import { events, useStore, workers } from "../store";
-import type { LogLine } from "../types";
+import type { ClusterEvent, LogLine } from "../types";
 import { Badge, Card, Empty, Table, type Tone, useCall, useNow } from "../ui/parts";
 
 interface Line extends LogLine {
@@ -150,6 +150,22 @@ function toneOf(severity: string): Tone {
   return severity === "warning" || severity === "warn" ? "warn" : "";
 }
 
+interface Repeated extends ClusterEvent {
+  times: number;
+}
+
+// withoutRepeats shows events that say the same as one, the last, and puts the newest first.
+function withoutRepeats(list: ClusterEvent[]): Repeated[] {
+  const found = new Map<string, Repeated>();
+  for (const e of list) {
+    const name = `${e.kind} ${e.worker} ${e.graph} ${e.text}`;
+    const times = (found.get(name)?.times ?? 0) + 1;
+    found.delete(name);
+    found.set(name, { ...e, times });
+  }
+  return [...found.values()].reverse();
+}
+
 export function EventsPage() {
   const all = useStore(events);
   const now = useNow();
@@ -157,13 +173,13 @@ export function EventsPage() {
   const [only, setOnly] = useState("");
   const kinds = [...new Set(all.map((e) => e.kind))].sort();
   const wanted = text.toLowerCase();
-  const rows = all
-    .filter(
+  const rows = withoutRepeats(
+    all.filter(
       (e) =>
         (only === "" || e.kind === only) &&
         (wanted === "" || `${e.text} ${e.worker ?? ""}`.toLowerCase().includes(wanted)),
-    )
-    .reverse();
+    ),
+  );
   return (
     <>
       <div class="bar-of-controls">
@@ -176,7 +192,7 @@ export function EventsPage() {
           <option value="">all kinds</option>
           {kinds.map((k) => (
             <option key={k} value={k}>
-              {k.replaceAll("_", " ")}
+              {k.replaceAll(/[_-]/g, " ")}
             </option>
           ))}
         </select>
@@ -211,9 +227,18 @@ export function EventsPage() {
               },
               {
                 name: "Kind",
-                cell: (e) => <Badge tone={toneOf(e.severity)}>{e.kind.replaceAll("_", " ")}</Badge>,
+                cell: (e) => (
+                  <Badge tone={toneOf(e.severity)}>{e.kind.replaceAll(/[_-]/g, " ")}</Badge>
+                ),
               },
-              { name: "Event", cell: (e) => e.text },
+              {
+                name: "Event",
+                cell: (e) => (
+                  <>
+                    {e.text} {e.times > 1 && <Badge>{e.times} times</Badge>}
+                  </>
+                ),
+              },
               {
                 name: "About",
                 cell: (e) => (

@@ -79,10 +79,7 @@ export function StreamPage() {
     const tick = () => {
       if (closed) return;
       if (following.current) {
-        const width = timeline.view.to - timeline.view.from;
-        const now = nowMs();
-        timeline.view = { from: now - width, to: now };
-        surface.draw();
+        if (timeline.follow(nowMs())) surface.draw();
         if (frames++ % 15 === 0) overview.draw();
       }
       requestAnimationFrame(tick);
