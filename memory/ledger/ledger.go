@@ -410,6 +410,14 @@ func (l *Ledger) Stats() Stats {
 // Waits says whether any reservation waits for room.
 func (l *Ledger) Waits() bool { return len(l.waiting) > 0 }
 
+// UrgentWait returns how long the first urgent reservation has waited for room, 0 if there is none.
+func (l *Ledger) UrgentWait(now time.Time) time.Duration {
+	if len(l.waiting) == 0 || !l.waiting[0].urgent {
+		return 0
+	}
+	return now.Sub(l.waiting[0].since)
+}
+
 // NextDeadline returns the earliest time at which Expire has something to do. ok is false when
 // there is no deadline.
 func (l *Ledger) NextDeadline() (at time.Time, ok bool) {

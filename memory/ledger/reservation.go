@@ -21,7 +21,8 @@ type Request struct {
 	Holder Holder
 	// Bytes are the sizes of the blocks, one for each expected frame. Zeros are left out.
 	Bytes []uint64
-	// Partial: the holder will probably ask for as much again, and keeps this meanwhile.
+	// Partial: the holder will probably ask for as much again, inputs included, and keeps this
+	// meanwhile.
 	Partial bool
 	// Inputs are objects that must be in the slab from the time when the reservation is loaded
 	// until it is released. Inputs that are not sealed here when it is granted are left out: see
@@ -103,7 +104,11 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Progress, out []Effect, er
 		return Waiting, nil, l.tooLarge(q)
 	}
 	if q.Partial {
+		// Inputs that are here count as well as those that are fetched into its blocks.
 		r.later = r.bytes
+		for _, e := range l.loads(r, true) {
+			r.later += alloc.Rounded(e.bytes)
+		}
 	}
 	before := 0
 	for q.Urgent && before < len(l.waiting) && l.waiting[before].urgent {

@@ -496,6 +496,21 @@ func TestRoomIsLeftForTheResultsOfHolders(t *testing.T) {
 	}
 }
 
+// So does a holder with inputs that were here before: it may ask for as much as they have.
+func TestRoomIsLeftForResultsAsLargeAsInputs(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 4 {
+		x.make(n+1, 3*mib)
+	}
+	if _, granted := x.ask(Request{Holder: task(11), Inputs: []ObjectID{obj(1), obj(2)}, Partial: true}, time.Hour); !granted {
+		t.Fatal("the first has no room")
+	}
+	if _, granted := x.ask(Request{Holder: task(12), Inputs: []ObjectID{obj(3), obj(4)}, Partial: true}, time.Hour); granted {
+		t.Error("the second has taken the room for the result of the first")
+	}
+	x.check()
+}
+
 // Tasks of a random graph run on a slab that holds a part of their data, above a disk that holds
 // all of it. In any order of IO, every reservation is served, no deadline passes, and nothing is
 // dropped.

@@ -145,7 +145,7 @@ func New(c Config) (*Pools, error) {
 			return nil, err
 		}
 	}
-	c.Store.OnShort(p.ReleaseUnused)
+	c.Store.OnShort(func(bool) { p.ReleaseUnused() })
 	// The maps are complete before any goroutine reads them.
 	for kind, command := range commands {
 		for range c.Spares {

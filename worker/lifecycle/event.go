@@ -158,6 +158,9 @@ type (
 		Ref   Ref
 		Bytes []uint64
 	}
+	// Short: a running attempt waits for memory for its result, and keeps its slot and its inputs
+	// until it has that memory. The event comes again while the wait lasts.
+	Short struct{}
 	// Blocked: a running attempt waits for other tasks, and does not need its slots meanwhile. It
 	// is reported, and SlotFreed follows.
 	Blocked struct{ Ref Ref }
@@ -221,6 +224,7 @@ func (RunEnded) event()         {}
 func (Called) event()           {}
 func (RunReturned) event()      {}
 func (NoRoom) event()           {}
+func (Short) event()            {}
 func (Blocked) event()          {}
 func (SlotFreed) event()        {}
 func (Unblocked) event()        {}

@@ -104,12 +104,8 @@ func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
 // bringIn requests a reservation that brings the inputs of an attempt into the slab. It gives up
 // the old reservation first: an attempt that waits holds no memory.
 func (m *Machine) bringIn(a *attempt) {
-	var bytes []uint64
-	if a.outputBytes > 0 {
-		bytes = []uint64{a.outputBytes}
-	}
 	m.giveUp(a)
-	m.reserve(a, bytes, nil)
+	m.reserve(a, a.output, nil)
 }
 
 // giveUp ends an attempt's claim on its reservation.
@@ -190,7 +186,7 @@ func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
 	for _, o := range a.pinned {
 		m.do(Unpin{Ref: a.ref, Object: o})
 	}
-	a.pinned, a.loose, a.outputBytes = nil, false, 0
+	a.pinned, a.loose, a.output = nil, false, nil
 	m.giveUp(a)
 	m.move(a, PreAssigned)
 	m.do(Admit{Ref: a.ref})

@@ -23,7 +23,8 @@ import (
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
 //	in-place-failed t1/a1 | unreadable t1/a1 t9/a1@w2
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
-//	called t1/a1 | ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
+//	short | called t1/a1
+//	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	blocked t1/a1 | freed t1/a1 | unblocked t1/a1
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
@@ -120,6 +121,8 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 			}
 		}
 		return e
+	case "short":
+		return lifecycle.Short{}
 	case "called":
 		return lifecycle.Called{Ref: ref(t, arg(1))}
 	case "made":

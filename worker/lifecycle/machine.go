@@ -130,9 +130,9 @@ type attempt struct {
 	missing []*wanted
 	// loose: some of its inputs are pinned, but may be moved out of the slab.
 	loose bool
-	// outputBytes is the size of its result that is part of its reservation, 0 if the result is
-	// small or its size unknown.
-	outputBytes uint64
+	// output are the sizes of the blocks of its result that are part of its reservation, none if
+	// the result is small or its size unknown.
+	output []uint64
 	// reservation is the memory reserved for it, nil if it needs none.
 	reservation *reservation
 	// slot is the slot of the attempt, set exactly while Running.
@@ -291,6 +291,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onRunReturned(now, e)
 	case NoRoom:
 		m.onNoRoom(now, e)
+	case Short:
+		m.onShort()
 	case Blocked:
 		m.onBlocked(e)
 	case SlotFreed:
@@ -380,7 +382,7 @@ func (m *Machine) assigned(e *Assigned) {
 		return
 	}
 	if e.OutputBytes >= m.config.ReserveBytes {
-		a.outputBytes = e.OutputBytes
+		a.output = []uint64{e.OutputBytes}
 		bytes = append(bytes, e.OutputBytes)
 	}
 	if len(bytes) > 0 {

@@ -231,6 +231,18 @@ func (w *world) nest(ref lifecycle.Ref) {
 	}
 }
 
+// checkGivenUp checks that no attempt keeps memory while it is queued.
+func (w *world) checkGivenUp() {
+	for r, open := range w.assigned { // order-free: any one is as good as another
+		state, _ := w.m.State(r)
+		for id, granted := range w.granted {
+			if open && granted && w.reserver[id] == r && state == lifecycle.Queued {
+				w.t.Fatalf("%s is queued and keeps reservation %d", r, id)
+			}
+		}
+	}
+}
+
 // slotsOf derives an attempt's slots from its task number.
 func (w *world) slotsOf(r lifecycle.Ref) int { return min(1+int(r.Task)%7/5, w.slots) }
 
@@ -428,7 +440,10 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 		task := uint64(0)
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "ms")) * time.Millisecond)
-			switch rapid.IntRange(0, 9).Draw(t, "action") {
+			switch rapid.IntRange(0, 10).Draw(t, "action") {
+			case 10:
+				w.step(lifecycle.Short{})
+				w.checkGivenUp()
 			case 0, 1, 2:
 				task++
 				w.assign(t, task)

@@ -274,8 +274,8 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 	}
 	// The memory reserved for it was too small.
 	m.loosen(a)
-	m.giveUp(a)
-	m.reserve(a, e.Bytes, nil)
+	a.output = e.Bytes
+	m.bringIn(a)
 }
 
 // onTicked reports attempts that have run for long as started, and takes back the attempts behind

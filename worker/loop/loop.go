@@ -154,6 +154,11 @@ func New(c Config) *Worker {
 	w.cores.share, w.cores.slots = c.Cores, max(c.Lifecycle.Slots, 1)
 	w.staying, w.quit = context.WithCancel(context.Background())
 	w.nearby = newNearby(&w.config)
+	c.Store.OnShort(func(stuck bool) {
+		if stuck {
+			w.post(lifecycle.Short{})
+		}
+	})
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
 	if c.Executors != nil {
 		for _, kind := range c.Executors.Kinds() {

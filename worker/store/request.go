@@ -49,7 +49,7 @@ func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.Res
 	}
 	calls := s.apply(effects)
 	if err == nil && progress == ledger.Waiting {
-		calls = append(calls, s.askForRoom(time.Now()))
+		calls = append(calls, s.askForRoom(time.Now())...)
 	}
 	s.mu.Unlock()
 	run(calls)
@@ -62,19 +62,25 @@ func (s *Store) Acquire(q Request, callback func(ReservationResult)) (ledger.Res
 // askEvery is the interval between calls of OnShort's function while a request waits for room.
 const askEvery = time.Second
 
-// OnShort sets the function that the store calls while a request waits for room in the slab, so
-// that memory kept in reserve is given back: at once, and again every askEvery, because executors
-// may keep memory again meanwhile. The function must not block.
-func (s *Store) OnShort(short func()) {
+// OnShort adds a function that the store calls while a request waits for room in the slab, so that
+// memory kept in reserve is given back: at once, and again every askEvery, because executors may
+// keep memory again meanwhile. stuck: a request has waited for askEvery whose holder keeps memory
+// until it has more. The function must not block.
+func (s *Store) OnShort(short func(stuck bool)) {
 	s.mu.Lock()
-	s.short = short
+	s.short = append(s.short, short)
 	s.mu.Unlock()
 }
 
-// askForRoom returns the function of OnShort, to be called without the lock. REQUIRES: mu.
-func (s *Store) askForRoom(now time.Time) func() {
+// askForRoom returns the calls of the functions of OnShort, to be made without the lock. REQUIRES:
+// mu.
+func (s *Store) askForRoom(now time.Time) (calls []func()) {
 	s.asked = now
-	return s.short
+	stuck := s.ledger.UrgentWait(now) >= askEvery
+	for _, short := range s.short {
+		calls = append(calls, func() { short(stuck) })
+	}
+	return calls
 }
 
 // ReserveIdle reserves memory for which no request waits and that is free or can be freed without a

@@ -63,7 +63,7 @@ type Store struct {
 	// gone is called for objects that the store has given up by itself. short is called while a
 	// request waits for room; asked is the time of its last call.
 	gone  func(ledger.ObjectID, error)
-	short func()
+	short []func(stuck bool)
 	asked time.Time
 	mover
 	// index is the shared object index, nil if readers must request leases. recalling are the
@@ -98,8 +98,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		small:     make(map[ledger.ObjectID][]byte),
 		written:   make(map[ledger.ObjectID]bool),
 		callbacks: make(map[ledger.ReservationID]func(ReservationResult)), bringing: make(map[ledger.ObjectID]bool),
-		gone:  func(ledger.ObjectID, error) {},
-		short: func() {},
+		gone: func(ledger.ObjectID, error) {},
 	}
 	c.Index = ledgerIndex{s}
 	if s.ledger, err = ledger.New(c); err != nil {
@@ -223,7 +222,7 @@ func (s *Store) Tick(now time.Time) {
 		calls = s.apply(s.ledger.Expire(now))
 	}
 	if s.ledger.Waits() && now.Sub(s.asked) >= askEvery {
-		calls = append(calls, s.askForRoom(now))
+		calls = append(calls, s.askForRoom(now)...)
 	}
 	s.mu.Unlock()
 	run(calls)
