@@ -103,7 +103,7 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
-	  fuzz-corpus fuzz py-all polars-plans frame-merges "e2e SHORT=" "chaos SECONDS=120" gpu
+	  fuzz-corpus fuzz py-all polars-plans frame-merges native-ops "e2e SHORT=" "chaos SECONDS=120" gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -336,6 +336,12 @@ FRAME_MERGES ?= 0 20000
 .PHONY: frame-merges
 frame-merges: build ## Compare random shuffles and merges with whole merges: FRAME_MERGES="0 1000"
 	POLARS_MAX_THREADS=1 $(PY) clients/python/tests/random_merges.py $(FRAME_MERGES) $$(nproc)
+
+# NATIVE_OPS are the seeds: the first one, and the one behind the last.
+NATIVE_OPS ?= 0 100000
+.PHONY: native-ops
+native-ops: build ## Compare random native operations with NumPy: NATIVE_OPS="0 1000"
+	MILLRACE_BIN=$(CURDIR)/$(BIN) $(PY) clients/python/tests/random_ops.py $(NATIVE_OPS)
 
 ##@ Measuring
 
