@@ -58,6 +58,21 @@ func try(ctx context.Context, conn *grpc.ClientConn, method string, request *dyn
 	return stream.RecvMsg(dynamicpb.NewMessage(request.Descriptor()))
 }
 
+// serving waits until the scheduler has read its journal.
+func (c *cluster) serving() {
+	c.t.Helper()
+	watching, cancel := context.WithCancel(timeout(c.t))
+	defer cancel() // An open watch would hold up the end of the scheduler.
+	health, err := healthpb.NewHealthClient(c.conn).Watch(watching, &healthpb.HealthCheckRequest{})
+	for err == nil {
+		var state *healthpb.HealthCheckResponse
+		if state, err = health.Recv(); state.GetStatus() == healthpb.HealthCheckResponse_SERVING {
+			return
+		}
+	}
+	c.t.Fatal(err)
+}
+
 // A client belongs to the token that has opened it, in every call that names a client, also after a
 // restart of the scheduler.
 func TestAClientBelongsToItsToken(t *testing.T) {
@@ -68,18 +83,7 @@ func TestAClientBelongsToItsToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := start(t, server.Config{Tokens: byRole, Journal: kept})
-		watching, cancel := context.WithCancel(timeout(t))
-		defer cancel() // An open watch would hold up the end of the scheduler.
-		health, err := healthpb.NewHealthClient(c.conn).Watch(watching, &healthpb.HealthCheckRequest{})
-		for err == nil {
-			var state *healthpb.HealthCheckResponse
-			if state, err = health.Recv(); state.GetStatus() == healthpb.HealthCheckResponse_SERVING {
-				break // It has read its journal.
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		c.serving()
 		return c, func() {
 			c.stop()
 			err := <-c.stopped

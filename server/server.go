@@ -139,7 +139,7 @@ func New(config Config) (*Server, error) {
 		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
 	})
 	s.watch = newWatch(s.loop, config.Machine.MemoryBytes, config.Log)
-	metrics.MustRegister(web.NewCollector(s.loop))
+	web.Register(metrics, s.loop, s.watch.Alarms, version.String())
 	var tokens access.Tokens
 	for token, role := range config.Tokens { // order-free: each token is compared with all
 		tokens = append(tokens, access.TokenOf(token, role))

@@ -82,6 +82,7 @@ type Loop struct {
 	rebalance    *rebalance
 	coordination coordination
 
+	deaths    deaths
 	functions *functions.Machine
 	datasets  uint64 // last number given out
 	// nativeOps is sorted. It is replaced as a whole, and any goroutine may read it.

@@ -254,6 +254,11 @@ func (l *Loop) lose(effect *members.Effect) {
 		l.happened(schedapi.EventLeft, schedapi.SeverityInfo, w.name, "worker %q left", w.name)
 	} else {
 		l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", effect.Cause)
+		cause := deathLost
+		if known := l.workers.machine.Deaths(w.name); len(known) > 0 && known[0].Incarnation == w.incarnation {
+			cause = causeOf(&known[0])
+		}
+		l.deaths[cause].Add(1)
 		l.happened(schedapi.EventLost, schedapi.SeverityError, w.name, "worker %q is lost: %s", w.name, effect.Cause)
 	}
 	if effect.Died {

@@ -91,7 +91,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	}
 	metrics := grpcprom.NewServerMetrics()
 	if config.Metrics != nil {
-		if err := config.Metrics.Register(metrics); err != nil {
+		if err := config.Metrics.Register(handledCalls{metrics}); err != nil {
 			return nil, err
 		}
 	}
@@ -133,7 +133,6 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	workerv1.RegisterPluginOrderServiceServer(s.grpc, keeper)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc) // v1 and v1alpha
-	metrics.InitializeMetrics(s.grpc)
 	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	return s, nil
 }

@@ -76,6 +76,8 @@ type Scheduler interface {
 
 	// Events returns the latest events with numbers above after, oldest first. It does not wait.
 	Events(after uint64) []Event
+	// Deaths returns the numbers of deaths of workers, by cause.
+	Deaths() map[string]uint64
 	// Journal returns the state of the journal; nil if there is none.
 	Journal() *Journal
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -24,12 +25,23 @@ type collector struct {
 	written   *prometheus.Desc
 	read      *prometheus.Desc
 	failing   *prometheus.Desc
+	deaths    *prometheus.Desc
+	memory    *prometheus.Desc
+	alarm     *prometheus.Desc
+	ops       opMetrics
+	perWorker workerMetrics
+	journal   journalMetrics
 	gpus      gpuMetrics
 	lanes     laneMetrics
+	raised    func() []alarms.Alarm
 }
 
-// NewCollector returns the metrics of a scheduler.
-func NewCollector(scheduler schedapi.Scheduler) prometheus.Collector {
+// Register registers the metrics of a scheduler, whose alarms raised returns.
+func Register(registry prometheus.Registerer, scheduler schedapi.Scheduler, raised func() []alarms.Alarm, version string) {
+	registry.MustRegister(newCollector(scheduler, raised), buildInfo(version))
+}
+
+func newCollector(scheduler schedapi.Scheduler, raised func() []alarms.Alarm) prometheus.Collector {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("millrace_"+name, help, labels, nil)
 	}
@@ -45,15 +57,25 @@ func NewCollector(scheduler schedapi.Scheduler) prometheus.Collector {
 		written:   describe("worker_spill_written_bytes_total", "Bytes that the worker wrote to disk since it started.", "worker"),
 		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),
 		failing:   describe("worker_spill_failing", "1 while the worker cannot write to its disk.", "worker"),
+		deaths:    describe("worker_deaths_total", "Deaths of workers since the scheduler started.", "cause"),
+		memory:    describe("scheduler_held_bytes", "Memory that the scheduler holds for tasks."),
+		alarm:     describe("alarm", "Alarms that are raised now.", "kind", "severity"),
+		ops:       newOpMetrics(),
+		perWorker: newWorkerMetrics(),
+		journal:   newJournalMetrics(),
+		raised:    raised,
 		gpus:      newGPUMetrics(),
 		lanes:     newLaneMetrics(),
 	}
 }
 
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.spilled, c.written, c.read, c.failing} {
+	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.spilled, c.written, c.read, c.failing, c.deaths, c.memory, c.alarm} {
 		to <- desc
 	}
+	c.ops.describe(to)
+	c.perWorker.describe(to)
+	c.journal.describe(to)
 	c.gpus.describe(to)
 	c.lanes.describe(to)
 }
@@ -62,7 +84,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var totals sched.Totals
-	if err := c.scheduler.Read(ctx, func(r schedapi.Reader) { totals = r.Totals() }); err != nil {
+	var ops []sched.OpTimes
+	if err := c.scheduler.Read(ctx, func(r schedapi.Reader) { totals, ops = r.Totals(), r.OpTimes() }); err != nil {
 		to <- prometheus.NewInvalidMetric(c.tasks, err)
 		return
 	}
@@ -88,6 +111,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	} {
 		to <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(event.count), event.name)
 	}
+	gauge(c.memory, totals.HeldBytes+totals.InlineBytes+totals.DetailBytes+totals.TailBytes)
+	for cause, n := range c.scheduler.Deaths() { // order-free: each is a series of its own
+		to <- prometheus.MustNewConstMetric(c.deaths, prometheus.CounterValue, float64(n), cause)
+	}
+	c.ops.collect(to, ops)
+	c.journal.collect(to, c.scheduler.Journal())
+	collectAlarms(to, c.alarm, c.raised())
 	workers, _ := c.scheduler.LastSnapshot().Workers(nil, 0, shownWorkers)
 	named := make(map[string]bool, len(workers))
 	for _, w := range slices.Backward(workers) {
@@ -105,6 +135,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 			failing = 1
 		}
 		gauge(c.failing, failing, w.Name)
+		c.perWorker.collect(to, w)
 		c.gpus.collect(to, w)
 		c.lanes.collect(to, w)
 	}
