@@ -16,15 +16,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from millrace._actors._actor import Actor, ActorFuture, ActorLostError
     from millrace._calls._rebalance import RebalanceReport
-    from millrace._client._event_loop import sync
+    from millrace._connection._event_loop import sync
     from millrace._connection._slot import Reschedule, rejoin, secede
     from millrace._in_tasks import fire_and_forget, get_worker, worker_client
     from millrace._local._scaling import Adaptive
     from millrace._performance_report import get_task_metadata, get_task_stream, performance_report
     from millrace._session._display import TaskLine
+    from millrace._shared._event import Event
     from millrace._shared._locks import Lock, MultiLock, Semaphore
     from millrace._shared._pubsub import Pub, Sub
-    from millrace._shared._shared_values import Event, Queue, Variable
+    from millrace._shared._shared_values import Queue, Variable
     from millrace._status import Status
     from millrace._tasks._progress import progress
     from millrace._tasks._waiting import as_completed, wait
@@ -126,10 +127,11 @@ _HOMES = {
     "_tasks._progress": ("progress",),
     "_shared._pubsub": ("Pub", "Sub"),
     "_calls._rebalance": ("RebalanceReport",),
-    "_shared._shared_values": ("Event", "Queue", "Variable"),
+    "_shared._event": ("Event",),
+    "_shared._shared_values": ("Queue", "Variable"),
     "_status": ("Status",),
     "_tasks._waiting": ("as_completed", "wait"),
-    "_client._event_loop": ("sync",),
+    "_connection._event_loop": ("sync",),
     "_connection._slot": ("Reschedule", "rejoin", "secede"),
     "client": (
         "AsyncClient",

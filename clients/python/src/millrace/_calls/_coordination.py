@@ -163,6 +163,10 @@ def acknowledge(session: Session, request: Any) -> None:
 def stored(session: Session, obj: Any, what: str) -> tuple[coordination_pb2.StoredValue, list[Future[Any]]]:
     """Returns the value of an object, and futures that must live until it was sent. Plain values
     can be read in every language; all others are pickled. Futures inside become keys."""
+    if isinstance(obj, Future) and obj.cancelled():
+        raise errors.CancelledError(
+            f"{what}: the future {obj.key!r} was cancelled, so that it is unknown to scheduler: submit its task again"
+        )
     call = Call(session, None)
     out = coordination_pb2.StoredValue()
     if not (_exact(obj, [0], 0) and _filled(out.value, obj, call)):

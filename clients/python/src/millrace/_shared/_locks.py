@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import uuid
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -136,7 +137,7 @@ class _Leased(_Held):
 
     def get_value(self) -> int:
         """Returns the number of leases that all clients have: of a Lock, 1 if somebody has it."""
-        return self._do(lambda session: self._locked(session, self.name))
+        return self._do(lambda session: self._locked(session, self._wire))
 
     def register(self, **_: Any) -> None:
         """Does nothing: the first `acquire` makes it."""
@@ -149,7 +150,7 @@ class _Leased(_Held):
         """Ends all leases and all waits. A wait ends with an error."""
 
         def steps(_: Session) -> Steps[None]:
-            yield from self._call("CloseSemaphore", coordination_pb2.CloseSemaphoreRequest(name=self.name))
+            yield from self._call("CloseSemaphore", coordination_pb2.CloseSemaphoreRequest(name=self._wire))
 
         return self._do(steps)
 
@@ -164,7 +165,8 @@ class Semaphore(_Leased):
     Args:
         max_leases: how many leases there may be at the same time. Everybody who uses the name must
             give the same number.
-        name: processes that give the same name share the semaphore. Default: a random name.
+        name: processes that give the same name share the semaphore. Text, bytes, a number, or a tuple of
+            these. Default: a random name.
         scheduler_rpc, loop: parameters of Dask's distributed that have no effect.
         client: default: that of `get_client` at the first use.
     """
@@ -172,7 +174,7 @@ class Semaphore(_Leased):
     def __init__(
         self,
         max_leases: int = 1,
-        name: str | None = None,
+        name: Any = None,
         scheduler_rpc: Any = None,
         loop: Any = None,
         *,
@@ -185,10 +187,10 @@ class Semaphore(_Leased):
     def acquire(self, timeout: Seconds | None = None) -> bool:
         """Waits for a lease, and returns True. Returns False if the timeout has passed."""
         limit = _check.longest(timeout)
-        return self._do(lambda session: self._take(session, [self.name], self.max_leases, 1, limit))
+        return self._do(lambda session: self._take(session, [self._wire], self.max_leases, 1, limit))
 
     def _acquire_steps(self, session: Session) -> Steps[bool]:
-        return self._take(session, [self.name], self.max_leases, 1, None)
+        return self._take(session, [self._wire], self.max_leases, 1, None)
 
     def release(self) -> bool:
         """Ends the oldest lease of this object.
@@ -217,14 +219,15 @@ class Lock(_Leased):
     which they came. The same process waits for itself if it acquires it twice.
 
     Args:
-        name: processes that give the same name share the lock. Default: a random name.
+        name: processes that give the same name share the lock. Text, bytes, a number, or a tuple of
+            these. Default: a random name.
         client: default: that of `get_client` at the first use.
         scheduler_rpc, loop: parameters of Dask's distributed that have no effect.
     """
 
     def __init__(
         self,
-        name: str | None = None,
+        name: Any = None,
         client: Client | AsyncClient | None = None,
         *,
         scheduler_rpc: Any = None,
@@ -232,6 +235,8 @@ class Lock(_Leased):
     ) -> None:
         super().__init__("Lock", name, client)
         refuse_rpc("Lock", scheduler_rpc, loop)
+        #: Names this object among those with its name.
+        self.id = uuid.uuid4().hex
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> bool:
         """Waits for the lock, and returns True.
@@ -241,10 +246,10 @@ class Lock(_Leased):
             timeout: longest wait; then the result is False.
         """
         limit = blocking_limit(blocking, timeout)
-        return self._do(lambda session: self._take(session, [self.name], 1, 1, limit))
+        return self._do(lambda session: self._take(session, [self._wire], 1, 1, limit))
 
     def _acquire_steps(self, session: Session) -> Steps[bool]:
-        return self._take(session, [self.name], 1, 1, None)
+        return self._take(session, [self._wire], 1, 1, None)
 
     def release(self) -> bool:
         """Releases the lock.
@@ -261,7 +266,7 @@ class Lock(_Leased):
         """Returns whether somebody has the lock."""
 
         def steps(session: Session) -> Steps[bool]:
-            return (yield from self._locked(session, self.name)) > 0
+            return (yield from self._locked(session, self._wire)) > 0
 
         return self._do(steps)
 

@@ -39,7 +39,7 @@ class Sub(Shared):
     def __init__(self, name: str, worker: Any = None, client: Client | AsyncClient | None = None) -> None:
         super().__init__("Sub", name, client)
         accept("Sub", "worker", worker, _WORKER)
-        self._topic = PRIVATE + self.name
+        self._topic = PRIVATE + self._wire
         session = self._session
         self._after, self._life = last(session, self._topic), session.life
         self._ahead: list[Any] = []  # messages that have arrived
@@ -104,6 +104,6 @@ class Pub(Shared):
 
         def steps(session: Session) -> Steps[None]:
             yield from ()
-            publish(session, PRIVATE + self.name, msg)
+            publish(session, PRIVATE + self._wire, msg)
 
         return self._do(steps)

@@ -1,4 +1,4 @@
-"""Variables, events and queues for all clients and tasks of a cluster."""
+"""Variables and queues for all clients and tasks of a cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class Variable(Shared):
     scheduler ends.
 
     Args:
-        name: processes that give the same name share the variable. Default: a random name.
+        name: processes that give the same name share the variable. Text, bytes, a number, or a tuple of
+            these. Default: a random name.
         client: default: that of `get_client` at the first use.
     """
 
-    def __init__(self, name: str | None = None, client: Client | AsyncClient | None = None) -> None:
+    def __init__(self, name: Any = None, client: Client | AsyncClient | None = None) -> None:
         super().__init__("Variable", name, client)
 
     def set(self, value: Any, timeout: Seconds | None = "30 s") -> None:
@@ -39,7 +40,7 @@ class Variable(Shared):
 
         def steps(session: Session) -> Steps[None]:
             packed, kept = stored(session, value, f"variable {self.name}")
-            request = coordination_pb2.SetVariableRequest(name=self.name, value=packed)
+            request = coordination_pb2.SetVariableRequest(name=self._wire, value=packed)
             yield from self._call("SetVariable", request, timeout=limit)
             del kept
 
@@ -54,7 +55,7 @@ class Variable(Shared):
         limit = _check.longest(timeout)
 
         def steps(session: Session) -> Steps[Any]:
-            request = coordination_pb2.GetVariableRequest(name=self.name)
+            request = coordination_pb2.GetVariableRequest(name=self._wire)
             answer = yield from ask(session, "GetVariable", request, limit)
             if not answer.found:
                 raise TimeoutError(f"variable {self.name} got no value within {limit:g} s: somebody must set() it")
@@ -69,61 +70,12 @@ class Variable(Shared):
         """Forgets the value, for all clients."""
 
         def steps(_: Session) -> Steps[None]:
-            yield from self._call("DeleteVariable", coordination_pb2.DeleteVariableRequest(name=self.name))
+            yield from self._call("DeleteVariable", coordination_pb2.DeleteVariableRequest(name=self._wire))
 
         return self._do(steps)
 
     def __reduce__(self) -> Any:
         return Variable, (self.name,)
-
-
-class Event(Shared):
-    """A flag for which all clients and tasks of a cluster can wait. It is not set at first.
-
-    Args:
-        name: processes that give the same name share the event. Default: a random name.
-        client: default: that of `get_client` at the first use.
-    """
-
-    def __init__(self, name: str | None = None, client: Client | AsyncClient | None = None) -> None:
-        super().__init__("Event", name, client)
-
-    def wait(self, timeout: Seconds | None = None) -> bool:
-        """Waits until the event is set, and returns True. Returns False if the timeout has
-        passed."""
-        limit = _check.longest(timeout)
-
-        def steps(session: Session) -> Steps[bool]:
-            request = coordination_pb2.GetEventRequest(name=self.name)
-            return (yield from ask(session, "GetEvent", request, limit)).set
-
-        return self._do(steps)
-
-    def set(self) -> None:
-        """Sets the event. All waits end."""
-        return self._do(lambda _: self._change(clear=False))
-
-    def clear(self) -> None:
-        """Clears the event: later waits last until it is set again."""
-        return self._do(lambda _: self._change(clear=True))
-
-    def _change(self, *, clear: bool) -> Steps[None]:
-        yield from self._call("SetEvent", coordination_pb2.SetEventRequest(name=self.name, clear=clear))
-
-    def is_set(self) -> bool:
-        """Returns whether the event is set."""
-
-        def steps(_: Session) -> Steps[bool]:
-            return (yield from self._call("GetEvent", coordination_pb2.GetEventRequest(name=self.name))).set
-
-        return self._do(steps)
-
-    def __await__(self) -> Generator[Any, None, Event]:
-        yield from ()
-        return self
-
-    def __reduce__(self) -> Any:
-        return Event, (self.name,)
 
 
 class Queue(Shared):
@@ -134,13 +86,14 @@ class Queue(Shared):
     used it are closed.
 
     Args:
-        name: processes that give the same name share the queue. Default: a random name.
+        name: processes that give the same name share the queue. Text, bytes, a number, or a tuple of
+            these. Default: a random name.
         client: default: that of `get_client` at the first use.
         maxsize: largest number of values; 0: without a limit. The first number that somebody gives
             counts.
     """
 
-    def __init__(self, name: str | None = None, client: Client | AsyncClient | None = None, maxsize: int = 0) -> None:
+    def __init__(self, name: Any = None, client: Client | AsyncClient | None = None, maxsize: int = 0) -> None:
         super().__init__("Queue", name, client)
         self.maxsize = _check.integer(maxsize, "maxsize", 0, (1 << 32) - 1)
         if client is not None and not isinstance(client, AsyncClient):
@@ -151,7 +104,7 @@ class Queue(Shared):
         session = self._session
         session.call(
             "OpenQueue",
-            coordination_pb2.OpenQueueRequest(client_id=session.client_id, name=self.name, max_size=self.maxsize),
+            coordination_pb2.OpenQueueRequest(client_id=session.client_id, name=self._wire, max_size=self.maxsize),
         )
 
     def put(self, value: Any, timeout: Seconds | None = None) -> None:
@@ -164,7 +117,7 @@ class Queue(Shared):
 
         def steps(session: Session) -> Steps[None]:
             packed, kept = stored(session, value, f"queue {self.name}")
-            request = coordination_pb2.PutInQueueRequest(name=self.name, max_size=self.maxsize, value=packed)
+            request = coordination_pb2.PutInQueueRequest(name=self._wire, max_size=self.maxsize, value=packed)
             answer = yield from ask(session, "PutInQueue", request, limit)
             del kept
             if not answer.done:
@@ -214,7 +167,7 @@ class Queue(Shared):
         return taken
 
     def _take(self, session: Session, most: int, limit: float | None) -> Steps[list[Any]]:
-        request = coordination_pb2.TakeFromQueueRequest(name=self.name, most=min(most, _MOST_TAKEN))
+        request = coordination_pb2.TakeFromQueueRequest(name=self._wire, most=min(most, _MOST_TAKEN))
         answer = yield from ask(session, "TakeFromQueue", request, limit)
         values = [restored(session, value) for value in answer.values]
         if any(value.keys for value in answer.values):
@@ -225,7 +178,7 @@ class Queue(Shared):
         """Returns the number of values in the queue."""
 
         def steps(_: Session) -> Steps[int]:
-            return (yield from self._call("GetQueue", coordination_pb2.GetQueueRequest(name=self.name))).size
+            return (yield from self._call("GetQueue", coordination_pb2.GetQueueRequest(name=self._wire))).size
 
         return self._do(steps)
 
@@ -234,7 +187,7 @@ class Queue(Shared):
         dropped with all values in it, and waits end with an error."""
 
         def steps(_: Session) -> Steps[None]:
-            yield from self._call("CloseQueue", coordination_pb2.CloseQueueRequest(name=self.name, leave=True))
+            yield from self._call("CloseQueue", coordination_pb2.CloseQueueRequest(name=self._wire, leave=True))
 
         try:
             return self._do(steps)

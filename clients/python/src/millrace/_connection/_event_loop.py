@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -93,6 +94,12 @@ class EventLoop:
         except BaseException:
             future.cancel()
             raise
+
+
+@functools.cache
+def of_process() -> EventLoop:
+    """Returns the loop that all tasks of this process share."""
+    return EventLoop()
 
 
 async def _awaited(result: Awaitable[T]) -> T:
