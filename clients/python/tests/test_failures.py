@@ -503,16 +503,27 @@ def test_executors_do_not_import_grpc() -> None:
 
 
 FORK = """
-import gc, os, pickle, sys
+import gc, multiprocessing, os, pickle, sys
 import millrace
 from millrace import Client, LocalCluster, errors
 
 def double(x):
     return 2 * x
 
+def use(x):
+    return client.submit(double, x).result(120)
+
 if __name__ == "__main__":
     cluster = LocalCluster(1, memory_limit="64MiB", device="host")
     client = Client(cluster)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(double, (2,)) == 4
+        try:
+            pool.apply(use, (2,))
+        except errors.SchedulerLostError as e:
+            assert "forked" in str(e) and "spawn" in str(e), e
+        else:
+            raise AssertionError("no error in a pool")
     known = client.submit(double, 2)
     assert known.result(120) == 4
     nobody = client.submit(double, 3, workers="nobody")

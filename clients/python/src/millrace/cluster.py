@@ -21,10 +21,11 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from millrace import _accepted, _check, errors
 from millrace._check import Seconds
-from millrace._client._event_loop import EventLoop
-from millrace._cluster import _cluster_html, _cluster_info, _dashboard, _workers
+from millrace._cluster import _cluster_html, _cluster_info, _dashboard, _inherited, _workers
+from millrace._cluster._scheduler_place import SchedulerPlace
 from millrace._connection import _address
-from millrace._connection._steps import run
+from millrace._connection._event_loop import EventLoop
+from millrace._connection._steps import in_loop, run
 from millrace._local import _cluster_arguments, _scaling
 from millrace._local._cluster_arguments import Plan
 from millrace._local._local_process import LocalProcess, find_binary, python_path
@@ -134,7 +135,12 @@ class LocalCluster:
         if "MILLRACE_WORKING_DIRECTORY" not in os.environ:
             with contextlib.suppress(OSError):  # the current directory may not exist any more
                 plan.flags["working-directory"] = str(Path.cwd())
-        self._environment = {**os.environ, **({} if python else {"PYTHONPATH": python_path()}), **plan.env}
+        self._environment = {
+            **os.environ,
+            **_inherited.environment(),
+            **({} if python else {"PYTHONPATH": python_path()}),
+            **plan.env,
+        }
         self.name = plan.name or self._class
         self._loop = EventLoop()
         # A child of fork has a copy of this object, and must not end the cluster.
@@ -245,8 +251,9 @@ class LocalCluster:
         shutil.rmtree(getattr(self, "_directory", ""), ignore_errors=True)
 
     def _wait(self, function: Callable[[], T]) -> Any:
-        """Calls a function that waits; for an asynchronous cluster, in a thread that is awaited."""
-        if self._plan.asynchronous:
+        """Calls a function that waits; for an asynchronous cluster in an event loop, in a thread
+        that is awaited."""
+        if self._plan.asynchronous and in_loop():
             return asyncio.get_running_loop().run_in_executor(None, function)
         return function()
 
@@ -464,6 +471,11 @@ class LocalCluster:
         """Address of the scheduler, as Dask writes it: "tcp://host:port". `Client` takes it in this
         process, and in others together with `token`."""
         return f"tcp://{self.address}" if self.address else "<Not Connected>"
+
+    @property
+    def scheduler(self) -> SchedulerPlace:
+        """The scheduler's address and state: it is a process of its own, not an object."""
+        return SchedulerPlace(self.address, lambda: self.status)
 
     @property
     def dashboard_link(self) -> str:

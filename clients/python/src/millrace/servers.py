@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from millrace import _accepted, _check
 from millrace._check import Seconds
+from millrace._cluster import _inherited
 from millrace._connection import _address
 from millrace._connection._steps import Steps, run
 from millrace._local import _cluster_arguments
@@ -286,7 +287,7 @@ class Worker(_Server):
             "device": device, "python": python or sys.executable, "listen": f"{plan.host or '127.0.0.1'}:0",
         }  # fmt: skip
         paths = {} if python else {"PYTHONPATH": python_path()}
-        self._environment = {**os.environ, **paths, **plan.env, "MILLRACE_TOKEN": where[1]}
+        self._environment = {**os.environ, **_inherited.environment(), **paths, **plan.env, "MILLRACE_TOKEN": where[1]}
         self._process: LocalProcess | None = None
         self._directory = ""
         super().__init__()

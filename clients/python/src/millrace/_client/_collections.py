@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -21,6 +22,9 @@ from millrace.future import Future, futures_of
 
 class Collections(ClientPart):
     """Computes Dask's collections: arrays, data frames, bags and delayed calls."""
+
+    # The parts of persisted collections, by key, as long as somebody has their futures.
+    _persisted: weakref.WeakValueDictionary[Any, Future[Any]]
 
     def compute(
         self,
@@ -115,13 +119,15 @@ class Collections(ClientPart):
             rebuilt(c, part, {k: futures[k] for k in flat(own)})
             for c, part, own in zip(given, parts, keys, strict=True)
         ]
+        for key in flat(keys):
+            self._persisted[key] = futures[key]
         return out[0] if single else out
 
     def _graph_futures(self, graph: Any, keys: list[Any], options: TaskOptions) -> dict[Any, Future[Any]]:
         expr, names = fused(graph)
         dsk, annotations = materialised(expr)
         wanted = {key: names.get(key, key) for key in keys}
-        work = Submission(self.session, self._maker, dsk, wanted.values(), Rules(options, annotations))
+        work = Submission(self.session, self._maker, dsk, wanted.values(), Rules(self.session, options, annotations))
         futures = run(work.put())
         return {key: futures[name] for key, name in wanted.items()}
 
@@ -130,9 +136,22 @@ class Collections(ClientPart):
         return futures_of(futures)
 
     def normalize_collection(self, collection: Any) -> Any:
-        """Returns the collection: `persist` and `compute` find results that the cluster has by the
-        futures in it, so that there is nothing to replace."""
-        return collection
+        """Returns a collection that uses results of this client: in its graph, the parts of
+        collections that this client has persisted, and that still exist, are replaced by futures.
+
+        Args:
+            collection: the collection, which is not changed.
+        """
+        from dask._task_spec import convert_legacy_graph, cull
+        from dask.utils import ensure_dict
+
+        graph: dict[Any, Any] = cast("Any", ensure_dict)(collection.__dask_graph__())
+        known = {key: future for key in graph if (future := self._persisted.get(key)) is not None}
+        if not known:
+            return collection
+        kept = cull(convert_legacy_graph({**graph, **known}), flat(collection.__dask_keys__()))
+        rebuild, state = collection.__dask_postpersist__()
+        return rebuild({**kept, **{key: known[key] for key in kept if key in known}}, *state)
 
 
 def _accept(function: str, fifo_timeout: Any, actors: Any, others: dict[str, Any]) -> None:

@@ -191,13 +191,14 @@ def _named(args: tuple[Any, ...], name: UserKey | None, kwargs: dict[str, Any]) 
                 "publish_dataset: If name is provided, expecting call signature publish_dataset(data, name='x')"
             )
         out[name] = args[0] if len(args) == 1 else args
-    elif len(args) == 2:
+    elif len(args) == 2 and isinstance(args[0], (str, bytes, tuple)):
         out[args[0]] = args[1]
     elif len(args) == 1 and isinstance(args[0], Mapping):
         out.update(cast("Mapping[UserKey, Any]", args[0]))
     elif args:
         raise ValueError(
-            "publish_dataset: the value has no name: publish_dataset(x=data), publish_dataset(data, name='x') or a dict"
+            "publish_dataset: the value has no name. If name is omitted, positional argument must be a dict of values by "
+            "name, or a name and its value: publish_dataset(x=data), publish_dataset(data, name='x')"
         )
     elif not kwargs:
         raise ValueError("publish_dataset: there is nothing to publish: publish_dataset(x=data)")
@@ -224,6 +225,9 @@ class DatasetView(MutableMapping[Any, Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._calls.list_datasets())
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError("`async for` needs an AsyncClient: for name in client.datasets")
 
     def __len__(self) -> int:
         return len(self._calls.list_datasets())

@@ -106,6 +106,10 @@ class _Plugin(WorkerPlugin):
         self._sender = _Sender(self._level, self._namespace, self._topic)
         logging.getLogger(self._logger_name).addHandler(self._sender)
 
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        if self._sender is not None and start == "executing":
+            self._sender.drain()  # the client handles them before it has the result
+
     def teardown(self, worker: Any) -> None:
         if self._sender is not None:
             logging.getLogger(self._logger_name).removeHandler(self._sender)
@@ -122,21 +126,45 @@ class _Sender(logging.Handler):
         # Records; None ends the thread.
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
+        # Guards the number of records that wait or are on their way, and whether none are sent any more.
+        self._sent = threading.Condition()
+        self._unsent, self._ended = 0, False
 
     def emit(self, record: logging.LogRecord) -> None:
         # logging holds the handler's lock during this call.
         if self._thread is None:
-            self._thread = threading.Thread(target=self._send, name="millrace-forward-logging", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="millrace-forward-logging", daemon=True)
             self._thread.start()
-        if threading.current_thread() is self._thread:
-            return  # a record about the sending itself
+        if self._ended or threading.current_thread() is self._thread:
+            return  # a record about the sending itself, or one that nobody sends
         try:
             self.format(record)  # makes a text of its exception
-            self._waiting.put_nowait(_attributes(record))
+            found = _attributes(record)
+            with self._sent:
+                self._waiting.put_nowait(found)
+                self._unsent += 1
         except queue.Full:
             pass
         except Exception:
             self.handleError(record)
+
+    def drain(self) -> None:
+        """Waits until all records are sent, but not for long if the scheduler does not answer."""
+        with self._sent:
+            self._sent.wait_for(lambda: self._ended or not self._unsent, _LAST_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._send()
+        finally:
+            with self._sent:
+                self._ended = True
+            self._settle(0)
+
+    def _settle(self, count: int) -> None:
+        with self._sent:
+            self._unsent -= count
+            self._sent.notify_all()
 
     def close(self) -> None:
         """Ends the thread, after it has sent what waits."""
@@ -168,6 +196,7 @@ class _Sender(logging.Handler):
                 if some:
                     with contextlib.suppress(errors.MillraceError):  # these are lost
                         _topics.publish(session, self._topic, some)
+                    self._settle(len(some))
         finally:
             session.close(timeout=1.0)
 

@@ -9,8 +9,8 @@ from typing import Any
 from millrace import _check
 from millrace._accepted import accept
 from millrace._client._client_part import AsyncPart, ClientPart, awaited
-from millrace._client._recreation import recreate
-from millrace._cluster._workers import named
+from millrace._client._recreation import recreate, recreate_error
+from millrace._cluster._workers import label, named
 from millrace._pb.millrace.v1 import log_pb2
 from millrace._session import _log_reading
 from millrace._values import _keys
@@ -55,7 +55,9 @@ class Logs(ClientPart):
                 own stderr only.
         """
         accept("get_worker_logs", "nanny", nanny or None, "a supervisor writes to its own stderr only")
-        return _log_reading.of_workers(self.session, named(self.session.workers(), workers), _count(n))
+        chosen = named(self.session.workers(), workers)
+        found = _log_reading.of_workers(self.session, chosen, _count(n))
+        return {label(w): found[w.name] for w in chosen}
 
     def get_scheduler_logs(self, n: int | None = None) -> list[tuple[str, str]]:
         """Returns the last lines of the scheduler's log, newest first, as pairs of level and text.
@@ -74,7 +76,23 @@ class Logs(ClientPart):
         """
         __tracebackhide__ = True
         try:
-            return recreate(*state_of(future))
+            return recreate_error(*state_of(future))
+        except BaseException as e:
+            raise hidden(e)  # noqa: B904
+
+    def recreate_task_locally(self, future: Future[Any]) -> Any:
+        """Runs the function of a task in this thread, with the same arguments, so that a debugger
+        or a profiler can look into it, and returns its result. Inputs are gathered.
+
+        Raises:
+            ValueError: the task runs no function of Python.
+            NotFoundError: the task was not submitted by this client, or long ago.
+            The exception of the function, or of an input.
+        """
+        __tracebackhide__ = True
+        try:
+            session, state = state_of(future)
+            return recreate(session, state.key)
         except BaseException as e:
             raise hidden(e)  # noqa: B904
 
@@ -98,3 +116,4 @@ class AsyncLogs(AsyncPart):
     get_worker_logs = awaited(Logs.get_worker_logs)
     get_scheduler_logs = awaited(Logs.get_scheduler_logs)
     recreate_error_locally = awaited(Logs.recreate_error_locally)
+    recreate_task_locally = awaited(Logs.recreate_task_locally)

@@ -1,4 +1,4 @@
-"""Runs a failed task in the process of the client."""
+"""Runs a task in the process of the client."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from millrace.executor._op import Functions, Op
 _OF_PYTHON = (task_pb2.OP_KIND_PYTHON_IMPORT, task_pb2.OP_KIND_PYTHON_PICKLE)
 
 
-def recreate(session: Session, state: State) -> Any:
+def recreate_error(session: Session, state: State) -> Any:
     """Calls the function of the task that failed, with its arguments, in this thread. The task is
     that of the state, or the one among its inputs that failed first."""
     session.wait([state], None)
     if state.error is None or state.state != task_pb2.TASK_STATE_FAILED:
         raise ValueError(f"No errored futures passed: {_keys.from_wire(state.key)!r} has not failed")
-    key = state.error.origin_key or state.key
+    return recreate(session, state.error.origin_key or state.key)
+
+
+def recreate(session: Session, key: str) -> Any:
+    """Calls the function of a task of this client, with its arguments, in this thread."""
     task = session.recent.get(key)
     function = None if task is None else session.functions.get(task[0][2])
     if task is None or (task[0][2] and function is None):

@@ -10,13 +10,14 @@ from typing import Any, cast
 
 from millrace import _check, errors
 from millrace._cluster._cluster_info import who_has
-from millrace._cluster._workers import matching, named
+from millrace._cluster._workers import label, matching, named
 from millrace._connection._steps import Steps
 from millrace._pb.millrace.v1 import task_pb2, value_pb2, worker_pb2
 from millrace._session._session import Session
 from millrace._task_states._state import Spec, State
 from millrace._tasks._task_maker import TaskMaker, conflict
 from millrace._tasks._task_options import TaskOptions
+from millrace._tasks._tokens import own_token
 from millrace._tasks._trees import rebuild
 from millrace._values import _keys, _serialize
 from millrace._values._keys import UserKey
@@ -137,10 +138,11 @@ def data_task(
 
     Args:
         item, encoded: the object.
-        key: its wire key; None: made from its type and, if `hashed`, from its bytes.
+        key: its wire key; None: made from its type and, if `hashed`, from its bytes, or from the
+            token that its class gives it for Dask.
         kept: the reference keeps it as long as the object.
     """
-    token = _digest(encoded) if hashed else uuid.uuid4().hex
+    token = (own_token(item) or _digest(encoded)) if hashed else uuid.uuid4().hex
     name = _keys.to_wire(f"{type(item).__name__[:64]}-{token}") if key is None else key
     state, new = maker.state_of(name, token, data=True)
     future = future_of_state(session, state)
@@ -174,7 +176,8 @@ def replicate(
     names = [w.name for w in found]
     chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
     wanted = len(names) if n is None else min(n, len(names))
-    holders = {key: set(workers) for key, workers in who_has(copied).items()}
+    name_of = {label(w): w.name for w in found}
+    holders = {key: {name_of.get(w, w) for w in workers} for key, workers in who_has(copied).items()}
     while True:
         wave: list[tuple[str, str, Future[Any]]] = []
         specs: list[Spec] = []

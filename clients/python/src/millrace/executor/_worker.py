@@ -6,7 +6,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from millrace._cluster._scheduler_place import SchedulerPlace
+from millrace._connection._event_loop import EventLoop, of_process
 from millrace._pb.millrace.executor.v1 import executor_pb2
+from millrace._status import Status
 from millrace.executor._op import Functions
 
 
@@ -29,6 +32,16 @@ class Worker:
         # The plugins that follow tasks: their bound methods `transition`.
         self._observers: tuple[Callable[..., Any], ...] = ()
         self._functions = functions
+
+    @property
+    def scheduler(self) -> SchedulerPlace:
+        """The scheduler's address, as "tcp://host:port": it is a process of its own."""
+        return SchedulerPlace(self.scheduler_address, lambda: Status.running)
+
+    @property
+    def loop(self) -> EventLoop:
+        """An event loop in a thread of its own, which is also `loop` of the clients of tasks."""
+        return of_process()
 
     def forget_functions(self) -> None:
         """Makes the process import and unpickle functions again before it calls them, because
