@@ -120,6 +120,8 @@ class Clusters:
             self._kept[key] = LocalCluster(
                 n_workers=workers, threads_per_worker=threads, dashboard_address=None, **options
             )
+            if workers:
+                _begin(self._kept[key], workers)
         cluster = self._kept.pop(key)
         self._kept[key] = cluster  # the latest is last
         self._used.add(key)
@@ -139,6 +141,15 @@ class Clusters:
     def close(self) -> None:
         for key in list(self._kept):
             self._end(key)
+
+
+def _begin(cluster: Any, workers: int) -> None:
+    """Starts the processes of the workers: a time limit of a test is not for that."""
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(workers)
+        client.run(inc, 1)
 
 
 def _cleaned(cluster: Any) -> bool:

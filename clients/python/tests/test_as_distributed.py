@@ -97,8 +97,12 @@ print(SSHCluster.__module__)
         ("from distributed import nonsense", "ImportError: cannot import name 'nonsense' from 'distributed' ("),
         ("import distributed; distributed.nonsense", "AttributeError: distributed.nonsense: Millrace's stand-in for"),
         (
-            "import distributed.shuffle",
-            "ModuleNotFoundError: distributed.shuffle: Millrace's stand-in for distributed has",
+            "import distributed.dashboard",
+            "ModuleNotFoundError: distributed.dashboard: Millrace's stand-in for distributed has",
+        ),
+        (
+            "from distributed.protocol import serialize; serialize(1)",
+            "NotImplementedError: distributed.protocol.serialize: Millrace has no serialize. Objects travel as pickles",
         ),
     ],
 )

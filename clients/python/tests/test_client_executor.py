@@ -43,7 +43,7 @@ def test_a_buffer_of_tasks(client: Client) -> None:
 
 
 def test_wrong_arguments_are_refused_at_once(client: Client) -> None:
-    with pytest.raises(TypeError, match=r"get_executor\(\) has no option fifo; there are: .*retries"):
+    with pytest.raises(TypeError, match=r"unsupported arguments to ClientExecutor: \['fifo'\]; there are: .*retries"):
         client.get_executor(fifo=1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValueError, match="retries"):
         client.get_executor(retries=-1)

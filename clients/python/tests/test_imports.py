@@ -96,9 +96,21 @@ def test_no_function_imports_our_own_modules() -> None:
 
 #: The packages and top modules from the bottom up: each imports only what stands before it.
 LAYERS = (
-    *("_check", "_import_hooks", "_accepted", "_program", "_status", "_dask_names", "ops", "plugins"),
+    *("_mode", "_check", "_import_hooks", "_accepted", "_program", "_status", "_dask_names", "ops", "plugins"),
     *("_values", "_frames", "errors", "_connection", "_task_states", "_transfer", "_session", "future"),
-    *("_cluster", "_tasks", "_dask", "executor", "_calls", "_actors", "_client", "_local", "cluster", "servers"),
+    *(
+        "_cluster",
+        "_dask_functions",
+        "_tasks",
+        "_dask",
+        "executor",
+        "_calls",
+        "_actors",
+        "_client",
+        "_local",
+        "cluster",
+        "servers",
+    ),
     *("client_executor", "client", "_shared", "_in_tasks", "_performance_report"),
     *("joblib_backend", "as_distributed", "_polars", "polars"),
 )

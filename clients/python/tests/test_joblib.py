@@ -110,7 +110,7 @@ def test_large_arguments_are_sent_once(client: Client) -> None:
 
 
 def test_arguments_of_the_backend(cluster: LocalCluster, client: Client) -> None:
-    with pytest.raises(TypeError, match=r"has no option colour; there are: .*priority"):
+    with pytest.raises(TypeError, match=r"unsupported arguments to .*colour.*; there are: .*priority"):
         joblib.parallel_config("millrace", colour="red")
     with pytest.raises(TypeError, match="scatter must be a list"):
         joblib.parallel_config("millrace", scatter=np.ones(3))

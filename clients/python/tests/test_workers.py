@@ -70,7 +70,7 @@ def test_run_of_coroutines_imports_and_large_results(client: Client) -> None:
 
 
 def test_run_without_waiting(client: Client, gate: Gate) -> None:
-    assert client.run(Gate.pass_through, gate, workers="host-0", wait=False, processes="one") == {"host-0": None}
+    assert client.run(Gate.pass_through, gate, workers="host-0", wait=False, processes="one") is None
     gate.wait()  # it runs
     gate.open()
 
@@ -86,7 +86,7 @@ def test_errors_of_run(client: Client) -> None:
     assert client.run(fails, on_error="ignore") == {"host-0": "fine"}
     returned = client.run(fails, on_error="return")
     assert returned["host-0"] == "fine" and isinstance(returned["host-1"], KeyError)
-    with pytest.raises(ValueError, match="on_error: 'skip' is none of 'raise', 'return', 'ignore'"):
+    with pytest.raises(ValueError, match="on_error must be 'raise', 'return' or 'ignore', not 'skip'"):
         client.run(fails, on_error="skip")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no nanny process"):
         client.run(fails, nanny=True)

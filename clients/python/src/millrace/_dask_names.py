@@ -27,32 +27,53 @@ NAMES = frozenset(_TEXT.split())
 ELSEWHERE = {
     "BaseActorFuture": ("millrace", "ActorFuture"),
     "CPU_COUNT": ("dask.system", "CPU_COUNT"),
+    "CancelledError": ("concurrent.futures", "CancelledError"),  # a base class of millrace's
     "CompatibleExecutor": ("millrace", "ClientExecutor"),
     "KilledWorker": ("millrace.errors", "WorkerDiedError"),
+    "MEMORY_LIMIT": ("millrace._dask_functions", "MEMORY_LIMIT"),
     "TimeoutError": ("builtins", "TimeoutError"),
     "config": ("dask.config", "config"),
     "dask": ("dask", ""),
     "format_bytes": ("dask.utils", "format_bytes"),
+    "get_versions": ("millrace._dask_functions", "get_versions"),
     "import_term": ("dask.utils", "import_required"),
     "iscoroutinefunction": ("inspect", "iscoroutinefunction"),
     "key_split": ("dask.utils", "key_split"),
-    "local_client": ("millrace", "worker_client"),
-    "print": ("builtins", "print"),
+    "log_errors": ("millrace._dask_functions", "log_errors"),
+    "local_client": ("millrace._in_tasks", "local_client"),
+    "print": ("millrace._client._remote_text", "print"),
     "parse_bytes": ("dask.utils", "parse_bytes"),
     "parse_timedelta": ("dask.utils", "parse_timedelta"),
     "time": ("time", "time"),
-    "warn": ("warnings", "warn"),
+    "warn": ("millrace._client._remote_text", "warn"),
 }
+
+_PICKLES = "Objects travel as pickles, arrays without: register what is special with copyreg.pickle, or give the class __reduce__."
+_SHUFFLES = "Shuffles and rechunks of Dask's collections are Millrace's own: \"p2p\" stands for them (docs/shuffle.md)."
+_GRPC = "The API is gRPC: see docs/client-authors.md."
 
 #: The alternatives to names that Millrace does not have.
 INSTEAD = {
+    **dict.fromkeys(
+        "Serialize Serialized dask_deserialize dask_serialize deserialize register_generic register_serialization "
+        "serialize to_serialize".split(),
+        _PICKLES,
+    ),
+    **dict.fromkeys(
+        "HashJoinP2PLayer P2PShuffleLayer ShuffleSchedulerPlugin ShuffleWorkerPlugin rearrange_by_column_p2p "
+        "rechunk_p2p".split(),
+        _SHUFFLES,
+    ),
+    **dict.fromkeys("Comm Listener listen parse_address resolve_address".split(), _GRPC),
+    "MemorySampler": "client.scheduler_info() has the memory of each worker (memory_used, rss), and /metrics its course.",
+    "ProcessInterface": "Start `millrace worker` as your platform starts programs.",
     "NannyPlugin": "Use a WorkerPlugin.",
     "SSHCluster": "Start `millrace scheduler` and `millrace worker` on the hosts, and connect a Client.",
     "SchedulerPlugin": "The scheduler runs no Python; use a WorkerPlugin, or the scheduler's API.",
     "Security": "Clients prove themselves by a token, Client(token=...); the network encrypts (docs/security.md).",
     "SpecCluster": "Use millrace.LocalCluster, or start `millrace worker` as your platform starts programs.",
-    "connect": "The API is gRPC: see docs/client-authors.md.",
-    "rpc": "The API is gRPC: see docs/client-authors.md.",
+    "connect": _GRPC,
+    "rpc": _GRPC,
     "span": "Use dask.annotate, or the prefixes of keys.",
     "widgets": "Client and LocalCluster show themselves in notebooks.",
 }
@@ -79,7 +100,7 @@ def find(module: str, name: str) -> Any:
     """Returns what a name of distributed stands for here. `module`: the module that is asked for
     it, for error messages."""
     ours = importlib.import_module("millrace")
-    if name in ours.__all__:
+    if name in ours.__all__ and name not in ELSEWHERE:
         return getattr(ours, name)
     home, there = ELSEWHERE.get(name, ("millrace", name))
     if home == "millrace" and there not in ours.__all__:

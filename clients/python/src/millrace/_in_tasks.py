@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -39,6 +40,12 @@ def fire_and_forget(obj: Future[Any] | Iterable[Future[Any]]) -> None:
     for future in listed(obj):
         _kept[id(future)] = future
         future._session.when_done(future._state, partial(_kept.pop, id(future), None))
+
+
+def local_client(*args: Any, **kwargs: Any) -> Any:
+    """Is `worker_client`, by the name that it had in older versions of Dask's distributed."""
+    warnings.warn("local_client has moved to worker_client", UserWarning, stacklevel=2)
+    return worker_client(*args, **kwargs)
 
 
 @contextlib.contextmanager

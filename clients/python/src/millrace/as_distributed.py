@@ -25,7 +25,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from millrace import _dask_names, _import_hooks
+from millrace import _dask_names, _import_hooks, _mode
 
 #: The version of distributed whose names these are.
 VERSION = "2026.8.0"
@@ -39,12 +39,15 @@ MODULES: dict[str, tuple[str, ...]] = {
         "Client Future as_completed default_client fire_and_forget futures_of get_task_metadata get_task_stream "
         "performance_report wait CancelledError".split()
     ),
+    "distributed.comm": tuple("Comm Listener connect listen parse_address resolve_address".split()),
     "distributed.core": ("Status", "connect", "rpc"),
     "distributed.deploy": ("Adaptive", "LocalCluster", "SSHCluster", "SpecCluster", "SubprocessCluster"),
     "distributed.deploy.adaptive": ("Adaptive",),
     "distributed.deploy.local": ("LocalCluster",),
+    "distributed.deploy.spec": ("ProcessInterface", "SpecCluster"),
     "distributed.deploy.subprocess": ("SubprocessCluster",),
-    "distributed.diagnostics": (),
+    "distributed.diagnostics": ("MemorySampler",),
+    "distributed.diagnostics.memory_sampler": ("MemorySampler",),
     "distributed.diagnostics.plugin": tuple(
         "CondaInstall Environ InstallPlugin NannyPlugin PipInstall SchedulerPlugin UploadDirectory UploadFile "
         "WorkerPlugin".split()
@@ -56,17 +59,26 @@ MODULES: dict[str, tuple[str, ...]] = {
     "distributed.metrics": ("time",),
     "distributed.multi_lock": ("MultiLock",),
     "distributed.nanny": ("Nanny",),
+    "distributed.protocol": tuple(
+        "Serialize Serialized dask_deserialize dask_serialize deserialize register_generic register_serialization "
+        "serialize to_serialize".split()
+    ),
     "distributed.pubsub": ("Pub", "Sub"),
     "distributed.queues": ("Queue",),
     "distributed.scheduler": ("KilledWorker", "Scheduler"),
     "distributed.security": ("Security",),
     "distributed.semaphore": ("Semaphore",),
-    "distributed.system": ("CPU_COUNT",),
+    "distributed.shuffle": tuple(
+        "HashJoinP2PLayer P2PShuffleLayer ShuffleSchedulerPlugin ShuffleWorkerPlugin rearrange_by_column_p2p "
+        "rechunk_p2p".split()
+    ),
+    "distributed.system": ("CPU_COUNT", "MEMORY_LIMIT"),
     "distributed.utils": (
         *("TimeoutError", "format_bytes", "iscoroutinefunction", "key_split", "parse_bytes", "parse_timedelta"),
-        *("sync", "thread_state", "import_term", "CancelledError"),
+        *("sync", "thread_state", "import_term", "CancelledError", "log_errors"),
     ),
     "distributed.variable": ("Variable",),
+    "distributed.versions": ("get_versions",),
     "distributed.worker": tuple(
         "Worker Reschedule get_client get_worker print rejoin secede thread_state warn".split()
     ),
@@ -140,6 +152,7 @@ def _install() -> None:
         )
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+    _mode.distributed = True
     os.environ["MILLRACE_AS_DISTRIBUTED"] = "1"  # for executors of clusters of this process
     _import_hooks.when_imported("joblib.parallel", _serve_joblib)
 

@@ -6,21 +6,22 @@ import contextlib
 import importlib
 import os
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from millrace import _check, _import_hooks
+from millrace import _check, _import_hooks, _mode
 from millrace._accepted import accept
 from millrace._calls._datasets import Datasets
 from millrace._calls._topics import Subscriptions
 from millrace._check import Seconds
+from millrace._client import _remote_text
 from millrace._client._client_part import awaited, same
 from millrace._client._client_state import AsyncClientState, ClientState, check_arguments
 from millrace._client._collections import AsyncCollections, Collections
 from millrace._client._dataset_calls import AsyncDatasetCalls, DatasetCalls
-from millrace._client._event_loop import EventLoop
 from millrace._client._inspection import AsyncInspection, Inspection
 from millrace._client._log_forwarding import AsyncLogForwarding, LogForwarding
 from millrace._client._logs import AsyncLogs, Logs
@@ -33,6 +34,7 @@ from millrace._client._submission import AsyncSubmission
 from millrace._client._worker_control import AsyncWorkerControl, WorkerControl
 from millrace._cluster import _cluster_info, _dashboard
 from millrace._connection import _address
+from millrace._connection._event_loop import EventLoop, of_process
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps, blocking, in_loop, run
 from millrace._dask import _default
@@ -97,7 +99,7 @@ def get_client(address: str | None = None, timeout: Seconds | None = None, resol
     if where is not None and (named is None or not where(named)):
         return Client(address, timeout=limit)
     if not named:
-        raise ValueError("there is no client in this process: open one with millrace.Client(...)")
+        raise ValueError(_registry.no_client())
     return _of_task(None, limit)
 
 
@@ -173,6 +175,11 @@ class Client(
     def __new__(cls, *args: Any, asynchronous: Literal[False] = False, **kwargs: Any) -> Client: ...
 
     def __new__(cls, *args: Any, asynchronous: bool = False, **kwargs: Any) -> Any:
+        if asynchronous and _mode.distributed and not in_loop():
+            raise RuntimeError(
+                "Constructing LoopRunner(asynchronous=True) without a running loop is not supported: make the client inside "
+                "of a coroutine"
+            )
         # Python does not call __init__ for a result that is no Client.
         return AsyncClient(*args, **kwargs) if asynchronous else super().__new__(cls)
 
@@ -258,12 +265,15 @@ class Client(
         self.session = session
         self._maker = TaskMaker(session)
         self._default = default
+        self._persisted = weakref.WeakValueDictionary()
         self._entered = contextlib.ExitStack()
         self._datasets = Datasets(session)
         self._subscriptions = Subscriptions(session)
-        self._loop = EventLoop()
+        self._loop = of_process() if os.environ.get("MILLRACE_EXECUTOR") else EventLoop()
         session.belongs_to(self)
         _registry.add(self, default=default)
+        if _mode.distributed and not os.environ.get("MILLRACE_EXECUTOR"):
+            _remote_text.follow(session, self._subscriptions)
 
     @classmethod
     def current(cls, allow_global: bool = True) -> Client:
@@ -288,8 +298,12 @@ class Client(
 
         Raises:
             TimeoutError: the timeout has passed.
+            ValueError: `n_workers` is no positive whole number.
         """
-        wanted = _check.integer(n_workers, "n_workers", 1, 1 << 32)
+        try:
+            wanted = _check.integer(n_workers, "n_workers", 1, 1 << 32)
+        except TypeError as e:
+            raise ValueError(str(e)) from None
         yield from self._await_workers(wanted, _check.longest(timeout), None)
 
     def _await_workers(self, n_workers: int, timeout: float | None, cluster: LocalCluster | None) -> Steps[None]:
@@ -322,6 +336,8 @@ class Client(
     def dashboard_link(self) -> str:
         """URL of the scheduler's HTTP port, or empty. Dask's setting distributed.dashboard.link
         says how it is made, such as "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status"."""
+        if self.cluster is not None:
+            return self.cluster.dashboard_link
         return _dashboard.link(self.session.cluster.http_address)
 
     def __enter__(self) -> Client:
@@ -332,8 +348,10 @@ class Client(
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.close()
-        self.close()
+        try:
+            self._entered.close()
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<Client: {_cluster_info.summary(self.session)}>"
@@ -396,8 +414,10 @@ class AsyncClient(
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.sync._entered.close()
-        await self.close()
+        try:
+            self.sync._entered.close()
+        finally:
+            await self.close()
 
     @property
     def sync(self) -> Client:

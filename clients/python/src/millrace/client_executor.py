@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from millrace import _check, errors
+from millrace import _check, _mode, errors
 from millrace._connection import _slot
 from millrace._connection._steps import run
 from millrace._session._session import Session
@@ -42,6 +42,7 @@ class ClientExecutor(concurrent.futures.Executor):
     """A cluster as a concurrent.futures.Executor.
 
     Every call runs, also one that equals another: `pure` is False, unless it is among the options.
+    After `import millrace.as_distributed` it is as in Dask's distributed: `pure` is True by default.
 
     Args:
         client: the client.
@@ -53,7 +54,7 @@ class ClientExecutor(concurrent.futures.Executor):
 
     def __init__(self, client: Submitter, **options: Unpack[SubmitOptions]) -> None:
         self._client = client
-        self._options: dict[str, Any] = {"pure": False, **checked(options, "get_executor()")}
+        self._options: dict[str, Any] = {"pure": _mode.distributed, **checked(options, "ClientExecutor")}
         # Futures that have not ended: those of `submit`, and those of `map`.
         self._open: set[concurrent.futures.Future[Any]] = set()
         self._mapped: set[Future[Any]] = set()
@@ -127,13 +128,16 @@ class ClientExecutor(concurrent.futures.Executor):
             with contextlib.suppress(errors.MillraceError):  # the client may be closed
                 cancel(list(futures), force=False, reason="")
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool | None = None) -> None:
         """Refuses further calls. See `concurrent.futures.Executor.shutdown`.
 
         Args:
             wait: wait for the calls that were made. Otherwise they continue without this executor.
-            cancel_futures: cancel them, also those that run.
+            cancel_futures: cancel them, also those that run. Default: False; after `import
+                millrace.as_distributed`, that they are not waited for.
         """
+        if cancel_futures is None:
+            cancel_futures = _mode.distributed and not wait
         self._shut = True
         pending, mapped = list(self._open), list(self._mapped)
         if cancel_futures:

@@ -31,6 +31,7 @@ from millrace import errors
 from millrace._actors import _host
 from millrace._actors._host import Host, Outcome
 from millrace._calls._coordination import Reply, ask, restored, stored
+from millrace._cluster._workers import matching
 from millrace._connection import _slot
 from millrace._connection._steps import Steps, in_loop, run
 from millrace._pb.millrace.v1 import coordination_pb2, worker_pb2
@@ -399,7 +400,7 @@ def _called(
 
 def _submitted(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> State:
     """Submits a task. The result has a reference that the caller owns."""
-    spec, state = TaskMaker(session).spec(function, args, {}, key, False, options.pack(), None)
+    spec, state = TaskMaker(session).spec(function, args, {}, key, False, options.pack(session), None)
     if spec is not None:  # else the key is taken, and the state has the error
         session.submit([spec])
     return state
@@ -466,11 +467,7 @@ def _choices(session: Session, cls: Any, options: TaskOptions) -> Iterator[TaskO
 def _fits(worker: worker_pb2.Worker, options: TaskOptions) -> bool:
     asked = [options.workers] if isinstance(options.workers, str) else options.workers
     return (
-        (
-            asked is None
-            or options.allow_other_workers
-            or any(name in asked for name in (worker.name, worker.host, f"w{worker.worker_id}"))
-        )
+        (asked is None or options.allow_other_workers or bool(matching([worker], asked)))
         and all(worker.resources.get(name, 0.0) >= amount for name, amount in (options.resources or {}).items())
         and worker.slots >= options.slots
     )

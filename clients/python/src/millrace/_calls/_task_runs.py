@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from millrace import _check
+from millrace._cluster._workers import labels
 from millrace._pb.millrace.v1 import task_calls_pb2
 from millrace._session._session import Session
 from millrace._values import _keys
@@ -28,9 +30,10 @@ def runs(session: Session, start: float = 0.0, stop: float | None = None, count:
     request = task_calls_pb2.ListTaskRunsRequest(page_size=1000, namespace=session.namespace)
     request.begin_time.FromNanoseconds(int(start * 1e9))
     found: list[Run] = []
+    shown = labels(session)
     while True:
         page = session.call("ListTaskRuns", request)
-        found += [_described(run) for run in page.runs]
+        found += [_described(run, shown) for run in page.runs]
         request.page_token = page.next_page_token
         if not request.page_token:
             break
@@ -48,11 +51,11 @@ def moment(value: Any, what: str) -> float:
     return _check.seconds(value, what)
 
 
-def _described(run: Any) -> Run:
+def _described(run: Any, shown: Callable[[str], str]) -> Run:
     end = run.end_time.ToNanoseconds() / 1e9
     return {
         "key": _keys.from_wire(run.key),
-        "worker": run.worker,
+        "worker": shown(run.worker),
         "status": "OK" if run.succeeded else "error",
         "nbytes": run.output_bytes,
         "attempt": run.attempt,

@@ -14,8 +14,10 @@ from millrace import _check
 from millrace._accepted import accept
 from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, ClientPart, awaited
-from millrace._client._event_loop import EventLoop
+from millrace._cluster._scheduler_place import SchedulerPlace
+from millrace._connection._event_loop import EventLoop
 from millrace._session import _registry
+from millrace._status import Status
 from millrace.future import Future, future_of_state
 
 
@@ -38,6 +40,12 @@ class ClientState(ClientPart):
         if self.session.closed:
             return "closed"
         return "connecting" if self.session.silent_since else "running"
+
+    @property
+    def scheduler(self) -> SchedulerPlace:
+        """The scheduler's address and state: it is a process of its own, not an object."""
+        session = self.session
+        return SchedulerPlace(session.address, lambda: Status.closed if session.closed else Status.running)
 
     @property
     def futures(self) -> dict[Any, Future[Any]]:
@@ -152,6 +160,11 @@ class AsyncClientState(AsyncPart):
     def id(self) -> str:
         """See `Client.id`."""
         return self.sync.id
+
+    @property
+    def scheduler(self) -> SchedulerPlace:
+        """See `Client.scheduler`."""
+        return self.sync.scheduler
 
     @property
     def futures(self) -> dict[Any, Future[Any]]:

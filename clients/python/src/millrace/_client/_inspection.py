@@ -15,7 +15,7 @@ from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, ClientPart, awaited
 from millrace._cluster import _cluster_info, _task_list
 from millrace._cluster._cluster_html import ClusterDescription
-from millrace._cluster._workers import named
+from millrace._cluster._workers import label, named
 from millrace._connection._pool import Pool
 from millrace._values._keys import UserKey
 from millrace.future import Future, listed
@@ -36,7 +36,7 @@ class Inspection(ClientPart):
 
     def nthreads(self, workers: str | Sequence[str] | None = None) -> dict[str, int]:
         """Returns the number of slots of each worker, by worker name."""
-        return {w.name: w.slots for w in named(self.session.workers(), workers)}
+        return {label(w): w.slots for w in named(self.session.workers(), workers)}
 
     def ncores(self, workers: str | Sequence[str] | None = None) -> dict[str, int]:
         """The same as `nthreads`."""
@@ -55,7 +55,7 @@ class Inspection(ClientPart):
     def processing(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
         """Returns the keys of the tasks of this client's namespace that each worker runs or has in
         its queue, by worker name."""
-        return _task_list.processing(self.session, [w.name for w in named(self.session.workers(), workers)])
+        return _task_list.processing(self.session, named(self.session.workers(), workers))
 
     def story(
         self, *keys_or_stimuli: Future[Any] | UserKey, on_error: Literal["raise", "ignore"] = "raise"

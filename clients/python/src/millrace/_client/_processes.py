@@ -10,7 +10,7 @@ from millrace._calls import _hardware, _profile, _task_runs, _worker_calls
 from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, ClientPart, awaited
 from millrace._cluster import _versions
-from millrace._cluster._workers import named
+from millrace._cluster._workers import label, named
 from millrace._connection._steps import Steps, blocking
 from millrace._pb.millrace.v1 import executor_service_pb2
 from millrace.executor._profile import INTERVAL
@@ -34,7 +34,7 @@ class Processes(ClientPart):
         for worker, answer in zip(chosen, answers, strict=True):
             if isinstance(answer, Exception):
                 raise answer
-            results[worker.name] = [_worker_calls.value(r) for r in answer.results]
+            results[label(worker)] = [_worker_calls.value(r) for r in answer.results]
         return results
 
     @blocking
@@ -103,7 +103,7 @@ class Processes(ClientPart):
         answers = yield from self._ask("millrace.executor._hardware:measure", None, memory, disk, one=True)
         out: dict[str, dict[str, float]] = {}
         for kind, sizes in (("memory", memory), ("disk", disk)):
-            out[kind] = {s: sum(a[0][kind][s] for a in answers.values()) / max(len(answers), 1) for s in sizes}
+            out[kind] = {s: sum(a[0][kind][s] for a in answers.values()) / len(answers) for s in sizes if answers}
         out["network"] = yield from _hardware.network(self.session, self._maker, list(answers))
         return out
 

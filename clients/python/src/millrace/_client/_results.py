@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, MappingView, Sequence
 from functools import partial
 from typing import Any, cast
 
-from millrace import _check
+from millrace import _check, _mode
 from millrace._accepted import DIRECT, accept
 from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, ClientPart, awaited, client_call, same
@@ -57,6 +57,8 @@ class Results(ClientPart):
         limit = _check.longest(timeout)
         deadline = None if limit is None else time.monotonic() + limit
         groups = by_session({id(f): f for f in found}.values())
+        if _mode.distributed and any(session is not self.session for session in groups):
+            raise ValueError("Futures created by another client: gather them by that one, or as_completed(), or wait()")
         if found and (errors == "skip" or len(groups) > 1) and not (yield ended(found, limit)):
             left = sum(not f.done() for f in found)
             raise TimeoutError(f"{left} of {len(found)} results did not arrive in {limit:g} s")

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+from millrace import _mode
 from millrace._accepted import accept
 from millrace._actors._actor import map_actors, submit_actor
 from millrace._check import Seconds
@@ -111,7 +112,7 @@ class Submission(Results):
         if actor or actors:
             return submit_actor(self.session, func, args, kwargs, options, restart=actor == "restart", key=key)
         constants = Constants(self.session, self._maker)
-        spec, state = self._maker.spec(func, args, kwargs, key, pure, options.pack(), constants)
+        spec, state = self._maker.spec(func, args, kwargs, key, pure, options.pack(self.session), constants)
         if spec is not None:
             if constants.kept:
                 state.kept = list(constants.kept.values())
@@ -168,17 +169,19 @@ class Submission(Results):
         specs: list[Spec] = []
         futures: list[Future[T]] = []
         calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
-        own = map_keys(key, len(calls))
+        # Dask's distributed gives equal prefixes of different calls different keys.
+        prefix = key if _mode.distributed and isinstance(key, str) else ""
+        own = map_keys(None if prefix else key, len(calls))
         self.session.check_open()
         if actor or actors:
             pairs = zip(calls, own, strict=True)
             return map_actors(self.session, func, pairs, kwargs, options, restart=actor == "restart")
-        packed = options.pack()
+        packed = options.pack(self.session)
         known = self._maker.op(func) if calls else None
         constants = Constants(self.session, self._maker)
         try:
             for args, one in zip(calls, own, strict=True):
-                spec, state = self._maker.spec(func, args, kwargs, one, pure, packed, constants, known)
+                spec, state = self._maker.spec(func, args, kwargs, one, pure, packed, constants, known, prefix)
                 if spec is not None:
                     specs.append(spec)
                 futures.append(future_of_state(self.session, state))
@@ -244,7 +247,7 @@ class Submission(Results):
         unknown = set(ignored) - FROM_DASK
         if unknown:
             raise TypeError(f"get() has no argument {', '.join(sorted(unknown))}")
-        futures = submit_graph(self.session, self._maker, dsk, keys, options.pack())
+        futures = submit_graph(self.session, self._maker, dsk, keys, options.pack(self.session))
         if not sync:
             return by_key(keys, futures)
         results = yield from operation(Submission.gather)(self, list(futures.values()))
@@ -255,7 +258,9 @@ class Submission(Results):
         expr, names = fused(dsk)
         graph, annotations = materialised(expr)
         wanted = {key: names.get(key, key) for key in flat(keys)}
-        work = GraphSubmission(self.session, self._maker, graph, wanted.values(), Rules(options, annotations))
+        work = GraphSubmission(
+            self.session, self._maker, graph, wanted.values(), Rules(self.session, options, annotations)
+        )
         futures = yield from work.put()
         if not sync:
             return by_key(keys, {key: futures[name] for key, name in wanted.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from millrace import _check, errors
 from millrace._accepted import accept
@@ -13,7 +13,7 @@ from millrace._calls._rebalance import RebalanceReport, rebalance
 from millrace._check import Seconds
 from millrace._client._client_part import AsyncPart, awaited
 from millrace._client._submission import Submission
-from millrace._cluster._workers import AnyWorker, named
+from millrace._cluster._workers import AnyWorker, label, named
 from millrace._connection._steps import Steps, blocking
 from millrace._pb.millrace.v1 import executor_service_pb2
 from millrace._tasks._waiting import waited
@@ -51,7 +51,7 @@ class WorkerControl(Submission):
                 `dask_worker`, it gets a description of its worker by that name.
             args, kwargs: its arguments.
             workers: names, ids, hosts or addresses; possibly none. Default: all.
-            wait: wait for the function to return. Otherwise the results are None.
+            wait: wait for the function to return. Otherwise `run` returns None.
             nanny: only False. There is no nanny: the supervisor that starts workers again is no
                 Python process, and runs no functions.
             on_error: "raise" the first error; "return" errors as results; or "ignore" workers with
@@ -73,7 +73,8 @@ class WorkerControl(Submission):
                 "nanny=True: there is no nanny process in Millrace. Workers are started again by `millrace worker`, which runs "
                 "no Python; call the function on the workers (nanny=False)"
             )
-        _check.choice(on_error, "on_error", ("raise", "return", "ignore"))
+        if on_error not in ("raise", "return", "ignore"):
+            raise ValueError(f"on_error must be 'raise', 'return' or 'ignore', not {on_error!r}")
         _check.choice(processes, "processes", ("all", "one"))
         made = _worker_calls.request(self._maker, function, args, kwargs)
         made.no_wait = not _check.boolean(wait, "wait")
@@ -81,18 +82,20 @@ class WorkerControl(Submission):
             made.processes = executor_service_pb2.PROCESS_SCOPE_ONE
         chosen = named(self.session.workers(), workers)
         answers = yield from _worker_calls.call(self.session, chosen, made)
+        if not wait:
+            return cast("Any", None)
         results: dict[str, Any] = {}
         for worker, answer in zip(chosen, answers, strict=True):
             try:
                 if isinstance(answer, Exception):
                     raise answer
                 values = [_worker_calls.value(one) for one in answer.results]
-                results[worker.name] = values[0]
+                results[label(worker)] = values[0]
             except Exception as e:
                 if on_error == "raise":
                     raise
                 if on_error == "return":
-                    results[worker.name] = e
+                    results[label(worker)] = e
         return results
 
     @blocking

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from millrace import errors
+from millrace import _mode, errors
 from millrace._cluster._cluster_html import ClusterDescription, card, cluster_card, link
 from millrace._cluster._task_list import SUCCEEDED, listed_tasks
-from millrace._cluster._workers import described, named
+from millrace._cluster._workers import described, label, labels, named
 from millrace._pb.millrace.v1 import alarm_pb2, cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session._session import Session
 from millrace._task_states._explainer import status_word
@@ -31,7 +31,7 @@ def who_has(futures: Sequence[Future[Any]]) -> dict[Any, list[str]]:
             some = [f for f in group[at : at + 100_000] if f._state.id]
             request = task_calls_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in some])
             located = session.call("LocateObjects", request)
-            names = {w.worker_id: w.name for w in located.workers}
+            names = {w.worker_id: label(w) for w in located.workers}
             for f, place in zip(some, located.objects, strict=True):
                 out[f.key] = [names[w] for w in place.worker_ids if w in names]
     return out
@@ -39,7 +39,10 @@ def who_has(futures: Sequence[Future[Any]]) -> dict[Any, list[str]]:
 
 def who_has_all(session: Session) -> dict[Any, list[str]]:
     """Is `who_has` for all results of the namespace."""
-    return {_keys.from_wire(t.key): sorted(t.replicas) for t in listed_tasks(session, SUCCEEDED) if t.replicas}
+    shown = labels(session)
+    return {
+        _keys.from_wire(t.key): sorted(map(shown, t.replicas)) for t in listed_tasks(session, SUCCEEDED) if t.replicas
+    }
 
 
 def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str, list[Any]]:
@@ -47,7 +50,7 @@ def has_what(session: Session, workers: str | Sequence[str] | None) -> dict[str,
     out: dict[str, list[Any]] = {}
     for worker in named(session.workers(), workers):
         tasks = listed_tasks(session, SUCCEEDED, worker.worker_id)
-        out[worker.name] = [_keys.from_wire(t.key) for t in tasks if worker.name in t.replicas]
+        out[label(worker)] = [_keys.from_wire(t.key) for t in tasks if worker.name in t.replicas]
     return out
 
 
@@ -66,7 +69,7 @@ def scheduler_info(session: Session, n_workers: int = -1, timeout: float | None 
     return ClusterDescription(
         type="Scheduler",
         id=cluster.cluster_id,
-        address=session.address,
+        address=f"tcp://{session.address}" if _mode.distributed else session.address,
         version=cluster.version,
         started=cluster.start_time.ToNanoseconds() / 1e9,
         http=cluster.http_address,
@@ -77,7 +80,7 @@ def scheduler_info(session: Session, n_workers: int = -1, timeout: float | None 
         n_workers=len(workers),
         total_threads=sum(w.slots for w in workers),
         total_memory=sum(w.memory_limit_bytes for w in workers),
-        workers={w.name: described(w) for w in shown},
+        workers={label(w): described(w) for w in shown},
     )
 
 
@@ -119,11 +122,13 @@ def client_card(session: Session, kind: str, dashboard: str) -> str:
         return card(
             kind,
             {
-                "status": html.escape(summary(session)),
+                "status": "closed. No scheduler connected." if session.closed else html.escape(summary(session)),
                 **({"dashboard": link(dashboard)} if dashboard and not session.closed else {}),
             },
         )
     facts = {"lease": f"Client-{session.client_id} in namespace {html.escape(session.namespace)}"}
+    if dashboard:
+        facts = {"dashboard": link(dashboard), **facts}
     return cluster_card(kind, info, {**facts, "futures": str(len(session.references()))})
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from millrace import errors
+from millrace._cluster._workers import label
 from millrace._pb.millrace.v1 import task_calls_pb2, task_pb2, worker_pb2
 from millrace._session._session import Session
 from millrace._values import _keys
@@ -42,13 +43,13 @@ def listed_tasks(
             return
 
 
-def processing(session: Session, names: Sequence[str]) -> dict[str, list[Any]]:
+def processing(session: Session, workers: Sequence[worker_pb2.Worker]) -> dict[str, list[Any]]:
     """Returns the keys of the tasks that each of these workers has in its queue or runs."""
-    out: dict[str, list[Any]] = {name: [] for name in names}
+    of: dict[str, list[Any]] = {w.name: [] for w in workers}
     for task in listed_tasks(session, PROCESSING):
-        if task.worker in out:
-            out[task.worker].append(_keys.from_wire(task.key))
-    return out
+        if task.worker in of:
+            of[task.worker].append(_keys.from_wire(task.key))
+    return {label(w): of[w.name] for w in workers}
 
 
 def nbytes(session: Session, wanted: set[Any] | None, *, summary: bool) -> dict[Any, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from google.protobuf.json_format import MessageToDict
 
-from millrace import _check
+from millrace import _check, _mode
 from millrace._pb.millrace.v1 import worker_pb2
 from millrace._session._session import Session
 from millrace._values import _keys
@@ -30,6 +30,18 @@ def matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] |
     return sorted(
         (w for w in workers if names & {w.name, w.host, f"w{w.worker_id}", w.data_address}), key=lambda w: w.name
     )
+
+
+def label(worker: worker_pb2.Worker) -> str:
+    """Returns the text by which results name a worker: its name, and in a program of distributed its
+    address, "tcp://host:port"."""
+    return f"tcp://{worker.data_address}" if _mode.distributed and worker.data_address else worker.name
+
+
+def labels(session: Session) -> Callable[[str], str]:
+    """Returns a function that makes the label of a worker of its name."""
+    known = {w.name: label(w) for w in session.workers()} if _mode.distributed else {}
+    return lambda name: known.get(name, name)
 
 
 def named(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:

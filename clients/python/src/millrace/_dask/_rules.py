@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from millrace._session._session import Session
 from millrace._tasks._task_options import TaskOptions
 
 _NAMES = ("priority", "retries", "workers", "allow_other_workers", "resources")
@@ -17,14 +18,16 @@ class Rules:
     """The options of each task of a graph.
 
     Args:
+        session: the session of the client.
         options: those of the call.
         annotations: values by name of the option and key, as Dask collects them. They are
             preferred to the options of the call.
     """
 
-    def __init__(self, options: TaskOptions, annotations: Mapping[str, Mapping[Any, Any]]) -> None:
+    def __init__(self, session: Session, options: TaskOptions, annotations: Mapping[str, Mapping[Any, Any]]) -> None:
+        self._session = session
         self._options = replace(options, retry_pause=_RETRY_PAUSE)
-        self._plain = self._options.pack()
+        self._plain = self._options.pack(session)
         self._annotations = {name: by_key for name, by_key in annotations.items() if name in _NAMES and by_key}
         self._packed: dict[Any, bytes] = {}
 
@@ -40,5 +43,5 @@ class Rules:
         if packed is None:
             if isinstance(found.get("workers"), (set, frozenset, tuple)):
                 found["workers"] = list(found["workers"])
-            packed = self._packed[mark] = replace(self._options, **found).pack()
+            packed = self._packed[mark] = replace(self._options, **found).pack(self._session)
         return packed

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from millrace import errors
+from millrace import _mode, errors
 from millrace._connection._steps import Steps
 from millrace._dask._packer import LARGE, Packer
 from millrace._dask._rules import Rules
@@ -144,6 +144,9 @@ class Submission:
     def _specs(self, futures: dict[Any, Future[Any]]) -> list[Spec]:
         """Packs the tasks. Adds the wanted futures to `futures`."""
         tasks, others = self._needed()
+        if _mode.distributed:
+            for key in tasks:
+                _keys.to_wire(key)  # refuses keys that distributed refuses
         self._hold(others)
         for number, key in enumerate(tasks):
             self._wires[key] = _wire(key, self._token, number)

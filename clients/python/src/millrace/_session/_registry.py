@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Protocol
 
-from millrace import errors
+from millrace import _mode, errors
 from millrace._connection import _address
 from millrace._session._session import Session
 
@@ -28,7 +28,15 @@ class Registered(Protocol):
     def session(self) -> Session: ...
 
 
-_NO_CLIENT = "there is no client in this process: open one with millrace.Client(...)"
+def no_client() -> str:
+    """Returns the text of the error that there is no client."""
+    if _mode.distributed:
+        return (
+            "No clients found\nStart a client and point it to the scheduler address\n  from distributed import Client\n"
+            "  client = Client('ip-addr-of-scheduler:8786')"
+        )
+    return "there is no client in this process: open one with millrace.Client(...)"
+
 
 _lock = threading.Lock()
 # Open clients: those that are no default, then the others, the most recently opened one last.
@@ -73,8 +81,11 @@ def current(client: Registered) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # a generator is ended elsewhere than it has begun
+        try:
             _current.reset(token)
+        except ValueError:  # a generator is ended elsewhere than it has begun
+            if _mode.distributed:
+                raise
 
 
 def current_client() -> Registered | None:
@@ -109,7 +120,7 @@ def default_session() -> Session:
         return session
     session = _of_worker(task_namespace() or "")
     if session is None:
-        raise ValueError(_NO_CLIENT)
+        raise ValueError(no_client())
     with _lock:
         _kept[session.namespace] = session
     return session
@@ -149,7 +160,7 @@ def session_of(life: int, namespace: str) -> Session:
                 f"the future is of a cluster, or of a namespace ({namespace}), that no client in this process has joined: open "
                 "a client there first"
             )
-        raise ValueError(_NO_CLIENT)
+        raise ValueError(no_client())
     if session.life != life:
         session.close()
         raise errors.NotFoundError(

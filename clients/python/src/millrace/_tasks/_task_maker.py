@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from millrace.ops import ExecutorOp, NativeOp
 
 #: Largest pickle of a function, in bytes.
 _MOST_FUNCTION = 32 << 20
+#: A pickle of a function that is larger is sent with a warning, in bytes.
+_LARGE_FUNCTION = 10_000_000
 
 
 class TaskMaker:
@@ -43,9 +46,11 @@ class TaskMaker:
         options: bytes,
         store: Store | None,
         known: tuple[OpKey, Function | None] | None = None,
+        prefix: str = "",
     ) -> tuple[Spec | None, State]:
         """Makes the task of a call; None if this client has submitted it already. `store` takes
-        large arguments. `known` is the result of `op(func)`."""
+        large arguments. `known` is the result of `op(func)`. `prefix`: the beginning of a key that
+        is made; empty: the name of the function."""
         wire = None if key is None else _keys.to_wire(key)
         op, function = known or self.op(func)
         call = Call(self._session, store)
@@ -54,7 +59,7 @@ class TaskMaker:
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
         body = _token(op, arguments, call) if pure or wire is not None else uuid.uuid4().hex
         if wire is None:
-            wire, body = _keys.to_wire(f"{name}-{body}"), ""
+            wire, body = _keys.to_wire(f"{prefix or name}-{body}"), ""
         return self._known(wire, body, op, function, call, arguments, options)
 
     def _known(
@@ -137,6 +142,13 @@ class TaskMaker:
             )
             error.reason = "TOO_LARGE"
             raise error
+        if len(function[0]) > _LARGE_FUNCTION:
+            warnings.warn(
+                f"Sending large graph of size {_check.size(len(function[0]))}: function {name} refers to data, which are sent with "
+                "it. Scatter them, and pass the future as an argument",
+                UserWarning,
+                stacklevel=_check.outside_stacklevel(),
+            )
         digest = hashlib.sha256(function[0]).digest()
         self._session.functions.add(digest, function)
         return (task_pb2.OP_KIND_PYTHON_PICKLE, name, digest), function

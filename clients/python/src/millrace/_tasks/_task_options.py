@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from millrace import _check
 from millrace._connection import _slot
 from millrace._pb.millrace.v1 import task_pb2
+from millrace._session._session import Session
 from millrace.ops import ExecutorOp, NativeOp
 
 #: Longest timeout of a task, in seconds: 100 years.
@@ -58,7 +59,7 @@ def checked(options: Mapping[str, Any], what: str) -> dict[str, Any]:
     unknown = sorted(set(options) - set(SubmitOptions.__annotations__))
     if unknown:
         raise TypeError(
-            f"{what} has no option {', '.join(unknown)}; there are: {', '.join(sorted(SubmitOptions.__annotations__))}"
+            f"unsupported arguments to {what}: {unknown}; there are: {', '.join(sorted(SubmitOptions.__annotations__))}"
         )
     TaskOptions(**{name: value for name, value in options.items() if name != "pure"}).pack()
     return dict(options)
@@ -80,8 +81,11 @@ class TaskOptions:
     #: Seconds before the first retry; it doubles with each one. None: 0.1.
     retry_pause: float | None = None
 
-    def pack(self) -> bytes:
+    def pack(self, session: Session | None = None) -> bytes:
         """Returns a serialised TaskOptions message; empty for the defaults.
+
+        Args:
+            session: finds the workers of addresses, "tcp://host:port".
 
         Raises:
             TypeError, ValueError: an option is of a wrong type or out of its range; the message
@@ -111,7 +115,7 @@ class TaskOptions:
                 raise ValueError(
                     f"workers has {len(listed)} names: give 1 to 4,096, or leave it out for a task that may run anywhere"
                 )
-            for text in listed:
+            for text in listed if session is None else _named(session, listed):
                 _select(out, text)
         for name, amount in _check.resources(self.resources).items():
             out.resources[name] = amount
@@ -128,6 +132,15 @@ class TaskOptions:
         if number != 1:
             out.slots = number
         return out.SerializeToString()
+
+
+def _named(session: Session, texts: Sequence[str]) -> list[str]:
+    """Returns the texts, with the name of the worker instead of each address. The address of a
+    worker that is not known stands for no worker."""
+    if not any(":" in text for text in texts):
+        return list(texts)
+    known = {w.data_address: w.name for w in session.workers()}
+    return [known.get(text.removeprefix("tcp://"), text) for text in texts]
 
 
 def _select(out: task_pb2.TaskOptions, text: str) -> None:

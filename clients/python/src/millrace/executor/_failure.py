@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from millrace import _mode
 from millrace._values import _exceptions
 
 if TYPE_CHECKING:
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Most characters that are kept of one text of an error.
 _TEXT = 64 << 10
+#: Most characters of an exception's text in a program of distributed, unless Dask's settings say it.
+_MOST_OF_DASK = 10_000
 
 
 class TaskStopped(KeyboardInterrupt):
@@ -50,7 +54,7 @@ def describe(e: BaseException, error: error_pb2.TaskError) -> None:
 
 def _describe(e: BaseException, error: error_pb2.TaskError) -> None:
     trace = _exceptions.without_ours(e.__traceback__)
-    e = e.with_traceback(trace)
+    e = _limited(e).with_traceback(trace)
     message = _message(e)
     add_note: Any = getattr(e, "add_note", None)  # since Python 3.11
     if isinstance(e, ValueError) and "read-only" in message and add_note is not None:
@@ -69,6 +73,21 @@ def _describe(e: BaseException, error: error_pb2.TaskError) -> None:
     if data is not None and len(data) <= 1 << 20:  # else clients get only the text
         error.exception.encoding, error.exception.data = "pickle5", data
         error.exception.type_name = qualified(type(e))
+
+
+def _limited(e: BaseException) -> BaseException:
+    """Returns an exception with a shorter text in its place if that of `e` is longer than Dask's
+    setting distributed.admin.max-error-length, in a program of distributed."""
+    if not _mode.distributed:
+        return e
+    dask: Any = sys.modules.get("dask.config")
+    most = _MOST_OF_DASK if dask is None else dask.get("distributed.admin.max-error-length", _MOST_OF_DASK)
+    if len(text := str(e)) <= most:
+        return e
+    try:
+        return type(e)("Long error message", text[:most])
+    except Exception:
+        return Exception("Long error message", qualified(type(e)), text[:most])
 
 
 def _message(e: BaseException) -> str:
