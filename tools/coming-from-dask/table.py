@@ -47,7 +47,10 @@ NOTES: dict[str, tuple[str, str]] = {
     "WorkerPlugin.idempotent": ("same", "True: a plugin that is registered under the same name already stays."),
     "config": ("same", "Dask's own."),
     "dask": ("same", "The package dask."),
-    "print": ("same", "Python's own: the output of tasks is shown at the client; in `millrace.as_distributed`, the text alone."),
+    "print": (
+        "same",
+        "Python's own: the output of tasks is shown at the client; in `millrace.as_distributed`, the text alone.",
+    ),
     "warn": ("same", "Python's own: the warnings of tasks are shown at the client."),
     "Client.amm": (
         "refused",
@@ -70,7 +73,10 @@ NOTES: dict[str, tuple[str, str]] = {
     "Client.retire_workers": ("better", "Without a loss; says which results stay and why."),
     "Client.run_on_scheduler": ("refused", "The scheduler runs no Python: see `dump_cluster_state` and the gRPC API."),
     "Client.scatter": ("better", "A dict's keys name the data; small equal data are stored once."),
-    "Client.scheduler_info": ("same", "More entries. Workers are named; in `millrace.as_distributed` they are addressed, here and elsewhere."),
+    "Client.scheduler_info": (
+        "same",
+        "More entries. Workers are named; in `millrace.as_distributed` they are addressed, here and elsewhere.",
+    ),
     "Client.story": ("different", "Transitions as (key, old state, new state, cause, time); there are no stimuli."),
     "Client.submit": ("better", "With time limits, slots and `no_wait`."),
     "Client.sync": ("same", "On an AsyncClient, `sync` is the Client underneath: await the coroutine itself."),

@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 from compare import HERE, ROOT, Result, Results, first_line, read_reasons, reason_for, results_of, write_section
-from public_tests import PROCESSES, REASONS, File
+from public_tests import LATE, PROCESSES, REASONS, File
 
 FILES = (
     "actor as_completed client client_executor event_logging events locks multi_locks priorities publish queues "
@@ -85,9 +85,8 @@ class Share:
         self.excluded = dict(excluded)
         self.passing = [t for t, r in ours.items() if r.outcome == "passed"]
         failing = [t for t, r in ours.items() if r.outcome == "failed"]
-        # A test that did not end in time with distributed may be one of a busy machine: it counts.
-        self.failing = [t for t in failing if t not in theirs or theirs[t].outcome == "passed" or late(theirs[t])]
-        self.excluded |= {t: PROCESSES for t in failing if t not in self.failing}
+        self.failing = [t for t in failing if t not in theirs or theirs[t].outcome == "passed"]
+        self.excluded |= {t: LATE if late(theirs[t]) else PROCESSES for t in failing if t not in self.failing}
         self.share = len(self.passing) / max(len(self.passing) + len(self.failing), 1)
 
     def lines(self) -> list[str]:

@@ -25,7 +25,8 @@ TLS = "It needs TLS."
 SLOW = "Its authors mark it as slow or skip it."
 #: Reasons that only a run tells.
 PROCESSES = "It fails with distributed itself when scheduler and workers are processes of their own."
-REASONS = (SLOW, TLS, PRIVATE, INSIDE, UNLISTED, MACHINERY, SCHEDULER_CODE, SHAPE, CONFIG, PROCESSES)
+LATE = "It does not end in time with distributed itself, on the machine of this run."
+REASONS = (SLOW, TLS, PRIVATE, INSIDE, UNLISTED, MACHINERY, SCHEDULER_CODE, SHAPE, CONFIG, PROCESSES, LATE)
 
 #: Helpers of distributed.utils_test that `fixtures` has.
 HELPERS = frozenset(
