@@ -166,7 +166,7 @@ def test_the_card_of_a_client(cluster: LocalCluster, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("kind", "use"), [(Event, "is_set"), (Lock, "acquire"), (Queue, "qsize"), (Variable, "get")])
-def test_what_is_unpickled_without_a_client(kind: Any, use: str, cluster: LocalCluster) -> None:
+def test_shared_objects_are_unpickled_without_a_client(kind: Any, use: str, cluster: LocalCluster) -> None:
     with Client(cluster):
         made = kind(f"unpickled {kind.__name__}")
         data = pickle.dumps(made)

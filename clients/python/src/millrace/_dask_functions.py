@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 def _memory_limit() -> int:
     """Returns the memory that this machine or container has, in bytes."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    found = [math.prod(map(os.sysconf, "SC_PAGE_SIZE SC_PHYS_PAGES".split()))]
     for file in _LIMITS:
         with contextlib.suppress(OSError, ValueError):
             found.append(int(Path(file).read_text()))

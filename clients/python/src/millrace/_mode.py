@@ -1,7 +1,7 @@
 """Whether this process runs a program of Dask's distributed.
 
-Where distributed and Millrace differ by choice, Millrace does as distributed does after `import
-millrace.as_distributed`, which sets `distributed`.
+After `import millrace.as_distributed`, which sets `distributed`, Millrace does as distributed does
+in what the two have chosen differently.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "HashJoinP2PLayer P2PShuffleLayer ShuffleSchedulerPlugin ShuffleWorkerPlugin rearrange_by_column_p2p "
         "rechunk_p2p".split()
     ),
-    "distributed.system": ("CPU_COUNT", "MEMORY_LIMIT"),
+    "distributed.system": tuple("CPU_COUNT MEMORY_LIMIT".split()),
     "distributed.utils": (
         *("TimeoutError", "format_bytes", "iscoroutinefunction", "key_split", "parse_bytes", "parse_timedelta"),
         *("sync", "thread_state", "import_term", "CancelledError", "log_errors"),

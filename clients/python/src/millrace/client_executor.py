@@ -42,7 +42,7 @@ class ClientExecutor(concurrent.futures.Executor):
     """A cluster as a concurrent.futures.Executor.
 
     Every call runs, also one that equals another: `pure` is False, unless it is among the options.
-    After `import millrace.as_distributed` it is as in Dask's distributed: `pure` is True by default.
+    After `import millrace.as_distributed` it is True by default, as in Dask's distributed.
 
     Args:
         client: the client.

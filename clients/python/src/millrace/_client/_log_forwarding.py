@@ -126,7 +126,8 @@ class _Sender(logging.Handler):
         # Records; None ends the thread.
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
-        # Guards the number of records that wait or are on their way, and whether none are sent any more.
+        # Guards the number of records that wait or are on their way, and whether no more are
+        # sent.
         self._sent = threading.Condition()
         self._unsent, self._ended = 0, False
 

@@ -1,4 +1,4 @@
-"""What `print` and `warn` of Dask's distributed do in tasks: the client's process prints and warns."""
+"""`print` and `warn` of Dask's distributed: in a task, the client's process prints and warns."""
 
 from __future__ import annotations
 

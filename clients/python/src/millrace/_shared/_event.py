@@ -19,8 +19,8 @@ class Event(Shared):
     """A flag for which all clients and tasks of a cluster can wait. It is not set at first.
 
     Args:
-        name: processes that give the same name share the event. Text, bytes, a number, or a tuple of
-            these. Default: a random name.
+        name: processes that give the same name share the event: text, bytes, a number, or a
+            tuple of these. Default: a random name.
         client: default: that of `get_client` at the first use.
     """
 

@@ -165,8 +165,8 @@ class Semaphore(_Leased):
     Args:
         max_leases: how many leases there may be at the same time. Everybody who uses the name must
             give the same number.
-        name: processes that give the same name share the semaphore. Text, bytes, a number, or a tuple of
-            these. Default: a random name.
+        name: processes that give the same name share the semaphore: text, bytes, a number, or a
+            tuple of these. Default: a random name.
         scheduler_rpc, loop: parameters of Dask's distributed that have no effect.
         client: default: that of `get_client` at the first use.
     """
@@ -219,8 +219,8 @@ class Lock(_Leased):
     which they came. The same process waits for itself if it acquires it twice.
 
     Args:
-        name: processes that give the same name share the lock. Text, bytes, a number, or a tuple of
-            these. Default: a random name.
+        name: processes that give the same name share the lock: text, bytes, a number, or a
+            tuple of these. Default: a random name.
         client: default: that of `get_client` at the first use.
         scheduler_rpc, loop: parameters of Dask's distributed that have no effect.
     """

@@ -26,8 +26,8 @@ class Variable(Shared):
     scheduler ends.
 
     Args:
-        name: processes that give the same name share the variable. Text, bytes, a number, or a tuple of
-            these. Default: a random name.
+        name: processes that give the same name share the variable: text, bytes, a number, or a
+            tuple of these. Default: a random name.
         client: default: that of `get_client` at the first use.
     """
 
@@ -86,8 +86,8 @@ class Queue(Shared):
     used it are closed.
 
     Args:
-        name: processes that give the same name share the queue. Text, bytes, a number, or a tuple of
-            these. Default: a random name.
+        name: processes that give the same name share the queue: text, bytes, a number, or a
+            tuple of these. Default: a random name.
         client: default: that of `get_client` at the first use.
         maxsize: largest number of values; 0: without a limit. The first number that somebody gives
             counts.

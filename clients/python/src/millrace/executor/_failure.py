@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Most characters that are kept of one text of an error.
 _TEXT = 64 << 10
-#: Most characters of an exception's text in a program of distributed, unless Dask's settings say it.
+#: Most characters of an exception's text in a program of distributed; Dask's settings may say it.
 _MOST_OF_DASK = 10_000
 
 
