@@ -242,10 +242,10 @@ export function EventsPage() {
               {
                 name: "About",
                 cell: (e) => (
-                  <>
+                  <span class="nowrap">
                     {e.worker && <a href={link("workers", e.worker)}>{e.worker}</a>}{" "}
                     {e.graph && <a href={link("graphs", e.graph)}>g{e.graph}</a>}
-                  </>
+                  </span>
                 ),
               },
             ]}
