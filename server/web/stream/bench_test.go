@@ -28,6 +28,7 @@ func BenchmarkASecondOfViewers(b *testing.B) {
 }
 
 func second(b *testing.B, tasks, routes, ending int) {
+	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	l := loop.New(loop.Config{NativeOps: []string{"bench.noop"}})
 	looped := make(chan struct{})
