@@ -211,7 +211,9 @@ func (a *app) greet(srv *server.Server, token string, workers, slots int, memory
 	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
 	w("  address  %s", pastable(srv.Address()))
 	if srv.HTTPAddress() != "" {
-		w("  http     http://%s/metrics", pastable(srv.HTTPAddress()))
+		// What follows # stays in the browser, which logs in with it.
+		w("  browser  http://%s/#token=%s", pastable(srv.HTTPAddress()), token)
+		w("  metrics  http://%s/metrics", pastable(srv.HTTPAddress()))
 	}
 	w("  token    %s", token)
 	w("  device   %s", device)
