@@ -211,7 +211,7 @@ func (a *app) greet(srv *server.Server, token string, workers, slots int, memory
 	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
 	w("  address  %s", pastable(srv.Address()))
 	if srv.HTTPAddress() != "" {
-		// What follows # stays in the browser, which logs in with it.
+		// The part after # stays in the browser, which logs in with it.
 		w("  browser  http://%s/#token=%s", pastable(srv.HTTPAddress()), token)
 		w("  metrics  http://%s/metrics", pastable(srv.HTTPAddress()))
 	}
