@@ -103,7 +103,8 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
-	  fuzz-corpus fuzz py-all polars-plans frame-merges native-ops "e2e SHORT=" "chaos SECONDS=120" gpu
+	  fuzz-corpus fuzz py-all polars-plans frame-merges native-ops "e2e SHORT=" "chaos SECONDS=120" \
+	  prometheus gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -256,6 +257,13 @@ web-test: build bootstrap-web web/node_modules/.stamp ## Open the dashboard's pa
 	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
 	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent --prefix web test
 
+.PHONY: prometheus
+prometheus: build bootstrap-prometheus ## Test deploy/ with a real Prometheus, which apt installs if it is missing: 30 seconds
+	promtool check rules deploy/prometheus/millrace.rules.yml
+	promtool test rules deploy/prometheus/millrace.test.yml
+	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
+	  go test -count=1 -tags prometheus -timeout 5m ./test/prometheus
+
 .PHONY: rdma
 rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: 10 to 20 minutes
 	test/rdma/prepare
@@ -388,13 +396,15 @@ bench-ops: build ## Measure native operations beside NumPy, and print ratios: BE
 
 ##@ Tools
 
-.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-rdma bootstrap-web
+.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-prometheus bootstrap-rdma bootstrap-web
 bootstrap: ## Install Go and Python if they are missing or too old
 	@tools/bootstrap
 bootstrap-cc:
 	@tools/bootstrap --cc
 bootstrap-net:
 	@tools/bootstrap --net
+bootstrap-prometheus:
+	@tools/bootstrap --prometheus
 bootstrap-rdma:
 	@tools/bootstrap --rdma
 bootstrap-web:
