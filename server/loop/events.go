@@ -52,16 +52,16 @@ func (l *Loop) happened(kind schedapi.EventKind, severity schedapi.Severity, wor
 	l.events.add(schedapi.Event{Time: l.now, Kind: kind, Severity: severity, Worker: worker, Text: fmt.Sprintf(format, args...)})
 }
 
-// graphEnded keeps an event if a graph that ends has failed tasks.
-func (l *Loop) graphEnded(id ids.GraphID) {
+// graphFailed keeps an event about a graph that has ended with newly failed tasks. If their holders
+// have released them by then, it keeps none.
+func (l *Loop) graphFailed(id ids.GraphID) {
 	g, known := l.machine.Graph(id)
 	if !known || graphState(g.Counts) != schedapi.GraphFailed {
 		return
 	}
-	row := graphRow(&g)
 	l.events.add(schedapi.Event{
 		Time: l.now, Kind: schedapi.EventGraphFailed, Severity: schedapi.SeverityError, Graph: id,
-		Text: fmt.Sprintf("graph %d %q has failed: %s", uint64(id), row.Name, row.FirstError),
+		Text: fmt.Sprintf("graph %d %q has failed: %s", uint64(id), g.Name, g.NewError.Message),
 	})
 }
 

@@ -374,8 +374,8 @@ func (l *Loop) carryOut() {
 			if effect.Ended {
 				l.acknowledge() // The watches report the last task.
 			}
-			if effect.Ends {
-				l.graphEnded(effect.Graph)
+			if effect.Failed {
+				l.graphFailed(effect.Graph)
 			}
 		case sched.EffectGraphRemoved:
 			l.dirty.graph(effect.Graph, l.now)

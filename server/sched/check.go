@@ -516,6 +516,9 @@ func (k *checker) graph(slot int, g *graph) {
 	if (g.active == 0) == g.endedAt.IsZero() {
 		k.fail("%s: %d active tasks, ended at %v", g.id, g.active, g.endedAt)
 	}
+	if g.failing && (g.active == 0 || g.newError == nil) {
+		k.fail("%s: the end with the failure %v was not told", g.id, g.newError)
+	}
 }
 
 // classQueue checks the order of classes and the kept input sizes of tasks with many inputs.

@@ -28,7 +28,8 @@ const (
 	// EffectClientExpired means that a client lease expired. The loop closes the client's streams.
 	EffectClientExpired
 	// EffectGraphChanged means that the summary of Graph changed. Ended says that all its tasks
-	// have ended. At most one per graph and step.
+	// have ended. Failed says so, too, and that some have failed since the last effect that said
+	// it. At most one per graph and step.
 	EffectGraphChanged
 	// EffectGraphRemoved means that Graph is forgotten.
 	EffectGraphRemoved
@@ -79,8 +80,8 @@ const (
 type Effect struct {
 	Kind    EffectKind
 	State   TaskState
-	Ended   bool // Set for EffectGraphChanged only. Ends: it was not so before this step.
-	Ends    bool
+	Ended   bool // Ended and Failed are set for EffectGraphChanged only.
+	Failed  bool
 	Worker  ids.WorkerID
 	Attempt ids.Attempt
 	// Dead is the lost worker; set for EffectRescue and EffectUnmap only.

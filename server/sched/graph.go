@@ -33,7 +33,11 @@ type graph struct {
 	endedAt      time.Time
 	expiresAt    time.Time
 	firstError   *TaskError
-	dirty        bool
+	// failing says that tasks have failed since an effect told so, and newError is the error of the
+	// first of them. It stays until another task fails; nil: none has failed.
+	newError *TaskError
+	failing  bool
+	dirty    bool
 	// dropped means that the graph is removed together with its last task.
 	dropped bool
 	emptied bool // in Machine.emptied
@@ -187,12 +191,10 @@ func (m *Machine) flushGraphs() {
 	for _, slot := range m.dirty {
 		g := m.graphs[slot]
 		g.dirty = false
-		ends := false
 		switch {
 		case g.active > 0:
 			g.endedAt, g.expiresAt = time.Time{}, time.Time{}
 		case g.endedAt.IsZero():
-			ends = true
 			g.endedAt = m.now
 			if g.holder != 0 {
 				g.expiresAt = m.now.Add(g.retention)
@@ -209,7 +211,8 @@ func (m *Machine) flushGraphs() {
 				m.emptied = append(m.emptied, g.id)
 			}
 		}
-		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id, Ended: g.active == 0, Ends: ends})
+		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id, Ended: g.active == 0, Failed: g.active == 0 && g.failing})
+		g.failing = g.failing && g.active > 0
 	}
 	m.dirty = m.dirty[:0]
 	for len(m.emptied) > keptEmptyGraphs {

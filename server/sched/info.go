@@ -340,7 +340,7 @@ func (m *Machine) Graph(id ids.GraphID) (GraphInfo, bool) {
 	}
 	return GraphInfo{
 		Graph: g.id, Name: g.name, Namespace: g.ns.name, Client: g.client, Counts: g.counts, Ops: slices.Clone(g.summaries),
-		CreatedAt: g.createdAt, EndedAt: g.endedAt, FirstError: g.firstError, ExpiresAt: g.expiresAt,
+		CreatedAt: g.createdAt, EndedAt: g.endedAt, FirstError: g.firstError, NewError: g.newError, ExpiresAt: g.expiresAt,
 	}, true
 }
 

@@ -124,8 +124,12 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	var passed *TaskError
 	if state == TaskFailed {
 		m.totals.Failed++
-		if g := m.graphs[t.graph]; g.firstError == nil {
+		g := m.graphs[t.graph]
+		if g.firstError == nil {
 			g.firstError = err
+		}
+		if !g.failing {
+			g.newError, g.failing = err, true
 		}
 		if t.dependents != 0 {
 			passed = m.inputFailed(id, err)

@@ -187,6 +187,9 @@ type GraphInfo struct {
 	EndedAt time.Time
 	// FirstError is the error of the first task that failed; nil if none did.
 	FirstError *TaskError
+	// NewError is the error of the first task that failed since an effect last told of failures, or
+	// before that effect if none has failed since; nil if none ever did.
+	NewError *TaskError
 	// ExpiresAt is the time at which the results of a detached graph are dropped; zero: not yet
 	// known, or not detached.
 	ExpiresAt time.Time

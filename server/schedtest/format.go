@@ -39,6 +39,9 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 	case sched.EffectClientExpired:
 		return fmt.Sprintf("expired %s", e.Client)
 	case sched.EffectGraphChanged:
+		if e.Failed {
+			return fmt.Sprintf("changed %s, failed", e.Graph)
+		}
 		return fmt.Sprintf("changed %s", e.Graph)
 	case sched.EffectGraphRemoved:
 		return fmt.Sprintf("removed %s", e.Graph)
