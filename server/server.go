@@ -57,6 +57,8 @@ type Config struct {
 	HTTPAddress string
 	// HTTPAnyPort takes a free port for HTTP if the port of HTTPAddress is in use.
 	HTTPAnyPort bool
+	// Profiles serves profiles of this process under /debug/pprof on the HTTP port, for operators.
+	Profiles bool
 	// Tokens gives each token its role. Empty: everybody may do everything; this is allowed on
 	// loopback addresses only.
 	Tokens map[string]Role
@@ -168,7 +170,7 @@ func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err
 	}
 	_, port, _ := net.SplitHostPort(s.HTTPAddress()) // A listener's address has a port.
 	s.site = web.New(web.Config{
-		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Port: port,
+		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Profiles: s.config.Profiles, Port: port,
 	})
 	s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	return nil

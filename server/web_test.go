@@ -64,6 +64,41 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 	}
 }
 
+// Profiles are for operators, and only if they are asked for.
+func TestOperatorsGetProfiles(t *testing.T) {
+	tokens := map[string]server.Role{"op": server.RoleOperator, "cl": server.RoleClient}
+	on := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: tokens, Profiles: true})
+	off := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: tokens})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, test := range []struct {
+		name, token, path string
+		at                *cluster
+		code              int
+		text              string
+	}{
+		{"the index", "op", "/debug/pprof/", on, http.StatusOK, "goroutine"},
+		{"a profile", "op", "/debug/pprof/goroutine?debug=1", on, http.StatusOK, "goroutine profile: total"},
+		{"no token", "", "/debug/pprof/heap", on, http.StatusUnauthorized, "UNAUTHENTICATED"},
+		{"a client", "cl", "/debug/pprof/heap", on, http.StatusForbidden, "PERMISSION_DENIED"},
+		{"not asked for", "op", "/debug/pprof/heap", off, http.StatusNotFound, ""},
+	} {
+		request, err := http.NewRequestWithContext(timeout(t), http.MethodGet, "http://"+test.at.server.HTTPAddress()+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+test.token)
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != test.code || !strings.Contains(string(body), test.text) {
+			t.Errorf("%s: %d, want %d with %q: %v\n%s", test.name, response.StatusCode, test.code, test.text, err, body)
+		}
+	}
+}
+
 func TestSpilledBytesAreShown(t *testing.T) {
 	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
 	w := c.join(c.conn, registration("spiller"), never)

@@ -40,6 +40,8 @@ type Config struct {
 	Alarms stream.Alarms
 	// Version of the program.
 	Version string
+	// Profiles serves profiles of this process under /debug/pprof.
+	Profiles bool
 	// Port of the listener: it keeps the cookies of clusters on one host apart.
 	Port string
 }
@@ -72,6 +74,9 @@ func New(config Config) *Site {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(config.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /api/v1/status", s.status)
+	if config.Profiles {
+		s.serveProfiles(mux)
+	}
 
 	mux.HandleFunc("POST /login", s.login)
 	mux.HandleFunc("POST /logout", s.logout)

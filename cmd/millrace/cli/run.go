@@ -418,6 +418,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.String("listen", "127.0.0.1:0", "where the scheduler listens; port 0 takes a free one")
 	f.String("http", "127.0.0.1:0", "where metrics and status are served; empty: nowhere")
 	f.Bool("http-any-port", false, "take a free port if that of --http is in use")
+	f.Bool("pprof", false, "serve profiles of the scheduler's process under /debug/pprof on the port of --http, for operators")
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
@@ -463,7 +464,7 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 	}
 	srv, err = server.New(server.Config{
 		Journal: kept,
-		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"),
+		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"), Profiles: s.Bool("pprof"),
 		Tokens: map[string]server.Role{
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
 		},
