@@ -104,6 +104,7 @@ func TestSpilledBytesAreShown(t *testing.T) {
 	w := c.join(c.conn, registration("spiller"), never)
 	if err := w.stream.Send(&workerv1.SessionRequest{Stats: &workerv1.WorkerStats{
 		SpilledBytes: 4096, SpillWrittenBytes: 8192, SpillReadBytes: 2048, SpillFailure: "no space left on device",
+		Tiers: []*pb.MemoryTier{{Name: "slab", SizeBytes: 100}, {Name: "disk", SizeBytes: 1 << 20, UsedBytes: 4096, WrittenBytes: 8192, ReadBytes: 2048}},
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +130,8 @@ func TestSpilledBytesAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		`millrace_worker_spilled_bytes{worker="spiller"} 4096`, `millrace_worker_spill_written_bytes_total{worker="spiller"} 8192`,
-		`millrace_worker_spill_read_bytes_total{worker="spiller"} 2048`, `millrace_worker_spill_failing{worker="spiller"} 1`,
+		`millrace_worker_memory_used_bytes{tier="disk",worker="spiller"} 4096`, `millrace_worker_memory_written_bytes_total{tier="disk",worker="spiller"} 8192`,
+		`millrace_worker_memory_read_bytes_total{tier="disk",worker="spiller"} 2048`, `millrace_worker_spill_failing{worker="spiller"} 1`,
 	} {
 		if !strings.Contains(string(body), line+"\n") {
 			t.Errorf("no %s in\n%s", line, body)

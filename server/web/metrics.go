@@ -21,9 +21,6 @@ type collector struct {
 	workers   *prometheus.Desc
 	inline    *prometheus.Desc
 	events    *prometheus.Desc
-	spilled   *prometheus.Desc
-	written   *prometheus.Desc
-	read      *prometheus.Desc
 	failing   *prometheus.Desc
 	deaths    *prometheus.Desc
 	memory    *prometheus.Desc
@@ -53,9 +50,6 @@ func newCollector(scheduler schedapi.Scheduler, raised func() []alarms.Alarm) pr
 		workers:   describe("workers", "Workers that are not lost."),
 		inline:    describe("inline_result_bytes", "Bytes of results held by the scheduler."),
 		events:    describe("task_events_total", "Events of tasks since the scheduler started.", "event"),
-		spilled:   describe("worker_spilled_bytes", "Bytes on the worker's disk, for results that its slab has no room for.", "worker"),
-		written:   describe("worker_spill_written_bytes_total", "Bytes that the worker wrote to disk since it started.", "worker"),
-		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),
 		failing:   describe("worker_spill_failing", "1 while the worker cannot write to its disk.", "worker"),
 		deaths:    describe("worker_deaths_total", "Deaths of workers since the scheduler started.", "cause"),
 		memory:    describe("scheduler_held_bytes", "Memory that the scheduler holds for tasks."),
@@ -70,7 +64,7 @@ func newCollector(scheduler schedapi.Scheduler, raised func() []alarms.Alarm) pr
 }
 
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.spilled, c.written, c.read, c.failing, c.deaths, c.memory, c.alarm} {
+	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.failing, c.deaths, c.memory, c.alarm} {
 		to <- desc
 	}
 	c.ops.describe(to)
@@ -127,9 +121,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 			continue
 		}
 		named[w.Name] = true
-		gauge(c.spilled, w.SpilledBytes, w.Name)
-		to <- prometheus.MustNewConstMetric(c.written, prometheus.CounterValue, float64(w.SpillWrittenBytes), w.Name)
-		to <- prometheus.MustNewConstMetric(c.read, prometheus.CounterValue, float64(w.SpillReadBytes), w.Name)
 		failing := uint64(0)
 		if w.SpillFailure != "" {
 			failing = 1
