@@ -379,7 +379,7 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	b.Assign(both...)
 	for task := uint64(2); task <= 3; task++ {
 		r := b.Report(task)
-		if got := float64Of(t, workertest.Decode(t, r.GetInlineResult())); got != 1<<21 || r.GetFetchedBytes() < 8<<20 {
+		if got := float64Of(t, workertest.Decode(t, r.GetInlineResult())); got != 1<<21 || r.GetFetchedBytes() < 8<<20 || r.GetFetchNanos() == 0 {
 			t.Errorf("sum = %v, %v", got, r)
 		}
 	}

@@ -119,7 +119,7 @@ func (m *Machine) countRun(r *Report, b *block, t *task) {
 	c.Run.Observe(run)
 	queued := time.Duration(int32(m.millis()-t.readied)) * time.Millisecond
 	c.Queue.Observe(queued - run)
-	if r.Phases.Fetch > 0 {
+	if r.Phases.Fetch > 0 && r.Phases.FetchedBytes > 0 { // otherwise they came from lower tiers
 		c.Transfer.Observe(r.Phases.Fetch)
 	}
 }

@@ -26,9 +26,10 @@ func TestEndedAttemptsAreCountedByOp(t *testing.T) {
 		if e.Kind != EffectAssign {
 			continue
 		}
-		r := Report{Task: e.Task, Attempt: e.Attempt, Outcome: OutcomeSucceeded, RunTime: 2 * time.Second, Phases: Phases{Fetch: 300 * time.Millisecond}}
+		r := Report{Task: e.Task, Attempt: e.Attempt, Outcome: OutcomeSucceeded, RunTime: 2 * time.Second, Phases: Phases{Fetch: 300 * time.Millisecond, FetchedBytes: 1}}
 		if info, _ := m.Task(e.Task); info.Key == "b" {
 			r.Outcome, r.Err = OutcomeFailed, &TaskError{Reason: "RAISED", Message: "no data"}
+			r.Phases.FetchedBytes = 0 // its inputs came from the disk of its worker
 		}
 		m.Step(now, TasksReported{Worker: 1, Reports: []Report{r}}, nil)
 	}
@@ -41,6 +42,9 @@ func TestEndedAttemptsAreCountedByOp(t *testing.T) {
 	}
 	if got[0].Transfer.Sum != 300*time.Millisecond || got[0].Transfer.Count() != 1 {
 		t.Errorf("inputs came for %v", got[0].Transfer.Sum)
+	}
+	if n := got[1].Transfer.Count(); n != 0 {
+		t.Errorf("%d transfers from other workers, and none took place", n)
 	}
 	if got[1].LastFailure != "task b: no data" {
 		t.Errorf("the last failure is %q", got[1].LastFailure)
