@@ -17,6 +17,7 @@ import (
 //
 //	observe [n=10] [every=10s]   observes the state in its lines n times
 //	alarms                       lists what is raised
+//	history ID                   lists the transitions of an alarm
 //
 // The lines of observe; numbers of bytes have no unit. A value that ends in ++N grows by N with
 // each observation.
@@ -37,6 +38,8 @@ func TestScripts(t *testing.T) {
 				return s.observe(t, d)
 			case "alarms":
 				return s.list()
+			case "history":
+				return s.past(d.CmdArgs[0].Key)
 			default:
 				d.Fatalf(t, "no verb %s", d.Cmd)
 				return ""
@@ -60,6 +63,14 @@ func (s *script) list() string {
 		return "none\n"
 	}
 	return out.String()
+}
+
+func (s *script) past(id string) string {
+	lines := s.m.History(id)
+	if len(lines) == 0 {
+		return "none\n"
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 func (s *script) observe(t *testing.T, d *datadriven.TestData) string {

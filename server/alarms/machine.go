@@ -109,6 +109,7 @@ type Machine struct {
 	conditions map[string]*condition
 	raised     int // conditions with an alarm
 	memory     memory
+	history    history
 }
 
 // condition is the trouble of one subject. goodSince is zero while it is bad or between.
@@ -185,29 +186,37 @@ func (m *Machine) apply(id string, v found, judged bool) (Effect, bool) {
 		if c == nil {
 			c = &condition{alarm: Alarm{ID: id, Kind: v.kind, Subject: v.subject, Since: m.now}}
 			m.conditions[id] = c
+			m.history.add(m.now, id, "bad", v.text)
+		} else if !c.goodSince.IsZero() {
+			m.history.add(m.now, id, "bad again", v.text)
 		}
 		c.goodSince = time.Time{}
 		before := c.alarm.Severity
 		c.alarm.Severity, c.alarm.Text, c.alarm.Remedy = v.severity, v.text, v.remedy
 		switch {
 		case c.raised && before != v.severity:
+			m.history.add(m.now, id, "now "+v.severity.String(), v.text)
 			return Effect{Changed, c.alarm}, true
 		case !c.raised && m.now.Sub(c.alarm.Since) >= m.policy.raiseAfter(v.kind) && m.raised < shownAlarms:
 			c.raised = true
 			m.raised++
+			m.history.add(m.now, id, "raised as "+v.severity.String(), v.text)
 			return Effect{Raised, c.alarm}, true
 		}
 	case c == nil:
 	case !c.raised:
 		delete(m.conditions, id) // It was not bad for long enough.
+		m.history.add(m.now, id, "not bad any more, before it was raised", "")
 	case judged: // It is between: what was raised stays, with figures as they are now.
 		c.goodSince = time.Time{}
 		c.alarm.Text = v.text
 	case c.goodSince.IsZero() && m.policy.endAfter(c.alarm.Kind) > 0:
 		c.goodSince = m.now
+		m.history.add(m.now, id, "good", "")
 	case m.now.Sub(c.goodSince) >= m.policy.endAfter(c.alarm.Kind):
 		delete(m.conditions, id)
 		m.raised--
+		m.history.add(m.now, id, "ended", "")
 		return Effect{Ended, c.alarm}, true
 	}
 	return Effect{}, false

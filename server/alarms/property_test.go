@@ -22,17 +22,17 @@ func TestAlarmsOfAnyHistory(t *testing.T) {
 				switch e.Kind {
 				case alarms.Raised:
 					if known {
-						t.Fatalf("%s is raised twice", e.Alarm.ID)
+						t.Fatalf("%s is raised twice: %q", e.Alarm.ID, m.History(e.Alarm.ID))
 					}
 					open[e.Alarm.ID] = e.Alarm.Severity
 				case alarms.Changed:
 					if !known || before == e.Alarm.Severity {
-						t.Fatalf("%s has changed from %v to %v", e.Alarm.ID, before, e.Alarm.Severity)
+						t.Fatalf("%s has changed from %v to %v: %q", e.Alarm.ID, before, e.Alarm.Severity, m.History(e.Alarm.ID))
 					}
 					open[e.Alarm.ID] = e.Alarm.Severity
 				case alarms.Ended:
 					if !known {
-						t.Fatalf("%s ends and was not raised", e.Alarm.ID)
+						t.Fatalf("%s ends and was not raised: %q", e.Alarm.ID, m.History(e.Alarm.ID))
 					}
 					delete(open, e.Alarm.ID)
 				}
