@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds the whole test.
-const patience = 3 * time.Minute
+const patience = time.Minute
 
 // graph is work whose second task reads the result of the first one on another worker.
 const graph = `{"tasks": [
@@ -61,7 +61,8 @@ func TestPanelsAndRulesHaveAnswers(t *testing.T) {
 	millrace, dir := os.Getenv("MILLRACE_BIN"), t.TempDir()
 	file := filepath.Join(dir, "scheduler.json")
 	var site string
-	lines := start(ctx, t, millrace, "up", "--device", "host", "--workers", "2", "--slots", "1", "--memory-limit", "64MiB",
+	// Workers of one host read inputs in place, unless the protocol makes them copy, as hosts do.
+	lines := start(ctx, t, millrace, "up", "--device", "host", "--workers", "2", "--slots", "1", "--memory-limit", "64MiB", "--protocol", "grpc",
 		"--journal", filepath.Join(dir, "journal"), "--scheduler-file", file, "--python", os.Getenv("MILLRACE_PYTHON"))
 	for lines.Scan() && !strings.HasPrefix(lines.Text(), "ready") {
 		if f := strings.Fields(lines.Text()); len(f) == 2 && f[0] == "http" {
@@ -89,7 +90,7 @@ func TestPanelsAndRulesHaveAnswers(t *testing.T) {
 	for round := 0; len(waiting) > 0 && ctx.Err() == nil; round++ {
 		submit := exec.CommandContext(ctx, millrace, "submit", "--wait", "--scheduler-file", file, "--namespace", fmt.Sprint("round-", round), "-f", "-")
 		submit.Stdin = strings.NewReader(graph)
-		if out, err := submit.CombinedOutput(); err != nil {
+		if out, err := submit.CombinedOutput(); err != nil && ctx.Err() == nil {
 			t.Fatalf("submit: %v\n%s", err, out)
 		}
 		for title, expression := range waiting {
@@ -164,7 +165,7 @@ func expressions(t *testing.T) map[string]string {
 	return found
 }
 
-// query returns the number of series of an answer.
+// query returns the number of series of an answer that are numbers: a quantile of nothing is none.
 func query(ctx context.Context, address, expression string) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/api/v1/query?query="+url.QueryEscape(expression), nil)
 	if err != nil {
@@ -180,7 +181,7 @@ func query(ctx context.Context, address, expression string) (int, error) {
 	}
 	var answer struct {
 		Status, Error string
-		Data          struct{ Result []json.RawMessage }
+		Data          struct{ Result []struct{ Value [2]any } }
 	}
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return 0, err
@@ -188,5 +189,11 @@ func query(ctx context.Context, address, expression string) (int, error) {
 	if answer.Status != "success" {
 		return 0, fmt.Errorf("%d: %s", response.StatusCode, answer.Error)
 	}
-	return len(answer.Data.Result), nil
+	n := 0
+	for _, series := range answer.Data.Result {
+		if series.Value[1] != "NaN" {
+			n++
+		}
+	}
+	return n, nil
 }
