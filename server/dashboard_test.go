@@ -598,8 +598,47 @@ func TestTheStreamTellsWhatHappened(t *testing.T) {
 	r := runs.GetRuns()[0]
 	if r.GetOp() != "bench.noop" || r.GetSlot() != 1 || r.GetWorkerId() != w.id || r.GetFetchTime().AsDuration() != 2*time.Millisecond ||
 		r.GetWaitTime().AsDuration() != 3*time.Millisecond || r.GetDeserializeTime().AsDuration() != 4*time.Millisecond ||
-		r.GetPublishTime().AsDuration() != 5*time.Millisecond || r.GetFetchedBytes() != 6 {
+		r.GetPublishTime().AsDuration() != 5*time.Millisecond || r.GetFetchedBytes() != 6 || r.GetGraphId() != submitted.GetGraphId() {
 		t.Errorf("run: %v", r)
+	}
+	for graph, want := range map[uint64]int{r.GetGraphId(): 1, r.GetGraphId() + 1: 0} {
+		if of, err := c.client.ListTaskRuns(ctx, &pb.ListTaskRunsRequest{GraphId: graph}); err != nil || len(of.GetRuns()) != want {
+			t.Errorf("runs of graph %d: %v, %v", graph, of, err)
+		}
+	}
+	listedEvents(ctx, t, c, submitted.GetGraphId())
+}
+
+// listedEvents checks the answers of ListEvents: all events, those after one of them, and the last.
+func listedEvents(ctx context.Context, t *testing.T, c *cluster, failed uint64) {
+	t.Helper()
+	all, err := c.client.ListEvents(ctx, &pb.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := uint64(0)
+	for _, e := range all.GetEvents() {
+		if e.GetTime() == nil || e.GetText() == "" || e.GetNumber() <= number {
+			t.Errorf("event: %v", e)
+		}
+		if e.GetKind() == "graph-failed" && (e.GetGraphId() != failed || e.GetSeverity() != pb.EventSeverity_EVENT_SEVERITY_ERROR) {
+			t.Errorf("event: %v", e)
+		}
+		if e.GetKind() == "worker-registered" && (e.GetWorker() != "w-0" || e.GetSeverity() != pb.EventSeverity_EVENT_SEVERITY_INFO) {
+			t.Errorf("event: %v", e)
+		}
+		number = e.GetNumber()
+	}
+	if number < 5 || all.GetLastNumber() != number {
+		t.Errorf("the last event is %d, and %d in the list", all.GetLastNumber(), number)
+	}
+	after, err := c.client.ListEvents(ctx, &pb.ListEventsRequest{AfterNumber: number - 2})
+	if err != nil || len(after.GetEvents()) != 2 || after.GetEvents()[0].GetNumber() != number-1 {
+		t.Errorf("after number %d: %v, %v", number-2, after, err)
+	}
+	last, err := c.client.ListEvents(ctx, &pb.ListEventsRequest{Limit: 1})
+	if err != nil || len(last.GetEvents()) != 1 || last.GetEvents()[0].GetNumber() != number {
+		t.Errorf("the last one: %v, %v", last, err)
 	}
 }
 

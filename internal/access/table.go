@@ -88,6 +88,7 @@ var table = []Right{
 	{Method: pb.SchedulerService_GetClusterInfo_FullMethodName, Roles: readers, Bound: Cluster},
 	{Method: pb.SchedulerService_GetSchedulerLog_FullMethodName, Roles: readers, Bound: Cluster},
 	{Method: pb.SchedulerService_ListAlarms_FullMethodName, Roles: readers, Bound: Cluster},
+	{Method: pb.SchedulerService_ListEvents_FullMethodName, Roles: readers, Bound: Everywhere},
 	{Method: pb.SchedulerService_DrainWorkers_FullMethodName, Roles: operators, Bound: Cluster},
 	{Method: pb.SchedulerService_RetireWorkers_FullMethodName, Roles: operators, Bound: Cluster},
 	{Method: pb.SchedulerService_RestartWorkers_FullMethodName, Roles: operators, Bound: Cluster},

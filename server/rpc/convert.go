@@ -333,7 +333,7 @@ func taskRunTo(r sched.Run) *pb.TaskRun {
 		Attempt: uint32(r.Attempt), Succeeded: r.Succeeded, OutputBytes: r.OutputBytes, EndTime: timeTo(r.End),
 		RunTime: durationTo(r.RunTime), Op: r.Op, WorkerId: uint32(r.WorkerID), Slot: r.Phases.Slot, FetchTime: durationTo(r.Phases.Fetch),
 		WaitTime: durationTo(r.Phases.Wait), DeserializeTime: durationTo(r.Phases.Deserialize), PublishTime: durationTo(r.Phases.Publish),
-		FetchedBytes: r.Phases.FetchedBytes,
+		FetchedBytes: r.Phases.FetchedBytes, GraphId: uint64(r.Graph),
 	}
 }
 

@@ -340,7 +340,7 @@ func (s *schedulerService) ListTaskRuns(ctx context.Context, r *pb.ListTaskRunsR
 	var runs []sched.Run
 	var next uint64
 	err = s.scheduler.Read(ctx, func(reader schedapi.Reader) {
-		runs, next = reader.Runs(r.GetNamespace(), begin, after, pageSize(r.GetPageSize()))
+		runs, next = reader.Runs(r.GetNamespace(), ids.GraphID(r.GetGraphId()), begin, after, pageSize(r.GetPageSize()))
 	})
 	if err != nil {
 		return nil, err

@@ -33,6 +33,7 @@ type Run struct {
 	// Number of the attempt in the order of the ends, counted from 1.
 	Number    uint64
 	Task      ids.TaskID
+	Graph     ids.GraphID
 	Key       string
 	Namespace string
 	// Op is the name of its op, as in OpSummary.
@@ -98,8 +99,9 @@ func (k *keptRun) copied() Run {
 
 // noteRun keeps an attempt that a worker has reported as finished.
 func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
+	g := m.graphs[t.graph]
 	m.runs.add(Run{
-		Task: r.Task, Namespace: m.graphs[t.graph].ns.name, Op: m.ops[t.op].spec.Name, Worker: w.name, WorkerID: w.id,
+		Task: r.Task, Graph: g.id, Namespace: g.ns.name, Op: m.ops[t.op].spec.Name, Worker: w.name, WorkerID: w.id,
 		Attempt: r.Attempt, Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
 		Phases: r.Phases,
 	}, b.keyOf(t))
@@ -109,12 +111,13 @@ func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 // Runs returns finished attempts with numbers above `after`, at most `limit` of them, and the
 // number up to which it has looked; 0: there are no others.
 //
-// Only attempts in the namespace count (empty: in all) that ended at `begin` or later.
-func (m *Machine) Runs(namespace string, begin time.Time, after uint64, limit int) (found []Run, next uint64) {
+// Only attempts count that are in the namespace (empty: in all), of the graph (0: of all), and that
+// ended at `begin` or later.
+func (m *Machine) Runs(namespace string, graph ids.GraphID, begin time.Time, after uint64, limit int) (found []Run, next uint64) {
 	s := &m.runs
 	for n := max(after+1, s.first, 1); n <= s.last; n++ {
 		kept := s.at(n)
-		if kept.End.Before(begin) || namespace != "" && kept.Namespace != namespace {
+		if kept.End.Before(begin) || namespace != "" && kept.Namespace != namespace || graph != 0 && kept.Graph != graph {
 			continue
 		}
 		if len(found) == limit {

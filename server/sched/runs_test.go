@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/ids"
 )
 
-// The latest attempts are listed in order, by pages, of one namespace, and since a time.
+// The latest attempts are listed in order, by pages, of one namespace or graph, and since a time.
 func TestRunsAreARing(t *testing.T) {
 	m := &Machine{}
 	begin := time.Unix(1000, 0)
@@ -16,11 +18,11 @@ func TestRunsAreARing(t *testing.T) {
 		if i%2 == 1 {
 			ns = "odd"
 		}
-		m.runs.add(Run{Namespace: ns, Worker: "w", End: begin.Add(time.Duration(i) * time.Second)}, fmt.Appendf(nil, "key-%d", i))
+		m.runs.add(Run{Graph: ids.GraphID(i), Namespace: ns, Worker: "w", End: begin.Add(time.Duration(i) * time.Second)}, fmt.Appendf(nil, "key-%d", i))
 	}
 	var seen []Run
 	for after := uint64(0); ; {
-		some, next := m.Runs("odd", time.Time{}, after, 1000)
+		some, next := m.Runs("odd", 0, time.Time{}, after, 1000)
 		seen = append(seen, some...)
 		if next == 0 {
 			break
@@ -36,13 +38,16 @@ func TestRunsAreARing(t *testing.T) {
 		}
 	}
 	since := begin.Add(time.Duration(total-3) * time.Second)
-	if late, next := m.Runs("", since, 0, 10); len(late) != 3 || next != 0 {
+	if late, next := m.Runs("", 0, since, 0, 10); len(late) != 3 || next != 0 {
 		t.Fatalf("%d attempts since %v, next %d", len(late), since, next)
 	}
-	if one, next := m.Runs("", since, 0, 1); len(one) != 1 || next == 0 || one[0].Key != fmt.Sprintf("key-%d", total-3) {
+	if one, next := m.Runs("", 0, since, 0, 1); len(one) != 1 || next == 0 || one[0].Key != fmt.Sprintf("key-%d", total-3) {
 		t.Fatalf("%+v, next %d", one, next)
 	}
-	if none, _ := m.Runs("other", time.Time{}, 0, 10); none != nil {
+	if of, next := m.Runs("", 20, time.Time{}, 0, 10); len(of) != 1 || next != 0 || of[0].Key != "key-20" {
+		t.Fatalf("of one graph: %+v, next %d", of, next)
+	}
+	if none, _ := m.Runs("other", 0, time.Time{}, 0, 10); none != nil {
 		t.Fatalf("%+v", none)
 	}
 }

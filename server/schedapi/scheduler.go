@@ -99,7 +99,7 @@ type Reader interface {
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	History(ids.TaskID) []string
-	Runs(namespace string, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
+	Runs(namespace string, graph ids.GraphID, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
 	LatestRuns(after uint64, limit int) (runs []sched.Run, last, skipped uint64)
 	RunsBefore(before uint64, limit int, op, worker string) (runs []sched.Run, next uint64)
 	// ReplicasOf appends the workers that hold an object to out.

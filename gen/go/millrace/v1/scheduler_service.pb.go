@@ -28,7 +28,7 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xd7\x15\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/event.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xa6\x16\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
@@ -66,7 +66,9 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n" +
 	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12M\n" +
 	"\n" +
-	"ListAlarms\x12\x1e.millrace.v1.ListAlarmsRequest\x1a\x1f.millrace.v1.ListAlarmsResponse\x12\\\n" +
+	"ListAlarms\x12\x1e.millrace.v1.ListAlarmsRequest\x1a\x1f.millrace.v1.ListAlarmsResponse\x12M\n" +
+	"\n" +
+	"ListEvents\x12\x1e.millrace.v1.ListEventsRequest\x1a\x1f.millrace.v1.ListEventsResponse\x12\\\n" +
 	"\x0fGetSchedulerLog\x12#.millrace.v1.GetSchedulerLogRequest\x1a$.millrace.v1.GetSchedulerLogResponse\x12G\n" +
 	"\bShutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseB\xb1\x01\n" +
 	"\x0fdev.millrace.v1B\x15SchedulerServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
@@ -103,41 +105,43 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*UnpublishDatasetRequest)(nil),  // 28: millrace.v1.UnpublishDatasetRequest
 	(*GetClusterInfoRequest)(nil),    // 29: millrace.v1.GetClusterInfoRequest
 	(*ListAlarmsRequest)(nil),        // 30: millrace.v1.ListAlarmsRequest
-	(*GetSchedulerLogRequest)(nil),   // 31: millrace.v1.GetSchedulerLogRequest
-	(*ShutdownRequest)(nil),          // 32: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 33: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 34: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 35: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 36: millrace.v1.SubmitResponse
-	(*WatchResponse)(nil),            // 37: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 38: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 39: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 40: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 41: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 42: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 43: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 44: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 45: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 46: millrace.v1.ListTasksResponse
-	(*ListTaskRunsResponse)(nil),     // 47: millrace.v1.ListTaskRunsResponse
-	(*ExplainTaskResponse)(nil),      // 48: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 49: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 50: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 51: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 52: millrace.v1.ListWorkersResponse
-	(*DrainWorkersResponse)(nil),     // 53: millrace.v1.DrainWorkersResponse
-	(*RetireWorkersResponse)(nil),    // 54: millrace.v1.RetireWorkersResponse
-	(*RestartWorkersResponse)(nil),   // 55: millrace.v1.RestartWorkersResponse
-	(*RebalanceResponse)(nil),        // 56: millrace.v1.RebalanceResponse
-	(*ListClientsResponse)(nil),      // 57: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 58: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 59: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 60: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 61: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 62: millrace.v1.GetClusterInfoResponse
-	(*ListAlarmsResponse)(nil),       // 63: millrace.v1.ListAlarmsResponse
-	(*GetSchedulerLogResponse)(nil),  // 64: millrace.v1.GetSchedulerLogResponse
-	(*ShutdownResponse)(nil),         // 65: millrace.v1.ShutdownResponse
+	(*ListEventsRequest)(nil),        // 31: millrace.v1.ListEventsRequest
+	(*GetSchedulerLogRequest)(nil),   // 32: millrace.v1.GetSchedulerLogRequest
+	(*ShutdownRequest)(nil),          // 33: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 34: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 35: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 36: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 37: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 38: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 39: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 40: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 41: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 42: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 43: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 44: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 45: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 46: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 47: millrace.v1.ListTasksResponse
+	(*ListTaskRunsResponse)(nil),     // 48: millrace.v1.ListTaskRunsResponse
+	(*ExplainTaskResponse)(nil),      // 49: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 50: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 51: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 52: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 53: millrace.v1.ListWorkersResponse
+	(*DrainWorkersResponse)(nil),     // 54: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersResponse)(nil),    // 55: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersResponse)(nil),   // 56: millrace.v1.RestartWorkersResponse
+	(*RebalanceResponse)(nil),        // 57: millrace.v1.RebalanceResponse
+	(*ListClientsResponse)(nil),      // 58: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 59: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 60: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 61: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 62: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 63: millrace.v1.GetClusterInfoResponse
+	(*ListAlarmsResponse)(nil),       // 64: millrace.v1.ListAlarmsResponse
+	(*ListEventsResponse)(nil),       // 65: millrace.v1.ListEventsResponse
+	(*GetSchedulerLogResponse)(nil),  // 66: millrace.v1.GetSchedulerLogResponse
+	(*ShutdownResponse)(nil),         // 67: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
@@ -172,44 +176,46 @@ var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	28, // 29: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
 	29, // 30: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
 	30, // 31: millrace.v1.SchedulerService.ListAlarms:input_type -> millrace.v1.ListAlarmsRequest
-	31, // 32: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
-	32, // 33: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	33, // 34: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	34, // 35: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	35, // 36: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	36, // 37: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	36, // 38: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
-	37, // 39: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	38, // 40: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	39, // 41: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	40, // 42: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	41, // 43: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	42, // 44: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	43, // 45: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	44, // 46: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	45, // 47: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	46, // 48: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	47, // 49: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
-	48, // 50: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	49, // 51: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	50, // 52: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	51, // 53: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	52, // 54: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	53, // 55: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
-	54, // 56: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
-	55, // 57: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
-	56, // 58: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
-	57, // 59: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	58, // 60: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	59, // 61: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	60, // 62: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	61, // 63: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	62, // 64: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	63, // 65: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
-	64, // 66: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
-	65, // 67: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
-	34, // [34:68] is the sub-list for method output_type
-	0,  // [0:34] is the sub-list for method input_type
+	31, // 32: millrace.v1.SchedulerService.ListEvents:input_type -> millrace.v1.ListEventsRequest
+	32, // 33: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
+	33, // 34: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	34, // 35: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	35, // 36: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	36, // 37: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	37, // 38: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	37, // 39: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	38, // 40: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	39, // 41: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	40, // 42: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	41, // 43: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	42, // 44: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	43, // 45: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	44, // 46: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	45, // 47: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	46, // 48: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	47, // 49: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	48, // 50: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
+	49, // 51: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	50, // 52: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	51, // 53: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	52, // 54: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	53, // 55: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	54, // 56: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
+	55, // 57: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
+	56, // 58: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
+	57, // 59: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
+	58, // 60: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	59, // 61: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	60, // 62: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	61, // 63: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	62, // 64: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	63, // 65: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	64, // 66: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
+	65, // 67: millrace.v1.SchedulerService.ListEvents:output_type -> millrace.v1.ListEventsResponse
+	66, // 68: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
+	67, // 69: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	35, // [35:70] is the sub-list for method output_type
+	0,  // [0:35] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -224,6 +230,7 @@ func file_millrace_v1_scheduler_service_proto_init() {
 	file_millrace_v1_client_proto_init()
 	file_millrace_v1_cluster_proto_init()
 	file_millrace_v1_dataset_proto_init()
+	file_millrace_v1_event_proto_init()
 	file_millrace_v1_graph_proto_init()
 	file_millrace_v1_log_proto_init()
 	file_millrace_v1_submission_proto_init()

@@ -55,6 +55,7 @@ const (
 	SchedulerService_UnpublishDataset_FullMethodName = "/millrace.v1.SchedulerService/UnpublishDataset"
 	SchedulerService_GetClusterInfo_FullMethodName   = "/millrace.v1.SchedulerService/GetClusterInfo"
 	SchedulerService_ListAlarms_FullMethodName       = "/millrace.v1.SchedulerService/ListAlarms"
+	SchedulerService_ListEvents_FullMethodName       = "/millrace.v1.SchedulerService/ListEvents"
 	SchedulerService_GetSchedulerLog_FullMethodName  = "/millrace.v1.SchedulerService/GetSchedulerLog"
 	SchedulerService_Shutdown_FullMethodName         = "/millrace.v1.SchedulerService/Shutdown"
 )
@@ -155,6 +156,9 @@ type SchedulerServiceClient interface {
 	GetClusterInfo(ctx context.Context, in *GetClusterInfoRequest, opts ...grpc.CallOption) (*GetClusterInfoResponse, error)
 	// ListAlarms lists the trouble that lasts at present, with remedies.
 	ListAlarms(ctx context.Context, in *ListAlarmsRequest, opts ...grpc.CallOption) (*ListAlarmsResponse, error)
+	// ListEvents lists the latest events of the cluster: workers that joined, left or died, graphs
+	// that failed, orders of operators.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
@@ -511,6 +515,16 @@ func (c *schedulerServiceClient) ListAlarms(ctx context.Context, in *ListAlarmsR
 	return out, nil
 }
 
+func (c *schedulerServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListEventsResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetSchedulerLogResponse)
@@ -627,6 +641,9 @@ type SchedulerServiceServer interface {
 	GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error)
 	// ListAlarms lists the trouble that lasts at present, with remedies.
 	ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error)
+	// ListEvents lists the latest events of the cluster: workers that joined, left or died, graphs
+	// that failed, orders of operators.
+	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
@@ -737,6 +754,9 @@ func (UnimplementedSchedulerServiceServer) GetClusterInfo(context.Context, *GetC
 }
 func (UnimplementedSchedulerServiceServer) ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAlarms not implemented")
+}
+func (UnimplementedSchedulerServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
 }
 func (UnimplementedSchedulerServiceServer) GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSchedulerLog not implemented")
@@ -1316,6 +1336,24 @@ func _SchedulerService_ListAlarms_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).ListEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_ListEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_GetSchedulerLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetSchedulerLogRequest)
 	if err := dec(in); err != nil {
@@ -1474,6 +1512,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListAlarms",
 			Handler:    _SchedulerService_ListAlarms_Handler,
+		},
+		{
+			MethodName: "ListEvents",
+			Handler:    _SchedulerService_ListEvents_Handler,
 		},
 		{
 			MethodName: "GetSchedulerLog",

@@ -1299,7 +1299,9 @@ type TaskRun struct {
 	// Time that the executor spent on its result after the call.
 	PublishTime *durationpb.Duration `protobuf:"bytes,17,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// Number of bytes that were fetched from other workers for it.
-	FetchedBytes  uint64 `protobuf:"varint,18,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	FetchedBytes uint64 `protobuf:"varint,18,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
+	// Graph with which the task was submitted.
+	GraphId       uint64 `protobuf:"varint,19,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1456,6 +1458,13 @@ func (x *TaskRun) GetPublishTime() *durationpb.Duration {
 func (x *TaskRun) GetFetchedBytes() uint64 {
 	if x != nil {
 		return x.FetchedBytes
+	}
+	return 0
+}
+
+func (x *TaskRun) GetGraphId() uint64 {
+	if x != nil {
+		return x.GraphId
 	}
 	return 0
 }
@@ -1662,7 +1671,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
 	"inputCount\x12%\n" +
 	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\x12,\n" +
-	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xa6\x05\n" +
+	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xc1\x05\n" +
 	"\aTaskRun\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\x04R\x06taskId\x12\x10\n" +
@@ -1683,7 +1692,8 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\twait_time\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\bwaitTime\x12D\n" +
 	"\x10deserialize_time\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x0fdeserializeTime\x12<\n" +
 	"\fpublish_time\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\vpublishTime\x12#\n" +
-	"\rfetched_bytes\x18\x12 \x01(\x04R\ffetchedBytes\"\x9d\x02\n" +
+	"\rfetched_bytes\x18\x12 \x01(\x04R\ffetchedBytes\x12\x19\n" +
+	"\bgraph_id\x18\x13 \x01(\x04R\agraphId\"\x9d\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +

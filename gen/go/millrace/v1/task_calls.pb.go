@@ -736,7 +736,9 @@ type ListTaskRunsRequest struct {
 	// Only attempts of tasks of this namespace. Empty: all.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Only attempts that ended at this time or later. Absent: all.
-	BeginTime     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
+	BeginTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
+	// Only attempts of tasks of this graph. 0: all.
+	GraphId       uint64 `protobuf:"varint,5,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,6 +799,13 @@ func (x *ListTaskRunsRequest) GetBeginTime() *timestamppb.Timestamp {
 		return x.BeginTime
 	}
 	return nil
+}
+
+func (x *ListTaskRunsRequest) GetGraphId() uint64 {
+	if x != nil {
+		return x.GraphId
+	}
+	return 0
 }
 
 // ListTaskRunsResponse is one page.
@@ -1439,7 +1448,7 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"key_prefix\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\"d\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.millrace.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xdc\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf7\x01\n" +
 	"\x13ListTaskRunsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
@@ -1447,7 +1456,8 @@ const file_millrace_v1_task_calls_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x128\n" +
 	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x129\n" +
 	"\n" +
-	"begin_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tbeginTime\"h\n" +
+	"begin_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tbeginTime\x12\x19\n" +
+	"\bgraph_id\x18\x05 \x01(\x04R\agraphId\"h\n" +
 	"\x14ListTaskRunsResponse\x12(\n" +
 	"\x04runs\x18\x01 \x03(\v2\x14.millrace.v1.TaskRunR\x04runs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"F\n" +

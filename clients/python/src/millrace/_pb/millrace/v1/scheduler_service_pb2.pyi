@@ -2,6 +2,7 @@ from millrace._pb.millrace.v1 import alarm_pb2 as _alarm_pb2
 from millrace._pb.millrace.v1 import client_pb2 as _client_pb2
 from millrace._pb.millrace.v1 import cluster_pb2 as _cluster_pb2
 from millrace._pb.millrace.v1 import dataset_pb2 as _dataset_pb2
+from millrace._pb.millrace.v1 import event_pb2 as _event_pb2
 from millrace._pb.millrace.v1 import graph_pb2 as _graph_pb2
 from millrace._pb.millrace.v1 import log_pb2 as _log_pb2
 from millrace._pb.millrace.v1 import submission_pb2 as _submission_pb2

@@ -7,6 +7,7 @@ from millrace._pb.millrace.v1 import alarm_pb2 as millrace_dot_v1_dot_alarm__pb2
 from millrace._pb.millrace.v1 import client_pb2 as millrace_dot_v1_dot_client__pb2
 from millrace._pb.millrace.v1 import cluster_pb2 as millrace_dot_v1_dot_cluster__pb2
 from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset__pb2
+from millrace._pb.millrace.v1 import event_pb2 as millrace_dot_v1_dot_event__pb2
 from millrace._pb.millrace.v1 import graph_pb2 as millrace_dot_v1_dot_graph__pb2
 from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
 from millrace._pb.millrace.v1 import submission_pb2 as millrace_dot_v1_dot_submission__pb2
@@ -204,6 +205,11 @@ class SchedulerServiceStub(object):
                 '/millrace.v1.SchedulerService/ListAlarms',
                 request_serializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/millrace.v1.SchedulerService/ListEvents',
+                request_serializer=millrace_dot_v1_dot_event__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_event__pb2.ListEventsResponse.FromString,
                 _registered_method=True)
         self.GetSchedulerLog = channel.unary_unary(
                 '/millrace.v1.SchedulerService/GetSchedulerLog',
@@ -471,6 +477,14 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvents(self, request, context):
+        """ListEvents lists the latest events of the cluster: workers that joined, left or died, graphs
+        that failed, orders of operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSchedulerLog(self, request, context):
         """GetSchedulerLog returns the last lines of the scheduler's log.
         """
@@ -648,6 +662,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.ListAlarms,
                     request_deserializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=millrace_dot_v1_dot_event__pb2.ListEventsRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_event__pb2.ListEventsResponse.SerializeToString,
             ),
             'GetSchedulerLog': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSchedulerLog,
@@ -1526,6 +1545,33 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/ListAlarms',
             millrace_dot_v1_dot_alarm__pb2.ListAlarmsRequest.SerializeToString,
             millrace_dot_v1_dot_alarm__pb2.ListAlarmsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/ListEvents',
+            millrace_dot_v1_dot_event__pb2.ListEventsRequest.SerializeToString,
+            millrace_dot_v1_dot_event__pb2.ListEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,
