@@ -49,7 +49,7 @@ func TestCommandsOnAGraph(t *testing.T) {
 		t.Errorf("get workers: %v", got)
 	}
 	for _, args := range [][]string{
-		{"status"}, {"top", "--once"}, {"memory"}, {"memory", "host-1", "--limit", "1"}, {"get", "workers", "-o", "wide"}, {"get", "graphs"}, {"get", "tasks", "--graph", graph}, {"get", "clients"}, {"get", "datasets"},
+		{"status"}, {"top", "--once"}, {"events"}, {"trace", "g" + graph, "-"}, {"memory"}, {"memory", "host-1", "--limit", "1"}, {"get", "workers", "-o", "wide"}, {"get", "graphs"}, {"get", "tasks", "--graph", graph}, {"get", "clients"}, {"get", "datasets"},
 		{"describe", "task", "cmd-s"}, {"describe", "graph", graph}, {"describe", "worker", "host-0"}, {"explain", "cmd-s"}, {"version"}, {"completion", "bash"},
 	} {
 		if text, errs, code := shared.command(t, "", args...); code != 0 || text == "" {

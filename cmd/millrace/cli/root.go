@@ -177,7 +177,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
-	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.logs(), a.cancel(), a.retry(), a.wait(), a.status(), a.top(), a.memory(), a.topo())
+	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.logs(), a.events(), a.trace(), a.cancel(), a.retry(), a.wait(), a.status(), a.top(), a.memory(), a.topo())
 	add("operate", a.drain(), a.retire(), a.restart(), a.rebalance())
 	add("more", a.bench(), a.doctor(), a.config(), a.protos(), a.version(), a.probe())
 	root.SetCompletionCommandGroupID("more")
