@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/millrace/millrace/internal/access"
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/logring"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server/journal"
@@ -182,7 +183,7 @@ func (s *Server) listen() (err error) {
 			return fmt.Errorf("listen on %s: %w: choose another address, or stop what uses it", s.config.Address, err)
 		}
 	}
-	if len(s.config.Tokens) == 0 && !loopback(s.listener.Addr()) {
+	if len(s.config.Tokens) == 0 && !hostport.Loopback(s.listener.Addr()) {
 		return fmt.Errorf("listen on %s: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.listener.Addr())
 	}
 	if s.config.HTTPAddress != "" {
@@ -195,17 +196,11 @@ func (s *Server) listen() (err error) {
 		if err != nil {
 			return fmt.Errorf("listen on %s for HTTP: %w: choose another address, or stop what uses it", s.config.HTTPAddress, err)
 		}
-		if len(s.config.Tokens) == 0 && !loopback(s.web.Addr()) {
+		if len(s.config.Tokens) == 0 && !hostport.Loopback(s.web.Addr()) {
 			return fmt.Errorf("listen on %s for HTTP: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.web.Addr())
 		}
 	}
 	return nil
-}
-
-// loopback reports whether an address cannot be reached from other hosts.
-func loopback(address net.Addr) bool {
-	tcp, ok := address.(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback()
 }
 
 func (s *Server) close() {

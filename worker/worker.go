@@ -76,6 +76,9 @@ type Config struct {
 	// Advertise is the host:port at which others reach the DataService, if it differs from the
 	// address at which it listens. Without a port, the port of the listener is used.
 	Advertise string
+	// HTTPAddress is host:port at which the worker serves metrics of its process (/metrics) and its
+	// health (/healthz, /readyz). Without tokens it must be on loopback. Empty: nowhere.
+	HTTPAddress string
 	// Slots is the number of tasks that run at the same time. Default 1.
 	Slots int
 	// Cores is the number of processors that native operations may use together: the worker's share
@@ -289,6 +292,9 @@ func (c Config) validated() (Config, error) {
 	if c.MaxWaiting < 0 {
 		errs = append(errs, fmt.Errorf("worker: %d waiting tasks (--max-waiting): at least 0", c.MaxWaiting))
 	}
+	if c.Zero && c.HTTPAddress != "" {
+		errs = append(errs, fmt.Errorf("worker: HTTP on %s (--http): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress))
+	}
 	for name, command := range c.Exec {
 		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
 			errs = append(errs, fmt.Errorf("worker: executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command))
@@ -473,20 +479,22 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		c.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", registration.GetGpu().GetUuid(), "error", why)
 		leave(why)
 	}}
+	traffic := func() (uint64, uint64) {
+		in, out := data.Traffic()
+		if lender != nil {
+			written, lent := lender.Traffic()
+			in, out = in+written, out+lent
+		}
+		out += oneSided.served()
+		return in + received.Load(), out
+	}
+	pulse := newPulse(c.Alive)
 	w = loop.New(loop.Config{
 		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
-		Traffic: func() (uint64, uint64) {
-			in, out := data.Traffic()
-			if lender != nil {
-				written, lent := lender.Traffic()
-				in, out = in+written, out+lent
-			}
-			out += oneSided.served()
-			return in + received.Load(), out
-		},
+		Traffic:          traffic,
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Cores: c.Cores, Log: c.Log, Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil)},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
-		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
+		Alive: pulse.beat, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
@@ -500,6 +508,11 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	} else {
 		opened = append(opened, lender.Close)
 	}
+	port, err := c.serveHTTP(watched{loop: w, objects: objects, path: path, pools: pools, traffic: traffic, pulse: pulse})
+	if err != nil {
+		return err
+	}
+	opened = append(opened, port.Close)
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(c.accepts(millracev1.DataService_ReadObjects_FullMethodName)))))
 	var server *grpc.Server
 	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return server.GetServiceInfo() })
@@ -524,13 +537,13 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		(&pluginFollower{worker: c.Name, scheduler: scheduler, pools: pools, log: c.Log}).run(followed)
 	})
 	pools.Begin()
-	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
+	looked, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
 	unfollow()
 	followers.Wait()
 	notifier.Close()
 	sampled()
-	watched()
+	looked()
 	logs.Close()
 	// Peers that are reading get a moment to finish; they fetch the rest from elsewhere.
 	stopped := make(chan struct{})
@@ -546,6 +559,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 		data.Close()
 		<-stopped
 	}
+	err = errors.Join(err, port.Close())
 	pools.Close()
 	if lender != nil {
 		err = errors.Join(err, lender.Close())

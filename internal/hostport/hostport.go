@@ -86,6 +86,28 @@ func Advertise(text string) (host, port string, err error) {
 	return host, port, nil
 }
 
+// Loopback reports whether an address of a listener cannot be reached from other hosts.
+func Loopback(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
+}
+
+// NamesThisHost reports whether the Host header of a request names this host by a loopback name or
+// address. A page of another site whose name was made to point here has that site's name.
+func NamesThisHost(header string) bool {
+	name, _, err := net.SplitHostPort(header)
+	if err != nil {
+		name = header
+	}
+	if len(name) > 2 && name[0] == '[' && name[len(name)-1] == ']' {
+		name = name[1 : len(name)-1]
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		return ip.IsLoopback()
+	}
+	return name == "localhost"
+}
+
 // reachable checks a host and a port to which a client can connect. Port 0 is a fault.
 func reachable(host, port string) error {
 	if !validHost(host) {

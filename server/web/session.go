@@ -20,6 +20,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/edge"
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/schedapi"
 	"github.com/millrace/millrace/server/web/bridge"
@@ -44,7 +45,7 @@ func (s *Site) guarded(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
-		if len(s.config.Tokens) == 0 && !loopbackHost(r.Host) {
+		if len(s.config.Tokens) == 0 && !hostport.NamesThisHost(r.Host) {
 			bridge.WriteError(w, refused(fmt.Sprintf("the request is for the host %q, and without tokens only names of this host, such as localhost, are answered: use one, or set a token", text.Cut(r.Host, 200))))
 			return
 		}

@@ -6,7 +6,6 @@ package web
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"time"
 
@@ -113,20 +112,4 @@ func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = w.Write([]byte(text + "\n")) // An error means that the reader has left.
-}
-
-// loopbackHost reports whether the Host header of a request names this host by a loopback name or
-// address. A page of another site whose name was made to point here has that site's name.
-func loopbackHost(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = host
-	}
-	if len(name) > 2 && name[0] == '[' && name[len(name)-1] == ']' {
-		name = name[1 : len(name)-1]
-	}
-	if ip := net.ParseIP(name); ip != nil {
-		return ip.IsLoopback()
-	}
-	return name == "localhost"
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,6 +50,14 @@ type Selector struct {
 
 	mu      sync.Mutex
 	machine *flow.Machine // guarded by mu
+	carried []Carried     // guarded by mu
+}
+
+// Carried is what a path has carried from all peers, those that are gone included.
+type Carried struct {
+	Path string
+	// The numbers of successful and failed fetches, and the bytes that arrived.
+	Succeeded, Failed, Bytes uint64
 }
 
 var _ transfer.Path = (*Selector)(nil)
@@ -58,6 +67,7 @@ func New(c Config) *Selector {
 	s := &Selector{config: c, lender: -1, atOnce: -1}
 	for i, r := range c.Candidates {
 		c.Flow.Paths = append(c.Flow.Paths, r.Path.Name())
+		s.carried = append(s.carried, Carried{Path: r.Path.Name()})
 		able := r.Path.Capabilities()
 		s.capabilities = append(s.capabilities, able)
 		if able.Borrow != nil && s.lender < 0 {
@@ -162,6 +172,21 @@ func (s *Selector) ended(peer transfer.Peer, path int, e flow.End) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine.Ended(time.Now(), peer.Address, path, e)
+	switch c := &s.carried[path]; e.Kind {
+	case flow.OK:
+		c.Succeeded++
+		c.Bytes += e.Bytes
+	case flow.Failed:
+		c.Failed++
+	case flow.CannotReach, flow.GivenUp:
+	}
+}
+
+// Carried returns what each path has carried, best path first.
+func (s *Selector) Carried() []Carried {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.carried)
 }
 
 func (s *Selector) state(peer transfer.Peer, path int) flow.State {

@@ -225,6 +225,41 @@ func (p *Pools) Segments(kind string) (known, can bool) {
 	return known, known
 }
 
+// Processes are the processes of one kind of executor.
+type Processes struct {
+	Kind string
+	// Working have a run, Idle wait for one, and Spare would replace one that dies. Those that
+	// start are not counted.
+	Working, Idle, Spare int
+}
+
+// Processes counts the processes of each kind, sorted by kind.
+func (p *Pools) Processes() (all []Processes) {
+	for _, kind := range p.Kinds() {
+		n := Processes{Kind: kind}
+		for _, s := range p.slots[kind] {
+			s.mu.Lock()
+			switch {
+			case s.process == nil:
+			case len(s.queue) > 0:
+				n.Working++
+			default:
+				n.Idle++
+			}
+			s.mu.Unlock()
+		}
+		for _, s := range p.spares[kind] {
+			s.mu.Lock()
+			if s.process != nil {
+				n.Spare++
+			}
+			s.mu.Unlock()
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
 // Working reports whether any process has a run.
 func (p *Pools) Working() bool {
 	for _, slots := range p.slots {

@@ -48,6 +48,8 @@ type Worker struct {
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self atomic.Uint32
 	life atomic.Uint64
+	// connected: a session with the scheduler is registered.
+	connected atomic.Bool
 	// busy: the machine has attempts. startedWork: the owner has started a run, a fetch or a lease
 	// request; see poller.
 	busy        atomic.Bool
@@ -170,6 +172,9 @@ func New(c Config) *Worker {
 
 // Self returns the worker's number, 0 before it is registered.
 func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
+
+// Connected reports whether the worker has a session with the scheduler now.
+func (w *Worker) Connected() bool { return w.connected.Load() }
 
 // PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }

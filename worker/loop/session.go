@@ -145,6 +145,8 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 		return true, w.renewFor(ctx, life)
 	}
 	w.post(message{session.session, first})
+	w.connected.Store(first.GetRegistered() != nil)
+	defer w.connected.Store(false)
 	sending := make(chan struct{})
 	go func() {
 		defer close(sending)

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -257,6 +260,42 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 		children[i].Device, children[i].Start = d.UUID+" ("+d.Name+")", d.Placement.Start
 	}
 	return children, nil
+}
+
+// httpEnv is the environment variable that tells a worker's process where it serves HTTP.
+const httpEnv = "MILLRACE_WORKER_HTTP"
+
+// giveHTTP tells the children where they serve HTTP.
+func (a *app) giveHTTP(children []supervisor.Child) error {
+	addresses, err := httpAddresses(a.settings.String("http"), len(children))
+	for i, address := range addresses {
+		children[i].Env = append(children[i].Env, httpEnv+"="+address)
+	}
+	return err
+}
+
+// httpAddresses returns the addresses of n workers for a value of --http: the first one has its
+// port, the others have the ports after it. There are none for an empty value.
+func httpAddresses(address string, n int) (all []string, err error) {
+	if address == "" {
+		return nil, nil
+	}
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--http %w", err)}
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port != 0 && port+n-1 > math.MaxUint16 {
+		return nil, usageError{fmt.Errorf("--http %s: there are no %s from that port on; take a lower one", address, several(n, "port"))}
+	}
+	for i := range n {
+		at := port
+		if port != 0 {
+			at += i
+		}
+		all = append(all, net.JoinHostPort(host, strconv.Itoa(at)))
+	}
+	return all, nil
 }
 
 // facts are the properties of a GPU that the scheduler gets and CUDA does not provide.

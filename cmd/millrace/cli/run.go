@@ -220,6 +220,9 @@ them, and two commands on one machine need different ones.`,
 			if err != nil {
 				return err
 			}
+			if err := a.giveHTTP(children); err != nil {
+				return err
+			}
 			// A child ends when its grace is over, and that takes a moment more.
 			grace := a.settings.Duration("stop-grace")
 			return a.supervise(cmd.Context(), address, token, children, supervisor.Config{Args: withoutToken(a.args), DrainGrace: grace + grace/10, Hurry: a.hurry})
@@ -228,6 +231,7 @@ them, and two commands on one machine need different ones.`,
 	workerFlags(cmd.Flags())
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
+	cmd.Flags().String("http", "", "where metrics and health of the workers are served, each on a port of its own: the first worker on this one, the next on the next ones; port 0 takes free ones; empty: nowhere")
 	cmd.Flags().Var(newSeconds(time.Minute), "death-timeout", "end, with exit code 4, when the scheduler was away for so long")
 	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to finish its running tasks, and to hand over the objects that only it has")
 	daskWorkerFlags(cmd.Flags())
@@ -313,7 +317,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Protocol: s.String("protocol"), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, Accept: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive, ControlPage: link.Page,
-		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
+		Listen: s.String("listen"), Advertise: s.String("advertise"), HTTPAddress: os.Getenv(httpEnv), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), MemoryWait: s.Duration("memory-wait"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
@@ -389,7 +393,7 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 	c.Children, c.Scheduler, c.Output, c.Log = children, scheduler, a.err, slog.Default()
 	// Children write their log through this process, so they use its format.
 	c.Env = []string{millrace.EnvAddress + "=" + address, envPrefix + "LOG_FORMAT=" + format}
-	c.Without = []string{millrace.EnvToken, millrace.EnvSchedulerFile, envPrefix + "TOKEN_FILE"}
+	c.Without = []string{millrace.EnvToken, millrace.EnvSchedulerFile, envPrefix + "TOKEN_FILE", httpEnv}
 	if c.Secret, err = hand(token); err != nil {
 		return err
 	}

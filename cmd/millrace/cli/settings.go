@@ -44,7 +44,7 @@ func configFiles() []string {
 // tests of the program. A task finds MILLRACE_WORKER in its environment, which is not the --worker
 // of the command line.
 var otherVariables = []string{
-	"binary", "bin", "worker", "executor", "sysfs", "nvrtc", "config", "worker-child", "worker-incarnation", "worker-restarted", "worker-placed",
+	"binary", "bin", "worker", "executor", "sysfs", "nvrtc", "config", "worker-child", "worker-incarnation", "worker-restarted", "worker-placed", "worker-http",
 }
 
 // otherPrefixes begin further variables that are no settings.
