@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -61,9 +62,22 @@ var inCommands = strings.NewReplacer(
 	"see ExplainTask", "see `millrace explain`",
 )
 
-// errorText formats an error for the terminal, without gRPC's prefix.
+// clientPrefix matches the name of the call that the Go client puts before a message.
+var clientPrefix = regexp.MustCompile(`\bmillrace: [A-Z][A-Za-z]+: `)
+
+// unconnected matches gRPC's text for a connection that could not be made, and unresolved that for
+// a name of a host that has no address.
+var (
+	unconnected = regexp.MustCompile(`connection error: desc = "transport: Error while dialing: dial tcp ([^" ]+): (?:connect: )?([^"]*)"`)
+	unresolved  = regexp.MustCompile(`connection error: desc = "transport: Error while dialing: (?:dial tcp: )?([^"]*)"`)
+)
+
+// errorText formats an error for the terminal, without the names of calls.
 func errorText(err error) string {
-	return plainLines(inCommands.Replace(rpcPrefix.ReplaceAllString(err.Error(), "")))
+	text := rpcPrefix.ReplaceAllString(clientPrefix.ReplaceAllString(err.Error(), ""), "")
+	text = unconnected.ReplaceAllString(text, "cannot connect to $1: $2: check the address, and that it runs")
+	text = unresolved.ReplaceAllString(text, "cannot connect: $1")
+	return plainLines(inCommands.Replace(text))
 }
 
 // pastable returns an address to which clients can connect. It replaces an empty or unspecified

@@ -36,9 +36,16 @@ func TestNothingOrdersTheTerminal(t *testing.T) {
 
 // An error message names commands, even if the scheduler's message names API methods.
 func TestErrorsSpeakOfCommands(t *testing.T) {
-	got := errorText(errors.New("rpc error: code = NotFound desc = there is no task \"x\x1b\": check it; see ListTasks"))
-	if want := "there is no task \"x\\u001b\": check it; see `millrace get tasks`"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	const dialing = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: "
+	for text, want := range map[string]string{
+		"rpc error: code = NotFound desc = there is no task \"x\x1b\": check it; see ListTasks": "there is no task \"x\\u001b\": check it; see `millrace get tasks`",
+		"worker w: millrace: ListWorkers: no such worker (UNKNOWN_WORKER)":                      "worker w: no such worker (UNKNOWN_WORKER)",
+		dialing + "dial tcp 127.0.0.1:1: connect: connection refused\"":                         "cannot connect to 127.0.0.1:1: connection refused: check the address, and that it runs",
+		dialing + "dial tcp: lookup nowhere: no such host\"":                                    "cannot connect: lookup nowhere: no such host",
+	} {
+		if got := errorText(errors.New(text)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 
