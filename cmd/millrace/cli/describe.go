@@ -16,10 +16,10 @@ import (
 
 func (a *app) describe() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "describe task|graph|worker|dataset NAME", Short: "Tell everything about one thing", Args: exactly(2),
+		Use: "describe task|graph|worker|dataset NAME", Short: "Tell everything about one thing", Args: exactly(2), ValidArgsFunction: a.completeDescribe,
 		Long: "Tells everything about a task (by key, or t12), a graph (g3), a worker (by name, or w7), or a dataset (its value: -o json).",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+			return a.callAgain(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				switch args[0] {
 				case "task":
 					request := &millracev1.GetTaskRequest{Task: byKey(args[1], a.settings.String("namespace")), History: true}
@@ -68,6 +68,7 @@ func (a *app) describe() *cobra.Command {
 	}
 	addCall(cmd)
 	addOutput(cmd)
+	addWatch(cmd)
 	return cmd
 }
 

@@ -23,13 +23,14 @@ this program, and with names it prints all about each of them: arguments, result
 			if args[0] == "ops" || args[0] == "op" {
 				return a.getOps(args[1:])
 			}
-			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+			return a.callAgain(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				return a.list(ctx, s, args)
 			})
 		},
 	}
 	addCall(cmd)
 	addOutput(cmd)
+	addWatch(cmd)
 	f := cmd.Flags()
 	f.Int32("page-size", 0, "at most this many; 0: all")
 	f.String("page-token", "", "from the page before")

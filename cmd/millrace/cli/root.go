@@ -36,7 +36,8 @@ const (
 const rootHelp = `Millrace is a distributed task service: a scheduler, a worker for each device, and clients in any language.
 
 "millrace up" starts a cluster on this machine. Other commands find their cluster by --address and --token, else by
-MILLRACE_ADDRESS and MILLRACE_TOKEN, else by the file that --scheduler-file or MILLRACE_SCHEDULER_FILE names.
+MILLRACE_ADDRESS and MILLRACE_TOKEN, else by the file that --scheduler-file or MILLRACE_SCHEDULER_FILE names, else by the
+name of a cluster: see "millrace context".
 
 Every flag can also be set as MILLRACE_<FLAG> in the environment, or in millrace.yaml here, in
 $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, that over files. "millrace config show
@@ -163,6 +164,7 @@ func (a *app) root() *cobra.Command {
 	f.String("token", "", "token of the cluster; better in MILLRACE_TOKEN or a file: others may list arguments")
 	f.String("token-file", "", "file with the token of the cluster")
 	f.String("scheduler-file", "", "file that \"millrace up\" and \"millrace scheduler\" write and the other commands read")
+	f.String("context", "", "cluster by its name: see \"millrace context\"")
 	f.String("log-level", "info", "debug, info, warn or error")
 	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
 	f.String("config", "", "configuration file, instead of the ones looked for")
@@ -178,8 +180,9 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
 	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.logs(), a.events(), a.trace(), a.cancel(), a.retry(), a.wait(), a.status(), a.top(), a.memory(), a.topo())
-	add("operate", a.drain(), a.retire(), a.restart(), a.rebalance())
-	add("more", a.bench(), a.doctor(), a.config(), a.protos(), a.version(), a.probe())
+	add("operate", a.drain(), a.retire(), a.restart(), a.scale(), a.rebalance())
+	add("more", a.bench(), a.doctor(), a.config(), a.context(), a.protos(), a.man(), a.version(), a.probe())
+	a.completions(root)
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")
 	return root
@@ -197,10 +200,13 @@ func (a *app) version() *cobra.Command {
 
 // errNoCluster is the error of commands that need a cluster when none is named.
 var errNoCluster = usageError{errors.New("no cluster named: give --address and --token, or --scheduler-file, or set MILLRACE_ADDRESS and " +
-	"MILLRACE_TOKEN, as \"millrace up\" prints them")}
+	"MILLRACE_TOKEN, as \"millrace up\" prints them, or choose one with \"millrace context use\"")}
 
 // dial connects to the cluster that the settings name.
 func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.Client, error) {
+	if err := a.useContext(); err != nil {
+		return nil, err
+	}
 	s := a.settings
 	options = append(options, millrace.WithName("millrace command"))
 	// The settings hold the values of flags, environment and configuration files. The client's own

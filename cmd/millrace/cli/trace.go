@@ -31,7 +31,7 @@ ended, as far as the scheduler keeps them: the latest ones of the cluster, also 
 
 func (a *app) trace() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trace g3 [FILE]", Short: "Write a file for ui.perfetto.dev: when and where the tasks of a graph ran", Long: traceHelp, Args: between(1, 2),
+		Use: "trace g3 [FILE]", Short: "Write a file for ui.perfetto.dev: when and where the tasks of a graph ran", Long: traceHelp, Args: between(1, 2), ValidArgsFunction: a.completeTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, ok := number(args[0], 'g')
 			if !ok {
