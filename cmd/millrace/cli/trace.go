@@ -246,7 +246,7 @@ func (w *workerTrace) add(r *millracev1.TaskRun) {
 	}
 	first := begin.Add(-fetch - wait)
 	input, _ := w.inputs.place(first, begin, 0)
-	inputs := uint32(min(input, slotTracks-1))
+	inputs := uint32(min(input+1, slotTracks-1)) // Perfetto keeps track 0 for the idle thread
 	w.tracks[inputs] = fmt.Sprintf("inputs %d", input+1)
 	slice(inputs, "fetch", "fetch", first, fetch, map[string]any{"task": task, "bytes": r.GetFetchedBytes()})
 	slice(inputs, "wait", "wait for memory", first.Add(fetch), wait, brief)
