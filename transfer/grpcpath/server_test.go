@@ -90,9 +90,8 @@ func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	// On a busy machine the time may be over before the first message has come.
+	_, err = stream.Recv()
 	transfertest.NoLeases(t, objects)
 	for err == nil {
 		_, err = stream.Recv()
