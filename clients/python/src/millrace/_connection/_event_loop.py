@@ -1,17 +1,22 @@
-"""The event loop of a client, for programs that give work to `client.loop`."""
+"""The event loop of a client, for programs that give work to `client.loop`.
+
+Executors import this module, but not asyncio, until a task asks for a loop.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace import _check
 from millrace._check import Seconds
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -31,6 +36,8 @@ class EventLoop:
     @property
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of asyncio."""
+        import asyncio
+
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -40,6 +47,8 @@ class EventLoop:
     @property
     def runs_here(self) -> bool:
         """Whether this is the loop that runs in the caller's thread."""
+        import asyncio
+
         try:
             return asyncio.get_running_loop() is self.asyncio_loop
         except RuntimeError:
@@ -51,7 +60,7 @@ class EventLoop:
 
         def call() -> None:
             result = callback(*args, **kwargs)
-            if asyncio.iscoroutine(result):
+            if inspect.iscoroutine(result):
                 running = loop.create_task(result)
                 _running.add(running)
                 running.add_done_callback(_running.discard)
@@ -80,6 +89,8 @@ class EventLoop:
         Raises:
             RuntimeError: this is the thread of the loop, which would wait for itself.
         """
+        import asyncio
+
         if self.runs_here:
             coroutine.close()
             raise RuntimeError("sync() was called in the thread of its event loop: await the coroutine there")
@@ -121,6 +132,8 @@ def sync(
         RuntimeError: the loop runs in this thread, which would wait for itself.
         TimeoutError: the timeout has passed. The coroutine is cancelled.
     """
+    import asyncio
+
     chosen = EventLoop(loop) if isinstance(loop, asyncio.AbstractEventLoop) else loop
     if not isinstance(chosen, EventLoop):
         raise TypeError(f"sync: loop must be client.loop or a loop of asyncio, not {loop!r}")
