@@ -293,7 +293,7 @@ func (c Config) validated() (Config, error) {
 		errs = append(errs, fmt.Errorf("worker: %d waiting tasks (--max-waiting): at least 0", c.MaxWaiting))
 	}
 	if c.Zero && c.HTTPAddress != "" {
-		errs = append(errs, fmt.Errorf("worker: HTTP on %s (--http): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress))
+		errs = append(errs, fmt.Errorf("worker: HTTP on %s (--metrics-listen): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress))
 	}
 	for name, command := range c.Exec {
 		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {

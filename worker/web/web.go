@@ -43,7 +43,7 @@ type Port struct {
 func Open(c Config) (*Port, error) {
 	listener, err := net.Listen("tcp", c.Address)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s for HTTP: %w: choose another address (--http), or stop what uses it", c.Address, err)
+		return nil, fmt.Errorf("listen on %s for HTTP: %w: choose another address (--metrics-listen), or stop what uses it", c.Address, err)
 	}
 	if !c.Guarded && !hostport.Loopback(listener.Addr()) {
 		return nil, errors.Join(fmt.Errorf("listen on %s for HTTP: others can reach it, and no token is set: set one, or listen on 127.0.0.1", listener.Addr()), listener.Close())

@@ -61,6 +61,7 @@ var checks = map[string]func(text string) error{
 	"max-waiting":     isNumber(0, 1<<16),
 	"listen":          hostport.Listen,
 	"http":            func(text string) error { return cond(text != "", hostport.Listen, text) },
+	"metrics-listen":  func(text string) error { return cond(text != "", hostport.Listen, text) },
 	"address":         func(text string) error { return cond(text != "", isReachable, text) },
 	"advertise":       func(text string) error { return cond(text != "", isAdvertised, text) },
 	"worker-lease":    isDuration(time.Millisecond),

@@ -22,7 +22,7 @@ func TestWorkersHavePortsOfTheirOwn(t *testing.T) {
 	} {
 		got, err := httpAddresses(test.address, test.workers)
 		if !slices.Equal(got, test.want) || (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
-			t.Errorf("--http %s with %d workers: %v, %v", test.address, test.workers, got, err)
+			t.Errorf("--metrics-listen %s with %d workers: %v, %v", test.address, test.workers, got, err)
 		}
 	}
 }

@@ -267,26 +267,26 @@ const httpEnv = "MILLRACE_WORKER_HTTP"
 
 // giveHTTP tells the children where they serve HTTP.
 func (a *app) giveHTTP(children []supervisor.Child) error {
-	addresses, err := httpAddresses(a.settings.String("http"), len(children))
+	addresses, err := httpAddresses(a.settings.String("metrics-listen"), len(children))
 	for i, address := range addresses {
 		children[i].Env = append(children[i].Env, httpEnv+"="+address)
 	}
 	return err
 }
 
-// httpAddresses returns the addresses of n workers for a value of --http: the first one has its
-// port, the others have the ports after it. There are none for an empty value.
+// httpAddresses returns the addresses of n workers for a value of --metrics-listen: the first one
+// has its port, the others have the ports after it. There are none for an empty value.
 func httpAddresses(address string, n int) (all []string, err error) {
 	if address == "" {
 		return nil, nil
 	}
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--http %w", err)}
+		return nil, usageError{fmt.Errorf("--metrics-listen %w", err)}
 	}
 	port, err := strconv.Atoi(text)
 	if err != nil || port != 0 && port+n-1 > math.MaxUint16 {
-		return nil, usageError{fmt.Errorf("--http %s: there are no %s from that port on; take a lower one", address, several(n, "port"))}
+		return nil, usageError{fmt.Errorf("--metrics-listen %s: there are no %s from that port on; take a lower one", address, several(n, "port"))}
 	}
 	for i := range n {
 		at := port

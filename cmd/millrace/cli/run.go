@@ -231,7 +231,7 @@ them, and two commands on one machine need different ones.`,
 	workerFlags(cmd.Flags())
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
-	cmd.Flags().String("http", "", "where metrics and health of the workers are served, each on a port of its own: the first worker on this one, the next on the next ones; port 0 takes free ones; empty: nowhere")
+	cmd.Flags().String("metrics-listen", "", "where metrics and health of the workers are served, each on a port of its own: the first worker on this one, the next on the next ones; port 0 takes free ones; empty: nowhere")
 	cmd.Flags().Var(newSeconds(time.Minute), "death-timeout", "end, with exit code 4, when the scheduler was away for so long")
 	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to finish its running tasks, and to hand over the objects that only it has")
 	daskWorkerFlags(cmd.Flags())

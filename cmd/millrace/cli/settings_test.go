@@ -106,10 +106,12 @@ func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 func TestAddressesAreChecked(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, values := range map[string][]string{
-		"listen":    {"h", "h:65536", "\x1b:1", "h:-1", "a b:1"},
-		"http":      {"h", "h:65536", "\x1b:1"},
-		"advertise": {"\x1b[31mred:99999", "h:0", "h:65536", "0.0.0.0", "a:b:c"},
-		"address":   {"h", "h:0", "\x1b:1", "http://h:1", ":7786"},
+		"listen": {"h", "h:65536", "\x1b:1", "h:-1", "a b:1"},
+		"http":   {"h", "h:65536", "\x1b:1"},
+
+		"metrics-listen": {"h", "h:65536", "\x1b:1"},
+		"advertise":      {"\x1b[31mred:99999", "h:0", "h:65536", "0.0.0.0", "a:b:c"},
+		"address":        {"h", "h:0", "\x1b:1", "http://h:1", ":7786"},
 	} {
 		for _, value := range values {
 			for _, place := range []string{"--" + name, variable(name)} {
