@@ -52,6 +52,9 @@ MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
 # The packages of numerical code. The race detector makes their loops ten times slower, and looks
 # only at what several processors do: the tests that RACED_NUMERIC names.
 NUMERIC := ./worker/ops/...
+# The packages that move bytes by C code, with fakes of devices. Under the race detector, which does
+# not see C, they take 10 minutes of processor time.
+DEVICES := ./transfer/ucx ./transfer/pinned ./worker/device/cuda
 RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
 PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
@@ -98,12 +101,12 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
 	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto lint build-nocgo machines \
-	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test frames-small gpu
+	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
-	  fuzz-corpus fuzz py-all polars-plans frame-merges native-ops "e2e SHORT=" "chaos SECONDS=120" \
+	  fuzz-corpus fuzz py-all polars-plans frame-merges frames-small native-ops "e2e SHORT=" "chaos SECONDS=120" \
 	  prometheus gpu
 
 .PHONY: fmt
@@ -214,19 +217,19 @@ race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detecto
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
 	  -timeout 40m $$(go list $(PKG) | grep -v /test/)
 
-# test-long runs the numerical code with the race detector as well.
+# test-long runs the numerical code and the devices with the race detector as well.
 .PHONY: race-concurrent
 # In reverse order, because the packages that take longest are the last ones of the alphabet: begun
 # last, one of them would keep one core busy for minutes, and the other one idle.
-race-concurrent: bootstrap ## Run race on all packages but the machines and numerical code
-	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC)) | tac | tr '\n' ' ')"
+race-concurrent: bootstrap ## Run race on packages whose goroutines meet: no machines, no numbers
+	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
 	go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
 
 .PHONY: machines
 machines: bootstrap $(LIBRARIES)
-machines: ## Run the Go tests of the machines at full size, and of numerical code, without race
+machines: ## Run the Go tests of machines at full size, of numbers and of devices, without race
 	go test -tags invariants -p $(PARALLEL) $(MACHINES)
-	go test -tags invariants $(SHORT) -p $(PARALLEL) $(NUMERIC)
+	go test -tags invariants $(SHORT) -p $(PARALLEL) $(NUMERIC) $(DEVICES)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile
@@ -422,7 +425,7 @@ prepare: bootstrap-cc ## Install and build everything that the tests need
 	@tools/bootstrap --web
 	@$(MAKE) -j3 prepared
 prepared: build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyright/.stamp \
-  web/node_modules/.stamp $(LIBRARIES) .tools/ucx-other/.stamp .venv-peers/.stamp pythons
+  web/node_modules/.stamp $(LIBRARIES) .tools/ucx-other/.stamp pythons
 .PHONY: pythons
 pythons: .venv/.stamp
 	@tools/pytest-all --prepare
