@@ -207,7 +207,7 @@ func (m *Machine) apply(id string, v found, judged bool) (Effect, bool) {
 	case !c.raised:
 		delete(m.conditions, id) // It was not bad for long enough.
 		m.history.add(m.now, id, "not bad any more, before it was raised", "")
-	case judged: // It is between: what was raised stays, with figures as they are now.
+	case judged: // The subject is between good and bad: a raised alarm stays, with its present figures.
 		c.goodSince = time.Time{}
 		c.alarm.Text = v.text
 	case c.goodSince.IsZero() && m.policy.endAfter(c.alarm.Kind) > 0:

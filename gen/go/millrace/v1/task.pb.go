@@ -1260,7 +1260,7 @@ func (x *Task) GetItems() []*ItemInput {
 	return nil
 }
 
-// TaskRun is one finished attempt of a task on a worker. The scheduler keeps the latest 65,536 of
+// TaskRun is one finished attempt of a task on a worker. The scheduler keeps the latest 131,072 of
 // all tasks, also of those that are released. Output only.
 type TaskRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
