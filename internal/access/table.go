@@ -139,6 +139,7 @@ var table = []Right{
 	// The workers: their executors. As with plugins, tasks may not reach those of others.
 	{Method: pb.ExecutorService_RunFunction_FullMethodName, Roles: clients, Bound: Cluster},
 	{Method: pb.ExecutorService_RestartExecutors_FullMethodName, Roles: operators, Bound: Cluster},
+	{Method: pb.ExecutorService_GetProfile_FullMethodName, Roles: readers, Bound: Cluster},
 
 	// The workers: other workers. Such a connection reaches all memory of a worker.
 	{Method: workerv1.PeerService_Connect_FullMethodName, Roles: peers, Bound: Cluster},

@@ -234,3 +234,17 @@ func TestSurplusProcessEndsAfterItsCalls(t *testing.T) {
 		t.Errorf("the call of a process that is not needed: %v", got)
 	}
 }
+
+// A look at the samples starts no process.
+func TestProfileWithoutProcess(t *testing.T) {
+	p := newPools(t, 0)
+	r, err := (&executor.Service{Pools: p.Pools}).GetProfile(t.Context(), &millracev1.GetProfileRequest{})
+	if err != nil || r.GetSamples() != 0 || r.GetMissingProcesses() != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	only(t, p, "os:getpid") // starts the first one
+	r, err = (&executor.Service{Pools: p.Pools}).GetProfile(t.Context(), &millracev1.GetProfileRequest{})
+	if err != nil || r.GetInterval().AsDuration() != 10*time.Millisecond || r.GetMissingProcesses() != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+}

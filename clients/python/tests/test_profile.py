@@ -36,7 +36,7 @@ def running() -> Iterator[Callable[[Any], None]]:
     """Sets the key of the task that this thread is said to run."""
 
     def run(key: Any) -> None:
-        _task_info.current = None if key is None else TaskInfo(key, 1, 1, "w", "default", 0)
+        _task_info.current = None if key is None else TaskInfo(key, 1, 1, "w", "default", 0, op="spinning")
 
     yield run
     _task_info.current = None
@@ -58,18 +58,21 @@ def test_samples_are_counted_by_call_and_period(running: Callable[[Any], None]) 
         assert outer(lambda now=now: sampler.sample(now))
     running(("other-0123456789", 3))
     assert outer(lambda: sampler.sample(102.5))
-    tree = merged([sampler.collected(None, 0.0, None)])
+    tree = merged([sampler.collected()])
     assert tree["count"] == 4 and tree["identifier"] == "root"
     (first,) = tree["children"].values()
     assert first["count"] == 4
     assert first["description"] == {
         "filename": __file__, "name": "function", "line_number": function.__code__.co_firstlineno + 1, "line": "return inner()"
     }  # fmt: skip
-    assert merged([sampler.collected("spin", 0.0, None)])["count"] == 3
-    assert merged([sampler.collected("other", 0.0, None)] * 2)["count"] == 2
-    assert merged([sampler.collected(None, 101.5, None)])["count"] == 2
-    assert merged([sampler.collected(None, 0.0, 101.5)])["count"] == 2
-    assert merged([sampler.collected("nothing", 0.0, None)])["count"] == 0
+    assert [c.name for c in sampler.collected().calls].count("function") == 1, "periods are summed up"
+    assert merged([sampler.collected(key="spin")])["count"] == 3
+    assert merged([sampler.collected(key="other")] * 2)["count"] == 2
+    assert merged([sampler.collected(start=101.5)])["count"] == 2
+    assert merged([sampler.collected(stop=101.5)])["count"] == 2
+    assert merged([sampler.collected(key="nothing")])["count"] == 0
+    assert merged([sampler.collected(["spinning", "f"], "spin")])["count"] == 3
+    assert merged([sampler.collected(["f"])])["count"] == 0
 
 
 def test_old_periods_are_forgotten(running: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +81,9 @@ def test_old_periods_are_forgotten(running: Callable[[Any], None], monkeypatch: 
     running("spin-0123456789")
     for now in range(100):
         outer(lambda now=now: sampler.sample(float(now)))
-    left = merged([sampler.collected(None, 0.0, None)])["count"]
+    left = merged([sampler.collected()])["count"]
     assert 1 <= left <= 10
-    assert merged([sampler.collected(None, 99.5, None)])["count"] == 1, "the latest one stays"
+    assert merged([sampler.collected(start=99.5)])["count"] == 1, "the latest one stays"
 
 
 def test_inputs_are_free_after_the_sample(running: Callable[[Any], None]) -> None:
@@ -122,7 +125,7 @@ def test_a_deep_stack_is_cut(running: Callable[[Any], None]) -> None:
         return down(levels - 1) if levels else sampler.sample(1.0)
 
     assert outer(lambda: down(300))
-    assert len(sampler.collected(None, 0.0, None)) == 100
+    assert len(sampler.collected().calls) == 100
 
 
 def test_a_picture_shows_each_call(running: Callable[[Any], None], tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_a_picture_shows_each_call(running: Callable[[Any], None], tmp_path: Pat
     assert "no samples" in ProfilePlot(merged([]), 0.01)._repr_html_()
     running("spin-0123456789")
     outer(lambda: sampler.sample(1.0))
-    plot = ProfilePlot(merged([sampler.collected(None, 0.0, None)]), 0.01)
+    plot = ProfilePlot(merged([sampler.collected()]), 0.01)
     text = plot._repr_html_()
     assert "1 samples, about 0.01 s" in text and ">function</text>" in text and "&lt;lambda&gt;" in text
     plot.save(str(tmp_path / "profile.html"))

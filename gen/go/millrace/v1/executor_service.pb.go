@@ -13,6 +13,8 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -300,6 +302,262 @@ func (x *RestartExecutorsResponse) GetEnded() uint32 {
 	return 0
 }
 
+// GetProfileRequest selects samples.
+type GetProfileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only samples of tasks of these ops, by their names. Empty: all.
+	Ops []string `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
+	// Only samples of tasks whose keys have this prefix: "inc" for "inc-5f2b". Empty: all.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Only samples from this time on. Samples are kept in periods of a second. Absent: all.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Only samples before this time. Absent: all.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Largest number of calls in the answer: those with the most samples. 0: 50,000.
+	MaxCalls      uint32 `protobuf:"varint,5,opt,name=max_calls,json=maxCalls,proto3" json:"max_calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProfileRequest) Reset() {
+	*x = GetProfileRequest{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProfileRequest) ProtoMessage() {}
+
+func (x *GetProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProfileRequest.ProtoReflect.Descriptor instead.
+func (*GetProfileRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetProfileRequest) GetOps() []string {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
+func (x *GetProfileRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GetProfileRequest) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *GetProfileRequest) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *GetProfileRequest) GetMaxCalls() uint32 {
+	if x != nil {
+		return x.MaxCalls
+	}
+	return 0
+}
+
+// GetProfileResponse is a tree of calls, the sum over the processes.
+type GetProfileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The calls. Each one stands behind its caller.
+	Calls []*ProfileCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	// Number of samples.
+	Samples uint64 `protobuf:"varint,2,opt,name=samples,proto3" json:"samples,omitempty"`
+	// Time between two samples of a task. Absent: no process has answered.
+	Interval *durationpb.Duration `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
+	// Number of processes whose samples are missing, because they did not answer within 10 s: a long
+	// call of C code that does not let go of the interpreter delays them.
+	MissingProcesses uint32 `protobuf:"varint,4,opt,name=missing_processes,json=missingProcesses,proto3" json:"missing_processes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *GetProfileResponse) Reset() {
+	*x = GetProfileResponse{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProfileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProfileResponse) ProtoMessage() {}
+
+func (x *GetProfileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProfileResponse.ProtoReflect.Descriptor instead.
+func (*GetProfileResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetProfileResponse) GetCalls() []*ProfileCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *GetProfileResponse) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *GetProfileResponse) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *GetProfileResponse) GetMissingProcesses() uint32 {
+	if x != nil {
+		return x.MissingProcesses
+	}
+	return 0
+}
+
+// ProfileCall is one function, as it was called by one chain of callers.
+type ProfileCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its caller: an index into the calls, counted from 1. 0: the function of the task.
+	Caller uint32 `protobuf:"varint,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// Number of samples in which it was on the stack.
+	Samples uint64 `protobuf:"varint,2,opt,name=samples,proto3" json:"samples,omitempty"`
+	// Name of the function.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// File of its code.
+	File string `protobuf:"bytes,4,opt,name=file,proto3" json:"file,omitempty"`
+	// First line of its code.
+	FirstLine uint32 `protobuf:"varint,5,opt,name=first_line,json=firstLine,proto3" json:"first_line,omitempty"`
+	// A line that it was at.
+	Line uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
+	// Text of that line, without indentation. Empty: the file cannot be read.
+	Text          string `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileCall) Reset() {
+	*x = ProfileCall{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileCall) ProtoMessage() {}
+
+func (x *ProfileCall) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileCall.ProtoReflect.Descriptor instead.
+func (*ProfileCall) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ProfileCall) GetCaller() uint32 {
+	if x != nil {
+		return x.Caller
+	}
+	return 0
+}
+
+func (x *ProfileCall) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *ProfileCall) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProfileCall) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *ProfileCall) GetFirstLine() uint32 {
+	if x != nil {
+		return x.FirstLine
+	}
+	return 0
+}
+
+func (x *ProfileCall) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *ProfileCall) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // FunctionResult is the result of one process.
 type FunctionResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -320,7 +578,7 @@ type FunctionResult struct {
 
 func (x *FunctionResult) Reset() {
 	*x = FunctionResult{}
-	mi := &file_millrace_v1_executor_service_proto_msgTypes[4]
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +590,7 @@ func (x *FunctionResult) String() string {
 func (*FunctionResult) ProtoMessage() {}
 
 func (x *FunctionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_service_proto_msgTypes[4]
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +603,7 @@ func (x *FunctionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FunctionResult.ProtoReflect.Descriptor instead.
 func (*FunctionResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FunctionResult) GetSlot() uint32 {
@@ -387,7 +645,7 @@ var File_millrace_v1_executor_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_executor_service_proto_rawDesc = "" +
 	"\n" +
-	"\"millrace/v1/executor_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\xf9\x01\n" +
+	"\"millrace/v1/executor_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\xf9\x01\n" +
 	"\x12RunFunctionRequest\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\x121\n" +
@@ -400,7 +658,29 @@ const file_millrace_v1_executor_service_proto_rawDesc = "" +
 	"\x17RestartExecutorsRequest\x12$\n" +
 	"\bexecutor\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\bexecutor\"0\n" +
 	"\x18RestartExecutorsResponse\x12\x14\n" +
-	"\x05ended\x18\x01 \x01(\rR\x05ended\"\xa6\x01\n" +
+	"\x05ended\x18\x01 \x01(\rR\x05ended\"\xed\x01\n" +
+	"\x11GetProfileRequest\x12\"\n" +
+	"\x03ops\x18\x01 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\xe8\a\"\x05r\x03\x18\x80\x04R\x03ops\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x03key\x129\n" +
+	"\n" +
+	"start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
+	"\bend_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12&\n" +
+	"\tmax_calls\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18І\x03R\bmaxCalls\"\xc2\x01\n" +
+	"\x12GetProfileResponse\x12.\n" +
+	"\x05calls\x18\x01 \x03(\v2\x18.millrace.v1.ProfileCallR\x05calls\x12\x18\n" +
+	"\asamples\x18\x02 \x01(\x04R\asamples\x125\n" +
+	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12+\n" +
+	"\x11missing_processes\x18\x04 \x01(\rR\x10missingProcesses\"\xae\x01\n" +
+	"\vProfileCall\x12\x16\n" +
+	"\x06caller\x18\x01 \x01(\rR\x06caller\x12\x18\n" +
+	"\asamples\x18\x02 \x01(\x04R\asamples\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04file\x18\x04 \x01(\tR\x04file\x12\x1d\n" +
+	"\n" +
+	"first_line\x18\x05 \x01(\rR\tfirstLine\x12\x12\n" +
+	"\x04line\x18\x06 \x01(\rR\x04line\x12\x12\n" +
+	"\x04text\x18\a \x01(\tR\x04text\"\xa6\x01\n" +
 	"\x0eFunctionResult\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12(\n" +
@@ -410,10 +690,12 @@ const file_millrace_v1_executor_service_proto_rawDesc = "" +
 	"\fProcessScope\x12\x1d\n" +
 	"\x19PROCESS_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PROCESS_SCOPE_ALL\x10\x01\x12\x15\n" +
-	"\x11PROCESS_SCOPE_ONE\x10\x022\xc4\x01\n" +
+	"\x11PROCESS_SCOPE_ONE\x10\x022\x93\x02\n" +
 	"\x0fExecutorService\x12P\n" +
 	"\vRunFunction\x12\x1f.millrace.v1.RunFunctionRequest\x1a .millrace.v1.RunFunctionResponse\x12_\n" +
-	"\x10RestartExecutors\x12$.millrace.v1.RestartExecutorsRequest\x1a%.millrace.v1.RestartExecutorsResponseB\xb0\x01\n" +
+	"\x10RestartExecutors\x12$.millrace.v1.RestartExecutorsRequest\x1a%.millrace.v1.RestartExecutorsResponse\x12M\n" +
+	"\n" +
+	"GetProfile\x12\x1e.millrace.v1.GetProfileRequest\x1a\x1f.millrace.v1.GetProfileResponseB\xb0\x01\n" +
 	"\x0fdev.millrace.v1B\x14ExecutorServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -429,35 +711,46 @@ func file_millrace_v1_executor_service_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_executor_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_millrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_executor_service_proto_goTypes = []any{
 	(ProcessScope)(0),                // 0: millrace.v1.ProcessScope
 	(*RunFunctionRequest)(nil),       // 1: millrace.v1.RunFunctionRequest
 	(*RunFunctionResponse)(nil),      // 2: millrace.v1.RunFunctionResponse
 	(*RestartExecutorsRequest)(nil),  // 3: millrace.v1.RestartExecutorsRequest
 	(*RestartExecutorsResponse)(nil), // 4: millrace.v1.RestartExecutorsResponse
-	(*FunctionResult)(nil),           // 5: millrace.v1.FunctionResult
-	(*Function)(nil),                 // 6: millrace.v1.Function
-	(*Arguments)(nil),                // 7: millrace.v1.Arguments
-	(*Value)(nil),                    // 8: millrace.v1.Value
-	(*TaskError)(nil),                // 9: millrace.v1.TaskError
+	(*GetProfileRequest)(nil),        // 5: millrace.v1.GetProfileRequest
+	(*GetProfileResponse)(nil),       // 6: millrace.v1.GetProfileResponse
+	(*ProfileCall)(nil),              // 7: millrace.v1.ProfileCall
+	(*FunctionResult)(nil),           // 8: millrace.v1.FunctionResult
+	(*Function)(nil),                 // 9: millrace.v1.Function
+	(*Arguments)(nil),                // 10: millrace.v1.Arguments
+	(*timestamppb.Timestamp)(nil),    // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 12: google.protobuf.Duration
+	(*Value)(nil),                    // 13: millrace.v1.Value
+	(*TaskError)(nil),                // 14: millrace.v1.TaskError
 }
 var file_millrace_v1_executor_service_proto_depIdxs = []int32{
-	6, // 0: millrace.v1.RunFunctionRequest.function:type_name -> millrace.v1.Function
-	7, // 1: millrace.v1.RunFunctionRequest.arguments:type_name -> millrace.v1.Arguments
-	0, // 2: millrace.v1.RunFunctionRequest.processes:type_name -> millrace.v1.ProcessScope
-	5, // 3: millrace.v1.RunFunctionResponse.results:type_name -> millrace.v1.FunctionResult
-	8, // 4: millrace.v1.FunctionResult.value:type_name -> millrace.v1.Value
-	9, // 5: millrace.v1.FunctionResult.error:type_name -> millrace.v1.TaskError
-	1, // 6: millrace.v1.ExecutorService.RunFunction:input_type -> millrace.v1.RunFunctionRequest
-	3, // 7: millrace.v1.ExecutorService.RestartExecutors:input_type -> millrace.v1.RestartExecutorsRequest
-	2, // 8: millrace.v1.ExecutorService.RunFunction:output_type -> millrace.v1.RunFunctionResponse
-	4, // 9: millrace.v1.ExecutorService.RestartExecutors:output_type -> millrace.v1.RestartExecutorsResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	9,  // 0: millrace.v1.RunFunctionRequest.function:type_name -> millrace.v1.Function
+	10, // 1: millrace.v1.RunFunctionRequest.arguments:type_name -> millrace.v1.Arguments
+	0,  // 2: millrace.v1.RunFunctionRequest.processes:type_name -> millrace.v1.ProcessScope
+	8,  // 3: millrace.v1.RunFunctionResponse.results:type_name -> millrace.v1.FunctionResult
+	11, // 4: millrace.v1.GetProfileRequest.start_time:type_name -> google.protobuf.Timestamp
+	11, // 5: millrace.v1.GetProfileRequest.end_time:type_name -> google.protobuf.Timestamp
+	7,  // 6: millrace.v1.GetProfileResponse.calls:type_name -> millrace.v1.ProfileCall
+	12, // 7: millrace.v1.GetProfileResponse.interval:type_name -> google.protobuf.Duration
+	13, // 8: millrace.v1.FunctionResult.value:type_name -> millrace.v1.Value
+	14, // 9: millrace.v1.FunctionResult.error:type_name -> millrace.v1.TaskError
+	1,  // 10: millrace.v1.ExecutorService.RunFunction:input_type -> millrace.v1.RunFunctionRequest
+	3,  // 11: millrace.v1.ExecutorService.RestartExecutors:input_type -> millrace.v1.RestartExecutorsRequest
+	5,  // 12: millrace.v1.ExecutorService.GetProfile:input_type -> millrace.v1.GetProfileRequest
+	2,  // 13: millrace.v1.ExecutorService.RunFunction:output_type -> millrace.v1.RunFunctionResponse
+	4,  // 14: millrace.v1.ExecutorService.RestartExecutors:output_type -> millrace.v1.RestartExecutorsResponse
+	6,  // 15: millrace.v1.ExecutorService.GetProfile:output_type -> millrace.v1.GetProfileResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_executor_service_proto_init() }
@@ -474,7 +767,7 @@ func file_millrace_v1_executor_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_service_proto_rawDesc), len(file_millrace_v1_executor_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

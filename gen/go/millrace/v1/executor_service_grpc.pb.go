@@ -24,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ExecutorService_RunFunction_FullMethodName      = "/millrace.v1.ExecutorService/RunFunction"
 	ExecutorService_RestartExecutors_FullMethodName = "/millrace.v1.ExecutorService/RestartExecutors"
+	ExecutorService_GetProfile_FullMethodName       = "/millrace.v1.ExecutorService/GetProfile"
 )
 
 // ExecutorServiceClient is the client API for ExecutorService service.
@@ -42,6 +43,10 @@ type ExecutorServiceClient interface {
 	// Tasks that were running begin again; this counts as no failure and as no death. The worker and
 	// its objects stay.
 	RestartExecutors(ctx context.Context, in *RestartExecutorsRequest, opts ...grpc.CallOption) (*RestartExecutorsResponse, error)
+	// GetProfile returns where the functions of tasks have spent time in the Python processes of this
+	// worker. They take a sample of the stack of the running task every 10 ms, and keep some minutes
+	// of samples, for as long as they live. The call starts no process and waits for no task.
+	GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (*GetProfileResponse, error)
 }
 
 type executorServiceClient struct {
@@ -72,6 +77,16 @@ func (c *executorServiceClient) RestartExecutors(ctx context.Context, in *Restar
 	return out, nil
 }
 
+func (c *executorServiceClient) GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (*GetProfileResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetProfileResponse)
+	err := c.cc.Invoke(ctx, ExecutorService_GetProfile_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ExecutorServiceServer is the server API for ExecutorService service.
 // All implementations must embed UnimplementedExecutorServiceServer
 // for forward compatibility.
@@ -88,6 +103,10 @@ type ExecutorServiceServer interface {
 	// Tasks that were running begin again; this counts as no failure and as no death. The worker and
 	// its objects stay.
 	RestartExecutors(context.Context, *RestartExecutorsRequest) (*RestartExecutorsResponse, error)
+	// GetProfile returns where the functions of tasks have spent time in the Python processes of this
+	// worker. They take a sample of the stack of the running task every 10 ms, and keep some minutes
+	// of samples, for as long as they live. The call starts no process and waits for no task.
+	GetProfile(context.Context, *GetProfileRequest) (*GetProfileResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }
 
@@ -103,6 +122,9 @@ func (UnimplementedExecutorServiceServer) RunFunction(context.Context, *RunFunct
 }
 func (UnimplementedExecutorServiceServer) RestartExecutors(context.Context, *RestartExecutorsRequest) (*RestartExecutorsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartExecutors not implemented")
+}
+func (UnimplementedExecutorServiceServer) GetProfile(context.Context, *GetProfileRequest) (*GetProfileResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetProfile not implemented")
 }
 func (UnimplementedExecutorServiceServer) mustEmbedUnimplementedExecutorServiceServer() {}
 func (UnimplementedExecutorServiceServer) testEmbeddedByValue()                         {}
@@ -161,6 +183,24 @@ func _ExecutorService_RestartExecutors_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutorService_GetProfile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetProfileRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutorServiceServer).GetProfile(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutorService_GetProfile_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutorServiceServer).GetProfile(ctx, req.(*GetProfileRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ExecutorService_ServiceDesc is the grpc.ServiceDesc for ExecutorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -175,6 +215,10 @@ var ExecutorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RestartExecutors",
 			Handler:    _ExecutorService_RestartExecutors_Handler,
+		},
+		{
+			MethodName: "GetProfile",
+			Handler:    _ExecutorService_GetProfile_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

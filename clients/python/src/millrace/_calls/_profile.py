@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace._calls._task_plot import colour, page
+from millrace._pb.millrace.v1 import executor_service_pb2
 
 #: A tree of calls: a dict with "count", the number of samples; "identifier"; "description", a dict
 #: with "filename", "name", "line_number" and "line"; and "children", trees by identifier.
@@ -22,21 +23,21 @@ def _call(identifier: str, name: str, file: str, number: int, line: str) -> Prof
     return {"count": 0, "identifier": identifier, "description": description, "children": {}}
 
 
-def merged(processes: Iterable[list[tuple[Any, ...]]]) -> Profile:
-    """Returns one tree of the calls that processes have collected: see `Sampler.collected`."""
+def merged(answers: Iterable[executor_service_pb2.GetProfileResponse]) -> Profile:
+    """Returns one tree of the calls that workers have collected."""
     root = _call("root", "", "", 0, "")
-    for calls in processes:
-        nodes: list[Profile] = []
-        for parent, count, name, file, first, number, line in calls:
-            above = root if parent < 0 else nodes[parent]
-            identifier = f"{name};{file};{first}"
+    for answer in answers:
+        nodes = [root]
+        for call in answer.calls:
+            above = nodes[call.caller]
+            identifier = f"{call.name};{call.file};{call.first_line}"
             node = above["children"].get(identifier)
             if node is None:
-                node = above["children"][identifier] = _call(identifier, name, file, number, line)
-            node["count"] += count
+                node = _call(identifier, call.name, call.file, call.line, call.text)
+                above["children"][identifier] = node
+            node["count"] += call.samples
             nodes.append(node)
-            if parent < 0:
-                root["count"] += count
+        root["count"] += answer.samples
     return root
 
 

@@ -71,20 +71,43 @@ def call(
 ) -> Steps[list[executor_service_pb2.RunFunctionResponse | errors.MillraceError]]:
     """Makes a call on all of these workers at the same time. Returns the answer or the error of
     each, in their order."""
+    return (
+        yield from _asked(session, workers, "RunFunction", made, executor_service_pb2.RunFunctionResponse, made.name)
+    )
+
+
+def profiles(
+    session: Session, workers: Sequence[worker_pb2.Worker], asked: executor_service_pb2.GetProfileRequest
+) -> Steps[list[executor_service_pb2.GetProfileResponse]]:
+    """Returns the profiles of these workers, in their order."""
+    answers = yield from _asked(
+        session, workers, "GetProfile", asked, executor_service_pb2.GetProfileResponse, "a profile"
+    )
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+def _asked(
+    session: Session, workers: Sequence[worker_pb2.Worker], method: str, asked: Any, answer: Any, name: str
+) -> Steps[list[Any]]:
+    """Makes a call of ExecutorService on all of these workers at the same time. Returns the answer
+    or the error of each, in their order."""
     pending: list[Any] = []
     try:
         for worker in workers:
             make = session.worker_channel(worker.data_address).unary_unary(
-                "/millrace.v1.ExecutorService/RunFunction",
-                request_serializer=executor_service_pb2.RunFunctionRequest.SerializeToString,
-                response_deserializer=executor_service_pb2.RunFunctionResponse.FromString,
+                f"/millrace.v1.ExecutorService/{method}",
+                request_serializer=type(asked).SerializeToString,
+                response_deserializer=answer.FromString,
             )
-            pending.append(make.future(made, metadata=session.connection.metadata, timeout=_LONGEST))
+            pending.append(make.future(asked, metadata=session.connection.metadata, timeout=_LONGEST))
         yield _Answered(pending)
     finally:
         for one in pending:
             one.cancel()  # no effect on those that have ended
-    return [_answer(worker, one, made.name) for worker, one in zip(workers, pending, strict=True)]
+    return [_answer(worker, one, name) for worker, one in zip(workers, pending, strict=True)]
 
 
 def restart(session: Session, workers: Sequence[worker_pb2.Worker], timeout: float | None = None) -> Steps[None]:

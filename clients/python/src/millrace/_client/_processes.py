@@ -157,10 +157,15 @@ class Processes(ClientPart):
             _check.text(key, "key")
         begin = 0.0 if start is None else _task_runs.moment(start, "start")
         end = None if stop is None else _task_runs.moment(stop, "stop")
-        answers = yield from self._ask("millrace.executor._profile:collect", key, begin, end, workers=workers)
+        asked = executor_service_pb2.GetProfileRequest(key=key or "")
+        asked.start_time.FromNanoseconds(int(begin * 1e9))
+        if end is not None:
+            asked.end_time.FromNanoseconds(int(end * 1e9))
+        chosen = named(self.session.workers(), workers)
+        answers = yield from _worker_calls.profiles(self.session, chosen, asked)
         if not merge_workers:
-            return {name: _profile.merged(values) for name, values in answers.items()}
-        tree = _profile.merged(value for values in answers.values() for value in values)
+            return {label(w): _profile.merged([a]) for w, a in zip(chosen, answers, strict=True)}
+        tree = _profile.merged(answers)
         if not drawn:
             return tree
         picture = _profile.ProfilePlot(tree, INTERVAL)

@@ -12,11 +12,16 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from millrace._pb.millrace.v1 import executor_service_pb2
 from millrace._values import _keys
 from millrace.executor import _compiling, _task_info
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Time between two samples of a running task, in seconds.
 INTERVAL = 0.01
@@ -58,13 +63,13 @@ class Sampler:
         self._outer = frozenset(map(id, outer))
         self._main = threading.main_thread().ident or 0
         self._lock = threading.Lock()
-        # Guarded by _lock: the begin of each period, the calls by the prefix of the task's key, and
-        # the number of functions.
-        self._periods: deque[tuple[float, dict[str, Call], list[int]]] = deque()
+        # Guarded by _lock: the begin of each period, the calls by the op of the task and the prefix
+        # of its key, and the number of functions.
+        self._periods: deque[tuple[float, dict[tuple[str, str], Call], list[int]]] = deque()
         self._functions = 0
-        # The latest task, and the prefix of its key.
+        # The latest task, its op and the prefix of its key.
         self._task: Any = None
-        self._prefix = ""
+        self._kind = ("", "")
         self._compilations = _compiling.Watch()
 
     def start(self) -> None:
@@ -103,18 +108,18 @@ class Sampler:
         if not stack:
             return ""
         if task is not self._task:
-            self._task, self._prefix = task, _keys.prefix(task.key)
-        self._count(self._prefix, stack, now)
+            self._task, self._kind = task, (task.op, _keys.prefix(task.key))
+        self._count(self._kind, stack, now)
         return self._compilations.look(task.key, stack, now)
 
-    def _count(self, prefix: str, stack: list[FrameType], now: float) -> None:
+    def _count(self, kind: tuple[str, str], stack: list[FrameType], now: float) -> None:
         """Counts a stack, outermost function first. REQUIRES: the lock."""
         if not self._periods or now >= self._periods[-1][0] + _PERIOD:
             self._periods.append((now, {}, [0]))
-        _, by_prefix, size = self._periods[-1]
-        at = by_prefix.get(prefix)
+        _, by_kind, size = self._periods[-1]
+        at = by_kind.get(kind)
         if at is None:
-            at = by_prefix[prefix] = Call(None, 0)
+            at = by_kind[kind] = Call(None, 0)
         at.count += 1
         for frame in stack:
             code = frame.f_code
@@ -128,23 +133,27 @@ class Sampler:
         while self._functions > _MOST and len(self._periods) > 1:
             self._functions -= self._periods.popleft()[2][0]
 
-    def collected(self, key: str | None, start: float, stop: float | None) -> list[tuple[Any, ...]]:
-        """Returns the calls of the periods that overlap with a time, as a list in which each call
-        stands behind its caller: the caller's index or -1, the number of samples, the name, file
-        and first line of the function, and a line that it was at and its text.
+    def collected(
+        self, ops: Iterable[str] = (), key: str = "", start: float = 0.0, stop: float | None = None
+    ) -> executor_service_pb2.GetProfileResponse:
+        """Returns the calls of the periods that overlap with a time.
 
         Args:
-            key: only of tasks whose keys have this prefix; None: all.
+            ops: only of tasks of these ops; none: of all.
+            key: only of tasks whose keys have this prefix; "": of all.
             start, stop: the time, in seconds since 1970; None: until now.
         """
-        out: list[tuple[Any, ...]] = []
+        wanted, total = set(ops), Call(None, 0)
         with self._lock:
-            for begin, by_prefix, _ in self._periods:
+            for begin, by_kind, _ in self._periods:
                 if begin + _PERIOD > start and (stop is None or begin < stop):
-                    for prefix, root in by_prefix.items():
-                        if key is None or key == prefix:
-                            _flatten(root, -1, out)
-        return [(*call, linecache.getline(call[3], call[5]).strip()) for call in out]
+                    for (op, prefix), root in by_kind.items():
+                        if (not wanted or op in wanted) and key in ("", prefix):
+                            _add(total, root)
+        out = executor_service_pb2.GetProfileResponse(samples=total.count)
+        out.interval.FromNanoseconds(round(INTERVAL * 1e9))
+        _flatten(total, out)
+        return out
 
 
 def _stack(frame: FrameType | None, outer: frozenset[int]) -> list[FrameType]:
@@ -159,15 +168,31 @@ def _stack(frame: FrameType | None, outer: frozenset[int]) -> list[FrameType]:
     return []
 
 
-def _flatten(call: Call, parent: int, out: list[tuple[Any, ...]]) -> None:
-    left: list[tuple[Call, int]] = [(call, parent)]
+def _add(total: Call, more: Call) -> None:
+    """Adds the counts of a tree to those of another one."""
+    left = [(total, more)]
     while left:
-        call, parent = left.pop()
+        to, call = left.pop()
+        to.count += call.count
+        for identity, called in call.calls.items():
+            if (sum_of := to.calls.get(identity)) is None:
+                sum_of = to.calls[identity] = Call(called.code, called.line)
+            left.append((sum_of, called))
+
+
+def _flatten(total: Call, out: executor_service_pb2.GetProfileResponse) -> None:
+    left = [(total, 0)]
+    while left:
+        call, caller = left.pop()
         for called in call.calls.values():
             code = called.code
             assert code is not None
-            out.append((parent, called.count, code.co_name, code.co_filename, code.co_firstlineno, called.line))
-            left.append((called, len(out) - 1))
+            out.calls.add(
+                caller=caller, samples=called.count, name=code.co_name, file=code.co_filename,
+                first_line=code.co_firstlineno, line=called.line,
+                text=linecache.getline(code.co_filename, called.line).strip(),
+            )  # fmt: skip
+            left.append((called, len(out.calls)))
 
 
 #: The sampler of this process; None: it takes no samples.
@@ -180,6 +205,15 @@ def settle() -> None:
         current.settle()
 
 
-def collect(key: str | None, start: float, stop: float | None) -> list[tuple[Any, ...]]:
-    """Returns the calls of this process: see `Sampler.collected`."""
-    return [] if current is None else current.collected(key, start, stop)
+def collect(request: bytes) -> np.ndarray[Any, Any]:
+    """Returns the calls of this process: see `Sampler.collected`. The worker calls it with a
+    serialised GetProfileRequest, and gets a serialised GetProfileResponse."""
+    import numpy as np
+
+    asked = executor_service_pb2.GetProfileRequest.FromString(request)
+    start = asked.start_time.ToNanoseconds() / 1e9
+    stop = asked.end_time.ToNanoseconds() / 1e9 if asked.HasField("end_time") else None
+    found = executor_service_pb2.GetProfileResponse()
+    if current is not None:
+        found = current.collected(asked.ops, asked.key, start, stop)
+    return np.frombuffer(found.SerializeToString(), np.uint8)

@@ -107,6 +107,7 @@ class Runner:
             run.namespace or "default",
             run.priority,
             memory is not None,
+            op.spec.name,
         )
         try:
             try:

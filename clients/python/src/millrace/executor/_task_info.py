@@ -24,6 +24,8 @@ class TaskInfo:
     priority: int
     #: The worker's memory is that of a GPU.
     on_gpu: bool = False
+    #: Name of its function, as the dashboard shows it: that of the task's op.
+    op: str = ""
 
 
 #: The task that runs in this process; None: there is none. Set by the executor.

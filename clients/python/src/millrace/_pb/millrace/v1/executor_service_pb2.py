@@ -22,12 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from millrace._pb.millrace.v1 import error_pb2 as millrace_dot_v1_dot_error__pb2
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 from millrace._pb.millrace.v1 import value_pb2 as millrace_dot_v1_dot_value__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"millrace/v1/executor_service.proto\x12\x0bmillrace.v1\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\xe3\x01\n\x12RunFunctionRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x31\n\x08\x66unction\x18\x02 \x01(\x0b\x32\x15.millrace.v1.FunctionR\x08\x66unction\x12\x34\n\targuments\x18\x03 \x01(\x0b\x32\x16.millrace.v1.ArgumentsR\targuments\x12\x37\n\tprocesses\x18\x04 \x01(\x0e\x32\x19.millrace.v1.ProcessScopeR\tprocesses\x12\x17\n\x07no_wait\x18\x05 \x01(\x08R\x06noWait\"L\n\x13RunFunctionResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32\x1b.millrace.v1.FunctionResultR\x07results\"5\n\x17RestartExecutorsRequest\x12\x1a\n\x08\x65xecutor\x18\x01 \x01(\tR\x08\x65xecutor\"0\n\x18RestartExecutorsResponse\x12\x14\n\x05\x65nded\x18\x01 \x01(\rR\x05\x65nded\"\xa6\x01\n\x0e\x46unctionResult\x12\x12\n\x04slot\x18\x01 \x01(\rR\x04slot\x12\x10\n\x03pid\x18\x02 \x01(\x03R\x03pid\x12(\n\x05value\x18\x03 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12\x16\n\x06\x66rames\x18\x04 \x03(\x0cR\x06\x66rames\x12,\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror*[\n\x0cProcessScope\x12\x1d\n\x19PROCESS_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n\x11PROCESS_SCOPE_ALL\x10\x01\x12\x15\n\x11PROCESS_SCOPE_ONE\x10\x02\x32\xc4\x01\n\x0f\x45xecutorService\x12P\n\x0bRunFunction\x12\x1f.millrace.v1.RunFunctionRequest\x1a .millrace.v1.RunFunctionResponse\x12_\n\x10RestartExecutors\x12$.millrace.v1.RestartExecutorsRequest\x1a%.millrace.v1.RestartExecutorsResponseB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"millrace/v1/executor_service.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17millrace/v1/error.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\xe3\x01\n\x12RunFunctionRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x31\n\x08\x66unction\x18\x02 \x01(\x0b\x32\x15.millrace.v1.FunctionR\x08\x66unction\x12\x34\n\targuments\x18\x03 \x01(\x0b\x32\x16.millrace.v1.ArgumentsR\targuments\x12\x37\n\tprocesses\x18\x04 \x01(\x0e\x32\x19.millrace.v1.ProcessScopeR\tprocesses\x12\x17\n\x07no_wait\x18\x05 \x01(\x08R\x06noWait\"L\n\x13RunFunctionResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32\x1b.millrace.v1.FunctionResultR\x07results\"5\n\x17RestartExecutorsRequest\x12\x1a\n\x08\x65xecutor\x18\x01 \x01(\tR\x08\x65xecutor\"0\n\x18RestartExecutorsResponse\x12\x14\n\x05\x65nded\x18\x01 \x01(\rR\x05\x65nded\"\xc6\x01\n\x11GetProfileRequest\x12\x10\n\x03ops\x18\x01 \x03(\tR\x03ops\x12\x10\n\x03key\x18\x02 \x01(\tR\x03key\x12\x39\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12\x35\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x65ndTime\x12\x1b\n\tmax_calls\x18\x05 \x01(\rR\x08maxCalls\"\xc2\x01\n\x12GetProfileResponse\x12.\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x18.millrace.v1.ProfileCallR\x05\x63\x61lls\x12\x18\n\x07samples\x18\x02 \x01(\x04R\x07samples\x12\x35\n\x08interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08interval\x12+\n\x11missing_processes\x18\x04 \x01(\rR\x10missingProcesses\"\xae\x01\n\x0bProfileCall\x12\x16\n\x06\x63\x61ller\x18\x01 \x01(\rR\x06\x63\x61ller\x12\x18\n\x07samples\x18\x02 \x01(\x04R\x07samples\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n\x04\x66ile\x18\x04 \x01(\tR\x04\x66ile\x12\x1d\n\nfirst_line\x18\x05 \x01(\rR\tfirstLine\x12\x12\n\x04line\x18\x06 \x01(\rR\x04line\x12\x12\n\x04text\x18\x07 \x01(\tR\x04text\"\xa6\x01\n\x0e\x46unctionResult\x12\x12\n\x04slot\x18\x01 \x01(\rR\x04slot\x12\x10\n\x03pid\x18\x02 \x01(\x03R\x03pid\x12(\n\x05value\x18\x03 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value\x12\x16\n\x06\x66rames\x18\x04 \x03(\x0cR\x06\x66rames\x12,\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror*[\n\x0cProcessScope\x12\x1d\n\x19PROCESS_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n\x11PROCESS_SCOPE_ALL\x10\x01\x12\x15\n\x11PROCESS_SCOPE_ONE\x10\x02\x32\x93\x02\n\x0f\x45xecutorService\x12P\n\x0bRunFunction\x12\x1f.millrace.v1.RunFunctionRequest\x1a .millrace.v1.RunFunctionResponse\x12_\n\x10RestartExecutors\x12$.millrace.v1.RestartExecutorsRequest\x1a%.millrace.v1.RestartExecutorsResponse\x12M\n\nGetProfile\x12\x1e.millrace.v1.GetProfileRequest\x1a\x1f.millrace.v1.GetProfileResponseB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,18 +37,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.executor_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
-  _globals['_PROCESSSCOPE']._serialized_start=707
-  _globals['_PROCESSSCOPE']._serialized_end=798
-  _globals['_RUNFUNCTIONREQUEST']._serialized_start=126
-  _globals['_RUNFUNCTIONREQUEST']._serialized_end=353
-  _globals['_RUNFUNCTIONRESPONSE']._serialized_start=355
-  _globals['_RUNFUNCTIONRESPONSE']._serialized_end=431
-  _globals['_RESTARTEXECUTORSREQUEST']._serialized_start=433
-  _globals['_RESTARTEXECUTORSREQUEST']._serialized_end=486
-  _globals['_RESTARTEXECUTORSRESPONSE']._serialized_start=488
-  _globals['_RESTARTEXECUTORSRESPONSE']._serialized_end=536
-  _globals['_FUNCTIONRESULT']._serialized_start=539
-  _globals['_FUNCTIONRESULT']._serialized_end=705
-  _globals['_EXECUTORSERVICE']._serialized_start=801
-  _globals['_EXECUTORSERVICE']._serialized_end=997
+  _globals['_PROCESSSCOPE']._serialized_start=1347
+  _globals['_PROCESSSCOPE']._serialized_end=1438
+  _globals['_RUNFUNCTIONREQUEST']._serialized_start=191
+  _globals['_RUNFUNCTIONREQUEST']._serialized_end=418
+  _globals['_RUNFUNCTIONRESPONSE']._serialized_start=420
+  _globals['_RUNFUNCTIONRESPONSE']._serialized_end=496
+  _globals['_RESTARTEXECUTORSREQUEST']._serialized_start=498
+  _globals['_RESTARTEXECUTORSREQUEST']._serialized_end=551
+  _globals['_RESTARTEXECUTORSRESPONSE']._serialized_start=553
+  _globals['_RESTARTEXECUTORSRESPONSE']._serialized_end=601
+  _globals['_GETPROFILEREQUEST']._serialized_start=604
+  _globals['_GETPROFILEREQUEST']._serialized_end=802
+  _globals['_GETPROFILERESPONSE']._serialized_start=805
+  _globals['_GETPROFILERESPONSE']._serialized_end=999
+  _globals['_PROFILECALL']._serialized_start=1002
+  _globals['_PROFILECALL']._serialized_end=1176
+  _globals['_FUNCTIONRESULT']._serialized_start=1179
+  _globals['_FUNCTIONRESULT']._serialized_end=1345
+  _globals['_EXECUTORSERVICE']._serialized_start=1441
+  _globals['_EXECUTORSERVICE']._serialized_end=1716
 # @@protoc_insertion_point(module_scope)

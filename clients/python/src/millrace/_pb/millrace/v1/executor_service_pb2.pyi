@@ -1,3 +1,7 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from millrace._pb.millrace.v1 import error_pb2 as _error_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from millrace._pb.millrace.v1 import value_pb2 as _value_pb2
@@ -50,6 +54,50 @@ class RestartExecutorsResponse(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ended: int
     def __init__(self, ended: _Optional[int] = ...) -> None: ...
+
+class GetProfileRequest(_message.Message):
+    __slots__ = ("ops", "key", "start_time", "end_time", "max_calls")
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    MAX_CALLS_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    key: str
+    start_time: _timestamp_pb2.Timestamp
+    end_time: _timestamp_pb2.Timestamp
+    max_calls: int
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_calls: _Optional[int] = ...) -> None: ...
+
+class GetProfileResponse(_message.Message):
+    __slots__ = ("calls", "samples", "interval", "missing_processes")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MISSING_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[ProfileCall]
+    samples: int
+    interval: _duration_pb2.Duration
+    missing_processes: int
+    def __init__(self, calls: _Optional[_Iterable[_Union[ProfileCall, _Mapping]]] = ..., samples: _Optional[int] = ..., interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., missing_processes: _Optional[int] = ...) -> None: ...
+
+class ProfileCall(_message.Message):
+    __slots__ = ("caller", "samples", "name", "file", "first_line", "line", "text")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LINE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    caller: int
+    samples: int
+    name: str
+    file: str
+    first_line: int
+    line: int
+    text: str
+    def __init__(self, caller: _Optional[int] = ..., samples: _Optional[int] = ..., name: _Optional[str] = ..., file: _Optional[str] = ..., first_line: _Optional[int] = ..., line: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class FunctionResult(_message.Message):
     __slots__ = ("slot", "pid", "value", "frames", "error")

@@ -45,6 +45,11 @@ class ExecutorServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsResponse.FromString,
                 _registered_method=True)
+        self.GetProfile = channel.unary_unary(
+                '/millrace.v1.ExecutorService/GetProfile',
+                request_serializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutorServiceServicer(object):
@@ -71,6 +76,15 @@ class ExecutorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetProfile(self, request, context):
+        """GetProfile returns where the functions of tasks have spent time in the Python processes of this
+        worker. They take a sample of the stack of the running task every 10 ms, and keep some minutes
+        of samples, for as long as they live. The call starts no process and waits for no task.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +97,11 @@ def add_ExecutorServiceServicer_to_server(servicer, server):
                     servicer.RestartExecutors,
                     request_deserializer=millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsResponse.SerializeToString,
+            ),
+            'GetProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProfile,
+                    request_deserializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +159,33 @@ class ExecutorService(object):
             '/millrace.v1.ExecutorService/RestartExecutors',
             millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsRequest.SerializeToString,
             millrace_dot_v1_dot_executor__service__pb2.RestartExecutorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.ExecutorService/GetProfile',
+            millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.SerializeToString,
+            millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,
