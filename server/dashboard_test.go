@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -252,7 +251,7 @@ func TestEachCallByHTTPIsForTheRolesOfTheTable(t *testing.T) {
 	}
 	for path, method := range map[string]string{
 		"/api/stream": pb.SchedulerService_Watch_FullMethodName, "/api/runs": pb.SchedulerService_ListTaskRuns_FullMethodName,
-		"/api/samples": pb.SchedulerService_GetClusterInfo_FullMethodName,
+		"/api/samples": pb.SchedulerService_GetClusterInfo_FullMethodName, "/api/profile": pb.ExecutorService_GetProfile_FullMethodName,
 	} {
 		for _, role := range append(access.Roles(), "stranger") {
 			b.header.Set("Authorization", "Bearer of-"+string(role))
@@ -394,23 +393,11 @@ func (s *dataService) FollowLogs(_ *pb.FollowLogsRequest, stream grpc.ServerStre
 
 // A page reads logs of workers by the scheduler, with its own token.
 func TestCallsOfWorkersByHTTP(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, served := new(dataService), make(chan error, 1)
-	workers := grpc.NewServer()
-	pb.RegisterDataServiceServer(workers, data)
-	go func() { served <- workers.Serve(listener) }()
-	t.Cleanup(func() {
-		workers.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	data := new(dataService)
+	address := serveWorker(t, func(s *grpc.Server) { pb.RegisterDataServiceServer(s, data) })
 	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: map[string]server.Role{"secret": server.RoleOperator, "look": server.RoleReader, "work": server.RoleWorker}})
 	r := registration("w 0/a")
-	r.DataAddress = listener.Addr().String()
+	r.DataAddress = address
 	ctx := metadata.AppendToOutgoingContext(timeout(t), "authorization", "Bearer work")
 	session, err := c.workers.Session(ctx)
 	if err != nil {

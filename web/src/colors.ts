@@ -25,6 +25,13 @@ export function opColor(op: string | number): string {
   return palette[index % palette.length] as string;
 }
 
+// nameColor is the colour of a name that is no op: always the same.
+export function nameColor(name: string): string {
+  let hash = 0;
+  for (let i = 0; i < name.length; i++) hash = (hash * 31 + name.charCodeAt(i)) | 0;
+  return palette[Math.abs(hash) % palette.length] as string;
+}
+
 export const phaseColors: Record<Phase, string> = {
   fetch: "#e5484d",
   spill: "#f0892b",

@@ -16,7 +16,7 @@ let cluster;
 let browser;
 let page;
 let problems;
-let failed;
+let tasks;
 let killed;
 
 before(async () => {
@@ -30,8 +30,14 @@ before(async () => {
     const w = now.workers.find((x) => x.name === "host-2");
     return w && w.pid !== killed.pid && w.state === "WORKER_STATE_ACTIVE";
   });
-  const tasks = await cluster.call("ListTasks", { states: ["TASK_STATE_FAILED"], pageSize: 100 });
-  failed = tasks.tasks.find((t) => t.op.name === "parse");
+  const of = async (op, state) => {
+    const found = await cluster.call("ListTasks", { states: [state], pageSize: 1000 });
+    return found.tasks.find((t) => t.op.name === op);
+  };
+  tasks = {
+    task: await of("parse", "TASK_STATE_FAILED"),
+    slow: await of("score", "TASK_STATE_SUCCEEDED"),
+  };
   browser = await chromium.launch({
     executablePath: process.env.BROWSER,
     args: ["--no-sandbox", "--disable-gpu"],
@@ -121,6 +127,20 @@ const pages = [
     },
   ],
   [
+    "graphs/1?show=flame",
+    async () => {
+      await shows(/[0-9]+ samples, /);
+      await page.getByRole("tree").focus();
+      await page.keyboard.press("ArrowRight");
+      await page.keyboard.press("ArrowLeft");
+      await page.keyboard.press("Enter");
+      await page.getByRole("treeitem", { name: /^score, [0-9.]+ m?s, [0-9.]+ %/ }).waitFor();
+      await shows(/job\.py:[0-9]+/);
+      await page.keyboard.press("0");
+      await page.getByRole("treeitem", { name: /^join, / }).waitFor();
+    },
+  ],
+  [
     "memory",
     async () => {
       await shows("Largest holders");
@@ -163,6 +183,14 @@ const pages = [
     },
   ],
   [
+    "slow",
+    async () => {
+      await shows("Flame graph of score");
+      await page.getByRole("treeitem", { name: /^score, / }).waitFor();
+      await page.getByRole("treeitem", { name: /^join, / }).waitFor({ state: "detached" });
+    },
+  ],
+  [
     "task",
     async () => {
       await shows("line 3 is not a number: 'x7'");
@@ -173,12 +201,13 @@ const pages = [
   ],
 ];
 
+const addressOf = (name) => `${cluster.url}#/${tasks[name] ? `tasks/${tasks[name].taskId}` : name}`;
 const fileName = (name) => name.replaceAll(/[^a-z0-9]+/g, "-");
 
 for (const [name, check] of pages) {
   test(`page ${name}`, async () => {
     problems.length = 0;
-    await page.goto(`${cluster.url}#/${name === "task" ? `tasks/${failed.taskId}` : name}`);
+    await page.goto(addressOf(name));
     await check();
     await page.screenshot({ path: join(shots, `${fileName(name)}-light.png`) });
     await page.evaluate(axe);
@@ -208,7 +237,7 @@ test("dark and wide", async () => {
     await page.context().close();
     page = await newPage(scheme, viewport);
     for (const [name, check] of pages) {
-      await page.goto(`${cluster.url}#/${name === "task" ? `tasks/${failed.taskId}` : name}`);
+      await page.goto(addressOf(name));
       await check();
       await page.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
     }

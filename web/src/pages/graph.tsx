@@ -10,6 +10,7 @@ import { bytes, count, duration, millis, num, percent, word } from "../format";
 import { go, link, place, setQuery } from "../router";
 import { graphs, useStore, useTopics } from "../store";
 import type { Graph, Task } from "../types";
+import { FlameCard } from "../ui/flame";
 import {
   Bar,
   Card,
@@ -146,6 +147,7 @@ export function GraphPage(props: { id: string }) {
     ["drawing", "Drawing"],
     ["functions", "Functions"],
     ["tasks", "Tasks"],
+    ["flame", "Flame graph"],
   ];
   return (
     <>
@@ -205,6 +207,13 @@ export function GraphPage(props: { id: string }) {
       )}
       {tab === "functions" && <Functions graph={graph} tasks={tasks} />}
       {tab === "tasks" && <Tasks tasks={tasks} />}
+      {tab === "flame" && (
+        <FlameCard
+          title="Flame graph of its functions"
+          of={`graph=${props.id}`}
+          running={running}
+        />
+      )}
       {tab === "drawing" && (
         <Drawing
           graph={graph}

@@ -7,6 +7,7 @@ import { ago, bytes, clock, count, duration, millis, num, word } from "../format
 import { link } from "../router";
 import { attemptsOf, phases, runs } from "../runs";
 import type { Explanation, Task } from "../types";
+import { FlameCard } from "../ui/flame";
 import {
   Bar,
   Card,
@@ -78,6 +79,13 @@ export function TaskPage(props: { id: string }) {
       {t.error && <Failure task={t} />}
       <Attempts id={String(t.taskId)} op={t.op?.name ?? ""} attempt={t.attempt ?? 0} />
       {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
+      {t.op?.kind?.startsWith("OP_KIND_PYTHON") && (
+        <FlameCard
+          title={`Flame graph of ${t.op.name}`}
+          of={`op=${encodeURIComponent(t.op.name ?? "")}`}
+          running={state === "running"}
+        />
+      )}
       <div class="grid even">
         <Card title="Task">
           <Facts
