@@ -117,11 +117,16 @@ func (m *Machine) countRun(r *Report, b *block, t *task) {
 	}
 	run := max(r.RunTime, 0)
 	c.Run.Observe(run)
-	queued := time.Duration(int32(m.millis()-t.readied)) * time.Millisecond
-	c.Queue.Observe(queued - run)
+	c.Queue.Observe(m.queued(r, t))
 	if r.Phases.Fetch > 0 && r.Phases.FetchedBytes > 0 { // otherwise they came from lower tiers
 		c.Transfer.Observe(r.Phases.Fetch)
 	}
+}
+
+// queued returns the time that an attempt waited until its function began, see OpTimes.Queue.
+func (m *Machine) queued(r *Report, t *task) time.Duration {
+	ready := time.Duration(int32(m.millis()-t.readied)) * time.Millisecond
+	return max(ready-max(r.RunTime, 0), 0)
 }
 
 func failureOf(r *Report, key string) string {

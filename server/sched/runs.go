@@ -47,7 +47,10 @@ type Run struct {
 	// End is the time of the report; the function ran for RunTime.
 	End     time.Time
 	RunTime time.Duration
-	Phases  Phases
+	// Queue is the time from the moment at which all inputs existed until the function began, as in
+	// OpTimes.
+	Queue  time.Duration
+	Phases Phases
 }
 
 // runs is a ring buffer of the latest finished attempts: those with the numbers from first to last.
@@ -103,7 +106,7 @@ func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 	m.runs.add(Run{
 		Task: r.Task, Graph: g.id, Namespace: g.ns.name, Op: m.ops[t.op].spec.Name, Worker: w.name, WorkerID: w.id,
 		Attempt: r.Attempt, Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
-		Phases: r.Phases,
+		Queue: m.queued(r, t), Phases: r.Phases,
 	}, b.keyOf(t))
 	m.countRun(r, b, t)
 }
@@ -144,6 +147,26 @@ func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last, skippe
 	}
 	return found, s.last, all - uint64(len(found))
 }
+
+// RunsOf returns finished attempts with the numbers from after+1 to upTo, oldest first, of the
+// graphs that are wanted, and the number of the last one that it has looked at. It looks at
+// runsVisited attempts at most, and ends after `limit` of the graphs. It passes over attempts that
+// are not kept any more.
+func (m *Machine) RunsOf(wanted func(ids.GraphID) bool, after, upTo uint64, limit int) (found []Run, last uint64) {
+	s := &m.runs
+	upTo = min(upTo, s.last)
+	last = min(max(after, s.first-min(s.first, 1)), max(after, upTo))
+	for end := last + runsVisited; last < min(upTo, end) && len(found) < limit; {
+		last++
+		if kept := s.at(last); wanted(kept.Graph) {
+			found = append(found, kept.copied())
+		}
+	}
+	return found, last
+}
+
+// LastRun returns the number of the latest finished attempt; 0: there was none.
+func (m *Machine) LastRun() uint64 { return m.runs.last }
 
 // RunsBefore returns finished attempts with numbers below `before` (0: all), newest first, at most
 // `limit`. Only those of the op and of the worker count; empty: of all. next is the number before

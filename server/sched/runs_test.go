@@ -51,3 +51,32 @@ func TestRunsAreARing(t *testing.T) {
 		t.Fatalf("%+v", none)
 	}
 }
+
+// The attempts of some graphs are read in pieces, each of which looks at a bounded number of
+// attempts. Those that are not kept any more are passed over.
+func TestRunsOfGraphsAreReadInPieces(t *testing.T) {
+	m := &Machine{}
+	if found, last := m.RunsOf(func(ids.GraphID) bool { return true }, 0, 10, 10); found != nil || last != 0 {
+		t.Fatalf("of no attempts: %v, %d", found, last)
+	}
+	total := uint64(runsLength + 10)
+	for i := range total {
+		m.runs.add(Run{Graph: ids.GraphID(i % 1000)}, fmt.Appendf(nil, "key-%d", i))
+	}
+	upTo := m.LastRun() - 5
+	var seen []Run
+	pieces := 0
+	for after := uint64(0); after < upTo; pieces++ {
+		some, last := m.RunsOf(func(g ids.GraphID) bool { return g == 0 || g == 999 }, after, upTo, 20)
+		if last <= after || last > after+runsVisited+10 || len(some) > 20 {
+			t.Fatalf("%d attempts from %d to %d", len(some), after, last)
+		}
+		seen, after = append(seen, some...), last
+	}
+	if want := 2 * (runsLength / 1000); len(seen) != want || seen[0].Key != "key-999" || seen[1].Key != "key-1000" || pieces < want/20 {
+		t.Fatalf("%d attempts in %d pieces, want %d; the first is %+v", len(seen), pieces, want, seen[0])
+	}
+	if found, last := m.RunsOf(func(ids.GraphID) bool { return true }, total, total, 10); found != nil || last != total {
+		t.Fatalf("after the last one: %v, %d", found, last)
+	}
+}
