@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/otlp"
 )
 
 // scrape reads the metrics.
@@ -44,7 +46,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = files.Close() })
-	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Journal: files})
+	traces := &otlp.Config{Endpoint: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Protocol: otlp.GRPC}
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Journal: files, Traces: traces})
 	c.serving()
 	r := registration("gpu-0")
 	r.Gpu = &pb.Gpu{Uuid: "GPU-1"}

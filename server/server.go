@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/otlp"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -84,7 +85,10 @@ type Config struct {
 	NativeOps []string
 	// Machine are the limits of the scheduler machine.
 	Machine sched.Config
-	Log     *slog.Logger
+	// Traces sends traces of graphs to a collector; nil: nowhere. New sets its Version, its
+	// Instance and its Log.
+	Traces *otlp.Config
+	Log    *slog.Logger
 }
 
 // Server is one scheduler process.
@@ -98,6 +102,7 @@ type Server struct {
 	site     *web.Site        // nil: no HTTP port
 	local    *grpc.ClientConn // of the site to rpc
 	watch    *watch
+	traces   *otlp.Exporter // nil: there are none
 }
 
 // New listens on the addresses. Connections that arrive before Run is called wait until it is.
@@ -148,10 +153,20 @@ func New(config Config) (*Server, error) {
 		tokens = append(tokens, access.TokenOf(token, role))
 	}
 	var err error
-	s.rpc, err = rpc.New(rpc.Config{
+	calls := rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
 		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
-	}, s.loop)
+	}
+	if config.Traces != nil {
+		traces := *config.Traces
+		traces.Version, traces.Log, traces.Instance = version.String(), config.Log, id
+		if s.traces, err = otlp.New(traces, s.loop, metrics); err != nil {
+			s.close()
+			return nil, err
+		}
+		calls.Traces = s.traces
+	}
+	s.rpc, err = rpc.New(calls, s.loop)
 	if err != nil {
 		s.close()
 		return nil, err
@@ -266,6 +281,12 @@ func (s *Server) Run(ctx context.Context) error {
 		s.watch.run(serving)
 		return nil
 	})
+	if s.traces != nil {
+		group.Go(func() error {
+			s.traces.Run(serving)
+			return nil
+		})
+	}
 	if s.web != nil {
 		group.Go(func() error {
 			if err := s.rpc.ServeInProcess(); err != nil {

@@ -34,7 +34,7 @@ var notReasons = strings.Fields(`
 	AF_UNIX SO_PEERCRED STATUS_ALLOC_FAILED MKL BLIS ATLAS PIX PXB PHB NODE SYS`)
 
 // foreign are the beginnings of names that others chose, and of our environment variables.
-var foreign = regexp.MustCompile(`^(MILLRACE|UCX|CUDA|CUDF|DASK|CUBLAS)_`)
+var foreign = regexp.MustCompile(`^(MILLRACE|UCX|CUDA|CUDF|DASK|CUBLAS|OTEL)_`)
 
 // TestReasonsAreThoseOfTheAPI: the code has a reason as text, since machines and Python executors
 // do not know the enum. So each text in capitals is in ErrorReason, in notReasons, or foreign; and

@@ -7,8 +7,10 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/access"
@@ -111,15 +113,11 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 	if err != nil {
 		return err
 	}
-	accepted, err := s.scheduler.Submit(stream.Context(), submission)
+	answer, err := s.submit(stream.Context(), submission)
 	if err != nil {
 		return err
 	}
-	return stream.SendAndClose(&pb.SubmitResponse{
-		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
-		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
-		FailedTaskIds: convertAll(accepted.Failed, number[uint64, ids.TaskID]),
-	})
+	return stream.SendAndClose(answer)
 }
 
 func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest) (*pb.SubmitResponse, error) {
@@ -132,9 +130,21 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest)
 	if err != nil {
 		return nil, err
 	}
+	return s.submit(ctx, submission)
+}
+
+func (s *schedulerService) submit(ctx context.Context, submission schedapi.Submission) (*pb.SubmitResponse, error) {
+	arrived := time.Time{}
+	if s.config.Traces != nil {
+		arrived = time.Now()
+	}
 	accepted, err := s.scheduler.Submit(ctx, submission)
 	if err != nil {
 		return nil, err
+	}
+	if s.config.Traces != nil && len(accepted.MissingFunctions) == 0 {
+		header := func(name string) string { return strings.Join(metadata.ValueFromIncomingContext(ctx, name), ",") }
+		s.config.Traces.Submitted(accepted.Graph, arrived, header("traceparent"), header("tracestate"))
 	}
 	return &pb.SubmitResponse{
 		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),

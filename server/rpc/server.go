@@ -30,6 +30,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/schedapi"
@@ -62,6 +63,15 @@ type Config struct {
 	OwnLog func(limit int) []*pb.LogLine
 	// Alarms returns what is raised now. Nil: nothing ever is.
 	Alarms func() []alarms.Alarm
+	// Traces hears of accepted submissions; nil: nobody does.
+	Traces Traces
+}
+
+// Traces makes traces of graphs.
+type Traces interface {
+	// Submitted hears of a submission that arrived at a time and was accepted into a graph, with
+	// the values of the caller's headers traceparent and tracestate (W3C Trace Context).
+	Submitted(graph ids.GraphID, at time.Time, traceparent, tracestate string)
 }
 
 // Server serves the API.

@@ -42,6 +42,12 @@ var checks = map[string]func(text string) error{
 	"inline-result":          isBytes(1, 1<<20),
 	"device-memory-limit":    isDeviceMemory,
 	"rmm-pool-size":          isDeviceMemory,
+	"otlp-sample": func(text string) error {
+		if share, err := strconv.ParseFloat(text, 64); err != nil || !(share >= 0 && share <= 1) {
+			return fmt.Errorf("%s: a share from 0 to 1", text)
+		}
+		return nil
+	},
 	"executor-arena-for": func(text string) error {
 		for _, name := range strings.Split(strings.Trim(text, "[]"), ",") {
 			if !slices.Contains(arenaLibraries, name) {

@@ -427,6 +427,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
 	f.String("journal", "", "directory in which the scheduler keeps what it has accepted, so that it goes on after its end; empty: nowhere")
+	otlpFlags(f)
 	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker: 1 B to 1 MiB")
 }
 
@@ -444,6 +445,10 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 		return nil, "", end, err
 	}
 	if token, err = a.token(); err != nil {
+		return nil, "", end, err
+	}
+	traces, err := a.traces()
+	if err != nil {
 		return nil, "", end, err
 	}
 	directory, err := a.journal()
@@ -467,7 +472,7 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 		}
 	}
 	srv, err = server.New(server.Config{
-		Journal: kept,
+		Journal: kept, Traces: traces,
 		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"), Profiles: s.Bool("pprof"),
 		Tokens: map[string]server.Role{
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
