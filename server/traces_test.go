@@ -98,6 +98,7 @@ func (c *collector) byHTTP() string {
 }
 
 func newCollector(t *testing.T) *collector {
+	t.Helper()
 	return &collector{t: t, requests: make(chan *collectorpb.ExportTraceServiceRequest, 100)}
 }
 

@@ -135,13 +135,14 @@ class Connection:
         except ValueError as e:  # grpcio's error for a closed channel
             raise errors.SchedulerLostError(f"{errors.call_name(method)}: the client is closed") from e
 
-    def submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
-        """Sends a submission, once. Raises grpc.RpcError."""
+    def submit(self, chunks: list[submission_pb2.SubmitRequest], metadata: tuple[tuple[str, str], ...] = ()) -> Any:
+        """Sends a submission, once, with additional metadata. Raises grpc.RpcError."""
+        metadata = self.metadata + metadata
         if len(chunks) == 1:
             # SubmitRequest has the same fields, so the chunk is sent without a copy of the
             # tasks.
-            return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
-        return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
+            return self._submit_batch(chunks[0], metadata=metadata, timeout=300.0)
+        return self.stub.Submit(iter(chunks), metadata=metadata, timeout=600.0)
 
     def release(self, request: task_calls_pb2.ReleaseTasksRequest) -> None:
         """Releases tasks, with a single attempt. Raises grpc.RpcError, and ValueError if the

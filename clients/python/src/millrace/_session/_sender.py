@@ -24,6 +24,7 @@ from millrace._connection._connection import Connection
 from millrace._connection._lease import Lease
 from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2, task_pb2
 from millrace._session._messages import BATCH_TASKS, carrying, submission
+from millrace._session._tracing import Trace
 from millrace._task_states._state import Spec, State, Unit
 from millrace._task_states._task_table import TaskTable
 
@@ -31,6 +32,8 @@ from millrace._task_states._task_table import TaskTable
 _SENT_FUNCTIONS = 100_000
 #: Most tasks that are remembered as refused.
 _REFUSED = 10_000
+#: Most spans of the program whose graphs are remembered.
+_SPANS = 64
 #: Releases are delayed, to batch them and to let submissions go first: up to `_RELEASE_DELAY`
 #: seconds while nothing else is to be sent, ten times as long in any case, or until there are
 #: `_RELEASES` of them.
@@ -93,8 +96,9 @@ class Sender:
         self.sent_functions: set[bytes] = set()
         # Errors of the tasks that were refused last, by key. The thread of this object uses it.
         self._refused: dict[str, BaseException] = {}
-        # The graph that this client's tasks are in; 0: not made yet.
-        self._graph = 0
+        # The graphs that this client's tasks are in: one for each of the latest spans of the
+        # program, and one for the tasks outside of spans.
+        self._graphs: dict[Trace, int] = {}
         #: The sending thread.
         self.thread = threading.Thread(target=self._run, name="millrace-send", daemon=True)
 
@@ -144,7 +148,7 @@ class Sender:
         """Forgets everything that was valid for the old lease only. REQUIRES: `holding`."""
         self.sent_functions.clear()
         self._owed.clear()
-        self._graph = 0
+        self._graphs.clear()
 
     def orphan(self) -> list[Any]:
         """Replaces the queue, in a forked child. Returns objects that must not be freed there."""
@@ -174,6 +178,9 @@ class Sender:
                 end = True
                 break
             if isinstance(command, Unit):
+                if units and command.trace != units[0].trace:
+                    self._backlog.appendleft(command)
+                    break
                 units.append(command)
                 tasks += len(command.specs)
             elif isinstance(command, State):
@@ -218,9 +225,9 @@ class Sender:
         return max(self._owed_again - time.monotonic(), 0.001) if self._owed else None
 
     def _send(self, units: list[Unit]) -> None:
-        """Sends units. Each one succeeds or fails independently."""
+        """Sends units of one span. Each one succeeds or fails independently."""
         try:
-            self._transmit([spec for unit in units for spec in unit.specs])
+            self._transmit([spec for unit in units for spec in unit.specs], units[0].trace)
         except BaseException as e:
             if len(units) > 1 and not isinstance(e, (errors.SchedulerLostError, errors.SchedulerFullError)):
                 # One of the units is the cause. The halves are sent in order, because a later unit
@@ -249,14 +256,14 @@ class Sender:
         return error
 
     @property
-    def graph(self) -> int:
-        """Number of the graph that the client's tasks belong to; 0: none was accepted yet."""
-        return self._graph
+    def graphs(self) -> list[int]:
+        """Numbers of the graphs that the client's latest tasks belong to."""
+        return list(self._graphs.values())
 
-    def _transmit(self, specs: list[Spec]) -> None:
+    def _transmit(self, specs: list[Spec], trace: Trace) -> None:
         client_id = self._lease.client_id
         try:
-            self._transmit_as(client_id, specs)
+            self._transmit_as(client_id, specs, trace)
         except errors.MillraceError as e:
             if e.reason != "UNKNOWN_CLIENT":
                 raise
@@ -268,19 +275,28 @@ class Sender:
             self._renew(client_id)
         except grpc.RpcError as e:
             raise errors.from_rpc(e, f"opening a new lease for {len(specs)} tasks") from None
-        self._transmit_as(self._lease.client_id, specs)
+        self._transmit_as(self._lease.client_id, specs, trace)
 
-    def _transmit_as(self, client_id: int, specs: list[Spec]) -> None:
+    def _transmit_as(self, client_id: int, specs: list[Spec], trace: Trace) -> None:
+        try:
+            self._transmit_to(self._graphs.get(trace, 0), client_id, specs, trace)
+        except errors.MillraceError as e:
+            if e.reason != "UNKNOWN_GRAPH":
+                raise
+            # All of the graph's tasks were released, and the scheduler has forgotten it.
+            self._transmit_to(0, client_id, specs, trace)
+
+    def _transmit_to(self, graph: int, client_id: int, specs: list[Spec], trace: Trace) -> None:
         if self._owed:
             self.settle_releases({spec.key for spec in specs})
-        chunks, functions = submission(specs, client_id=client_id, graph=self._graph, known=self.sent_functions)
+        chunks, functions = submission(specs, client_id=client_id, graph=graph, known=self.sent_functions)
         try:
             with self._tasks.flight():
-                answer = self._submit(chunks)
+                answer = self._submit(chunks, trace)
                 if answer.missing_functions:
                     # The scheduler has forgotten these functions, and accepted no task.
                     chunks[1:1] = carrying((digest, *functions[digest]) for digest in answer.missing_functions)
-                    answer = self._submit(chunks)
+                    answer = self._submit(chunks, trace)
                 self._tasks.acknowledge(client_id, specs, answer.task_ids, answer.revision, answer.failed_task_ids)
             for spec in specs if self._refused else ():
                 self._refused.pop(spec.key, None)
@@ -296,9 +312,11 @@ class Sender:
         if len(self.sent_functions) > _SENT_FUNCTIONS:
             self.sent_functions.clear()
         self.sent_functions.update(functions)
-        self._graph = self._graph or answer.graph_id
+        self._graphs[trace] = answer.graph_id
+        if len(self._graphs) > _SPANS:
+            del self._graphs[next(iter(self._graphs))]
 
-    def _submit(self, chunks: list[submission_pb2.SubmitRequest]) -> Any:
+    def _submit(self, chunks: list[submission_pb2.SubmitRequest], trace: Trace) -> Any:
         """Sends a submission. Repeats it with the same request_id if the scheduler cannot be
         reached, or has no room now."""
         connection = self._connection
@@ -307,7 +325,7 @@ class Sender:
         pause = 0.05
         while True:
             try:
-                return connection.submit(chunks)
+                return connection.submit(chunks, trace)
             except grpc.RpcError as e:
                 now = time.monotonic()
                 full = errors.reason_of(e) == "SCHEDULER_FULL"

@@ -23,6 +23,7 @@ from millrace._connection._lease import Lease
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps
 from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2, worker_pb2
+from millrace._session import _tracing
 from millrace._session._display import TaskLine
 from millrace._session._result_holds import ResultHolds
 from millrace._session._sender import Sender
@@ -308,7 +309,7 @@ class Session:
         raises the error if they were refused."""
         self.check_open()
         self.recent.add(specs)
-        unit = Unit(specs)
+        unit = Unit(specs, _tracing.current())
         self._sender.put(unit)
         if wait:
             self._sender.wait_for(unit.acknowledged)
@@ -333,9 +334,9 @@ class Session:
         self._sender.flush()
 
     @property
-    def graph(self) -> int:
-        """See `Sender.graph`."""
-        return self._sender.graph
+    def graphs(self) -> list[int]:
+        """See `Sender.graphs`."""
+        return self._sender.graphs
 
     def when_done(self, state: State, callback: Callable[[], object], *, may_wait: bool = False) -> None:
         """See `TaskTable.when_done`."""

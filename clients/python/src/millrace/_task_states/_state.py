@@ -126,11 +126,16 @@ class Spec:
 
 
 class Unit:
-    """Tasks that are accepted or refused together."""
+    """Tasks that are accepted or refused together.
 
-    __slots__ = ("acknowledged", "failure", "specs")
+    Args:
+        specs: the tasks.
+        trace: metadata that names the span of the program; empty: there is none.
+    """
 
-    def __init__(self, specs: list[Spec]) -> None:
-        self.specs = specs
+    __slots__ = ("acknowledged", "failure", "specs", "trace")
+
+    def __init__(self, specs: list[Spec], trace: tuple[tuple[str, str], ...] = ()) -> None:
+        self.specs, self.trace = specs, trace
         self.acknowledged = threading.Event()
         self.failure: BaseException | None = None

@@ -104,21 +104,19 @@ class _Measure:
     def _counts(self) -> dict[str, graph_pb2.TaskCounts]:
         out: dict[str, graph_pb2.TaskCounts] = {}
         for session in self._sessions:
-            for op, counts in _of_session(session).items():
-                known = out.setdefault(op, graph_pb2.TaskCounts())
-                for field, value in counts.ListFields():
-                    setattr(known, field.name, getattr(known, field.name) + value)
+            for graph in session.graphs:
+                for summary in _summaries(session, graph):
+                    known = out.setdefault(summary.op, graph_pb2.TaskCounts())
+                    for field, value in summary.counts.ListFields():
+                        setattr(known, field.name, getattr(known, field.name) + value)
         return out
 
 
-def _of_session(session: Session) -> dict[str, graph_pb2.TaskCounts]:
-    if not session.graph:
-        return {}
+def _summaries(session: Session, graph: int) -> Iterable[graph_pb2.OpSummary]:
     try:
-        answer = session.call("GetGraph", graph_pb2.GetGraphRequest(graph_id=session.graph))
+        return session.call("GetGraph", graph_pb2.GetGraphRequest(graph_id=graph)).graph.ops
     except (errors.NotFoundError, errors.SchedulerLostError):
-        return {}
-    return {summary.op: summary.counts for summary in answer.graph.ops}
+        return ()
 
 
 def _total(c: graph_pb2.TaskCounts) -> int:
