@@ -50,6 +50,7 @@ type config struct {
 	unshared              bool
 	dial                  []grpc.DialOption
 	leaseless             bool
+	traceparent           func(context.Context) string // nil: that of outgoing metadata
 	batchTasks, batchSize int
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -43,7 +44,8 @@ type fakeCluster struct {
 	mu       sync.Mutex
 	nextTask uint64
 	keys     map[string]uint64
-	batches  []int // the number of tasks of each submission
+	batches  []int    // the number of tasks of each submission
+	spans    []string // the graph and the headers traceparent of each submission
 	requests map[string]bool
 	released []uint64
 	revision uint64
@@ -146,7 +148,10 @@ func refuseAs(code codes.Code, reason, message string) error {
 	return s.Err()
 }
 
-func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitRequest) (*millracev1.SubmitResponse, error) {
+func (f *fakeCluster) SubmitBatch(ctx context.Context, in *millracev1.SubmitRequest) (*millracev1.SubmitResponse, error) {
+	f.mu.Lock()
+	f.spans = append(f.spans, fmt.Sprintf("%d %v", in.GetHeader().GetGraphId(), metadata.ValueFromIncomingContext(ctx, traceHeader)))
+	f.mu.Unlock()
 	if f.gate != nil {
 		<-f.gate
 	}

@@ -193,6 +193,7 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	if err := c.Flush(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
 		return nil, err
 	}
+	ctx = withSpan(ctx, c.traceparent(ctx))
 	header, err := encodeHeader(&millracev1.SubmitHeader{ClientId: c.lease.Load(), Name: g.name, RequestId: newRequestID()})
 	if err != nil {
 		return nil, err

@@ -38,7 +38,11 @@ type batch struct {
 	// needs holds the unacknowledged futures that are arguments of tasks.
 	// If such an input is refused by the scheduler, the task fails for that reason.
 	needs []need
-	keyed bool // some of the keys were chosen by the program
+	// span is that of the calls, and values a context of one of them that is never cancelled. All
+	// calls of a batch are in one span; empty: in none.
+	span   string
+	values context.Context //nolint:containedctx // of the request that sends the batch
+	keyed  bool            // some of the keys were chosen by the program
 	// done is closed when the batch was acknowledged or refused; nil if no Flush waits for it.
 	done chan struct{}
 }
@@ -60,6 +64,7 @@ type submitQueue struct {
 	graph      uint64
 	graphUsed  int
 	graphLease uint64
+	graphSpan  string
 }
 
 func (q *submitQueue) init() {
@@ -104,7 +109,7 @@ func (c *Client) Submit(ctx context.Context, op Op, args Arguments, options ...T
 		o.key = c.newKey(op)
 	}
 	f := &Future{client: c, key: o.key}
-	if err := c.enqueue(ctx, f, op, s, rules, keyed); err != nil {
+	if err := c.enqueue(ctx, c.traceparent(ctx), f, op, s, rules, keyed); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -126,6 +131,7 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 	}
 	s := scratchPool.Get().(*scratch)
 	defer scratchPool.Put(s)
+	span := c.traceparent(ctx)
 	var futures []*Future
 	var slab []Future
 	for args := range calls {
@@ -139,7 +145,7 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 		f := &slab[0]
 		slab = slab[1:]
 		f.client, f.key = c, c.newKey(op)
-		if err := c.enqueue(ctx, f, op, s, rules, false); err != nil {
+		if err := c.enqueue(ctx, span, f, op, s, rules, false); err != nil {
 			return futures, err
 		}
 		futures = append(futures, f)
@@ -147,8 +153,8 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 	return futures, nil
 }
 
-// enqueue adds one encoded task to the open batch.
-func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rules []byte, keyed bool) error {
+// enqueue adds one encoded task to the open batch of a span.
+func (c *Client) enqueue(ctx context.Context, span string, f *Future, op Op, s *scratch, rules []byte, keyed bool) error {
 	if c.config.leaseless {
 		return fmt.Errorf("millrace: submit %s: the client has no lease (WithoutLease), so it cannot hold results", op)
 	}
@@ -161,7 +167,7 @@ func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rule
 			return ErrClosed
 		}
 		q.mu.Lock()
-		if len(q.batches) < maxQueuedBatches || !q.batches[len(q.batches)-1].full(c) {
+		if len(q.batches) < maxQueuedBatches || q.batches[len(q.batches)-1].takes(c, span) {
 			break
 		}
 		room := q.room
@@ -172,8 +178,12 @@ func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rule
 		case <-c.ctx.Done():
 		}
 	}
-	if len(q.batches) == 0 || q.batches[len(q.batches)-1].full(c) {
-		q.batches = append(q.batches, new(batch))
+	if len(q.batches) == 0 || !q.batches[len(q.batches)-1].takes(c, span) {
+		b := &batch{span: span}
+		if span != "" {
+			b.values = context.WithoutCancel(ctx)
+		}
+		q.batches = append(q.batches, b)
 	}
 	b := q.batches[len(q.batches)-1]
 	first := len(b.futures) == 0
@@ -196,8 +206,9 @@ func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rule
 	return nil
 }
 
-func (b *batch) full(c *Client) bool {
-	return len(b.futures) >= c.config.batchTasks || len(b.tasks) >= c.config.batchSize
+// takes reports whether the batch has room for another task of a span.
+func (b *batch) takes(c *Client, span string) bool {
+	return b.span == span && len(b.futures) < c.config.batchTasks && len(b.tasks) < c.config.batchSize
 }
 
 // next removes the oldest batch from the queue.
@@ -316,7 +327,7 @@ func (c *Client) sendTasks(b *batch, lo, hi int) {
 	}
 	c.futures.begin()
 	defer c.futures.end()
-	out, err := c.submitOnce(wireMessage{b.tables.encoded, tasks}, len(futures))
+	out, err := c.submitOnce(b, wireMessage{b.tables.encoded, tasks}, len(futures))
 	if err == nil {
 		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds(), out.GetRevision(), out.GetFailedTaskIds()))
 		return
@@ -370,15 +381,19 @@ func refusal(err error) bool {
 }
 
 // submitOnce makes one submission. The scheduler applies it once, however often it must be sent.
-func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitResponse, error) {
+func (c *Client) submitOnce(b *batch, body wireMessage, tasks int) (*millracev1.SubmitResponse, error) {
 	q := &c.submits
-	if q.graphUsed+tasks > graphTasks || q.graphLease != c.lease.Load() {
-		q.graph, q.graphUsed, q.graphLease = 0, 0, c.lease.Load()
+	if q.graphUsed+tasks > graphTasks || q.graphLease != c.lease.Load() || q.graphSpan != b.span {
+		q.graph, q.graphUsed, q.graphLease, q.graphSpan = 0, 0, c.lease.Load(), b.span
 	}
-	out, err := c.submitTo(c.ctx, q.graph, body)
+	ctx := c.ctx
+	if b.span != "" {
+		ctx = withSpan(valuesOf{ctx, b.values}, b.span)
+	}
+	out, err := c.submitTo(ctx, q.graph, body)
 	if err != nil && q.graph != 0 && errors.Is(err, ErrUnknownGraph) {
 		q.graph, q.graphUsed = 0, 0
-		out, err = c.submitTo(c.ctx, 0, body)
+		out, err = c.submitTo(ctx, 0, body)
 	}
 	if err != nil {
 		return nil, err
