@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/server"
@@ -114,5 +115,35 @@ func TestProfilesByHTTP(t *testing.T) {
 		if code, reason := b.refusal(http.MethodGet, "/api/profile?"+query, ""); code != want {
 			t.Errorf("%s: %d %s, want %d", query, code, reason, want)
 		}
+	}
+}
+
+// A report needs no other file, and no text ends its data. It is made without an HTTP port, too.
+func TestReportIsOneFile(t *testing.T) {
+	c := start(t, server.Config{})
+	if _, err := c.client.SubmitBatch(timeout(t), &pb.SubmitRequest{Tasks: noops("a</script><script>", 3)}); err != nil {
+		t.Fatal(err)
+	}
+	report, err := c.client.GetReport(timeout(t), &pb.GetReportRequest{Title: "</script><b>", Code: "<!-- </script>", EndTime: timestamppb.New(time.Unix(1<<40, 0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	html := string(report.GetHtml())
+	if n := strings.Count(html, "<script"); n != 2 || strings.Count(html, "</script") != 2 || strings.Contains(html, "<!--") {
+		t.Errorf("%d scripts begin, %d end, and there are %d comments", n, strings.Count(html, "</script"), strings.Count(html, "<!--"))
+	}
+	for _, reference := range []string{`src="`, `href="app`, `@import`} {
+		if at := strings.Index(html, reference); at >= 0 {
+			t.Errorf("it refers to another file: %s", html[at:at+100])
+		}
+	}
+	_, behind, _ := strings.Cut(html, `id="frozen">`)
+	text, _, _ := strings.Cut(behind, "</script>")
+	var kept struct {
+		Title string
+		Tasks map[string][]struct{ Key string }
+	}
+	if err := json.Unmarshal([]byte(text), &kept); err != nil || kept.Title != "</script><b>" || len(kept.Tasks["1"]) != 3 {
+		t.Errorf("%+v, %v", kept, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/logring"
@@ -99,7 +100,7 @@ type Server struct {
 	loop     *loop.Loop
 	rpc      *rpc.Server
 	http     *http.Server
-	site     *web.Site        // nil: no HTTP port
+	site     *web.Site        // also without an HTTP port: it makes reports
 	local    *grpc.ClientConn // of the site to rpc
 	watch    *watch
 	traces   *otlp.Exporter // nil: there are none
@@ -156,6 +157,7 @@ func New(config Config) (*Server, error) {
 	calls := rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
 		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
+		Report: func(ctx context.Context, r *pb.GetReportRequest) ([]byte, error) { return s.site.Report(ctx, r) },
 	}
 	if config.Traces != nil {
 		traces := *config.Traces
@@ -171,11 +173,9 @@ func New(config Config) (*Server, error) {
 		s.close()
 		return nil, err
 	}
-	if s.web != nil {
-		if err := s.newSite(metrics, tokens); err != nil {
-			s.close()
-			return nil, err
-		}
+	if err := s.newSite(metrics, tokens); err != nil {
+		s.close()
+		return nil, err
 	}
 	return s, nil
 }
@@ -188,7 +188,9 @@ func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err
 	s.site = web.New(web.Config{
 		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Profiles: s.config.Profiles, Port: port,
 	})
-	s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	if s.web != nil {
+		s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	}
 	return nil
 }
 
@@ -263,9 +265,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.config.Journal != nil {
 		if err := s.loop.Restore(journal.Config{Files: s.config.Journal, Log: s.config.Log}); err != nil {
 			s.rpc.Stop(ctx)
-			if s.local != nil {
-				_ = s.local.Close() // It fails only if it is closed already.
-			}
+			_ = s.local.Close() // It fails only if it is closed already.
 			stopServing()
 			stopLoop()
 			_ = group.Wait() // Nothing was served.
@@ -287,17 +287,17 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	group.Go(func() error {
+		if err := s.rpc.ServeInProcess(); err != nil {
+			return fmt.Errorf("serve the dashboard's calls: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		s.site.Run(serving)
+		return nil
+	})
 	if s.web != nil {
-		group.Go(func() error {
-			if err := s.rpc.ServeInProcess(); err != nil {
-				return fmt.Errorf("serve the dashboard's calls: %w", err)
-			}
-			return nil
-		})
-		group.Go(func() error {
-			s.site.Run(serving)
-			return nil
-		})
 		group.Go(func() error {
 			if err := s.http.Serve(s.web); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve HTTP on %s: %w", s.HTTPAddress(), err)
@@ -318,8 +318,8 @@ func (s *Server) Run(ctx context.Context) error {
 		if err := s.http.Shutdown(grace); err != nil {
 			_ = s.http.Close() // The grace is over: waiting requests are cut off.
 		}
-		_ = s.local.Close() // It fails only if it is closed already.
 	}
+	_ = s.local.Close() // It fails only if it is closed already.
 	s.rpc.Stop(grace)
 	stopServing()
 	err := group.Wait()

@@ -87,6 +87,7 @@ var table = []Right{
 	{Method: pb.SchedulerService_ListWorkers_FullMethodName, Roles: readers, Bound: Cluster},
 	{Method: pb.SchedulerService_GetClusterInfo_FullMethodName, Roles: readers, Bound: Cluster},
 	{Method: pb.SchedulerService_GetSchedulerLog_FullMethodName, Roles: readers, Bound: Cluster},
+	{Method: pb.SchedulerService_GetReport_FullMethodName, Roles: readers, Bound: Everywhere},
 	{Method: pb.SchedulerService_ListAlarms_FullMethodName, Roles: readers, Bound: Cluster},
 	{Method: pb.SchedulerService_ListEvents_FullMethodName, Roles: readers, Bound: Everywhere},
 	{Method: pb.SchedulerService_DrainWorkers_FullMethodName, Roles: operators, Bound: Cluster},

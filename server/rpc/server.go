@@ -65,6 +65,8 @@ type Config struct {
 	Alarms func() []alarms.Alarm
 	// Traces hears of accepted submissions; nil: nobody does.
 	Traces Traces
+	// Report returns the pages of the dashboard as a file. Nil: there are none.
+	Report func(context.Context, *pb.GetReportRequest) ([]byte, error)
 }
 
 // Traces makes traces of graphs.

@@ -59,11 +59,22 @@ func (s *Site) profile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), stacksTimeout)
-	defer cancel()
+	writeJSON(w, s.profileFrom(s.withToken(r), request))
+	return nil
+}
+
+// withToken returns the context of a request, for calls with its token.
+func (s *Site) withToken(r *http.Request) context.Context {
 	if token, _ := s.token(r); token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		return metadata.AppendToOutgoingContext(r.Context(), "authorization", "Bearer "+token)
 	}
+	return r.Context()
+}
+
+// profileFrom asks all workers.
+func (s *Site) profileFrom(ctx context.Context, request *pb.GetProfileRequest) profileAnswer {
+	ctx, cancel := context.WithTimeout(ctx, stacksTimeout)
+	defer cancel()
 	workers, more := s.config.Scheduler.LastSnapshot().Workers(nil, 0, askedWorkers)
 	answers := make([]*pb.GetProfileResponse, len(workers))
 	slots := make(chan struct{}, askedAtOnce)
@@ -96,8 +107,7 @@ func (s *Site) profile(w http.ResponseWriter, r *http.Request) error {
 	for _, c := range tree.Calls(shownStacks) {
 		answer.Rows = append(answer.Rows, []any{c.GetCaller(), c.GetSamples(), c.GetName(), c.GetFile(), c.GetLine(), text.Cut(c.GetText(), shownLine)})
 	}
-	writeJSON(w, answer)
-	return nil
+	return answer
 }
 
 // profileRequest reads the parameters op, graph, start and end; times are in seconds since 1970.

@@ -50,11 +50,13 @@ type Site struct {
 	config  Config
 	hub     *stream.Hub
 	handler http.Handler
+	// reports has a value for each report that is being made.
+	reports chan struct{}
 }
 
 // New returns a site. Its streams and samples begin with Run.
 func New(config Config) *Site {
-	s := &Site{config: config, hub: stream.New(stream.Config{
+	s := &Site{config: config, reports: make(chan struct{}, reportsAtOnce), hub: stream.New(stream.Config{
 		Scheduler: config.Scheduler, Rows: config.Rows, Alarms: config.Alarms,
 	})}
 	mux := http.NewServeMux()
@@ -83,6 +85,7 @@ func New(config Config) *Site {
 	mux.Handle("GET /api/stream", s.admitted(pb.SchedulerService_Watch_FullMethodName, s.hub.Serve))
 	mux.Handle("GET /api/runs", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.hub.ServeRuns))
 	mux.Handle("GET /api/samples", s.admitted(pb.SchedulerService_GetClusterInfo_FullMethodName, s.hub.ServeSamples))
+	mux.Handle("GET /api/report", s.admitted(pb.SchedulerService_GetReport_FullMethodName, s.report))
 	mux.Handle("GET /api/profile", s.admitted(pb.SchedulerService_GetWorker_FullMethodName, s.profile))
 	mux.HandleFunc("POST /api/{service}/{call}", s.call)
 	mux.HandleFunc("POST /api/workers/{worker}/{service}/{call}", s.workerCall)

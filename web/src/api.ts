@@ -1,5 +1,7 @@
 // Calls of the scheduler. All addresses are relative to the page, so that it works behind any path.
 
+import { answerOf, frozen, resultOf, resultOfWorker } from "./frozen";
+
 export interface Session {
   role: string;
   version: string;
@@ -39,10 +41,18 @@ async function send(path: string, init: RequestInit): Promise<Response> {
   throw new CallError(response.status, reason, message);
 }
 
+// kept gives an answer that the report has.
+function kept<T>(answer: object | undefined): T {
+  if (answer === undefined)
+    throw new CallError(404, "NOT_IN_REPORT", "The report does not have this.");
+  return answer as T;
+}
+
 const headers = { "Content-Type": "application/json", "X-Millrace": "1" };
 
 // call calls a method of SchedulerService.
 export async function call<T>(method: string, request: object = {}): Promise<T> {
+  if (frozen) return kept<T>(resultOf(frozen, method, request));
   const response = await send(`api/millrace.v1.SchedulerService/${method}`, {
     method: "POST",
     headers,
@@ -53,12 +63,14 @@ export async function call<T>(method: string, request: object = {}): Promise<T> 
 
 // callWorker calls a method of DataService of a worker.
 export async function callWorker<T>(worker: string, method: string, request: object = {}) {
+  if (frozen) return kept<T>(resultOfWorker(frozen, worker, method));
   const path = `api/workers/${encodeURIComponent(worker)}/millrace.v1.DataService/${method}`;
   const response = await send(path, { method: "POST", headers, body: JSON.stringify(request) });
   return (await response.json()) as T;
 }
 
 export async function get<T>(path: string): Promise<T> {
+  if (frozen) return kept<T>(answerOf(frozen, path));
   const response = await send(path, { method: "GET" });
   return (await response.json()) as T;
 }

@@ -52,7 +52,16 @@ export const failureColor = "#c4183c";
 
 export type Theme = "light" | "dark";
 
-const stored = localStorage.getItem("millrace-theme");
+// Frames of notebooks may have no storage.
+function storedTheme(): string | null {
+  try {
+    return localStorage.getItem("millrace-theme");
+  } catch {
+    return null;
+  }
+}
+
+const stored = storedTheme();
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 
 export const theme = new Store<Theme>(
@@ -64,14 +73,18 @@ export function applyTheme(): void {
 }
 
 system.addEventListener("change", () => {
-  if (localStorage.getItem("millrace-theme")) return;
+  if (storedTheme()) return;
   theme.set(system.matches ? "dark" : "light");
   applyTheme();
 });
 
 export function toggleTheme(): void {
   theme.set(theme.value === "dark" ? "light" : "dark");
-  localStorage.setItem("millrace-theme", theme.value);
+  try {
+    localStorage.setItem("millrace-theme", theme.value);
+  } catch {
+    // The choice lasts until the page is left.
+  }
   applyTheme();
 }
 

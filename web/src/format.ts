@@ -1,5 +1,7 @@
 // Figures as people read them.
 
+import { presently } from "./frozen";
+
 const KiB = 1024;
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -59,7 +61,7 @@ export function duration(ms: number): string {
 }
 
 // ago gives the time since a moment.
-export function ago(time: string | undefined, now = Date.now()): string {
+export function ago(time: string | undefined, now = presently()): string {
   if (!time) return "–";
   const ms = now - Date.parse(time);
   return ms < 1500 ? "just now" : `${duration(Math.floor(ms / 1000) * 1000)} ago`;

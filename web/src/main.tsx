@@ -3,6 +3,7 @@ import "./app.css";
 import { render } from "preact";
 import { login } from "./api";
 import { applyTheme } from "./colors";
+import { frozen } from "./frozen";
 import { EventsPage, Logs } from "./pages/activity";
 import { Clients, Datasets } from "./pages/clients";
 import { GraphPage } from "./pages/graph";
@@ -10,23 +11,30 @@ import { Graphs } from "./pages/graphs";
 import { Login } from "./pages/login";
 import { MemoryPage } from "./pages/memory";
 import { Overview } from "./pages/overview";
+import { ReportPage } from "./pages/report";
 import { Routes } from "./pages/routes";
 import { StreamPage } from "./pages/stream";
 import { TaskPage } from "./pages/task";
 import { WorkerPage } from "./pages/worker";
 import { WorkersPage } from "./pages/workers";
-import { go, place } from "./router";
+import { go, home, place } from "./router";
 import { needsLogin, start, useStore } from "./store";
 import { Frame } from "./ui/frame";
 import { Empty } from "./ui/parts";
 
 function Page() {
-  const [section = "overview", id] = useStore(place).path;
+  const [section = home, id] = useStore(place).path;
   switch (section) {
     case "overview":
       return (
         <Frame title="Overview">
           <Overview />
+        </Frame>
+      );
+    case "report":
+      return (
+        <Frame title={frozen?.title || "Report"}>
+          <ReportPage />
         </Frame>
       );
     case "stream":

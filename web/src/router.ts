@@ -1,6 +1,10 @@
 // Addresses of pages, in the part of the URL behind "#", so that no server needs to know them.
 
+import { frozen } from "./frozen";
 import { Store } from "./store";
+
+// The section that is shown first.
+export const home = frozen ? "report" : "overview";
 
 export interface Place {
   path: string[];

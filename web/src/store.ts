@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { CallError, get, type Session } from "./api";
+import { frozen } from "./frozen";
 import { history } from "./history";
 import { type RunBatch, runs } from "./runs";
 import type { Alarm, Client, ClusterEvent, Dataset, Graph, Summary, Worker } from "./types";
@@ -39,7 +40,7 @@ export function useStore<T>(store: Store<T>): T {
   return store.value;
 }
 
-export type Connection = "connecting" | "live" | "lost";
+export type Connection = "connecting" | "live" | "lost" | "report";
 
 export const session = new Store<Session | null>(null);
 export const needsLogin = new Store(false);
@@ -118,6 +119,7 @@ function connectSoon(delay: number): void {
 }
 
 function connect(): void {
+  if (frozen) return;
   const topics = [...wanted.keys()].join(",");
   if (source && opened === topics && source.readyState !== EventSource.CLOSED) return;
   source?.close();
@@ -138,8 +140,21 @@ function connect(): void {
   }
 }
 
+// thaw shows the data of a report.
+async function thaw(): Promise<void> {
+  session.set(await get<Session>("api/session"));
+  runs.begin(Date.parse(session.value?.start_time ?? ""));
+  for (const [topic, message] of Object.entries(frozen?.topics ?? {})) {
+    takers[topic]?.(message as never);
+  }
+  await runs.all();
+  await history.load();
+  connection.set("report");
+}
+
 // start learns the role of the viewer, and opens the stream.
 export async function start(delay = 0): Promise<void> {
+  if (frozen) return thaw();
   try {
     const now = await get<Session>("api/session");
     const before = session.value;

@@ -2,7 +2,7 @@
 // worker. Screenshots go to out/web.
 
 import assert from "node:assert/strict";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -228,6 +228,47 @@ for (const [name, check] of pages) {
     assert.deepEqual(problems, []);
   });
 }
+
+// What each page of a report must show.
+const kept = [
+  ["report", "Flame graph of all functions"],
+  ["overview", "Progress by function"],
+  ["stream", "Slots in view"],
+  ["graphs", /line 3 is not a number/],
+  ["graphs/1", /critical path [0-9]/],
+  ["graphs/1?show=flame", /[0-9]+ samples, /],
+  ["workers/host-2", "Deaths of its processes"],
+  ["memory", "Largest holders"],
+  ["routes", "Rows read from columns"],
+  ["events", "host-2"],
+  ["logs", "registered"],
+  ["task", /Traceback/],
+];
+
+test("a report is one file with the same pages", async () => {
+  const saved = await page.context().request.get(`${cluster.url}api/report`);
+  assert.equal(saved.status(), 200);
+  const file = join(shots, "report.html");
+  writeFileSync(file, await saved.body());
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+  const opened = await context.newPage();
+  const seen = [];
+  opened.on("console", (m) => m.type() === "error" && seen.push(m.text()));
+  opened.on("pageerror", (e) => seen.push(String(e)));
+  opened.on("request", (r) => {
+    if (!/^(data|blob):/.test(r.url()) && !r.url().startsWith(`file://${file}`)) seen.push(r.url());
+  });
+  await opened.goto(`file://${file}`);
+  await opened.getByRole("status").getByText("As it was at").waitFor();
+  for (const [name, text] of kept) {
+    const place = tasks[name] ? `tasks/${tasks[name].taskId}` : name;
+    await opened.goto(`file://${file}#/${place}`);
+    await opened.locator("#content").getByText(text).first().waitFor();
+    await opened.screenshot({ path: join(shots, `report-${fileName(name)}.png`) });
+  }
+  assert.deepEqual(seen, []);
+  await context.close();
+});
 
 test("dark and wide", async () => {
   for (const [scheme, viewport, suffix] of [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PATIENCE
@@ -72,11 +75,23 @@ def test_blocks(client: Client, tmp_path: Path) -> None:
     assert stream.figure is not None and "inside" in (tmp_path / "stream.html").read_text()
     report = tmp_path / "report.html"
     with performance_report(filename=report):
-        client.gather(client.map(inc, range(3), key="in-the-report"))
+        held = client.map(inc, range(3), key="in-the-report")
+        wait(held)
         "a line of this function"
-    text = report.read_text()
-    assert "in-the-report" in text and "a line of this function" in text and "2 workers" in text
-    assert "3, 0 of them failed" in text and "before-the-block" not in text.partition("<h2>Code")[0]
+    kept = frozen(report)
+    assert "a line of this function" in kept["code"] and len(kept["topics"]["workers"]["rows"]) >= 2
+    keys = [run[kept["runs"]["columns"].index("key")] for run in kept["runs"]["rows"]]
+    assert len(keys) == 3 and all("in-the-report" in key for key in keys)
+    (graph,) = kept["topics"]["graphs"]["rows"]
+    assert len(kept["tasks"][graph["graphId"]]) == 3 and set(kept["logs"]) > {""}
+    assert not re.findall(r"""(?:src|href)="(?!#|data:)""", report.read_text().partition("<script")[0])
+
+
+def frozen(report: Path) -> dict[str, Any]:
+    """Returns the data in a report."""
+    found = re.search(r'<script type="application/json" id="frozen">(.*?)</script>', report.read_text())
+    assert found is not None
+    return json.loads(found[1])
 
 
 async def test_blocks_in_an_event_loop(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ type Config struct {
 
 // Hub serves the streams.
 type Hub struct {
+	config    Config
 	scheduler schedapi.Scheduler
 	topics    []*topicState
 	samples   *samples
@@ -119,7 +120,7 @@ type event struct {
 
 // New returns a hub. It does nothing until Run is called.
 func New(config Config) *Hub {
-	h := &Hub{scheduler: config.Scheduler, viewers: map[*viewer]struct{}{}, arrived: make(chan struct{}, 1)}
+	h := &Hub{config: config, scheduler: config.Scheduler, viewers: map[*viewer]struct{}{}, arrived: make(chan struct{}, 1)}
 	graphs := newGraphs(config)
 	summary := newSummary(config.Scheduler)
 	h.samples = newSamples(summary)

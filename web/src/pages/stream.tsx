@@ -5,6 +5,7 @@ import { opColor, phaseColors, phaseNames, theme } from "../colors";
 import { Surface } from "../draw/surface";
 import { type Row, type Shares, Timeline } from "../draw/timeline";
 import { bytes, clock, count, duration, percent } from "../format";
+import { frozen, presently } from "../frozen";
 import { go, link } from "../router";
 import { phases, runs } from "../runs";
 import { summary, useTopics, workers } from "../store";
@@ -40,11 +41,11 @@ function rowsNow(): Row[] {
 let skew = 0;
 summary.follow(() => {
   const s = summary.value;
-  if (s) skew = Date.parse(s.time) - Date.now();
+  if (s) skew = Date.parse(s.time) - presently();
 });
 
 function nowMs(): number {
-  return Date.now() + skew - runs.origin;
+  return presently() + skew - runs.origin;
 }
 
 export function StreamPage() {
@@ -52,7 +53,7 @@ export function StreamPage() {
   const canvas = useRef<HTMLCanvasElement>(null);
   const strip = useRef<HTMLCanvasElement>(null);
   const [timeline] = useState(() => new Timeline());
-  const [follow, setFollow] = useState(true);
+  const [follow, setFollow] = useState(!frozen);
   const following = useRef(true);
   following.current = follow;
   const [tip, setTip] = useState<{ x: number; y: number; run: number } | null>(null);
@@ -70,6 +71,7 @@ export function StreamPage() {
     const overview = new Surface(below, (c, w, h) => paintStrip(c, w, h, timeline));
     const span = timeline.view.to - timeline.view.from;
     timeline.view = { from: nowMs() - span, to: nowMs() };
+    if (frozen) void all();
     const draw = () => {
       surface.draw();
       overview.draw();
@@ -202,14 +204,16 @@ export function StreamPage() {
   return (
     <>
       <div class="bar-of-controls">
-        <button
-          class="button"
-          type="button"
-          aria-pressed={follow}
-          onClick={() => setFollow(!follow)}
-        >
-          Follow
-        </button>
+        {!frozen && (
+          <button
+            class="button"
+            type="button"
+            aria-pressed={follow}
+            onClick={() => setFollow(!follow)}
+          >
+            Follow
+          </button>
+        )}
         {[10 / 60, 1, 5, 30].map((minutes) => (
           <button class="button" type="button" key={minutes} onClick={() => span(minutes)}>
             {minutes < 1 ? "10 s" : `${minutes} min`}

@@ -5,6 +5,7 @@ import { get, messageOf } from "../api";
 import { nameColor } from "../colors";
 import { type Box, boxesOf, callsOf, type Profile, stepFrom } from "../flame";
 import { count, duration, percent } from "../format";
+import { frozen } from "../frozen";
 import { Card, Empty, useCall } from "./parts";
 
 // The pause between two questions while tasks run, in milliseconds.
@@ -30,9 +31,11 @@ export function FlameCard(props: { title: string; of: string; running: boolean }
               {missing > 0 ? `, without ${missing} workers or processes that did not answer` : ""}
             </span>
           )}
-          <button class="button" type="button" onClick={asked.again}>
-            Refresh
-          </button>
+          {!frozen && (
+            <button class="button" type="button" onClick={asked.again}>
+              Refresh
+            </button>
+          )}
         </div>
       }
     >

@@ -4,8 +4,9 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { logout } from "../api";
 import { theme, toggleTheme } from "../colors";
-import { perSecond } from "../format";
-import { go, link, place } from "../router";
+import { clock, perSecond } from "../format";
+import { frozen, presently } from "../frozen";
+import { go, home, link, place } from "../router";
 import { alarms, connection, needsLogin, session, summary, useStore } from "../store";
 import { Icon } from "./icons";
 import { Palette } from "./palette";
@@ -22,6 +23,7 @@ export const menu: { title: string; entries: Entry[] }[] = [
   {
     title: "Observe",
     entries: [
+      ...(frozen ? [{ id: "report", name: "Report", key: "p" }] : []),
       { id: "overview", name: "Overview", key: "o" },
       { id: "stream", name: "Task stream", key: "s" },
       { id: "graphs", name: "Graphs", key: "g" },
@@ -46,6 +48,8 @@ export const menu: { title: string; entries: Entry[] }[] = [
   },
 ];
 
+const dots = { live: "good", connecting: "warn", lost: "bad", report: "" };
+
 function isTyping(target: EventTarget | null): boolean {
   return target instanceof Element && target.closest("input, textarea, select, dialog") !== null;
 }
@@ -57,7 +61,7 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
   const now = useStore(summary);
   const who = useStore(session);
   const colors = useStore(theme);
-  const section = useStore(place).path[0] ?? "overview";
+  const section = useStore(place).path[0] ?? home;
   const current = section === "tasks" ? "stream" : section;
 
   useEffect(() => {
@@ -92,14 +96,19 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
   const worst = list.some((a) => a.severity === "critical" || a.severity === "error")
     ? "bad"
     : "warn";
-  const said = { live: "Live", connecting: "Connecting", lost: "Connection lost" }[state];
+  const said = {
+    live: "Live",
+    connecting: "Connecting",
+    lost: "Connection lost",
+    report: `As it was at ${clock(presently())}`,
+  }[state];
   return (
     <div class="frame">
       <a class="skip" href="#content" onClick={skip}>
         Skip to the content
       </a>
       <nav class="side" aria-label="Pages">
-        <a class="brand" href={link("overview")}>
+        <a class="brand" href={link(home)}>
           <Icon name="brand" size={20} />
           <span>Millrace</span>
         </a>
@@ -133,6 +142,11 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
             <>
               <div>{who.version || "development build"}</div>
               {who.role && <div>{who.role}</div>}
+              {!frozen && (
+                <a href="api/report" download="millrace-report.html">
+                  Save as one file
+                </a>
+              )}
             </>
           )}
         </footer>
@@ -142,10 +156,10 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
           <h1>{props.title}</h1>
           <div class="space" />
           <span class="live" role="status">
-            <span class={`dot ${state === "live" ? "good" : state === "lost" ? "bad" : "warn"}`} />
+            <span class={`dot ${dots[state]}`} />
             {said}
           </span>
-          {now && <span class="faint nowrap">{perSecond(now.tasks_per_second)}</span>}
+          {now && !frozen && <span class="faint nowrap">{perSecond(now.tasks_per_second)}</span>}
           <button class="button search" type="button" onClick={() => setDialog("palette")}>
             <Icon name="search" /> Jump to… <kbd>/</kbd>
           </button>

@@ -2,6 +2,7 @@
 
 const shapes: Record<string, string> = {
   overview: "M2.5 2.5h4.5v6H2.5zM9 2.5h4.5v3.5H9zM9 8h4.5v5.5H9zM2.5 10.5H7v3H2.5z",
+  report: "M4 1.5h5.5L12.5 4.500V14.500H4zM6 7h4.500M6 9.500h4.500M6 12h3",
   stream: "M2 4h6M10 4h4M2 8h3M7 8h7M2 12h8M12 12h2",
   workers: "M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.01M5 11h.01",
   graphs: "M8 2.5v3M8 5.5 4 9M8 5.5 12 9M4 9v3M12 9v3M6.5 2.5h3M2.5 12h3M10.5 12h3",

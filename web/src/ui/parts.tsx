@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor } from "../colors";
 import { word } from "../format";
+import { frozen, presently } from "../frozen";
 import { link } from "../router";
 
 export type Tone = "" | "good" | "warn" | "bad" | "run";
@@ -262,9 +263,9 @@ export function Dialog(props: {
 
 // useNow renders again once a second, for times that pass.
 export function useNow(): number {
-  const [now, setNow] = useState(Date.now());
+  const [now, setNow] = useState(presently());
   useEffect(() => {
-    const timer = setInterval(() => setNow(Date.now()), 1000);
+    const timer = setInterval(() => setNow(presently()), 1000);
     return () => clearInterval(timer);
   }, []);
   return now;
@@ -291,7 +292,7 @@ export function useCall<T>(
       } catch (error) {
         if (!gone) setState((before) => ({ value: before.value, error }));
       }
-      if (!gone && everyMs > 0) timer = window.setTimeout(run, everyMs);
+      if (!gone && everyMs > 0 && !frozen) timer = window.setTimeout(run, everyMs);
     };
     void run();
     return () => {

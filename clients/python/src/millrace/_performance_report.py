@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import html
 import importlib
 import inspect
 import os
@@ -15,11 +14,15 @@ from typing import Any, Literal
 
 from millrace import _check
 from millrace._calls import _task_runs
-from millrace._calls._task_plot import TaskPlot, page
+from millrace._calls._task_plot import TaskPlot
 from millrace._calls._task_runs import Run
-from millrace._cluster._cluster_html import cluster_card, size
-from millrace._cluster._cluster_info import scheduler_info
+from millrace._pb.millrace.v1 import report_pb2
 from millrace.client import AsyncClient, Client, get_client
+
+#: Longest wait for a report, in seconds.
+_REPORT_SECONDS = 120.0
+#: Most bytes of code in a report.
+_MOST_CODE = 256 << 10
 
 
 class _Block(abc.ABC):
@@ -40,8 +43,7 @@ class _Block(abc.ABC):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._client is not None
-        # The end of a run is noted when the scheduler learns of it, by the scheduler's clock.
-        self._end(self._client, _task_runs.runs(self._client.session, self._began), time.time() - self._began)
+        self._end(self._client)
 
     async def __aenter__(self) -> Any:
         return self.__enter__()
@@ -52,9 +54,13 @@ class _Block(abc.ABC):
         assert self._client is not None
         await self._client.session.pool.run(lambda: self.__exit__(kind, value, trace))
 
+    def _runs(self, client: Client) -> list[Run]:
+        # The end of a run is noted when the scheduler learns of it, by the scheduler's clock.
+        return _task_runs.runs(client.session, self._began)
+
     @abc.abstractmethod
-    def _end(self, client: Client, runs: list[Run], seconds: float) -> None:
-        """Takes the runs that ended inside of the block."""
+    def _end(self, client: Client) -> None:
+        """Looks at what ran inside of the block."""
 
 
 class get_task_stream(_Block):
@@ -79,8 +85,8 @@ class get_task_stream(_Block):
         #: The picture, after the block.
         self.figure: TaskPlot | None = None
 
-    def _end(self, client: Client, runs: list[Run], seconds: float) -> None:
-        self.data += runs
+    def _end(self, client: Client) -> None:
+        self.data += self._runs(client)
         if self._plot:
             self.figure = TaskPlot(self.data)
             if self._plot == "save":
@@ -99,9 +105,9 @@ class get_task_metadata(_Block):
         #: since 1970), "worker", "nbytes" and "attempt".
         self.metadata: dict[Any, dict[str, Any]] | None = None
 
-    def _end(self, client: Client, runs: list[Run], seconds: float) -> None:
+    def _end(self, client: Client) -> None:
         self.state, self.metadata = {}, {}
-        for run in runs:
+        for run in self._runs(client):
             key, span = run["key"], run["startstops"][0]
             self.state[key] = "memory" if run["status"] == "OK" else "erred"
             self.metadata[key] = {
@@ -111,14 +117,19 @@ class get_task_metadata(_Block):
 
 
 class performance_report(_Block):
-    """Writes one HTML file about the tasks of a with block: the code of the block, a picture of
-    what each slot did, the times of the functions, the workers, and where the functions spent time.
+    """Writes one HTML file about the tasks of a with block: the pages of the dashboard, with what
+    they showed at the end of the block. It has the code, the times of the functions, flame graphs,
+    the task stream, the graphs with their tasks, the workers, memory, events and logs of the
+    cluster. The file needs no other one, and makes no request.
 
     Args:
         filename: the file, or a URL for fsspec.
         stacklevel: how many callers up the code of the block is: 1 for the place of the `with`.
         mode: no effect: the file never needs another one.
         storage_options: options of fsspec, for URLs.
+
+    Raises:
+        InvalidRequestError: the report would have more than 60 MB.
     """
 
     def __init__(
@@ -132,26 +143,21 @@ class performance_report(_Block):
         self._filename, self._options = os.fspath(filename), dict(storage_options or {})
         self._code = _code(_check.integer(stacklevel, "stacklevel", 0, 1 << 20) + 1)
 
-    def _end(self, client: Client, runs: list[Run], seconds: float) -> None:
-        busy = sum(r["startstops"][0]["stop"] - r["startstops"][0]["start"] for r in runs)
-        info = scheduler_info(client.session)
-        slots = max(int(info["total_threads"]), 1)
-        facts = {
-            "time": f"{seconds:.3f} s",
-            "runs": f"{len(runs)}, {sum(r['status'] != 'OK' for r in runs)} of them failed",
-            "time in functions": f"{busy:.3f} s, {100 * busy / max(seconds * slots, 1e-9):.0f} % of {slots} slots",
-            "results": size(sum(r["nbytes"] for r in runs)),
-        }
-        code = f"<h2>Code</h2><pre>{html.escape(self._code)}</pre>" if self._code else ""
-        body = f"{cluster_card('Cluster', info, facts)}<h2>Tasks</h2>{TaskPlot(runs)._repr_html_()}{code}"
-        end = time.time()
-        _, picture = client.profile(start=end - seconds, stop=end, plot=True)
-        text = page("Performance report", f"{body}<h2>Profile</h2>{picture._repr_html_()}")
+    def _end(self, client: Client) -> None:
+        request = report_pb2.GetReportRequest(title="Performance report", code=_shortened(self._code))
+        request.start_time.FromNanoseconds(int(self._began * 1e9))
+        client.session.flush()
+        text = client.session.call("GetReport", request, timeout=_REPORT_SECONDS).html
         if "://" in self._filename:
-            with importlib.import_module("fsspec").open(self._filename, "w", **self._options) as out:
+            with importlib.import_module("fsspec").open(self._filename, "wb", **self._options) as out:
                 out.write(text)
         else:
-            Path(self._filename).write_text(text, encoding="utf-8")
+            Path(self._filename).write_bytes(text)
+
+
+def _shortened(code: str) -> str:
+    """Returns the begin of a code, so that it can be sent."""
+    return code.encode()[:_MOST_CODE].decode(errors="ignore")
 
 
 def _code(level: int) -> str:

@@ -325,6 +325,7 @@ _CALLS = {
     "ExplainTask": "explain",
     "GetClusterInfo": "asking for the state of the cluster",
     "GetDataset": "get_dataset",
+    "GetReport": "performance_report",
     "GetSchedulerLog": "get_scheduler_logs",
     "GetWorker": "asking for a worker",
     "HoldTasks": "holding results",

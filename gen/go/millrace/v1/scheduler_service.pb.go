@@ -28,7 +28,7 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/event.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xa6\x16\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/event.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x18millrace/v1/report.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xf2\x16\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
@@ -69,7 +69,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"ListAlarms\x12\x1e.millrace.v1.ListAlarmsRequest\x1a\x1f.millrace.v1.ListAlarmsResponse\x12M\n" +
 	"\n" +
 	"ListEvents\x12\x1e.millrace.v1.ListEventsRequest\x1a\x1f.millrace.v1.ListEventsResponse\x12\\\n" +
-	"\x0fGetSchedulerLog\x12#.millrace.v1.GetSchedulerLogRequest\x1a$.millrace.v1.GetSchedulerLogResponse\x12G\n" +
+	"\x0fGetSchedulerLog\x12#.millrace.v1.GetSchedulerLogRequest\x1a$.millrace.v1.GetSchedulerLogResponse\x12J\n" +
+	"\tGetReport\x12\x1d.millrace.v1.GetReportRequest\x1a\x1e.millrace.v1.GetReportResponse\x12G\n" +
 	"\bShutdown\x12\x1c.millrace.v1.ShutdownRequest\x1a\x1d.millrace.v1.ShutdownResponseB\xb1\x01\n" +
 	"\x0fdev.millrace.v1B\x15SchedulerServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -107,41 +108,43 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*ListAlarmsRequest)(nil),        // 30: millrace.v1.ListAlarmsRequest
 	(*ListEventsRequest)(nil),        // 31: millrace.v1.ListEventsRequest
 	(*GetSchedulerLogRequest)(nil),   // 32: millrace.v1.GetSchedulerLogRequest
-	(*ShutdownRequest)(nil),          // 33: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 34: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 35: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 36: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 37: millrace.v1.SubmitResponse
-	(*WatchResponse)(nil),            // 38: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 39: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 40: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 41: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 42: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 43: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 44: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 45: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 46: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 47: millrace.v1.ListTasksResponse
-	(*ListTaskRunsResponse)(nil),     // 48: millrace.v1.ListTaskRunsResponse
-	(*ExplainTaskResponse)(nil),      // 49: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 50: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 51: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 52: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 53: millrace.v1.ListWorkersResponse
-	(*DrainWorkersResponse)(nil),     // 54: millrace.v1.DrainWorkersResponse
-	(*RetireWorkersResponse)(nil),    // 55: millrace.v1.RetireWorkersResponse
-	(*RestartWorkersResponse)(nil),   // 56: millrace.v1.RestartWorkersResponse
-	(*RebalanceResponse)(nil),        // 57: millrace.v1.RebalanceResponse
-	(*ListClientsResponse)(nil),      // 58: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 59: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 60: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 61: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 62: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 63: millrace.v1.GetClusterInfoResponse
-	(*ListAlarmsResponse)(nil),       // 64: millrace.v1.ListAlarmsResponse
-	(*ListEventsResponse)(nil),       // 65: millrace.v1.ListEventsResponse
-	(*GetSchedulerLogResponse)(nil),  // 66: millrace.v1.GetSchedulerLogResponse
-	(*ShutdownResponse)(nil),         // 67: millrace.v1.ShutdownResponse
+	(*GetReportRequest)(nil),         // 33: millrace.v1.GetReportRequest
+	(*ShutdownRequest)(nil),          // 34: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 35: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 36: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 37: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 38: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 39: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 40: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 41: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 42: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 43: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 44: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 45: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 46: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 47: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 48: millrace.v1.ListTasksResponse
+	(*ListTaskRunsResponse)(nil),     // 49: millrace.v1.ListTaskRunsResponse
+	(*ExplainTaskResponse)(nil),      // 50: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 51: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 52: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 53: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 54: millrace.v1.ListWorkersResponse
+	(*DrainWorkersResponse)(nil),     // 55: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersResponse)(nil),    // 56: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersResponse)(nil),   // 57: millrace.v1.RestartWorkersResponse
+	(*RebalanceResponse)(nil),        // 58: millrace.v1.RebalanceResponse
+	(*ListClientsResponse)(nil),      // 59: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 60: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 61: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 62: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 63: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 64: millrace.v1.GetClusterInfoResponse
+	(*ListAlarmsResponse)(nil),       // 65: millrace.v1.ListAlarmsResponse
+	(*ListEventsResponse)(nil),       // 66: millrace.v1.ListEventsResponse
+	(*GetSchedulerLogResponse)(nil),  // 67: millrace.v1.GetSchedulerLogResponse
+	(*GetReportResponse)(nil),        // 68: millrace.v1.GetReportResponse
+	(*ShutdownResponse)(nil),         // 69: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
@@ -178,44 +181,46 @@ var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	30, // 31: millrace.v1.SchedulerService.ListAlarms:input_type -> millrace.v1.ListAlarmsRequest
 	31, // 32: millrace.v1.SchedulerService.ListEvents:input_type -> millrace.v1.ListEventsRequest
 	32, // 33: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
-	33, // 34: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	34, // 35: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	35, // 36: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	36, // 37: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	37, // 38: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	37, // 39: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
-	38, // 40: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	39, // 41: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	40, // 42: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	41, // 43: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	42, // 44: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	43, // 45: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	44, // 46: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	45, // 47: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	46, // 48: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	47, // 49: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	48, // 50: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
-	49, // 51: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	50, // 52: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	51, // 53: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	52, // 54: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	53, // 55: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	54, // 56: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
-	55, // 57: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
-	56, // 58: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
-	57, // 59: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
-	58, // 60: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	59, // 61: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	60, // 62: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	61, // 63: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	62, // 64: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	63, // 65: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	64, // 66: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
-	65, // 67: millrace.v1.SchedulerService.ListEvents:output_type -> millrace.v1.ListEventsResponse
-	66, // 68: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
-	67, // 69: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
-	35, // [35:70] is the sub-list for method output_type
-	0,  // [0:35] is the sub-list for method input_type
+	33, // 34: millrace.v1.SchedulerService.GetReport:input_type -> millrace.v1.GetReportRequest
+	34, // 35: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	35, // 36: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	36, // 37: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	37, // 38: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	38, // 39: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	38, // 40: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	39, // 41: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	40, // 42: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	41, // 43: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	42, // 44: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	43, // 45: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	44, // 46: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	45, // 47: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	46, // 48: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	47, // 49: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	48, // 50: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	49, // 51: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
+	50, // 52: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	51, // 53: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	52, // 54: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	53, // 55: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	54, // 56: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	55, // 57: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
+	56, // 58: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
+	57, // 59: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
+	58, // 60: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
+	59, // 61: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	60, // 62: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	61, // 63: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	62, // 64: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	63, // 65: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	64, // 66: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	65, // 67: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
+	66, // 68: millrace.v1.SchedulerService.ListEvents:output_type -> millrace.v1.ListEventsResponse
+	67, // 69: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
+	68, // 70: millrace.v1.SchedulerService.GetReport:output_type -> millrace.v1.GetReportResponse
+	69, // 71: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	36, // [36:72] is the sub-list for method output_type
+	0,  // [0:36] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -233,6 +238,7 @@ func file_millrace_v1_scheduler_service_proto_init() {
 	file_millrace_v1_event_proto_init()
 	file_millrace_v1_graph_proto_init()
 	file_millrace_v1_log_proto_init()
+	file_millrace_v1_report_proto_init()
 	file_millrace_v1_submission_proto_init()
 	file_millrace_v1_task_calls_proto_init()
 	file_millrace_v1_watch_proto_init()

@@ -57,6 +57,7 @@ const (
 	SchedulerService_ListAlarms_FullMethodName       = "/millrace.v1.SchedulerService/ListAlarms"
 	SchedulerService_ListEvents_FullMethodName       = "/millrace.v1.SchedulerService/ListEvents"
 	SchedulerService_GetSchedulerLog_FullMethodName  = "/millrace.v1.SchedulerService/GetSchedulerLog"
+	SchedulerService_GetReport_FullMethodName        = "/millrace.v1.SchedulerService/GetReport"
 	SchedulerService_Shutdown_FullMethodName         = "/millrace.v1.SchedulerService/Shutdown"
 )
 
@@ -161,6 +162,8 @@ type SchedulerServiceClient interface {
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(ctx context.Context, in *GetSchedulerLogRequest, opts ...grpc.CallOption) (*GetSchedulerLogResponse, error)
+	// GetReport returns the pages of the dashboard with the data of a time, as one HTML file.
+	GetReport(ctx context.Context, in *GetReportRequest, opts ...grpc.CallOption) (*GetReportResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
 	// the owner of a local cluster.
 	Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error)
@@ -535,6 +538,16 @@ func (c *schedulerServiceClient) GetSchedulerLog(ctx context.Context, in *GetSch
 	return out, nil
 }
 
+func (c *schedulerServiceClient) GetReport(ctx context.Context, in *GetReportRequest, opts ...grpc.CallOption) (*GetReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetReportResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_GetReport_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShutdownResponse)
@@ -646,6 +659,8 @@ type SchedulerServiceServer interface {
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// GetSchedulerLog returns the last lines of the scheduler's log.
 	GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error)
+	// GetReport returns the pages of the dashboard with the data of a time, as one HTML file.
+	GetReport(context.Context, *GetReportRequest) (*GetReportResponse, error)
 	// Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
 	// the owner of a local cluster.
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
@@ -760,6 +775,9 @@ func (UnimplementedSchedulerServiceServer) ListEvents(context.Context, *ListEven
 }
 func (UnimplementedSchedulerServiceServer) GetSchedulerLog(context.Context, *GetSchedulerLogRequest) (*GetSchedulerLogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSchedulerLog not implemented")
+}
+func (UnimplementedSchedulerServiceServer) GetReport(context.Context, *GetReportRequest) (*GetReportResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetReport not implemented")
 }
 func (UnimplementedSchedulerServiceServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
@@ -1372,6 +1390,24 @@ func _SchedulerService_GetSchedulerLog_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_GetReport_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).GetReport(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_GetReport_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).GetReport(ctx, req.(*GetReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_Shutdown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShutdownRequest)
 	if err := dec(in); err != nil {
@@ -1520,6 +1556,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetSchedulerLog",
 			Handler:    _SchedulerService_GetSchedulerLog_Handler,
+		},
+		{
+			MethodName: "GetReport",
+			Handler:    _SchedulerService_GetReport_Handler,
 		},
 		{
 			MethodName: "Shutdown",

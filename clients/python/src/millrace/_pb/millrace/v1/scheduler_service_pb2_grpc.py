@@ -10,6 +10,7 @@ from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset_
 from millrace._pb.millrace.v1 import event_pb2 as millrace_dot_v1_dot_event__pb2
 from millrace._pb.millrace.v1 import graph_pb2 as millrace_dot_v1_dot_graph__pb2
 from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
+from millrace._pb.millrace.v1 import report_pb2 as millrace_dot_v1_dot_report__pb2
 from millrace._pb.millrace.v1 import submission_pb2 as millrace_dot_v1_dot_submission__pb2
 from millrace._pb.millrace.v1 import task_calls_pb2 as millrace_dot_v1_dot_task__calls__pb2
 from millrace._pb.millrace.v1 import watch_pb2 as millrace_dot_v1_dot_watch__pb2
@@ -215,6 +216,11 @@ class SchedulerServiceStub(object):
                 '/millrace.v1.SchedulerService/GetSchedulerLog',
                 request_serializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.FromString,
+                _registered_method=True)
+        self.GetReport = channel.unary_unary(
+                '/millrace.v1.SchedulerService/GetReport',
+                request_serializer=millrace_dot_v1_dot_report__pb2.GetReportRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_report__pb2.GetReportResponse.FromString,
                 _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/millrace.v1.SchedulerService/Shutdown',
@@ -492,6 +498,13 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReport(self, request, context):
+        """GetReport returns the pages of the dashboard with the data of a time, as one HTML file.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Shutdown stops the cluster: first the workers, then the scheduler. It is for operators, and for
         the owner of a local cluster.
@@ -672,6 +685,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetSchedulerLog,
                     request_deserializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.SerializeToString,
+            ),
+            'GetReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReport,
+                    request_deserializer=millrace_dot_v1_dot_report__pb2.GetReportRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_report__pb2.GetReportResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -1599,6 +1617,33 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/GetSchedulerLog',
             millrace_dot_v1_dot_log__pb2.GetSchedulerLogRequest.SerializeToString,
             millrace_dot_v1_dot_log__pb2.GetSchedulerLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/GetReport',
+            millrace_dot_v1_dot_report__pb2.GetReportRequest.SerializeToString,
+            millrace_dot_v1_dot_report__pb2.GetReportResponse.FromString,
             options,
             channel_credentials,
             insecure,
