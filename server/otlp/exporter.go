@@ -10,6 +10,7 @@ package otlp
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -25,8 +26,6 @@ import (
 const (
 	// defaultInterval is the time between two looks at the scheduler.
 	defaultInterval = 500 * time.Millisecond
-	// readTimeout is the longest time that one look waits for the scheduler.
-	readTimeout = 2 * time.Second
 	// flushTimeout bounds the time that the last spans have after the end.
 	flushTimeout = 2 * time.Second
 	// maxGraphs bounds the graphs that are traced at a time.
@@ -71,7 +70,8 @@ type graph struct {
 	// reads the last attempts, ends the span at the time end.
 	over bool
 	end  time.Time
-	// attempts counts those that have ended, and lastRun is the time of the last end.
+	// attempts counts those that have ended, and lastRun is the time of the last end. Only the
+	// goroutine of Run uses them.
 	attempts uint64
 	lastRun  time.Time
 }
@@ -158,7 +158,7 @@ func (e *Exporter) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-			e.look(ctx)
+			e.look(sending)
 		}
 	}
 	e.look(sending)
@@ -175,40 +175,39 @@ func (e *Exporter) Run(ctx context.Context) {
 	}
 }
 
-// look makes the spans of what has ended before the last look.
+// look makes the spans of what has ended before the last look. Its reads of the scheduler have no
+// time limit: one that went on after its limit would meet the next one.
 func (e *Exporter) look(ctx context.Context) {
 	for e.after < e.mark {
 		runs, errs, ok := e.read(ctx)
 		if !ok {
 			return // The scheduler has stopped.
 		}
-		e.attempts(runs, errs)
+		e.offerAttempts(runs, errs)
 	}
 	e.endGraphs()
 	// NB: the mark is younger than the states of the graphs, so the attempts of each graph that has
 	// ended lie before it.
 	e.refresh(time.Now())
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	_ = e.scheduler.Read(ctx, func(r schedapi.Reader) { e.mark = r.LastRun() }) // At an error the mark stays.
 }
 
-// read returns some of the attempts up to the mark, and what the failed ones reported, by task.
+// read returns some of the attempts up to the mark: those that get spans, and what the failed ones
+// reported, by task.
 func (e *Exporter) read(ctx context.Context) (runs []sched.Run, errs map[ids.TaskID]*sched.TaskError, ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	e.mu.Lock()
-	wanted := make(map[ids.GraphID]struct{}, len(e.graphs))
-	for id := range e.graphs { // order-free: it is a set
-		wanted[id] = struct{}{}
-	}
+	graphs := maps.Clone(e.graphs)
 	e.mu.Unlock()
-	if len(wanted) == 0 {
+	if len(graphs) == 0 {
 		e.after = e.mark
 		return nil, nil, true
 	}
+	wanted := func(r *sched.Run) bool {
+		g := graphs[r.Graph]
+		return g != nil && !r.End.Before(g.begin) && g.ended(r) // Else it is of an earlier submission.
+	}
 	err := e.scheduler.Read(ctx, func(r schedapi.Reader) {
-		runs, e.after = r.RunsOf(func(id ids.GraphID) bool { _, is := wanted[id]; return is }, e.after, e.mark, readRuns)
+		runs, e.after = r.RunsIf(wanted, e.after, e.mark, readRuns)
 		for i := range runs {
 			if runs[i].Succeeded || len(errs) == readErrors {
 				continue
@@ -224,21 +223,21 @@ func (e *Exporter) read(ctx context.Context) (runs []sched.Run, errs map[ids.Tas
 	return runs, errs, err == nil
 }
 
-func (e *Exporter) attempts(runs []sched.Run, errs map[ids.TaskID]*sched.TaskError) {
+// ended counts an attempt of the graph, and reports whether it gets a span.
+func (g *graph) ended(r *sched.Run) bool {
+	if g.attempts++; r.End.After(g.lastRun) {
+		g.lastRun = r.End
+	}
+	return !r.Succeeded || shown(g.attempts)
+}
+
+// offerAttempts makes the spans of attempts.
+func (e *Exporter) offerAttempts(runs []sched.Run, errs map[ids.TaskID]*sched.TaskError) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range runs {
-		r := &runs[i]
-		g := e.graphs[r.Graph]
-		if g == nil || r.End.Before(g.begin) {
-			continue // It is of an earlier submission to the graph.
-		}
-		if g.attempts++; r.End.After(g.lastRun) {
-			g.lastRun = r.End
-		}
-		if !r.Succeeded || shown(g.attempts) {
-			e.offer(attemptSpans(g, r, errs[r.Task]))
-		}
+		// Only the goroutine of Run ends graphs, so the graph is still there.
+		e.offer(attemptSpans(e.graphs[runs[i].Graph], &runs[i], errs[runs[i].Task]))
 	}
 }
 

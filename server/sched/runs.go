@@ -148,17 +148,17 @@ func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last, skippe
 	return found, s.last, all - uint64(len(found))
 }
 
-// RunsOf returns finished attempts with the numbers from after+1 to upTo, oldest first, of the
-// graphs that are wanted, and the number of the last one that it has looked at. It looks at
-// runsVisited attempts at most, and ends after `limit` of the graphs. It passes over attempts that
-// are not kept any more.
-func (m *Machine) RunsOf(wanted func(ids.GraphID) bool, after, upTo uint64, limit int) (found []Run, last uint64) {
+// RunsIf returns the wanted ones of the finished attempts with the numbers from after+1 to upTo,
+// oldest first, and the number of the last one that it has looked at. It looks at runsVisited
+// attempts at most, and ends after `limit` wanted ones. It passes over attempts that are not kept
+// any more. wanted gets each attempt once, without its key, and must not keep it.
+func (m *Machine) RunsIf(wanted func(*Run) bool, after, upTo uint64, limit int) (found []Run, last uint64) {
 	s := &m.runs
 	upTo = min(upTo, s.last)
 	last = min(max(after, s.first-min(s.first, 1)), max(after, upTo))
 	for end := last + runsVisited; last < min(upTo, end) && len(found) < limit; {
 		last++
-		if kept := s.at(last); wanted(kept.Graph) {
+		if kept := s.at(last); wanted(&kept.Run) {
 			found = append(found, kept.copied())
 		}
 	}

@@ -52,11 +52,11 @@ func TestRunsAreARing(t *testing.T) {
 	}
 }
 
-// The attempts of some graphs are read in pieces, each of which looks at a bounded number of
-// attempts. Those that are not kept any more are passed over.
-func TestRunsOfGraphsAreReadInPieces(t *testing.T) {
+// Wanted attempts are read in pieces, each of which looks at a bounded number of attempts. Those
+// that are not kept any more are passed over.
+func TestWantedRunsAreReadInPieces(t *testing.T) {
 	m := &Machine{}
-	if found, last := m.RunsOf(func(ids.GraphID) bool { return true }, 0, 10, 10); found != nil || last != 0 {
+	if found, last := m.RunsIf(func(*Run) bool { return true }, 0, 10, 10); found != nil || last != 0 {
 		t.Fatalf("of no attempts: %v, %d", found, last)
 	}
 	total := uint64(runsLength + 10)
@@ -67,7 +67,7 @@ func TestRunsOfGraphsAreReadInPieces(t *testing.T) {
 	var seen []Run
 	pieces := 0
 	for after := uint64(0); after < upTo; pieces++ {
-		some, last := m.RunsOf(func(g ids.GraphID) bool { return g == 0 || g == 999 }, after, upTo, 20)
+		some, last := m.RunsIf(func(r *Run) bool { return r.Graph == 0 || r.Graph == 999 }, after, upTo, 20)
 		if last <= after || last > after+runsVisited+10 || len(some) > 20 {
 			t.Fatalf("%d attempts from %d to %d", len(some), after, last)
 		}
@@ -76,7 +76,7 @@ func TestRunsOfGraphsAreReadInPieces(t *testing.T) {
 	if want := 2 * (runsLength / 1000); len(seen) != want || seen[0].Key != "key-999" || seen[1].Key != "key-1000" || pieces < want/20 {
 		t.Fatalf("%d attempts in %d pieces, want %d; the first is %+v", len(seen), pieces, want, seen[0])
 	}
-	if found, last := m.RunsOf(func(ids.GraphID) bool { return true }, total, total, 10); found != nil || last != total {
+	if found, last := m.RunsIf(func(*Run) bool { return true }, total, total, 10); found != nil || last != total {
 		t.Fatalf("after the last one: %v, %d", found, last)
 	}
 }

@@ -101,7 +101,7 @@ type Reader interface {
 	History(ids.TaskID) []string
 	Runs(namespace string, graph ids.GraphID, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
 	LatestRuns(after uint64, limit int) (runs []sched.Run, last, skipped uint64)
-	RunsOf(wanted func(ids.GraphID) bool, after, upTo uint64, limit int) (runs []sched.Run, last uint64)
+	RunsIf(wanted func(*sched.Run) bool, after, upTo uint64, limit int) (runs []sched.Run, last uint64)
 	LastRun() uint64
 	RunsBefore(before uint64, limit int, op, worker string) (runs []sched.Run, next uint64)
 	// ReplicasOf appends the workers that hold an object to out.
