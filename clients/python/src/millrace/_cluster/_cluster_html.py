@@ -1,5 +1,6 @@
 """Descriptions of clusters for people: as HTML in notebooks. It needs no script and no file from
-elsewhere, so that it also works in exported notebooks and behind proxies."""
+elsewhere, so that it also works in exported notebooks and behind proxies. Only a part of the card
+that is closed at first has the dashboard in a frame, which browsers load when it is opened."""
 
 from __future__ import annotations
 
@@ -35,13 +36,56 @@ def link(url: str) -> str:
     return f'<a href="{safe}" target="_blank">{safe}</a>'
 
 
-def bar(part: float, whole: float) -> str:
-    """Returns a bar that is filled in part; yellow from 70 %, red from 85 %."""
+def bar(part: float, whole: float, colour: str = "") -> str:
+    """Returns a bar that is filled in part. Without a colour it is yellow from 70 %, red from
+    85 %."""
     share = min(part / whole, 1.0) if whole > 0 else 0.0
-    colour = "#c33" if share >= 0.85 else "#d90" if share >= 0.7 else "#2a7"
+    colour = colour or ("#c33" if share >= 0.85 else "#d90" if share >= 0.7 else "#2a7")
     return (
         f'<span style="{_BAR}"><span style="display:block;height:9px;width:{100 * share:.0f}%;background:{colour}">'
         "</span></span>"
+    )
+
+
+#: The states of tasks in a bar, with their colours, as on the dashboard.
+_TASKS = (
+    ("done", ("succeeded", "released", "rescuing"), "#2a7"),
+    ("failed", ("failed", "cancelled"), "#c33"),
+    ("running", ("assigned", "running"), "#36c"),
+    ("waiting", ("waiting", "ready"), "#8886"),
+)
+
+
+def overview(info: Mapping[str, Any]) -> dict[str, str]:
+    """Returns lines about the tasks, the slots and the memory of a cluster that is described as in
+    `Client.scheduler_info`."""
+    tasks = cast("Mapping[str, int]", info["tasks"])
+    counted = [(name, sum(tasks.get(s, 0) for s in states), colour) for name, states, colour in _TASKS]
+    total = sum(n for _, n, _ in counted)
+    parts = "".join(
+        f'<span style="display:inline-block;height:9px;width:{100 * n / total:.1f}%;background:{colour}"></span>'
+        for _, n, colour in counted
+        if n
+    )
+    told = ", ".join(f"{n:,} {name}" for name, n, _ in counted if n)
+    workers = cast("Sequence[Mapping[str, Any]]", list(info["workers"].values()))
+    # A worker may be assigned more tasks than it has slots, so that none is idle between two.
+    busy = sum(min(int(w["assigned_tasks"]), int(w["slots"])) for w in workers)
+    slots = sum(int(w["slots"]) for w in workers)
+    used, limit = (sum(int(w[k]) for w in workers) for k in ("memory_used", "memory_limit"))
+    return {
+        "tasks": f'<span style="{_BAR};white-space:nowrap">{parts}</span> {told or "none"}',
+        "slots": f"{bar(busy, slots, '#36c')} {busy} of {slots} busy",
+        "memory": f"{bar(used, limit)} {size(used)} of {size(limit)}",
+    }
+
+
+def frame(url: str) -> str:
+    """Returns the dashboard at an address, in a part that is closed at first."""
+    return (
+        "<details><summary>Dashboard</summary>"
+        f'<iframe src="{html.escape(url)}" loading="lazy" title="Dashboard" '
+        'style="width:100%;height:520px;border:0"></iframe></details>'
     )
 
 
@@ -60,7 +104,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<table style="border-collapse:collapse"><tr>{top}</tr>{body}</table>'
 
 
-def card(title: str, facts: Mapping[str, str], inside: str = "", summary: str = "") -> str:
+def card(title: str, facts: Mapping[str, str], inside: str = "", summary: str = "", below: str = "") -> str:
     """Returns a card.
 
     Args:
@@ -68,10 +112,13 @@ def card(title: str, facts: Mapping[str, str], inside: str = "", summary: str = 
         facts: lines of it, by their names; the values are HTML.
         inside: a part that opens by a click; HTML.
         summary: the line of that part that is always seen; text.
+        below: HTML below it.
     """
     lines = "".join(f"<div><b>{html.escape(k)}:</b> {v}</div>" for k, v in facts.items())
     more = f"<details><summary>{html.escape(summary)}</summary>{inside}</details>" if inside else ""
-    return f'<div style="{_CARD}"><div style="font-size:15px"><b>{html.escape(title)}</b></div>{lines}{more}</div>'
+    return (
+        f'<div style="{_CARD}"><div style="font-size:15px"><b>{html.escape(title)}</b></div>{lines}{more}{below}</div>'
+    )
 
 
 def workers_table(workers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -111,11 +158,12 @@ def cluster_card(title: str, info: Mapping[str, Any], facts: Mapping[str, str] |
         "scheduler": f"<code>{html.escape(str(info['address']))}</code>",
         **({"dashboard": link(url)} if url else {}),
         **(facts or {}),
+        **overview(info),
         **({"alarms": alarm_list(info["alarms"])} if info.get("alarms") else {}),
     }
     count = int(info["n_workers"])
     summary = f"{count} workers, {info['total_threads']} slots, {size(info['total_memory'])}"
-    return card(title, lines, workers_table(workers), summary)
+    return card(title, lines, workers_table(workers), summary, frame(url) if url else "")
 
 
 class ClusterDescription(dict[str, Any]):
@@ -123,9 +171,4 @@ class ClusterDescription(dict[str, Any]):
     card with its workers."""
 
     def _repr_html_(self) -> str:
-        return cluster_card("Scheduler", self, {"tasks": _counts(self["tasks"])})
-
-
-def _counts(tasks: Mapping[str, int]) -> str:
-    counted = [f"{count} {name}" for name, count in tasks.items() if count]
-    return html.escape(", ".join(counted) or "none")
+        return cluster_card("Scheduler", self)
