@@ -111,6 +111,13 @@ func TestProfilesByHTTP(t *testing.T) {
 	if asked := workers.asked[2]; !slices.Equal(asked.GetOps(), []string{"f", "g"}) || asked.GetStartTime().AsTime().UnixMilli() != 1500 || asked.GetEndTime().GetSeconds() != 9 {
 		t.Errorf("the workers were asked for %v", asked)
 	}
+	code, body = b.do(http.MethodGet, "/api/trace?graph="+strconv.FormatUint(submitted.GetGraphId(), 10), "")
+	if code != http.StatusOK || !json.Valid([]byte(body)) || strings.Count(body, `"cat":"task"`) != 3 {
+		t.Errorf("the file for Perfetto: %d %s", code, body)
+	}
+	if code, reason := b.refusal(http.MethodGet, "/api/trace?graph=77", ""); code != http.StatusNotFound {
+		t.Errorf("the file of a graph without attempts: %d %s", code, reason)
+	}
 	for query, want := range map[string]int{"graph=77": http.StatusNotFound, "graph=x": http.StatusBadRequest, "start=x": http.StatusBadRequest, "end=NaN": http.StatusBadRequest} {
 		if code, reason := b.refusal(http.MethodGet, "/api/profile?"+query, ""); code != want {
 			t.Errorf("%s: %d %s, want %d", query, code, reason, want)

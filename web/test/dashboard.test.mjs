@@ -112,6 +112,10 @@ const pages = [
     async () => {
       await shows("Critical path".toLowerCase());
       await shows(/critical path [0-9]/);
+      const saved = page.waitForEvent("download");
+      await page.getByRole("link", { name: "Export for Perfetto" }).click();
+      const file = JSON.parse(readFileSync(await (await saved).path(), "utf8"));
+      assert.ok(file.traceEvents.some((e) => e.cat === "task" && e.name === "score"));
     },
   ],
   [

@@ -7,8 +7,9 @@ import { Dag } from "../draw/dag";
 import { type Edge, type Layout, layOut, type Node } from "../draw/layout";
 import { Surface } from "../draw/surface";
 import { bytes, count, duration, millis, num, percent, word } from "../format";
+import { frozen } from "../frozen";
 import { go, link, place, setQuery } from "../router";
-import { graphs, useStore, useTopics } from "../store";
+import { graphs, useStore } from "../store";
 import type { Graph, Task } from "../types";
 import { FlameCard } from "../ui/flame";
 import {
@@ -24,7 +25,6 @@ import {
   useNow,
 } from "../ui/parts";
 import { partsOf, sizeOf } from "./graphs";
-import { save } from "./trace";
 
 // The largest number of tasks that are drawn one by one, and that are read at all.
 const drawnTasks = 5000;
@@ -118,7 +118,6 @@ function drawing(tasks: Task[], graph: Graph, condensed: boolean): Layout {
 }
 
 export function GraphPage(props: { id: string }) {
-  useTopics("runs");
   const followed = useStore(graphs).get(props.id);
   const looked = useCall(
     () => call<{ graph: Graph }>("GetGraph", { graphId: props.id }),
@@ -168,9 +167,11 @@ export function GraphPage(props: { id: string }) {
             {name}
           </button>
         ))}
-        <button class="button" type="button" onClick={() => save(graph, tasks)}>
-          Export for Perfetto
-        </button>
+        {!frozen && (
+          <a class="button" href={`api/trace?graph=${props.id}`} download>
+            Export for Perfetto
+          </a>
+        )}
       </div>
       <div class="grid stats" style={{ marginBottom: "14px" }}>
         <Stat

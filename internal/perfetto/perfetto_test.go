@@ -1,4 +1,4 @@
-package cli
+package perfetto_test
 
 import (
 	"encoding/json"
@@ -9,22 +9,23 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/perfetto"
 )
 
 // The slices of a track do not overlap, whatever the order of reports, and the file is JSON.
 func TestTraceHasATrackForEachSlot(t *testing.T) {
 	base := time.Unix(1_700_000_000, 0)
 	ms := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Millisecond) }
-	run := func(key string, worker, slot uint32, end, length int) *millracev1.TaskRun {
-		return &millracev1.TaskRun{
+	run := func(key string, worker, slot uint32, end, length int) *pb.TaskRun {
+		return &pb.TaskRun{
 			Key: key, Op: "op", Worker: "gpu-0", WorkerId: worker, Slot: slot, Succeeded: key != "bad", EndTime: timestamppb.New(base.Add(time.Duration(end) * time.Millisecond)),
 			RunTime: ms(length), OutputBytes: 100,
 		}
 	}
 	first := run("a", 1, 1, 1000, 40)
 	first.FetchTime, first.WaitTime, first.DeserializeTime, first.PublishTime = ms(7), ms(5), ms(2), ms(3)
-	runs := []*millracev1.TaskRun{
+	runs := []*pb.TaskRun{
 		first,
 		run("b", 1, 1, 1000, 40),       // reported together with a
 		run("inner", 1, 2, 60000, 100), // runs in the slot that outer gave away
@@ -33,7 +34,7 @@ func TestTraceHasATrackForEachSlot(t *testing.T) {
 		run("c", 7, 0, 1005, 10), // its slot is not known
 	}
 	var text strings.Builder
-	if err := encodeTrace(&text, traceOf(runs)); err != nil {
+	if err := perfetto.Write(&text, runs); err != nil {
 		t.Fatal(err)
 	}
 	var file struct {
