@@ -679,7 +679,12 @@ func TestOlderRunsAreRead(t *testing.T) {
 	if others, _ := page("worker=other"); others != nil {
 		t.Errorf("runs of another worker: %v", others)
 	}
-	if code, reason := b.refusal(http.MethodGet, "/api/runs?limit=x", ""); code != http.StatusBadRequest || reason != "INVALID_FIELD" {
-		t.Errorf("a bad limit: %d %s", code, reason)
+	if one, more := page(fmt.Sprintf("task=%d", submitted.GetTaskIds()[3])); len(one) != 1 || more != 0 {
+		t.Errorf("runs of a task: %v, more before %d", one, more)
+	}
+	for _, query := range []string{"limit=x", "task=x"} {
+		if code, reason := b.refusal(http.MethodGet, "/api/runs?"+query, ""); code != http.StatusBadRequest || reason != "INVALID_FIELD" {
+			t.Errorf("%s: %d %s", query, code, reason)
+		}
 	}
 }

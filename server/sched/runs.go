@@ -168,10 +168,19 @@ func (m *Machine) RunsIf(wanted func(*Run) bool, after, upTo uint64, limit int) 
 // LastRun returns the number of the latest finished attempt; 0: there was none.
 func (m *Machine) LastRun() uint64 { return m.runs.last }
 
-// RunsBefore returns finished attempts with numbers below `before` (0: all), newest first, at most
-// `limit`. Only those of the op and of the worker count; empty: of all. next is the number before
-// which to continue; 0: there are no others.
-func (m *Machine) RunsBefore(before uint64, limit int, op, worker string) (found []Run, next uint64) {
+// RunFilter selects finished attempts; zero fields select all.
+type RunFilter struct {
+	Op, Worker string
+	Task       ids.TaskID
+}
+
+func (f *RunFilter) selects(r *Run) bool {
+	return (f.Op == "" || r.Op == f.Op) && (f.Worker == "" || r.Worker == f.Worker) && (f.Task == 0 || r.Task == f.Task)
+}
+
+// RunsBefore returns selected finished attempts with numbers below `before` (0: all), newest first,
+// at most `limit`. next is the number before which to continue; 0: there are no others.
+func (m *Machine) RunsBefore(before uint64, limit int, filter RunFilter) (found []Run, next uint64) {
 	s := &m.runs
 	if before == 0 || before > s.last {
 		before = s.last + 1
@@ -182,7 +191,7 @@ func (m *Machine) RunsBefore(before uint64, limit int, op, worker string) (found
 		}
 		n--
 		kept := s.at(n)
-		if (op == "" || kept.Op == op) && (worker == "" || kept.Worker == worker) {
+		if filter.selects(&kept.Run) {
 			found = append(found, kept.copied())
 		}
 	}

@@ -103,7 +103,7 @@ type Reader interface {
 	LatestRuns(after uint64, limit int) (runs []sched.Run, last, skipped uint64)
 	RunsIf(wanted func(*sched.Run) bool, after, upTo uint64, limit int) (runs []sched.Run, last uint64)
 	LastRun() uint64
-	RunsBefore(before uint64, limit int, op, worker string) (runs []sched.Run, next uint64)
+	RunsBefore(before uint64, limit int, filter sched.RunFilter) (runs []sched.Run, next uint64)
 	// ReplicasOf appends the workers that hold an object to out.
 	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals

@@ -50,8 +50,12 @@ export function answerOf(from: Frozen, path: string): object | undefined {
       return from.session;
     case "/api/samples":
       return from.samples;
-    case "/api/runs":
-      return from.runs;
+    case "/api/runs": {
+      const task = (from.runs.columns ?? []).indexOf("task_id");
+      const wanted = of.get("task");
+      const rows = from.runs.rows?.filter((r) => wanted === null || String(r[task]) === wanted);
+      return { ...from.runs, rows };
+    }
     case "/api/profile":
       return from.profiles[[...of].map(([name, value]) => `${name}=${value}`).join()];
   }

@@ -1,5 +1,5 @@
 import "uplot/dist/uPlot.min.css";
-import "./app.css";
+import "./css/app.css";
 import { render } from "preact";
 import { login } from "./api";
 import { applyTheme } from "./colors";

@@ -249,16 +249,12 @@ export interface Attempt extends Record<Exclude<Figure, "state">, number> {
   failed: boolean;
 }
 
-// The largest number of runs that are searched for those of one task.
-const searched = 20_000;
-
 // attemptsOf asks for the attempts of a task, the newest first.
-export async function attemptsOf(task: string, op: string): Promise<Attempt[]> {
-  const batch = await get<RunBatch>(`api/runs?op=${encodeURIComponent(op)}&limit=${searched}`);
+export async function attemptsOf(task: string): Promise<Attempt[]> {
+  const batch = await get<RunBatch>(`api/runs?task=${task}`);
   const columns = batch.columns ?? defaultColumns;
   const at = (name: string) => columns.indexOf(name);
-  const rows = (batch.rows ?? []).filter((row) => String(row[at("task_id")]) === task);
-  return rows.map((row) => {
+  return (batch.rows ?? []).map((row) => {
     const values = figures.map((f) => [f, Number(row[at(f)] ?? 0)] as const);
     const attempt = Object.fromEntries(values) as Record<Figure, number>;
     return { ...attempt, failed: attempt.state !== succeeded };

@@ -92,7 +92,7 @@ func (h *Hub) freezeGraphs(f *Frozen, start, end time.Time) json.RawMessage {
 func (h *Hub) runsBetween(ctx context.Context, start, end time.Time) (found []sched.Run, err error) {
 	for before, more := uint64(0), true; more && len(found) < frozenRuns; more = before != 0 {
 		var some []sched.Run
-		err := h.scheduler.Read(ctx, func(r schedapi.Reader) { some, before = r.RunsBefore(before, eventRuns, "", "") })
+		err := h.scheduler.Read(ctx, func(r schedapi.Reader) { some, before = r.RunsBefore(before, eventRuns, sched.RunFilter{}) })
 		if err != nil {
 			return nil, err
 		}

@@ -65,7 +65,7 @@ func (t *runs) snapshot(v *viewer) *event {
 	first := max(after+1, t.last-min(t.last, eventRuns)+1)
 	var found []sched.Run
 	err := t.scheduler.Read(ctx, func(r schedapi.Reader) {
-		found, _ = r.RunsBefore(t.last+1, int(t.last+1-first), "", "")
+		found, _ = r.RunsBefore(t.last+1, int(t.last+1-first), sched.RunFilter{})
 	})
 	if err != nil {
 		return nil
@@ -184,7 +184,8 @@ func quoted(data []byte, s string) []byte {
 	return append(data, '"')
 }
 
-// ServeRuns answers with older runs, newest first: those before a number, of an op, of a worker.
+// ServeRuns answers with older runs, newest first: those before a number, of an op,
+// of a worker, of a task.
 func (h *Hub) ServeRuns(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	number := func(name string, otherwise uint64) (uint64, error) {
@@ -206,6 +207,11 @@ func (h *Hub) ServeRuns(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	limit = min(max(limit, 1), maxPage)
+	task, err := number("task", 0)
+	if err != nil {
+		return err
+	}
+	filter := sched.RunFilter{Op: query.Get("op"), Worker: query.Get("worker"), Task: ids.TaskID(task)}
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
 	var found []sched.Run
@@ -213,7 +219,7 @@ func (h *Hub) ServeRuns(w http.ResponseWriter, r *http.Request) error {
 	for reads := 0; more && uint64(len(found)) < limit && reads < pageReads; reads++ {
 		var some []sched.Run
 		err := h.scheduler.Read(ctx, func(r schedapi.Reader) {
-			some, before = r.RunsBefore(before, min(int(limit)-len(found), eventRuns), query.Get("op"), query.Get("worker"))
+			some, before = r.RunsBefore(before, min(int(limit)-len(found), eventRuns), filter)
 		})
 		if err != nil {
 			return err

@@ -77,7 +77,7 @@ export function TaskPage(props: { id: string }) {
         />
       </div>
       {t.error && <Failure task={t} />}
-      <Attempts id={String(t.taskId)} op={t.op?.name ?? ""} attempt={t.attempt ?? 0} />
+      <Attempts id={String(t.taskId)} attempt={t.attempt ?? 0} />
       {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
       {t.op?.kind?.startsWith("OP_KIND_PYTHON") && (
         <FlameCard
@@ -205,8 +205,8 @@ function Why(props: { id: string }) {
 }
 
 // Attempts shows the phases of the kept attempts.
-function Attempts(props: { id: string; op: string; attempt: number }) {
-  const found = useCall(() => attemptsOf(props.id, props.op), [props.id, props.op, props.attempt]);
+function Attempts(props: { id: string; attempt: number }) {
+  const found = useCall(() => attemptsOf(props.id), [props.id, props.attempt]);
   const rows = found.value ?? [];
   if (rows.length === 0) return <div style={{ height: "14px" }} />;
   return (

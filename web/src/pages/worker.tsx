@@ -21,7 +21,7 @@ import {
   useNow,
 } from "../ui/parts";
 import { LogLines } from "./activity";
-import { memoryParts, Orders } from "./workers";
+import { busySlots, memoryParts, Orders } from "./workers";
 
 export function WorkerPage(props: { name: string }) {
   // The newest incarnation: those before it are lost.
@@ -59,8 +59,8 @@ export function WorkerPage(props: { name: string }) {
       <div class="grid stats">
         <Stat
           title="Slots"
-          figure={`${w.assignedTasks ?? 0} / ${w.slots ?? 0}`}
-          note={`${count(num(w.finishedTasks))} tasks finished`}
+          figure={`${busySlots(w)} / ${w.slots ?? 0}`}
+          note={`${count(w.assignedTasks ?? 0)} tasks assigned, ${count(num(w.finishedTasks))} finished`}
         />
         <Stat
           title="Memory"

@@ -12,6 +12,12 @@ export function memoryParts(w: Worker) {
   return [{ name: "used", value: num(w.memoryUsedBytes), color: "var(--bar-running)" }];
 }
 
+// busySlots is the number of slots with a task. A worker may have more tasks than slots, so that none
+// is idle between two.
+export function busySlots(w: Worker): number {
+  return Math.min(w.assignedTasks ?? 0, w.slots ?? 0);
+}
+
 export function WorkersPage() {
   const all = [...useStore(workers).values()];
   const now = useNow();
@@ -33,10 +39,10 @@ export function WorkersPage() {
     {
       name: "Slots",
       right: true,
-      by: (w) => w.assignedTasks ?? 0,
+      by: busySlots,
       cell: (w) => (
         <>
-          {w.assignedTasks ?? 0} <span class="faint">/ {w.slots ?? 0}</span>
+          {busySlots(w)} <span class="faint">/ {w.slots ?? 0}</span>
         </>
       ),
     },
