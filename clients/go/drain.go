@@ -94,6 +94,12 @@ func workersNamed(names []string) []*millracev1.WorkerRef {
 // active. It fails if a drain is undone, if a worker dies before it is drained, or if the scheduler
 // is started anew, which ends its orders. workers are those that the orders returned.
 func (c *Client) WaitDrained(ctx context.Context, workers ...*millracev1.Worker) error {
+	return c.FollowDrains(ctx, func([]*millracev1.Worker) {}, workers...)
+}
+
+// FollowDrains is WaitDrained that calls tell with the workers whose drains have not ended, as they
+// are now and whenever something has changed.
+func (c *Client) FollowDrains(ctx context.Context, tell func(pending []*millracev1.Worker), workers ...*millracev1.Worker) error {
 	pending := slices.Clone(workers)
 	rows := make(map[uint32]*millracev1.Worker)
 	var life uint64 // of the scheduler
@@ -122,6 +128,7 @@ func (c *Client) WaitDrained(ctx context.Context, workers ...*millracev1.Worker)
 		if failed != nil || len(pending) == 0 {
 			return failed
 		}
+		tell(newest(pending, rows))
 	}
 	return drainError(errors.New("the scheduler ended the stream"), pending, rows)
 }
@@ -153,13 +160,19 @@ func drainEnded(ordered *millracev1.Worker, rows map[uint32]*millracev1.Worker) 
 	return false, nil
 }
 
+// newest returns the rows of workers, as far as there are any.
+func newest(workers []*millracev1.Worker, rows map[uint32]*millracev1.Worker) []*millracev1.Worker {
+	now := slices.Clone(workers)
+	for i, w := range now {
+		now[i] = cmp.Or(rows[w.GetWorkerId()], w)
+	}
+	return now
+}
+
 // drainError adds the state of the drains that have not ended to an error.
 func drainError(err error, pending []*millracev1.Worker, rows map[uint32]*millracev1.Worker) error {
 	text := ""
-	for _, w := range pending {
-		if now := rows[w.GetWorkerId()]; now != nil {
-			w = now
-		}
+	for _, w := range newest(pending, rows) {
 		d := w.GetDrain()
 		text += fmt.Sprintf("; %s has %d tasks and %d results that no other worker has", w.GetName(), w.GetAssignedTasks(), d.GetRemainingObjects())
 		if len(d.GetStaying()) > 0 {

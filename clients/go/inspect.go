@@ -108,6 +108,11 @@ func (c *Client) Graph(ctx context.Context, id uint64) (*millracev1.Graph, error
 
 // WaitGraph waits until every task of a graph has ended, and returns the graph.
 func (c *Client) WaitGraph(ctx context.Context, id uint64) (*millracev1.Graph, error) {
+	return c.FollowGraph(ctx, id, func(*millracev1.Graph) {})
+}
+
+// FollowGraph is WaitGraph that calls tell with the graph as it is now and whenever it has changed.
+func (c *Client) FollowGraph(ctx context.Context, id uint64, tell func(now *millracev1.Graph)) (*millracev1.Graph, error) {
 	var last *millracev1.Graph
 	for batch, err := range c.Watch(ctx, WatchOptions{GraphIDs: []uint64{id}, UntilEnded: true}) {
 		if err != nil {
@@ -115,6 +120,7 @@ func (c *Client) WaitGraph(ctx context.Context, id uint64) (*millracev1.Graph, e
 		}
 		for _, g := range batch.GetGraphs() {
 			last = g
+			tell(g)
 		}
 	}
 	if last == nil || last.GetEndTime() == nil {

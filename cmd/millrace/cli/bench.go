@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"text/tabwriter"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 
 	"github.com/millrace/millrace/bench"
 )
@@ -350,32 +346,6 @@ func (a *app) benchIdle() *cobra.Command {
 	cmd.Flags().String("protocol", "ucx", "how the workers read from each other before: ucx, borrow or grpc")
 	cmd.Flags().Duration("for", 10*time.Second, "how long nothing is done")
 	return cmd
-}
-
-// progressEvery is the time between progress lines when the output is not a terminal.
-const progressEvery = 5 * time.Second
-
-// progress returns functions for a progress bar on a terminal, and for a line from time to time
-// elsewhere.
-func (a *app) progress(name string) (tell func(done, of int), stop func()) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		began, told := time.Now(), time.Now()
-		return func(done, of int) {
-			if time.Since(told) > progressEvery {
-				told = time.Now()
-				fmt.Fprintf(a.err, "%s: %d of %d after %.0f s\n", name, done, of, time.Since(began).Seconds())
-			}
-		}, func() {}
-	}
-	bars := mpb.New(mpb.WithOutput(a.err), mpb.WithWidth(48))
-	bar := bars.AddBar(1, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(name+" ")), mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Elapsed(decor.ET_STYLE_GO, decor.WCSyncSpace)))
-	return func(done, of int) {
-			bar.SetTotal(int64(of), false)
-			bar.SetCurrent(int64(done))
-		}, func() {
-			bar.Abort(true)
-			bars.Wait()
-		}
 }
 
 // benchTable prints the fields of a result as a table with their JSON names, and then the result's

@@ -93,16 +93,9 @@ func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 				}
 				groups = slices.Collect(slices.Chunk(refs, 1))
 			}
-			out := new(millracev1.ListWorkersResponse)
-			for _, group := range groups {
-				workers, err := give(ctx, s, group)
-				if err == nil && wait {
-					workers, err = drainedWorkers(ctx, c, s, workers)
-				}
-				if err != nil {
-					return err
-				}
-				out.Workers = append(out.Workers, workers...)
+			out, err := a.drained(ctx, c, s, cmd.Name(), wait, groups, give)
+			if err != nil {
+				return err
 			}
 			return a.print(out, func(w io.Writer, _ bool) { drainTable(w, out.GetWorkers()) })
 		})
@@ -112,6 +105,57 @@ func (a *app) operate(cmd *cobra.Command, give order) *cobra.Command {
 	addTimeout(cmd)
 	addOutput(cmd)
 	return cmd
+}
+
+// drained gives an order to each group of workers. With wait it waits for the end of each group's
+// drains before it goes on with the next, and shows the progress under a name.
+func (a *app) drained(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient, name string, wait bool, groups [][]*millracev1.WorkerRef, give order) (*millracev1.ListWorkersResponse, error) {
+	show, stop := func(int, int, string) {}, func() {}
+	if wait {
+		show, stop = a.notedProgress(name)
+	}
+	defer stop()
+	all := 0
+	for _, group := range groups {
+		all += len(group)
+	}
+	out := new(millracev1.ListWorkersResponse)
+	for _, group := range groups {
+		workers, err := give(ctx, s, group)
+		if err == nil && wait {
+			last := len(out.GetWorkers()) + len(workers)
+			workers, err = drainedWorkers(ctx, c, s, workers, func(pending []*millracev1.Worker) { show(last-len(pending), all, drainNote(pending)) })
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.Workers = append(out.Workers, workers...)
+	}
+	return out, nil
+}
+
+// drainNote says what drains wait for.
+func drainNote(pending []*millracev1.Worker) string {
+	var tasks, copies, bytes, staying uint64
+	for _, x := range pending {
+		d := x.GetDrain()
+		tasks += uint64(x.GetAssignedTasks())
+		copies, bytes, staying = copies+d.GetRemainingObjects(), bytes+d.GetRemainingBytes(), staying+d.GetStayingObjects()
+	}
+	var parts []string
+	if tasks > 0 {
+		parts = append(parts, several(int(tasks), "task")+" to end")
+	}
+	if copies > 0 {
+		parts = append(parts, fmt.Sprintf("%s (%s) to copy", several(int(copies), "result"), size(bytes)))
+	}
+	if staying > 0 {
+		parts = append(parts, several(int(staying), "result")+" cannot be copied, see `millrace describe worker`")
+	}
+	if parts == nil {
+		return several(len(pending), "worker") + " to end"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // refusedFirst moves the first worker that is not listed, or that has no supervisor, to the front.
@@ -132,10 +176,11 @@ func refusedFirst(ctx context.Context, c *millrace.Client, refs []*millracev1.Wo
 	return refs, nil
 }
 
-// drainedWorkers waits for the end of drains. Then it returns the newest process of each worker, by
-// name. The scheduler still knows a process for a while after its end.
-func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient, workers []*millracev1.Worker) ([]*millracev1.Worker, error) {
-	if err := c.WaitDrained(ctx, workers...); err != nil {
+// drainedWorkers waits for the end of drains, and tells of those that have not ended. Then it
+// returns the newest process of each worker, by name. The scheduler still knows a process for a
+// while after its end.
+func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient, workers []*millracev1.Worker, tell func([]*millracev1.Worker)) ([]*millracev1.Worker, error) {
+	if err := c.FollowDrains(ctx, tell, workers...); err != nil {
 		return nil, err
 	}
 	var after []*millracev1.Worker

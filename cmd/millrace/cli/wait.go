@@ -33,7 +33,9 @@ func (a *app) wait() *cobra.Command {
 
 // waitGraph waits for a graph and prints it. It returns an error if a task failed.
 func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) error {
-	g, err := c.WaitGraph(ctx, id)
+	show, stop := a.notedProgress(fmt.Sprintf("wait g%d", id))
+	g, err := c.FollowGraph(ctx, id, func(now *millracev1.Graph) { show(graphProgress(now.GetCounts())) })
+	stop()
 	if err != nil {
 		return err
 	}
@@ -44,6 +46,17 @@ func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) erro
 		return graphError{g}
 	}
 	return nil
+}
+
+// graphProgress returns how many tasks of a graph have ended, out of how many, and how.
+func graphProgress(n *millracev1.TaskCounts) (done, of int, note string) {
+	done = int(n.GetSucceeded() + n.GetFailed() + n.GetCancelled() + n.GetReleased())
+	of = done + int(n.GetWaiting()+n.GetReady()+n.GetAssigned()+n.GetRunning()+n.GetRescuing())
+	note = several(int(n.GetRunning()), "task") + " running"
+	if bad := n.GetFailed() + n.GetCancelled(); bad > 0 {
+		note += fmt.Sprintf(", %d failed or cancelled", bad)
+	}
+	return done, of, note
 }
 
 // graphError is the error for a graph that ended without success.
