@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,26 +98,5 @@ func TestWatchShowsChanges(t *testing.T) {
 		if err != nil || out.String() != want {
 			t.Errorf("in place %v: %v %q, want %q", inPlace, err, out.String(), want)
 		}
-	}
-}
-
-// Scale retires the workers that hold the least, and says how to get more.
-func TestScaleChoosesTheEmptiestWorkers(t *testing.T) {
-	workers := []*millracev1.Worker{
-		{WorkerId: 1, MemoryUsedBytes: 5}, {WorkerId: 2, MemoryUsedBytes: 1, SpilledBytes: 9}, {WorkerId: 3, MemoryUsedBytes: 7}, {WorkerId: 4, MemoryUsedBytes: 5, AssignedTasks: 1},
-	}
-	refs, err := leaving(workers, 1)
-	var ids []uint32
-	for _, r := range refs {
-		ids = append(ids, r.GetId())
-	}
-	if err != nil || !slices.Equal(ids, []uint32{1, 4, 3}) {
-		t.Errorf("%v %v", ids, err)
-	}
-	if refs, err := leaving(workers, 4); len(refs) != 0 || err != nil {
-		t.Errorf("%v %v", refs, err)
-	}
-	if _, err := leaving(workers, 6); err == nil || !strings.Contains(err.Error(), "start 2 more workers with `millrace worker`") {
-		t.Error(err)
 	}
 }
