@@ -6,24 +6,22 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { chromium } from "playwright-core";
-import { startCluster, until } from "./cluster.mjs";
+import { testAccess } from "./access.mjs";
+import { until } from "./cluster.mjs";
+import { close, newPage, open, problems, shared } from "./shared.mjs";
 
 const shots = new URL("../../out/web/", import.meta.url).pathname;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-let cluster;
-let browser;
 let page;
-let problems;
 let tasks;
-let killed;
 
 before(async () => {
   mkdirSync(shots, { recursive: true });
-  cluster = await startCluster();
+  await open();
+  const { cluster } = shared;
   const { workers } = await cluster.call("ListWorkers");
-  killed = workers.find((w) => w.name === "host-2");
+  const killed = workers.find((w) => w.name === "host-2");
   process.kill(Number(killed.pid), "SIGKILL");
   await until("the killed worker is back", async () => {
     const now = await cluster.call("ListWorkers");
@@ -38,80 +36,59 @@ before(async () => {
     task: await of("parse", "TASK_STATE_FAILED"),
     slow: await of("score", "TASK_STATE_SUCCEEDED"),
   };
-  browser = await chromium.launch({
-    executablePath: process.env.BROWSER,
-    args: ["--no-sandbox", "--disable-gpu"],
-  });
-  page = await newPage("light");
+  page = await newPage();
 });
 
-after(async () => {
-  await browser?.close();
-  await cluster?.stop();
-});
+after(close);
 
-async function newPage(colorScheme, viewport = { width: 1280, height: 800 }) {
-  const context = await browser.newContext({ colorScheme, viewport, reducedMotion: "reduce" });
-  const opened = await context.newPage();
-  problems = [];
-  opened.on("console", (m) => m.type() === "error" && problems.push(m.text()));
-  opened.on("pageerror", (e) => problems.push(String(e)));
-  opened.on("request", (r) => {
-    if (!r.url().startsWith(cluster.url) && !/^(data|blob):/.test(r.url())) problems.push(r.url());
-  });
-  await opened.goto(`${cluster.url}#token=${cluster.token}`);
-  await opened.getByRole("status").getByText("Live").waitFor();
-  return opened;
-}
-
-const shows = (text) => page.locator("#content").getByText(text).first().waitFor();
+const shows = (page, text) => page.locator("#content").getByText(text).first().waitFor();
 
 // Each page with what it must show.
 const pages = [
   [
     "overview",
-    async () => {
-      await shows("Progress by function");
+    async (page) => {
+      await shows(page, "Progress by function");
       await page.locator("td", { hasText: "score" }).first().waitFor();
-      await shows("Memory by tier");
+      await shows(page, "Memory by tier");
     },
   ],
   [
     "stream",
-    async () => {
-      await shows("functions");
+    async (page) => {
+      await shows(page, "functions");
       await page.getByRole("button", { name: "All" }).click();
       await page.locator("li button", { hasText: "join" }).waitFor();
     },
   ],
   [
     "workers",
-    async () => {
+    async (page) => {
       for (const name of ["host-0", "host-1", "host-2"])
         await page.getByRole("link", { name, exact: true }).first().waitFor();
     },
   ],
   [
     "workers/host-2",
-    async () => {
-      await shows("Deaths of its processes");
-      await shows(/SIGKILL|killed/);
-      await shows("Memory by tier");
+    async (page) => {
+      await shows(page, "Deaths of its processes");
+      await shows(page, /SIGKILL|killed/);
+      await shows(page, "Memory by tier");
       await page.locator(".log .text").first().waitFor();
     },
   ],
   [
     "graphs",
-    async () => {
+    async (page) => {
       await page.getByRole("link", { name: /^g1/ }).first().waitFor();
-      await shows(/line 3 is not a number/);
+      await shows(page, /line 3 is not a number/);
     },
   ],
   [
     "graphs/1",
-    async () => {
-      await shows("Critical path".toLowerCase());
-      await shows(/critical path [0-9]/);
+    async (page) => {
+      await shows(page, "Critical path".toLowerCase());
+      await shows(page, /critical path [0-9]/);
       const saved = page.waitForEvent("download");
       await page.getByRole("link", { name: "Export for Perfetto" }).click();
       const file = JSON.parse(readFileSync(await (await saved).path(), "utf8"));
@@ -120,41 +97,41 @@ const pages = [
   ],
   [
     "graphs/1?show=functions",
-    async () => {
+    async (page) => {
       await page.locator("tr", { hasText: "score" }).getByText("straggler").waitFor();
     },
   ],
   [
     "graphs/1?show=tasks",
-    async () => {
+    async (page) => {
       await page.locator("tr", { hasText: "parse" }).first().waitFor();
     },
   ],
   [
     "graphs/1?show=flame",
-    async () => {
-      await shows(/[0-9]+ samples, /);
+    async (page) => {
+      await shows(page, /[0-9]+ samples, /);
       await page.getByRole("tree").focus();
       await page.keyboard.press("ArrowRight");
       await page.keyboard.press("ArrowLeft");
       await page.keyboard.press("Enter");
       await page.getByRole("treeitem", { name: /^score, [0-9.]+ m?s, [0-9.]+ %/ }).waitFor();
-      await shows(/job\.py:[0-9]+/);
+      await shows(page, /job\.py:[0-9]+/);
       await page.keyboard.press("0");
       await page.getByRole("treeitem", { name: /^join, / }).waitFor();
     },
   ],
   [
     "memory",
-    async () => {
-      await shows("Largest holders");
+    async (page) => {
+      await shows(page, "Largest holders");
       await page.locator("td", { hasText: "holds it" }).first().waitFor();
     },
   ],
   [
     "routes",
-    async () => {
-      await shows("Rows read from columns");
+    async (page) => {
+      await shows(page, "Rows read from columns");
       await page.getByRole("img", { name: /Matrix/ }).focus();
       await page.keyboard.press("ArrowRight");
       await page.getByRole("heading", { name: "host-0 ← host-1" }).waitFor();
@@ -162,19 +139,19 @@ const pages = [
   ],
   [
     "datasets",
-    async () => {
+    async (page) => {
       await page.locator("td", { hasText: "cleaned" }).waitFor();
     },
   ],
   [
     "events",
-    async () => {
+    async (page) => {
       await page.locator("tr", { hasText: "host-2" }).first().waitFor();
     },
   ],
   [
     "logs",
-    async () => {
+    async (page) => {
       await page.locator(".log .text").first().waitFor();
       await page.getByLabel("Filter by text").fill("registered");
       await page.locator(".log .text", { hasText: "registered" }).first().waitFor();
@@ -182,37 +159,38 @@ const pages = [
   ],
   [
     "clients",
-    async () => {
+    async (page) => {
       await page.getByRole("table").first().locator("td", { hasText: "default" }).first().waitFor();
     },
   ],
   [
     "slow",
-    async () => {
-      await shows("Flame graph of score");
+    async (page) => {
+      await shows(page, "Flame graph of score");
       await page.getByRole("treeitem", { name: /^score, / }).waitFor();
       await page.getByRole("treeitem", { name: /^join, / }).waitFor({ state: "detached" });
     },
   ],
   [
     "task",
-    async () => {
-      await shows("line 3 is not a number: 'x7'");
-      await shows(/Traceback/);
-      await shows("python exception");
-      await shows("line 3: not a number");
+    async (page) => {
+      await shows(page, "line 3 is not a number: 'x7'");
+      await shows(page, /Traceback/);
+      await shows(page, "python exception");
+      await shows(page, "line 3: not a number");
     },
   ],
 ];
 
-const addressOf = (name) => `${cluster.url}#/${tasks[name] ? `tasks/${tasks[name].taskId}` : name}`;
+const addressOf = (name) =>
+  `${shared.cluster.url}#/${tasks[name] ? `tasks/${tasks[name].taskId}` : name}`;
 const fileName = (name) => name.replaceAll(/[^a-z0-9]+/g, "-");
 
 for (const [name, check] of pages) {
   test(`page ${name}`, async () => {
     problems.length = 0;
     await page.goto(addressOf(name));
-    await check();
+    await check(page);
     await page.screenshot({ path: join(shots, `${fileName(name)}-light.png`) });
     await page.evaluate(axe);
     const { violations } = await page.evaluate(() =>
@@ -250,11 +228,11 @@ const kept = [
 ];
 
 test("a report is one file with the same pages", async () => {
-  const saved = await page.context().request.get(`${cluster.url}api/report`);
+  const saved = await page.context().request.get(`${shared.cluster.url}api/report`);
   assert.equal(saved.status(), 200);
   const file = join(shots, "report.html");
   writeFileSync(file, await saved.body());
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+  const context = await shared.browser.newContext({ viewport: { width: 1280, height: 800 } });
   const opened = await context.newPage();
   const seen = [];
   opened.on("console", (m) => m.type() === "error" && seen.push(m.text()));
@@ -275,17 +253,23 @@ test("a report is one file with the same pages", async () => {
 });
 
 test("dark and wide", async () => {
-  for (const [scheme, viewport, suffix] of [
-    ["dark", { width: 1280, height: 800 }, "dark"],
-    ["light", { width: 2560, height: 1300 }, "2560"],
-  ]) {
-    await page.context().close();
-    page = await newPage(scheme, viewport);
-    for (const [name, check] of pages) {
-      await page.goto(addressOf(name));
-      await check();
-      await page.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
-    }
-    assert.deepEqual(problems, []);
-  }
+  problems.length = 0;
+  const views = [
+    ["dark", { colorScheme: "dark" }],
+    ["2560", { viewport: { width: 2560, height: 1300 } }],
+  ];
+  await Promise.all(
+    views.map(async ([suffix, options]) => {
+      const other = await newPage(options);
+      for (const [name, check] of pages) {
+        await other.goto(addressOf(name));
+        await check(other);
+        await other.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
+      }
+      await other.context().close();
+    }),
+  );
+  assert.deepEqual(problems, []);
 });
+
+testAccess();

@@ -1,0 +1,52 @@
+// The cluster and the browser that all tests share.
+
+import { chromium } from "playwright-core";
+import { startCluster } from "./cluster.mjs";
+
+export const shared = { cluster: null, browser: null };
+
+// Console errors, exceptions, and requests to other addresses than the cluster's, of all pages.
+export const problems = [];
+
+export async function open() {
+  const [cluster, browser] = await Promise.all([
+    startCluster(),
+    chromium.launch({
+      executablePath: process.env.BROWSER,
+      args: ["--no-sandbox", "--disable-gpu"],
+    }),
+  ]);
+  Object.assign(shared, { cluster, browser });
+}
+
+export async function close() {
+  await shared.browser?.close();
+  await shared.cluster?.stop();
+}
+
+// blankPage opens a page that is not logged in. It may send requests to one address only.
+export async function blankPage(options = {}, base = shared.cluster.url) {
+  const context = await shared.browser.newContext({
+    colorScheme: "light",
+    viewport: { width: 1280, height: 800 },
+    reducedMotion: "reduce",
+    ...options,
+  });
+  const page = await context.newPage();
+  page.on("console", (m) => m.type() === "error" && problems.push(m.text()));
+  page.on("pageerror", (e) => problems.push(String(e)));
+  page.on("request", (r) => {
+    if (!r.url().startsWith(base) && !/^(data|blob):/.test(r.url())) problems.push(r.url());
+  });
+  return page;
+}
+
+// newPage opens a page that is logged in with a token.
+export async function newPage(options, token = shared.cluster.token) {
+  const page = await blankPage(options);
+  await page.goto(`${shared.cluster.url}#token=${token}`);
+  await live(page);
+  return page;
+}
+
+export const live = (page) => page.getByRole("status").getByText("Live").waitFor();
