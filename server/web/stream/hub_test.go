@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +119,60 @@ func TestAViewerThatStopsReadingIsDropped(t *testing.T) {
 		}
 		_ = conn.Close()
 		for range lines {
+		}
+	})
+}
+
+// As many pages as are served are open, and one of them stops reading. It is dropped, the queues
+// stay bounded, the others get all that comes, and its place is free.
+func TestAHundredViewersOutliveOneThatStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		open := serve(t, h)
+		var got atomic.Int64
+		var conns []net.Conn
+		for range maxViewers - 1 {
+			conn := open("topics=summary,workers,graphs,events,alarms")
+			conns = append(conns, conn)
+			go func() {
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					if strings.HasPrefix(lines.Text(), "event: summary") {
+						got.Add(1)
+					}
+				}
+			}()
+		}
+		open("topics=summary,runs") // It never reads.
+		synctest.Wait()
+		if n := h.Viewers(); n != maxViewers {
+			t.Fatalf("%d viewers, want %d", n, maxViewers)
+		}
+		began := time.Now()
+		for h.Viewers() == maxViewers && time.Since(began) < time.Minute {
+			time.Sleep(tick) // In virtual time.
+			h.mu.Lock()
+			for v := range h.viewers {
+				v.mu.Lock()
+				if v.bytes > queueBytes {
+					t.Errorf("%d bytes wait for one viewer", v.bytes)
+				}
+				v.mu.Unlock()
+			}
+			h.mu.Unlock()
+		}
+		if passed := time.Since(began); passed > patience+2*quiet {
+			t.Errorf("the viewer was dropped after %v", passed)
+		}
+		before := got.Load()
+		time.Sleep(2 * quiet) // In virtual time.
+		if n := h.Viewers(); n != maxViewers-1 {
+			t.Errorf("%d viewers are left, want %d", n, maxViewers-1)
+		}
+		if more := got.Load() - before; more < maxViewers-1 {
+			t.Errorf("%d summaries came after that, fewer than one for each viewer", more)
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
 		}
 	})
 }
