@@ -486,7 +486,7 @@ func TestTheStreamShowsTheCluster(t *testing.T) {
 	until(late, "clients", func(r rowsEvent) bool {
 		return r.Snapshot && len(r.Rows) == 1 && r.Rows[0]["clientId"] != fmt.Sprint(id)
 	})
-	until(late, "runs", func(r runsEvent) bool { return r.First == 8 && len(r.Rows) == 3 && len(r.Columns) == 15 })
+	until(late, "runs", func(r runsEvent) bool { return r.First == 8 && len(r.Rows) == 3 && len(r.Columns) == 16 })
 	if _, err := c.client.CloseClient(ctx, &pb.CloseClientRequest{ClientId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -519,6 +519,7 @@ func TestTheStreamTellsWhatHappened(t *testing.T) {
 		report.Outcome, report.InlineResult = workerv1.TaskOutcome_TASK_OUTCOME_FAILED, nil
 		report.Error = &pb.TaskError{Reason: "TASK_FAILED", Message: "no luck"}
 		report.Slot, report.FetchNanos, report.WaitNanos, report.DeserializeNanos, report.PublishNanos, report.FetchedBytes = 1, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 6
+		report.LoadNanos = 7_000_000
 		return report
 	})
 	type eventsEvent struct {
@@ -587,7 +588,7 @@ func TestTheStreamTellsWhatHappened(t *testing.T) {
 	}
 	r := runs.GetRuns()[0]
 	if r.GetOp() != "bench.noop" || r.GetSlot() != 1 || r.GetWorkerId() != w.id || r.GetFetchTime().AsDuration() != 2*time.Millisecond ||
-		r.GetWaitTime().AsDuration() != 3*time.Millisecond || r.GetDeserializeTime().AsDuration() != 4*time.Millisecond ||
+		r.GetWaitTime().AsDuration() != 3*time.Millisecond || r.GetLoadTime().AsDuration() != 7*time.Millisecond || r.GetDeserializeTime().AsDuration() != 4*time.Millisecond ||
 		r.GetPublishTime().AsDuration() != 5*time.Millisecond || r.GetFetchedBytes() != 6 || r.GetGraphId() != submitted.GetGraphId() {
 		t.Errorf("run: %v", r)
 	}

@@ -176,16 +176,17 @@ func (w *worker) add(r *pb.TaskRun) {
 	slice(track, "publish", "publish", called.Add(run), publish, brief)
 	w.changes = append(w.changes, change{time: called, running: 1}, change{time: called.Add(run), running: -1, bytes: r.GetOutputBytes()})
 
-	fetch, wait := r.GetFetchTime().AsDuration(), r.GetWaitTime().AsDuration()
-	if fetch+wait <= 0 {
+	fetch, load, wait := r.GetFetchTime().AsDuration(), r.GetLoadTime().AsDuration(), r.GetWaitTime().AsDuration()
+	if fetch+load+wait <= 0 {
 		return
 	}
-	first := begin.Add(-fetch - wait)
+	first := begin.Add(-fetch - load - wait)
 	input, _ := w.inputs.place(first, begin, 0)
 	inputs := uint32(min(input+1, slotTracks-1)) // Perfetto keeps track 0 for the idle thread
 	w.tracks[inputs] = fmt.Sprintf("inputs %d", input+1)
 	slice(inputs, "fetch", "fetch", first, fetch, map[string]any{"task": task, "bytes": r.GetFetchedBytes()})
-	slice(inputs, "wait", "wait for memory", first.Add(fetch), wait, brief)
+	slice(inputs, "load", "read from lower tiers", first.Add(fetch), load, brief)
+	slice(inputs, "wait", "wait for memory", first.Add(fetch+load), wait, brief)
 }
 
 func slotName(slot uint32, lane int) string {

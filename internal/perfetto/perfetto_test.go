@@ -24,7 +24,7 @@ func TestTraceHasATrackForEachSlot(t *testing.T) {
 		}
 	}
 	first := run("a", 1, 1, 1000, 40)
-	first.FetchTime, first.WaitTime, first.DeserializeTime, first.PublishTime = ms(7), ms(5), ms(2), ms(3)
+	first.FetchTime, first.LoadTime, first.WaitTime, first.DeserializeTime, first.PublishTime = ms(4), ms(3), ms(5), ms(2), ms(3)
 	runs := []*pb.TaskRun{
 		first,
 		run("b", 1, 1, 1000, 40),       // reported together with a
@@ -91,7 +91,7 @@ func TestTraceHasATrackForEachSlot(t *testing.T) {
 		}
 	}
 	// b ends when it was reported, and a when b began: 960 ms. Before that are its phases.
-	for name, at := range map[string]float64{"b": 960, "publish": 957, "a": 917, "deserialise": 915, "wait for memory": 910, "fetch": 903} {
+	for name, at := range map[string]float64{"b": 960, "publish": 957, "a": 917, "deserialise": 915, "wait for memory": 910, "read from lower tiers": 907, "fetch": 903} {
 		if got := from[name] / 1000; got < at-0.01 || got > at+0.01 {
 			t.Errorf("%s begins at %v ms, want %v", name, got, at)
 		}

@@ -127,11 +127,11 @@ func stateName(s schedapi.GraphState) string {
 func attemptSpans(g *graph, r *sched.Run, err *sched.TaskError) []*tracepb.Span {
 	p := &r.Phases
 	// The phases, in their order, end with the report. Queue contains those before the function.
-	queue := max(r.Queue-p.Fetch-p.Wait-p.Deserialize, 0)
+	queue := max(r.Queue-p.Fetch-p.Load-p.Wait-p.Deserialize, 0)
 	phases := []struct {
 		name   string
 		length time.Duration
-	}{{"queue", queue}, {"fetch", p.Fetch}, {"wait for memory", p.Wait}, {"deserialize", p.Deserialize}, {"run", r.RunTime}, {"publish", p.Publish}}
+	}{{"queue", queue}, {"fetch", p.Fetch}, {"read from lower tiers", p.Load}, {"wait for memory", p.Wait}, {"deserialize", p.Deserialize}, {"run", r.RunTime}, {"publish", p.Publish}}
 	begin := r.End
 	for _, phase := range phases {
 		begin = begin.Add(-phase.length)
@@ -155,6 +155,7 @@ func attemptSpans(g *graph, r *sched.Run, err *sched.TaskError) []*tracepb.Span 
 	a.number("millrace.task.fetch.size", p.FetchedBytes)
 	a.seconds("millrace.task.queue.duration", queue)
 	a.seconds("millrace.task.fetch.duration", p.Fetch)
+	a.seconds("millrace.task.load.duration", p.Load)
 	a.seconds("millrace.task.wait.duration", p.Wait)
 	a.seconds("millrace.task.deserialize.duration", p.Deserialize)
 	a.seconds("millrace.task.run.duration", r.RunTime)

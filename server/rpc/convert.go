@@ -331,7 +331,7 @@ func taskRunTo(r sched.Run) *pb.TaskRun {
 	return &pb.TaskRun{
 		Number: r.Number, TaskId: uint64(r.Task), Key: r.Key, Namespace: r.Namespace, Worker: r.Worker,
 		Attempt: uint32(r.Attempt), Succeeded: r.Succeeded, OutputBytes: r.OutputBytes, EndTime: timeTo(r.End),
-		RunTime: durationTo(r.RunTime), Op: r.Op, WorkerId: uint32(r.WorkerID), Slot: r.Phases.Slot, FetchTime: durationTo(r.Phases.Fetch),
+		RunTime: durationTo(r.RunTime), Op: r.Op, WorkerId: uint32(r.WorkerID), Slot: r.Phases.Slot, FetchTime: durationTo(r.Phases.Fetch), LoadTime: durationTo(r.Phases.Load),
 		WaitTime: durationTo(r.Phases.Wait), DeserializeTime: durationTo(r.Phases.Deserialize), PublishTime: durationTo(r.Phases.Publish),
 		FetchedBytes: r.Phases.FetchedBytes, GraphId: uint64(r.Graph),
 	}
@@ -467,7 +467,7 @@ func reportFrom(r *workerv1.TaskReport, into *sched.Report) {
 	into.Inline = r.GetInlineResult()
 	into.RunTime = time.Duration(r.GetRunNanos())
 	into.Phases = sched.Phases{
-		Fetch: time.Duration(r.GetFetchNanos()), Wait: time.Duration(r.GetWaitNanos()), Deserialize: time.Duration(r.GetDeserializeNanos()),
+		Fetch: time.Duration(r.GetFetchNanos()), Load: time.Duration(r.GetLoadNanos()), Wait: time.Duration(r.GetWaitNanos()), Deserialize: time.Duration(r.GetDeserializeNanos()),
 		Publish: time.Duration(r.GetPublishNanos()), FetchedBytes: r.GetFetchedBytes(), Slot: r.GetSlot(),
 	}
 	into.Err = taskErrorFrom(r.GetError())

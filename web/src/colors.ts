@@ -42,7 +42,7 @@ export const phaseColors: Record<Phase, string> = {
 
 export const phaseNames: Record<Phase, string> = {
   fetch: "transfer",
-  spill: "read from disk",
+  spill: "read from lower tier",
   wait: "wait for memory",
   deserialize: "deserialise",
   publish: "store result",

@@ -337,8 +337,9 @@ type (
 		Slot   int
 		// Reservation is the memory reserved for the attempt, 0 if none.
 		Reservation ReservationID
-		// Fetching and Waiting are the times that it has spent in these states.
-		Fetching, Waiting time.Duration
+		// Waiting is the time that it has waited for memory, Fetching that for inputs of other
+		// workers, and Loading that for inputs of lower tiers alone.
+		Fetching, Waiting, Loading time.Duration
 	}
 	// StopRun: stop a running attempt; RunEnded or RunReturned follows. Reason says why it fails;
 	// empty: it was cancelled.

@@ -284,6 +284,9 @@ func describe(e lifecycle.Effect) string {
 		if e.Reservation != 0 {
 			s += fmt.Sprintf(" into %d", e.Reservation)
 		}
+		if e.Waiting+e.Fetching+e.Loading > 0 {
+			s += fmt.Sprintf(" (waited %s, fetched %s, loaded %s)", e.Waiting, e.Fetching, e.Loading)
+		}
 		return s
 	case lifecycle.Admit:
 		return fmt.Sprintf("Admit %s", e.Ref)

@@ -156,10 +156,13 @@ type attempt struct {
 	awaited []*awaited
 	// succeeded: its result is stored and was published.
 	succeeded bool
-	// since is the time when it came into its state. fetching and waiting are the times that it has
-	// spent in these states before.
-	since             time.Time
-	fetching, waiting time.Duration
+	// since is the time when it came into its state. waiting is the time that it has spent as
+	// Waiting before, and fetching and loading the time as Fetching: loading is the part in which
+	// no input came from another worker, but only from lower tiers of this one.
+	since                      time.Time
+	fetching, waiting, loading time.Duration
+	// loads says that it is Fetching, and that the time counts as loading.
+	loads bool
 }
 
 // special says whether it needs more than one plain slot.
@@ -396,6 +399,7 @@ func (m *Machine) assigned(e *Assigned) {
 func (m *Machine) advance(a *attempt) {
 	if len(a.missing) > 0 || a.reservation != nil && a.reservation.loading {
 		m.move(a, Fetching)
+		a.loads = len(a.missing) == 0
 		return
 	}
 	if a.loose {
@@ -409,7 +413,12 @@ func (m *Machine) advance(a *attempt) {
 func (m *Machine) move(a *attempt, s State) {
 	switch a.state {
 	case Fetching:
-		a.fetching += m.now.Sub(a.since)
+		if a.loads {
+			a.loading += m.now.Sub(a.since)
+		} else {
+			a.fetching += m.now.Sub(a.since)
+		}
+		a.loads = false
 	case Waiting:
 		a.waiting += m.now.Sub(a.since)
 	case Queued, Running, PreAssigned:

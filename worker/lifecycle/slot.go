@@ -174,7 +174,7 @@ func (m *Machine) start(now time.Time, a *attempt, s *slot) {
 	a.slot = s
 	a.prepares = a.mayPrepare
 	m.move(a, Running)
-	e := StartRun{Ref: a.ref, Runner: a.runner, Slot: s.index, Fetching: a.fetching, Waiting: a.waiting}
+	e := StartRun{Ref: a.ref, Runner: a.runner, Slot: s.index, Fetching: a.fetching, Waiting: a.waiting, Loading: a.loading}
 	if a.reservation != nil {
 		e.Reservation = a.reservation.id
 	}

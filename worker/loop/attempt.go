@@ -97,8 +97,9 @@ type attempt struct {
 	// fetched is the number of bytes that were fetched from peers for it.
 	fetched uint64
 	slot    int
-	// fetching and waiting are the times that it waited for inputs and for memory.
-	fetching, waiting time.Duration
+	// fetching, loading and waiting are the times that it waited for inputs of other workers, for
+	// inputs of lower tiers, and for memory.
+	fetching, loading, waiting time.Duration
 	// noRoom: its reservation has the size that its native operation asked for (see
 	// nativeRun.noRoom).
 	noRoom bool
@@ -570,7 +571,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		}
 		return lifecycle.RunEnded{Ref: e.Ref, Outcome: lifecycle.Failed}
 	}
-	a.slot, a.fetching, a.waiting = e.Slot, e.Fetching, e.Waiting
+	a.slot, a.fetching, a.loading, a.waiting = e.Slot, e.Fetching, e.Loading, e.Waiting
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
 		expected := a.op.estimate()
@@ -643,7 +644,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 	a.report = &workerv1.TaskReport{
 		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
 		OutputBytes: r.bytes, InlineResult: r.inline, RunNanos: uint64(r.runTime), FetchedBytes: a.fetched,
-		Slot: uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), WaitNanos: uint64(a.waiting),
+		Slot: uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), LoadNanos: uint64(a.loading), WaitNanos: uint64(a.waiting),
 	}
 	if r.failure != nil {
 		a.report.Error = w.complete(r.failure, a)
@@ -683,7 +684,7 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: workerv1.TaskOutcome(r.Outcome),
 		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
 		LogTail: w.config.Logs.Tail(r.Ref.Task, r.Ref.Attempt),
-		Slot:    uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), WaitNanos: uint64(a.waiting),
+		Slot:    uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), LoadNanos: uint64(a.loading), WaitNanos: uint64(a.waiting),
 		DeserializeNanos: uint64(r.DeserializeTime), PublishNanos: uint64(r.PublishTime),
 	}
 	if r.Error != nil {

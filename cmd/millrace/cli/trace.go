@@ -20,9 +20,10 @@ const traceHelp = `Writes when and where the tasks of a graph ran to a file that
 file name to millrace-GRAPH.json, with - to stdout.
 
 Each worker is a process with one track for each slot: deserialise, run, publish. Above the slots are the times that tasks
-waited for their inputs (fetch: from other workers or from lower tiers) and for memory. Counters show the tasks that run and
-the bytes of results. All times are from the clock of the scheduler, in microseconds since 1970. It has the attempts that have
-ended, as far as the scheduler keeps them: the latest ones of the cluster, also those of released tasks.`
+waited for their inputs (fetch: from other workers; read from lower tiers: of their own worker, which had spilled them) and for
+memory. Counters show the tasks that run and the bytes of results. All times are from the clock of the scheduler, in
+microseconds since 1970. It has the attempts that have ended, as far as the scheduler keeps them: the latest ones of the
+cluster, also those of released tasks.`
 
 func (a *app) trace() *cobra.Command {
 	cmd := &cobra.Command{

@@ -229,11 +229,11 @@ func TestRunsAsJSON(t *testing.T) {
 	start := time.Unix(1000, 0)
 	found := []sched.Run{
 		{Number: 7, Task: 1 << 60, Key: `a"b`, Op: "inc", Worker: "w-0", WorkerID: 3, Succeeded: true, OutputBytes: 8, End: start.Add(2 * time.Second), RunTime: 1500 * time.Microsecond,
-			Phases: sched.Phases{Fetch: time.Millisecond, Wait: 20 * time.Microsecond, Deserialize: time.Microsecond, Publish: 500 * time.Microsecond, FetchedBytes: 9, Slot: 2}},
+			Phases: sched.Phases{Fetch: time.Millisecond, Load: 30 * time.Microsecond, Wait: 20 * time.Microsecond, Deserialize: time.Microsecond, Publish: 500 * time.Microsecond, FetchedBytes: 9, Slot: 2}},
 		{Number: 8, Task: 2, Key: "é", Op: "inc", Worker: "w-0", WorkerID: 3, End: start},
 	}
 	got := string(new(runEncoder).appendTo(nil, found, start, true))
-	want := `"rows":[[7,"1152921504606846976",0,3,2,1998,1.500,1,0.020,0.001,0.500,8,9,5,"a\"b"],[8,"2",0,3,0,0,0,0,0,0,0,0,0,6,"é"]],"op":["inc"],"columns":` + runColumns + `,"workers":{"3":"w-0"}`
+	want := `"rows":[[7,"1152921504606846976",0,3,2,1998,1.500,1,0.020,0.001,0.500,8,9,5,"a\"b",0.030],[8,"2",0,3,0,0,0,0,0,0,0,0,0,6,"é",0]],"op":["inc"],"columns":` + runColumns + `,"workers":{"3":"w-0"}`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

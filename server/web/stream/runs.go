@@ -29,7 +29,7 @@ const (
 // the scheduler. op_index is an index into the op names of the same event. state is a number of the
 // API's TaskState.
 const runColumns = `["number","task_id","op_index","worker_id","slot","start_ms","run_ms","fetch_ms","wait_ms",` +
-	`"deserialize_ms","publish_ms","output_bytes","input_bytes","state","key"]`
+	`"deserialize_ms","publish_ms","output_bytes","input_bytes","state","key","spill_ms"]`
 
 // runs is the topic of finished attempts.
 type runs struct {
@@ -157,7 +157,8 @@ func appendRun(data []byte, r *sched.Run, op int, start time.Time) []byte {
 	data = append(data, ',')
 	data = strconv.AppendUint(data, uint64(state), 10)
 	data = append(data, ',')
-	return append(quoted(data, r.Key), ']')
+	data = appendMillis(append(quoted(data, r.Key), ','), r.Phases.Load)
+	return append(data, ']')
 }
 
 // appendMillis appends a duration in milliseconds, to the microsecond.

@@ -1290,7 +1290,7 @@ type TaskRun struct {
 	WorkerId uint32 `protobuf:"varint,12,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Number of the worker's slot, counted from 1. 0: unknown.
 	Slot uint32 `protobuf:"varint,13,opt,name=slot,proto3" json:"slot,omitempty"`
-	// Time in which its inputs came from other workers or from lower tiers.
+	// Time in which its inputs came from other workers.
 	FetchTime *durationpb.Duration `protobuf:"bytes,14,opt,name=fetch_time,json=fetchTime,proto3" json:"fetch_time,omitempty"`
 	// Time that it waited for memory.
 	WaitTime *durationpb.Duration `protobuf:"bytes,15,opt,name=wait_time,json=waitTime,proto3" json:"wait_time,omitempty"`
@@ -1301,7 +1301,10 @@ type TaskRun struct {
 	// Number of bytes that were fetched from other workers for it.
 	FetchedBytes uint64 `protobuf:"varint,18,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"`
 	// Graph with which the task was submitted.
-	GraphId       uint64 `protobuf:"varint,19,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
+	GraphId uint64 `protobuf:"varint,19,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
+	// Time in which no input came from other workers, but some from lower tiers of the worker's
+	// memory: they had been spilled.
+	LoadTime      *durationpb.Duration `protobuf:"bytes,20,opt,name=load_time,json=loadTime,proto3" json:"load_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1470,13 @@ func (x *TaskRun) GetGraphId() uint64 {
 		return x.GraphId
 	}
 	return 0
+}
+
+func (x *TaskRun) GetLoadTime() *durationpb.Duration {
+	if x != nil {
+		return x.LoadTime
+	}
+	return nil
 }
 
 // TaskUpdate is a change of one task that a watching client holds. At most one of `inline_result`,
@@ -1671,7 +1681,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
 	"inputCount\x12%\n" +
 	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\x12,\n" +
-	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xc1\x05\n" +
+	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xf9\x05\n" +
 	"\aTaskRun\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\x04R\x06taskId\x12\x10\n" +
@@ -1693,7 +1703,8 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x10deserialize_time\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x0fdeserializeTime\x12<\n" +
 	"\fpublish_time\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\vpublishTime\x12#\n" +
 	"\rfetched_bytes\x18\x12 \x01(\x04R\ffetchedBytes\x12\x19\n" +
-	"\bgraph_id\x18\x13 \x01(\x04R\agraphId\"\x9d\x02\n" +
+	"\bgraph_id\x18\x13 \x01(\x04R\agraphId\x126\n" +
+	"\tload_time\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bloadTime\"\x9d\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +
@@ -1797,13 +1808,14 @@ var file_millrace_v1_task_proto_depIdxs = []int32{
 	15, // 17: millrace.v1.TaskRun.wait_time:type_name -> google.protobuf.Duration
 	15, // 18: millrace.v1.TaskRun.deserialize_time:type_name -> google.protobuf.Duration
 	15, // 19: millrace.v1.TaskRun.publish_time:type_name -> google.protobuf.Duration
-	0,  // 20: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	17, // 21: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	15, // 20: millrace.v1.TaskRun.load_time:type_name -> google.protobuf.Duration
+	0,  // 21: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	17, // 22: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }

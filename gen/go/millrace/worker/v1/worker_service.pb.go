@@ -746,14 +746,17 @@ type TaskReport struct {
 	InputAtFault uint32 `protobuf:"varint,11,opt,name=input_at_fault,json=inputAtFault,proto3" json:"input_at_fault,omitempty"`
 	// Number of the slot that it ran in, counted from 1. 0: unknown, like the times below.
 	Slot uint32 `protobuf:"varint,12,opt,name=slot,proto3" json:"slot,omitempty"`
-	// Time in nanoseconds in which its inputs came from other workers or from lower tiers.
+	// Time in nanoseconds in which its inputs came from other workers.
 	FetchNanos uint64 `protobuf:"varint,13,opt,name=fetch_nanos,json=fetchNanos,proto3" json:"fetch_nanos,omitempty"`
 	// Time in nanoseconds that it waited for memory.
 	WaitNanos uint64 `protobuf:"varint,14,opt,name=wait_nanos,json=waitNanos,proto3" json:"wait_nanos,omitempty"`
 	// Time in nanoseconds that the executor spent on its function and inputs before the call.
 	DeserializeNanos uint64 `protobuf:"varint,15,opt,name=deserialize_nanos,json=deserializeNanos,proto3" json:"deserialize_nanos,omitempty"`
 	// Time in nanoseconds that the executor spent on its result after the call.
-	PublishNanos  uint64 `protobuf:"varint,16,opt,name=publish_nanos,json=publishNanos,proto3" json:"publish_nanos,omitempty"`
+	PublishNanos uint64 `protobuf:"varint,16,opt,name=publish_nanos,json=publishNanos,proto3" json:"publish_nanos,omitempty"`
+	// Time in nanoseconds in which no input came from other workers, but some from lower tiers of the
+	// worker's memory: they had been spilled.
+	LoadNanos     uint64 `protobuf:"varint,17,opt,name=load_nanos,json=loadNanos,proto3" json:"load_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,6 +899,13 @@ func (x *TaskReport) GetDeserializeNanos() uint64 {
 func (x *TaskReport) GetPublishNanos() uint64 {
 	if x != nil {
 		return x.PublishNanos
+	}
+	return 0
+}
+
+func (x *TaskReport) GetLoadNanos() uint64 {
+	if x != nil {
+		return x.LoadNanos
 	}
 	return 0
 }
@@ -2320,7 +2330,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x123\n" +
 	"\x06failed\x18\x02 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\x06failed\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\xdc\x04\n" +
+	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\xfb\x04\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -2341,7 +2351,9 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"wait_nanos\x18\x0e \x01(\x04R\twaitNanos\x12+\n" +
 	"\x11deserialize_nanos\x18\x0f \x01(\x04R\x10deserializeNanos\x12#\n" +
-	"\rpublish_nanos\x18\x10 \x01(\x04R\fpublishNanos\"\x82\x01\n" +
+	"\rpublish_nanos\x18\x10 \x01(\x04R\fpublishNanos\x12\x1d\n" +
+	"\n" +
+	"load_nanos\x18\x11 \x01(\x04R\tloadNanos\"\x82\x01\n" +
 	"\vUnreachable\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +

@@ -246,7 +246,7 @@ class Task(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ..., linear_algebra: _Optional[str] = ..., items: _Optional[_Iterable[_Union[ItemInput, _Mapping]]] = ...) -> None: ...
 
 class TaskRun(_message.Message):
-    __slots__ = ("number", "task_id", "key", "namespace", "worker", "attempt", "succeeded", "output_bytes", "end_time", "run_time", "op", "worker_id", "slot", "fetch_time", "wait_time", "deserialize_time", "publish_time", "fetched_bytes", "graph_id")
+    __slots__ = ("number", "task_id", "key", "namespace", "worker", "attempt", "succeeded", "output_bytes", "end_time", "run_time", "op", "worker_id", "slot", "fetch_time", "wait_time", "deserialize_time", "publish_time", "fetched_bytes", "graph_id", "load_time")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +266,7 @@ class TaskRun(_message.Message):
     PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
+    LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
     number: int
     task_id: int
     key: str
@@ -285,7 +286,8 @@ class TaskRun(_message.Message):
     publish_time: _duration_pb2.Duration
     fetched_bytes: int
     graph_id: int
-    def __init__(self, number: _Optional[int] = ..., task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., worker: _Optional[str] = ..., attempt: _Optional[int] = ..., succeeded: bool = ..., output_bytes: _Optional[int] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., op: _Optional[str] = ..., worker_id: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., deserialize_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., publish_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., fetched_bytes: _Optional[int] = ..., graph_id: _Optional[int] = ...) -> None: ...
+    load_time: _duration_pb2.Duration
+    def __init__(self, number: _Optional[int] = ..., task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., worker: _Optional[str] = ..., attempt: _Optional[int] = ..., succeeded: bool = ..., output_bytes: _Optional[int] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., op: _Optional[str] = ..., worker_id: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., deserialize_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., publish_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., fetched_bytes: _Optional[int] = ..., graph_id: _Optional[int] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
     __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")

@@ -163,7 +163,7 @@ class RescueReport(_message.Message):
     def __init__(self, worker_id: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reason: _Optional[str] = ..., unmapped: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes", "input_at_fault", "slot", "fetch_nanos", "wait_nanos", "deserialize_nanos", "publish_nanos")
+    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes", "input_at_fault", "slot", "fetch_nanos", "wait_nanos", "deserialize_nanos", "publish_nanos", "load_nanos")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class TaskReport(_message.Message):
     WAIT_NANOS_FIELD_NUMBER: _ClassVar[int]
     DESERIALIZE_NANOS_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_NANOS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_NANOS_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     outcome: TaskOutcome
@@ -196,7 +197,8 @@ class TaskReport(_message.Message):
     wait_nanos: int
     deserialize_nanos: int
     publish_nanos: int
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ..., input_at_fault: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_nanos: _Optional[int] = ..., wait_nanos: _Optional[int] = ..., deserialize_nanos: _Optional[int] = ..., publish_nanos: _Optional[int] = ...) -> None: ...
+    load_nanos: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ..., input_at_fault: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_nanos: _Optional[int] = ..., wait_nanos: _Optional[int] = ..., deserialize_nanos: _Optional[int] = ..., publish_nanos: _Optional[int] = ..., load_nanos: _Optional[int] = ...) -> None: ...
 
 class Unreachable(_message.Message):
     __slots__ = ("task_id", "generation", "failed_at", "missing_at")
