@@ -305,3 +305,48 @@ func TestTracesOutliveAnAbsentCollectorAndTheScheduler(t *testing.T) {
 		t.Errorf("the graph at the end of the scheduler: %v", slow)
 	}
 }
+
+// A client often leaves as soon as its graph has ended, before the next look at the scheduler. The
+// graph is traced all the same, with its failure.
+func TestGraphsThatAreReleasedAtOnceAreTraced(t *testing.T) {
+	to := newCollector(t)
+	config := to.config(to.byGRPC(), "", 1)
+	config.Interval = time.Hour // Only the end of the scheduler makes it look.
+	c := start(t, server.Config{Traces: config})
+	c.serving()
+	c.join(c.conn, registration("w-0"), func(a *workerv1.Assignment) *workerv1.TaskReport {
+		report := succeed(a)
+		if strings.HasPrefix(a.GetKey(), "bad") {
+			report.Outcome, report.InlineResult = workerv1.TaskOutcome_TASK_OUTCOME_FAILED, nil
+			report.Error = &pb.TaskError{Reason: "TASK_RAISED", Message: "ValueError: no"}
+		}
+		return report
+	})
+	ctx := timeout(t)
+	id := c.open(ctx)
+	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+	for _, name := range []string{"good", "bad"} {
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id, Name: name}, Tasks: noops(name, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.final(watch, submitted.GetTaskIds())
+	}
+	if _, err := c.client.CloseClient(ctx, &pb.CloseClientRequest{ClientId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if graphs, err := c.client.ListGraphs(ctx, &pb.ListGraphsRequest{}); err != nil || len(graphs.GetGraphs()) != 0 {
+		t.Fatalf("%v, %v", graphs, err)
+	}
+	c.stop()
+	good, bad := to.until(ctx, called("graph good")), to.until(ctx, called("graph bad"))
+	if good.GetStatus() != nil || attribute(good.GetAttributes(), "millrace.graph.attempts") != int64(1) {
+		t.Errorf("the graph that succeeded: %v", good)
+	}
+	if bad.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_ERROR || bad.GetStatus().GetMessage() != "ValueError: no" {
+		t.Errorf("the graph that failed: %v", bad)
+	}
+	if s := to.until(ctx, func(s *tracepb.Span) bool { return string(s.GetParentSpanId()) == string(bad.GetSpanId()) }); s.GetStatus().GetMessage() != "ValueError: no" {
+		t.Errorf("the attempt that failed: %v", s)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +34,6 @@ const (
 	// readRuns bounds the attempts that one read of the scheduler returns, and readErrors the
 	// messages of failures.
 	readRuns, readErrors = 2000, 50
-	// catalogTime bounds the time in which the catalogue shows a submission.
-	catalogTime = 2 * time.Second
 	// maxLinks bounds the spans that one graph is linked to.
 	maxLinks = 32
 )
@@ -62,18 +61,23 @@ type graph struct {
 	span   [8]byte
 	parent *parent // nil: the graph is the root of its trace
 	links  []parent
+	// name and namespace are those of the submission, which may have added to an older graph.
+	name, namespace string
 	// begin is the time of the first submission, and latest that of the last one.
 	begin, latest time.Time
 	// row is the last state of the graph; nil: it was not in the catalogue yet.
 	row *schedapi.Graph
 	// over says that the row had ended, or was gone, at the last look. Then the next look, which
 	// reads the last attempts, ends the span at the time end.
-	over bool
-	end  time.Time
-	// attempts counts those that have ended, and lastRun is the time of the last end. Only the
-	// goroutine of Run uses them.
+	over, gone bool
+	end        time.Time
+	// attempts counts those that have ended, and lastRun is the time of the last end. failed has
+	// the tasks whose last attempt has failed, at most readRuns, and failure is what one of them
+	// has reported. Only the goroutine of Run uses them.
 	attempts uint64
 	lastRun  time.Time
+	failed   map[ids.TaskID]struct{}
+	failure  string
 }
 
 // New returns an exporter, whose counters it registers. It connects to nothing until Run is called.
@@ -103,7 +107,7 @@ func New(config Config, scheduler schedapi.Scheduler, metrics prometheus.Registe
 
 // Submitted hears of a submission that was accepted into a graph, with the headers traceparent and
 // tracestate of its sender; empty: it sent none.
-func (e *Exporter) Submitted(id ids.GraphID, at time.Time, header, state string) {
+func (e *Exporter) Submitted(id ids.GraphID, what *sched.GraphSubmitted, at time.Time, header, state string) {
 	p, traced := parseParent(header, state)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -121,7 +125,7 @@ func (e *Exporter) Submitted(id ids.GraphID, at time.Time, header, state string)
 		e.spans.WithLabelValues(dropped).Inc()
 		return
 	}
-	g := &graph{begin: at, latest: at, span: newSpanID()}
+	g := &graph{name: what.Name, namespace: what.Namespace, begin: at, latest: at, span: newSpanID()}
 	if traced {
 		g.parent, g.trace = &p, p.trace
 	} else {
@@ -188,7 +192,7 @@ func (e *Exporter) look(ctx context.Context) {
 	e.endGraphs()
 	// NB: the mark is younger than the states of the graphs, so the attempts of each graph that has
 	// ended lie before it.
-	e.refresh(time.Now())
+	e.refresh(ctx, time.Now())
 	_ = e.scheduler.Read(ctx, func(r schedapi.Reader) { e.mark = r.LastRun() }) // At an error the mark stays.
 }
 
@@ -208,25 +212,53 @@ func (e *Exporter) read(ctx context.Context) (runs []sched.Run, errs map[ids.Tas
 	}
 	err := e.scheduler.Read(ctx, func(r schedapi.Reader) {
 		runs, e.after = r.RunsIf(wanted, e.after, e.mark, readRuns)
-		for i := range runs {
-			if runs[i].Succeeded || len(errs) == readErrors {
-				continue
-			}
-			if u, known := r.UpdateOf(runs[i].Task); known && u.Err != nil {
-				if errs == nil {
-					errs = map[ids.TaskID]*sched.TaskError{}
-				}
-				errs[runs[i].Task] = u.Err
-			}
-		}
+		errs = failures(r, runs)
 	})
 	return runs, errs, err == nil
+}
+
+// failures returns what failed attempts have reported, by task. If the scheduler has forgotten the
+// task, it may still have the message.
+func failures(r schedapi.Reader, runs []sched.Run) map[ids.TaskID]*sched.TaskError {
+	errs := map[ids.TaskID]*sched.TaskError{}
+	var last map[string]string // by op
+	for i := range runs {
+		run := &runs[i]
+		if run.Succeeded || len(errs) == readErrors {
+			continue
+		}
+		if u, known := r.UpdateOf(run.Task); known {
+			if u.Err != nil {
+				errs[run.Task] = u.Err
+			}
+			continue
+		}
+		if last == nil {
+			last = map[string]string{}
+			for _, o := range r.OpTimes() {
+				last[o.Op] = o.LastFailure
+			}
+		}
+		if message, is := strings.CutPrefix(last[run.Op], "task "+run.Key+": "); is {
+			errs[run.Task] = &sched.TaskError{Message: message}
+		}
+	}
+	return errs
 }
 
 // ended counts an attempt of the graph, and reports whether it gets a span.
 func (g *graph) ended(r *sched.Run) bool {
 	if g.attempts++; r.End.After(g.lastRun) {
 		g.lastRun = r.End
+	}
+	switch {
+	case r.Succeeded:
+		delete(g.failed, r.Task)
+	case len(g.failed) < readRuns:
+		if g.failed == nil {
+			g.failed = map[ids.TaskID]struct{}{}
+		}
+		g.failed[r.Task] = struct{}{}
 	}
 	return !r.Succeeded || shown(g.attempts)
 }
@@ -236,8 +268,11 @@ func (e *Exporter) offerAttempts(runs []sched.Run, errs map[ids.TaskID]*sched.Ta
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range runs {
-		// Only the goroutine of Run ends graphs, so the graph is still there.
-		e.offer(attemptSpans(e.graphs[runs[i].Graph], &runs[i], errs[runs[i].Task]))
+		g, err := e.graphs[runs[i].Graph], errs[runs[i].Task] // Only this goroutine ends graphs, so it is still there.
+		if err != nil {
+			g.failure = err.Message
+		}
+		e.offer(attemptSpans(g, &runs[i], err))
 	}
 }
 
@@ -268,26 +303,33 @@ func (e *Exporter) endGraphsLocked() {
 }
 
 // refresh finds the graphs that have ended.
-func (e *Exporter) refresh(now time.Time) {
+func (e *Exporter) refresh(ctx context.Context, now time.Time) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.graphs) == 0 {
+	known := make(map[ids.GraphID]time.Time, len(e.graphs))
+	for id, g := range e.graphs { // order-free: it is a set
+		known[id] = g.latest
+	}
+	e.mu.Unlock()
+	if len(known) == 0 {
 		return
 	}
-	rows := e.scheduler.LastSnapshot()
-	for id, g := range e.graphs { // order-free: each is changed alone
-		row := rows.Graph(id)
-		fresh := now.Sub(g.latest) < catalogTime
+	rows, err := e.scheduler.Snapshot(ctx) // It has the submissions that are known.
+	if err != nil {
+		return // The scheduler has stopped.
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, latest := range known { // order-free: each is changed alone
+		g, row := e.graphs[id], rows.Graph(id)
 		switch {
-		case row == nil && g.row == nil && fresh: // It is not there yet.
+		case !g.latest.Equal(latest): // There was another submission in the meantime.
 		case row == nil: // It was released.
-			g.over, g.end = true, now
+			g.over, g.gone, g.end = true, true, now
 			if !g.lastRun.IsZero() {
 				g.end = g.lastRun
 			}
 		case row.EndedAt.IsZero():
 			g.row = row
-		case row.EndedAt.Before(g.latest) && fresh: // The row does not have the last submission yet.
 		default: // If it is older than the last submission, that one brought no new tasks.
 			g.row, g.over, g.end = row, true, row.EndedAt
 			if g.latest.After(g.end) {

@@ -82,27 +82,37 @@ func graphSpan(id ids.GraphID, g *graph) *tracepb.Span {
 		l := &g.links[i]
 		s.Links = append(s.Links, &tracepb.Span_Link{TraceId: l.trace[:], SpanId: l.span[:], TraceState: l.state, Flags: sampledFlag | knownFlag | remoteFlag})
 	}
+	if g.name != "" {
+		s.Name = "graph " + text.Valid(text.Cut(g.name, textBytes))
+	}
 	var a attributes
 	a.number("millrace.graph.id", uint64(id))
+	a.text("millrace.namespace", g.namespace)
+	a.text("millrace.graph.name", g.name)
 	a.number("millrace.graph.attempts", g.attempts)
-	if row := g.row; row != nil {
-		if row.Name != "" {
-			s.Name = "graph " + text.Valid(text.Cut(row.Name, textBytes))
+	row := g.row
+	switch {
+	case g.gone && (row == nil || row.EndedAt.IsZero()):
+		// It was released as soon as it had ended. Its attempts say how.
+		row = &schedapi.Graph{FirstError: g.failure}
+		if len(g.failed) > 0 {
+			row.State = schedapi.GraphFailed
+			row.Counts[sched.TaskFailed] = uint64(len(g.failed))
 		}
-		a.text("millrace.namespace", row.Namespace)
-		a.text("millrace.graph.name", row.Name)
-		a.text("millrace.graph.state", stateName(row.State))
-		tasks := uint64(0)
-		for _, n := range row.Counts {
-			tasks += n
-		}
-		a.number("millrace.graph.tasks", tasks)
-		a.number("millrace.graph.failed_tasks", row.Counts[sched.TaskFailed])
-		a.number("millrace.graph.cancelled_tasks", row.Counts[sched.TaskCancelled])
-		if row.State == schedapi.GraphFailed {
-			a.text("error.type", "TASK_FAILED")
-			s.Status = failed(row.FirstError)
-		}
+	case row == nil: // The scheduler stops.
+		row = &schedapi.Graph{State: schedapi.GraphRunning}
+	}
+	a.text("millrace.graph.state", stateName(row.State))
+	tasks := uint64(0)
+	for _, n := range row.Counts {
+		tasks += n
+	}
+	a.number("millrace.graph.tasks", tasks)
+	a.number("millrace.graph.failed_tasks", row.Counts[sched.TaskFailed])
+	a.number("millrace.graph.cancelled_tasks", row.Counts[sched.TaskCancelled])
+	if row.State == schedapi.GraphFailed {
+		a.text("error.type", "TASK_FAILED")
+		s.Status = failed(row.FirstError)
 	}
 	s.Attributes = a
 	return s

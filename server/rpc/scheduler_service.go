@@ -144,7 +144,7 @@ func (s *schedulerService) submit(ctx context.Context, submission schedapi.Submi
 	}
 	if s.config.Traces != nil && len(accepted.MissingFunctions) == 0 {
 		header := func(name string) string { return strings.Join(metadata.ValueFromIncomingContext(ctx, name), ",") }
-		s.config.Traces.Submitted(accepted.Graph, arrived, header("traceparent"), header("tracestate"))
+		s.config.Traces.Submitted(accepted.Graph, &submission.Graph, arrived, header("traceparent"), header("tracestate"))
 	}
 	return &pb.SubmitResponse{
 		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),

@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/alarms"
+	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
@@ -73,7 +74,7 @@ type Config struct {
 type Traces interface {
 	// Submitted hears of a submission that arrived at a time and was accepted into a graph, with
 	// the values of the caller's headers traceparent and tracestate (W3C Trace Context).
-	Submitted(graph ids.GraphID, at time.Time, traceparent, tracestate string)
+	Submitted(graph ids.GraphID, what *sched.GraphSubmitted, at time.Time, traceparent, tracestate string)
 }
 
 // Server serves the API.
