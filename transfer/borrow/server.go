@@ -191,7 +191,7 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.conns {
-		_ = c.unix.Close()
+		c.shutDown()
 	}
 	s.mu.Unlock()
 	err := s.listener.Close()
@@ -229,7 +229,7 @@ func (s *Server) accept() {
 		}
 		s.conns[c] = struct{}{}
 		if s.greeting = append(s.greeting, c); len(s.greeting) > maxGreeting {
-			_ = s.greeting[0].unix.Close() // its goroutine gets an error and ends
+			s.greeting[0].shutDown() // its goroutine gets an error and ends
 			s.greeting = slices.Delete(s.greeting, 0, 1)
 		}
 		s.wait.Add(1)

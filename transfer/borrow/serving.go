@@ -92,10 +92,8 @@ func (c *serving) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	err := c.guarded(ctx)
 	// NB: first end the connection, then take the leases back. A reader that finds the socket open
-	// then knows that its leases hold. Closing alone does not end it while a process that this one
-	// starts has a copy of the descriptor, between fork and exec.
-	_ = c.unix.CloseWrite() // these fail if the reader has ended the connection
-	_ = c.unix.CloseRead()
+	// then knows that its leases hold.
+	c.shutDown()
 	_ = c.unix.Close()
 	if c.slots != nil {
 		err = errors.Join(err, c.slots.Close())
@@ -135,6 +133,16 @@ func (c *serving) run() {
 	if !closed {
 		s.config.Log.Debug("a same-host reader ended", "reader", c.reader.Worker, "leases", len(leases), "places", len(places)+len(stages), "error", err)
 	}
+}
+
+// shutDown ends the connection: the reader sees it at once, and the goroutine of run returns. Close
+// does neither in time. It leaves the socket open while another goroutine uses it, and while a
+// process that this one starts has a copy of the descriptor, between fork and exec. So only run
+// closes the socket, after shutDown: had another goroutine begun to close it, shutDown would fail,
+// and the leases would be taken back while the reader finds the socket open.
+func (c *serving) shutDown() {
+	_ = c.unix.CloseWrite() // these fail if the reader has ended the connection
+	_ = c.unix.CloseRead()
 }
 
 // guarded is serve, but a panic ends only this connection.
@@ -528,7 +536,7 @@ func (c *serving) hangUp(ref transfer.Ref, timeout time.Duration) {
 			cut.Reset(c.server.config.WriterTimeout)
 			return
 		}
-		_ = c.unix.Close() // its goroutine gives the memory back
+		c.shutDown() // its goroutine gives the memory back
 	})
 	c.cut = append(c.cut, cut)
 }

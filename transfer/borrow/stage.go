@@ -141,7 +141,7 @@ func (c *serving) tooLong(id uint64) {
 	c.mu.Unlock()
 	if held {
 		c.server.config.Log.Warn("a reader keeps pinned memory too long, and loses its connection", "reader", c.reader.Worker, "after", c.server.config.StageTimeout)
-		_ = c.unix.Close() // its goroutine gives the memory back
+		c.shutDown() // its goroutine gives the memory back
 	}
 }
 
