@@ -502,10 +502,10 @@ def test_a_submission_that_meets_a_closed_lease(cluster: LocalCluster, monkeypat
     sent, ended = threading.Event(), threading.Event()
     submit, end_lease = session._sender._submit, session.connection.end_lease
 
-    def late(chunks: Any) -> Any:
+    def late(*args: Any) -> Any:
         sent.set()
         assert ended.wait(PATIENCE)
-        return submit(chunks)
+        return submit(*args)
 
     def end(*args: Any, **options: Any) -> None:
         end_lease(*args, **options)
