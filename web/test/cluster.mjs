@@ -38,7 +38,8 @@ export async function startCluster() {
   const folder = mkdtempSync(join(tmpdir(), "millrace-web-"));
   const file = join(folder, "scheduler.json");
   const python = join(root, ".venv/bin/python");
-  const up = start(process.env.MILLRACE_BIN ?? join(root, "bin/millrace"), [
+  const millrace = process.env.MILLRACE_BIN ?? join(root, "bin/millrace");
+  const up = start(millrace, [
     ...["up", "--workers", "3", "--slots", "2", "--memory-limit", "32MiB", "--spill-limit", "1GiB"],
     ...[
       "--python",
@@ -64,10 +65,22 @@ export async function startCluster() {
     return await response.json();
   };
   const env = { ...process.env, MILLRACE_SCHEDULER_FILE: file };
-  const job = start(python, [join(root, "web/test/job.py")], { env });
+  // program runs one more process beside the cluster. Its end() tells it to stop.
+  const program = (command, args, stopIt) => {
+    const started = start(command, args, { env });
+    const end = async () => {
+      stopIt(started.process);
+      await started.ended;
+    };
+    return { ...started, end };
+  };
+  const run = (file, ...args) =>
+    program(python, [join(root, "web/test", file), ...args], (p) => p.stdin.end());
+  const worker = (args) =>
+    program(millrace, ["worker", "--python", python, ...args], (p) => p.kill("SIGTERM"));
+  const job = run("job.py");
   const stop = async () => {
-    job.process.stdin.end();
-    await job.ended;
+    await job.end();
     up.process.kill("SIGTERM");
     await up.ended;
     rmSync(folder, { recursive: true, force: true });
@@ -78,5 +91,5 @@ export async function startCluster() {
     await stop();
     throw error;
   }
-  return { url, token, call, stop };
+  return { url, token, call, python: run, worker, stop };
 }

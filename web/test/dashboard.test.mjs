@@ -7,6 +7,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { testAccess } from "./access.mjs";
+import { testCauses } from "./causes.mjs";
 import { until } from "./cluster.mjs";
 import { close, newPage, open, problems, shared } from "./shared.mjs";
 
@@ -272,4 +273,5 @@ test("dark and wide", async () => {
   assert.deepEqual(problems, []);
 });
 
+testCauses(shots);
 testAccess();

@@ -7,6 +7,7 @@ import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
 import { Chart, Spark } from "../ui/chart";
 import { Bar, Card, Empty, Op, Stat, useNow } from "../ui/parts";
+import { Slow } from "./slow";
 
 const green = "#35a376";
 const blue = "#5b8def";
@@ -20,6 +21,7 @@ export function Overview() {
     <>
       <Figures now={now} />
       <Alarms list={list} />
+      <Slow />
       <div class="grid two wide-three">
         <Progress groups={now.groups ?? []} />
         <div class="column">

@@ -1,0 +1,137 @@
+// The part of the overview that says why tasks take long.
+
+import { useEffect, useState } from "preact/hooks";
+import { call, get } from "../api";
+import { diagnose, type Finding, type Running } from "../diagnosis";
+import { num } from "../format";
+import { frozen } from "../frozen";
+import { type RunBatch, runs } from "../runs";
+import { summary, workers } from "../store";
+import type { Task } from "../types";
+import { Card } from "../ui/parts";
+
+const everyMs = 4000;
+// The finished attempts and the running tasks that are looked at.
+const attempts = 2000;
+const looked = 64;
+// Spilling is measured over this time.
+const spillMs = 30_000;
+
+interface Moved {
+  at: number;
+  bytes: number;
+}
+
+// beginOf finds the start of the present attempt among the transitions of a task, which begin with
+// the time of day in UTC.
+function beginOf(history: string[], now: number): number {
+  const line = history.filter((l) => l.includes("→ RUNNING")).at(-1) ?? "";
+  const at = /^(\d\d):(\d\d):(\d\d\.\d+)/.exec(line);
+  if (!at) return now;
+  const day = 86_400_000;
+  const of = ((Number(at[1]) * 60 + Number(at[2])) * 60 + Number(at[3])) * 1000;
+  return now - (((((now % day) - of) % day) + day) % day);
+}
+
+class Observer {
+  // When each running attempt began.
+  private begun = new Map<string, number>();
+  private moved = new Map<string, Moved[]>();
+
+  // running lists the tasks that run. Those that were not there before are asked for their start
+  // at the next look: most tasks are short.
+  private async running(now: number): Promise<Running[]> {
+    const found = await call<{ tasks?: Task[] }>("ListTasks", {
+      states: ["TASK_STATE_RUNNING"],
+      pageSize: looked,
+    });
+    const before = this.begun;
+    this.begun = new Map();
+    const list: Running[] = [];
+    for (const t of found.tasks ?? []) {
+      const id = String(t.taskId);
+      const attempt = `${id}/${t.attempt}`;
+      let begin = before.get(attempt);
+      if (begin === 0) {
+        const asked = await call<{ task: Task }>("GetTask", { task: { id }, history: true });
+        begin = beginOf(asked.task.history ?? [], now);
+      }
+      this.begun.set(attempt, begin ?? 0);
+      const ms = begin ? now - begin : 0;
+      list.push({ task: id, key: t.key ?? "", op: t.op?.name ?? "", worker: t.worker ?? "", ms });
+    }
+    return list;
+  }
+
+  private spilling(now: number): Map<string, number> {
+    const rates = new Map<string, number>();
+    for (const w of workers.value.values()) {
+      if (w.state === "WORKER_STATE_LOST") continue;
+      const id = String(w.workerId);
+      const here = { at: now, bytes: num(w.spillWrittenBytes) + num(w.spillReadBytes) };
+      const list = [...(this.moved.get(id) ?? []).filter((m) => m.at > now - spillMs), here];
+      this.moved.set(id, list);
+      const [first] = list;
+      if (first && now > first.at)
+        rates.set(w.name ?? "", (1000 * (here.bytes - first.bytes)) / (now - first.at));
+    }
+    return rates;
+  }
+
+  async look(): Promise<Finding[]> {
+    const seen = summary.value;
+    if (!seen) return [];
+    const now = Date.parse(seen.time);
+    const [batch, running] = await Promise.all([
+      get<RunBatch>(`api/runs?limit=${attempts}`),
+      this.running(now),
+    ]);
+    return diagnose({
+      batch,
+      running,
+      workers: [...workers.value.values()].filter((w) => w.state !== "WORKER_STATE_LOST"),
+      spilling: this.spilling(now),
+      now: now - runs.origin,
+      idleSlots: Math.max(0, seen.slots - seen.busy_slots),
+    });
+  }
+}
+
+export function Slow() {
+  const [list, setList] = useState<Finding[]>([]);
+  useEffect(() => {
+    if (frozen) return;
+    const observer = new Observer();
+    let timer = 0;
+    let gone = false;
+    const run = async () => {
+      const found = await observer.look().catch(() => []);
+      if (gone) return;
+      setList(found);
+      timer = window.setTimeout(run, everyMs);
+    };
+    void run();
+    return () => {
+      gone = true;
+      window.clearTimeout(timer);
+    };
+  }, []);
+  if (list.length === 0) return null;
+  return (
+    <div style={{ marginBottom: "14px" }}>
+      <Card title="Why tasks take long" bare>
+        {list.map((f) => (
+          <div class="alarm" key={f.id}>
+            <span class="dot warn" />
+            <div>
+              <strong>{f.subject}</strong> {f.text}.
+            </div>
+            <a class="nowrap" href={f.address}>
+              {f.action}
+            </a>
+          </div>
+        ))}
+      </Card>
+    </div>
+  );
+}

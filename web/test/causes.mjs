@@ -1,0 +1,109 @@
+// Three graphs that are slow, each for another reason: the overview says why in words.
+
+import assert from "node:assert/strict";
+import net from "node:net";
+import { join } from "node:path";
+import { test } from "node:test";
+import { newPage, problems, shared } from "./shared.mjs";
+
+// The rate of the slow route in bytes per second, and the time between two pieces.
+const slowRate = 3 << 20;
+const pieceMs = 20;
+
+// slowProxy forwards connections, and passes on what a target sends at the slow rate.
+async function slowProxy(target) {
+  const server = net.createServer((near) => {
+    const far = net.connect(target, "127.0.0.1");
+    near.pipe(far);
+    far.on("data", (data) => {
+      near.write(data);
+      far.pause();
+      setTimeout(() => far.resume(), Math.max(pieceMs, (1000 * data.length) / slowRate));
+    });
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ]) {
+      one.on("error", () => other.destroy());
+      one.on("close", () => other.end());
+    }
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return server;
+}
+
+async function freePort() {
+  const server = net.createServer();
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+// check opens the overview while the graph of a cause runs, and follows the link of the finding.
+async function check(cause, subject, text, address, shots) {
+  problems.length = 0;
+  const page = await newPage();
+  const job = shared.cluster.python("causes.py", cause);
+  try {
+    const finding = page.locator(".alarm", { hasText: subject }).filter({ hasText: text }).first();
+    await finding.waitFor();
+    await page.screenshot({ path: join(shots, `slow-${cause}.png`) });
+    await finding.getByRole("link").click();
+    await page.waitForURL(address);
+    await page.screenshot({ path: join(shots, `slow-${cause}-link.png`) });
+    assert.deepEqual(problems, []);
+  } finally {
+    await page.context().close();
+    await job.end();
+  }
+}
+
+export function testCauses(shots) {
+  test("slow because of a straggler", async () => {
+    await check(
+      "straggler",
+      "Straggler: task resize",
+      /(has run for|ran for) [0-9.]+ s on worker host-[0-9]; the median of resize is [0-9.]+ ms/,
+      /#\/tasks\/[0-9]+$/,
+      shots,
+    );
+  });
+
+  test("slow because of a route", async () => {
+    const port = await freePort();
+    const proxy = await slowProxy(port);
+    const start = (name, ...more) =>
+      shared.cluster.worker([
+        ...["--name", name, "--workers", "1", "--slots", "1", "--protocol", "grpc"],
+        ...["--memory-limit", "64MiB", "--spare-executors", "0", ...more],
+      ]);
+    const slow = `127.0.0.1:${proxy.address().port}`;
+    const workers = [
+      start("near"),
+      start("far", "--listen", `127.0.0.1:${port}`, "--advertise", slow),
+    ];
+    try {
+      await check(
+        "route",
+        "Transfers",
+        /take [0-9]+ % of the time of consume, most of it on worker near-0.*slowest route is far-0 → near-0: [0-9.]+ [KM]iB\/s by grpc; the median/,
+        /#\/routes$/,
+        shots,
+      );
+    } finally {
+      await Promise.all(workers.map((w) => w.end()));
+      proxy.close();
+    }
+  });
+
+  test("slow because of spilling", async () => {
+    await check(
+      "spilling",
+      "Too little memory: worker host-",
+      /moves [0-9.]+ MiB\/s between its memory and its disk/,
+      /#\/memory\?worker=host-/,
+      shots,
+    );
+  });
+}
