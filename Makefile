@@ -55,6 +55,10 @@ NUMERIC := ./worker/ops/...
 # The packages that move bytes by C code, with fakes of devices. Under the race detector, which does
 # not see C, they take 10 minutes of processor time.
 DEVICES := ./transfer/ucx ./transfer/pinned ./worker/device/cuda
+# The tests that send as much as one message may have, of SENDERS. The race detector makes copies of
+# bytes slow, and the smaller tests of the same code meet the same goroutines.
+SENDERS := ./server ./server/rpc ./worker ./worker/executor ./transfer/grpcpath
+LARGE := ^Test(ManySmallInputsAndLargeArguments|InputsBeyondAMessageAreFetchedInPlaceOfSentAlong|ASnapshotOfManyFailedTasksComesInParts|LongErrorsReachTheClient|LongErrorsAreCut|ArgumentsBeyondAMessageAreRefused|ListsAndWatchesOfDatasetsLeaveKeysAndValuesOut|ListedPagesEndAtTheirSize|TasksWithManyLongInputsAreListed|ExecutorThatTakesNoSplitRuns|HeadersOfResultsAreBounded|OutboundMessagesAreSplitBySize|MessagesToAnExecutorAreWithinTheLimit|SmallObjectsAreCopiedTogether|PartsMakeTheWhole)$$
 RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
 PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
@@ -78,6 +82,8 @@ FUZZTIME ?= 5s
 # The seconds that the Python tests of make check may take: the nearest to what changed run first.
 BUDGET   ?= 90
 PKG      ?= ./...
+# The tests that race leaves out; empty: none.
+SKIP     ?= ^$$
 
 ##@ Everyday
 
@@ -215,14 +221,14 @@ unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detecto
 .PHONY: race
 race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
-	  -timeout 40m $$(go list $(PKG) | grep -v /test/)
+	  -skip '$(SKIP)' -timeout 40m $$(go list $(PKG) | grep -v /test/)
 
-# test-long runs the numerical code and the devices with the race detector as well.
+# test-long runs all with the race detector: the numerical code, the devices and LARGE as well.
 .PHONY: race-concurrent
 # In reverse order, because the packages that take longest are the last ones of the alphabet: begun
 # last, one of them would keep one core busy for minutes, and the other one idle.
 race-concurrent: bootstrap ## Run race on packages whose goroutines meet: no machines, no numbers
-	$(MAKE) race PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
+	$(MAKE) race SKIP='$(subst $$,$$$$,$(LARGE))' PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
 	go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
 
 .PHONY: machines
@@ -230,6 +236,7 @@ machines: bootstrap $(LIBRARIES)
 machines: ## Run the Go tests of machines at full size, of numbers and of devices, without race
 	go test -tags invariants -p $(PARALLEL) $(MACHINES)
 	go test -tags invariants $(SHORT) -p $(PARALLEL) $(NUMERIC) $(DEVICES)
+	go test -tags invariants $(SHORT) -p $(PARALLEL) -run '$(LARGE)' $(SENDERS)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile

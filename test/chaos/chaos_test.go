@@ -40,12 +40,19 @@ var (
 
 const (
 	workers    = 3
-	leaves     = 9_500
 	iterations = 4_000
 	fanIn      = 10
 	// eventTimeout is the longest time that a test waits for an event on a very busy machine.
 	eventTimeout = 5 * time.Minute
 )
+
+// leaves is the number of leaves of a graph; in short tests it lasts for about ten seconds.
+func leaves() int {
+	if testing.Short() {
+		return 5_000
+	}
+	return 9_500
+}
 
 // cluster is a `millrace up` for one test.
 type cluster struct {
@@ -180,7 +187,7 @@ func graph(c *millrace.Client, round int) *millrace.GraphBuilder {
 	g := c.NewGraph(fmt.Sprintf("chaos-%d", round))
 	derive, crc := millrace.Python("hashlib:pbkdf2_hmac"), millrace.Python("zlib:crc32")
 	var level []millrace.Key
-	for i := range leaves {
+	for i := range leaves() {
 		salt := fmt.Appendf(nil, "salt-%d-%d", round, i)
 		leaf := g.Add(fmt.Sprintf("leaf-%d-%d", round, i), derive, millrace.Args("sha256", []byte("millrace"), salt, iterations))
 		level = append(level, g.Add(fmt.Sprintf("crc-%d-%d", round, i), crc, millrace.Args(leaf)))
@@ -211,7 +218,7 @@ func graph(c *millrace.Client, round int) *millrace.GraphBuilder {
 func expected(t *testing.T, round int) int64 {
 	t.Helper()
 	var sum int64
-	for i := range leaves {
+	for i := range leaves() {
 		key, err := pbkdf2.Key(sha256.New, "millrace", fmt.Appendf(nil, "salt-%d-%d", round, i), iterations, sha256.Size)
 		if err != nil {
 			t.Fatal(err)

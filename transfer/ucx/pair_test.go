@@ -57,15 +57,15 @@ var (
 	}
 )
 
-// mostShort is how many places the short tests use; over TCP they use two.
-const mostShort = 4
+// mostShort is how many places the short tests use; over TCP they use one.
+const mostShort = 3
 
 // eachPair runs a test with slabs at each of the places and over each of the transports.
 func eachPair(t *testing.T, places [][2]place, f func(t *testing.T, p pair)) {
 	t.Helper()
 	for name, tls := range transports {
 		for i, x := range places {
-			if testing.Short() && (i >= mostShort || name == "tcp" && i >= 2) {
+			if testing.Short() && (i >= mostShort || name == "tcp" && i >= 1) {
 				break
 			}
 			p := pair{tls, x[0], x[1]}
