@@ -1,9 +1,9 @@
 // Says in words why tasks take long: transfers, spilling, stragglers.
 
-import { bytes, duration, num, percent, plural, rate, word } from "./format";
+import { bytes, duration, num, percent, plural, rate } from "./format";
 import { link } from "./router";
 import type { RunBatch } from "./runs";
-import type { Worker } from "./types";
+import type { Summary, Worker } from "./types";
 
 export interface Finding {
   id: string;
@@ -32,6 +32,7 @@ export interface Evidence {
   // The present time in milliseconds since the scheduler started.
   now: number;
   idleSlots: number;
+  slowRoute: Summary["slow_route"];
 }
 
 // Attempts that ended before this many milliseconds count for medians only.
@@ -40,8 +41,6 @@ const recent = 120_000;
 const share = 0.2;
 // Less than these milliseconds in all is too little to slow down anybody.
 const least = 1000;
-// Routes that have carried less have no rate to judge.
-const carried = 1 << 20;
 // A worker that moves fewer bytes per second does not wait for its disk.
 const moved = 1 << 20;
 // The largest number of stragglers that are named.
@@ -112,17 +111,11 @@ function transfers(e: Evidence, recentOnes: Attempt[]): Finding[] {
   const ended = worstOf(recentOnes, (a) => a.fetch);
   if (ended.length === 0) return [];
   const [fetched, all] = [total(ended, (a) => a.fetch), total(ended, (a) => a.all)];
-  const routes = e.workers
-    .flatMap((reader) => (reader.routes ?? []).map((route) => ({ reader, route })))
-    .filter(({ route }) => (route.bytesPerSecond ?? 0) > 0 && num(route.receivedBytes) >= carried)
-    .sort((a, b) => (a.route.bytesPerSecond ?? 0) - (b.route.bytesPerSecond ?? 0));
-  const [slowest] = routes;
-  const median = routes[routes.length >> 1]?.route.bytesPerSecond ?? 0;
+  const slow = e.slowRoute;
   let text = `take ${percent(fetched, all)} of the time of ${ended[0]?.op}, most of it on worker ${most(ended, (a) => a.fetch)}`;
-  if (slowest) {
-    const speed = slowest.route.bytesPerSecond ?? 0;
-    const path = word(slowest.route.path, "TRANSFER_PATH_");
-    text += `. The slowest route is ${slowest.route.peer} → ${slowest.reader.name}: ${rate(speed)} by ${path}`;
+  if (slow) {
+    const [speed, median] = [slow.bytes_per_second, slow.median_bytes_per_second];
+    text += `. The slowest route is ${slow.peer} → ${slow.reader}: ${rate(speed)} by ${slow.path}`;
     if (speed < median / 2) text += `; the median of all routes is ${rate(median)}`;
   }
   return [

@@ -5,7 +5,7 @@ import { CallError, get, type Session } from "./api";
 import { frozen } from "./frozen";
 import { history } from "./history";
 import { type RunBatch, runs } from "./runs";
-import type { Alarm, Client, ClusterEvent, Dataset, Graph, Summary, Worker } from "./types";
+import type { Alarm, Client, ClusterEvent, Dataset, Graph, Route, Summary, Worker } from "./types";
 
 // Store is a value with listeners.
 export class Store<T> {
@@ -49,6 +49,7 @@ export const summary = new Store<Summary | null>(null);
 export const alarms = new Store<Alarm[]>([]);
 export const events = new Store<ClusterEvent[]>([]);
 export const workers = new Store<ReadonlyMap<string, Worker>>(new Map());
+export const routes = new Store<ReadonlyMap<string, Worker>>(new Map());
 export const graphs = new Store<ReadonlyMap<string, Graph>>(new Map());
 export const clients = new Store<ReadonlyMap<string, Client>>(new Map());
 export const datasets = new Store<ReadonlyMap<string, Dataset>>(new Map());
@@ -77,6 +78,7 @@ const takers: Record<string, (message: never) => void> = {
     summary.set(message);
   },
   workers: merge(workers, (w: Worker) => String(w.workerId ?? 0)),
+  routes: merge(routes, (w: Worker) => String(w.workerId ?? 0)),
   graphs: merge(graphs, (g: Graph) => String(g.graphId ?? 0)),
   clients: merge(clients, (c: Client) => String(c.clientId ?? 0)),
   datasets: merge(datasets, (d: Dataset) => `${d.namespace ?? ""}/${d.name ?? ""}`),
@@ -111,6 +113,13 @@ export function useTopics(...topics: string[]): void {
     }
     if (fresh) connectSoon(0);
   }, topics);
+}
+
+// useRoutes gives the routes of each worker, by its number.
+export function useRoutes(): (worker: Worker) => Route[] {
+  useTopics("routes");
+  const rows = useStore(routes);
+  return (w) => rows.get(String(w.workerId ?? 0))?.routes ?? [];
 }
 
 function connectSoon(delay: number): void {

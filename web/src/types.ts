@@ -24,6 +24,13 @@ export interface Summary {
   graphs: number;
   tiers: { tier: string; used_bytes: number; limit_bytes: number }[];
   routes: { path: string; bytes: number; bytes_per_second: number }[];
+  slow_route?: {
+    reader: string;
+    peer: string;
+    path: string;
+    bytes_per_second: number;
+    median_bytes_per_second: number;
+  };
   groups: Group[];
   scheduler: { cpu_percent: number; rss_bytes: number; journal_lag_ms?: number };
 }

@@ -55,7 +55,7 @@ func second(b *testing.B, tasks, routes, ending int) {
 		b.Fatal(err)
 	}
 	h := New(Config{Scheduler: l, Rows: rpc.Rows{}})
-	all, err := h.selection("summary,workers,graphs,clients,datasets,runs,events,alarms")
+	all, err := h.selection("summary,workers,graphs,clients,datasets,runs,events,alarms,routes")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -135,6 +135,7 @@ func New(config Config) *Hub {
 	add("runs", tick, &runs{scheduler: config.Scheduler, start: config.Scheduler.Cluster().StartedAt})
 	add("events", 250*time.Millisecond, &events{scheduler: config.Scheduler})
 	add("alarms", 500*time.Millisecond, &alarms{source: config.Alarms})
+	add("routes", time.Second, newRoutes(config.Scheduler))
 	return h
 }
 

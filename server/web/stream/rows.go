@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -42,6 +41,11 @@ func (t *table[K]) put(key K, row proto.Message) {
 	if err != nil {
 		return // Texts in rows are valid: the loop has checked them.
 	}
+	t.putText(key, text)
+}
+
+// putText puts a row that is encoded already.
+func (t *table[K]) putText(key K, text []byte) {
 	before, known := t.rows[key]
 	if known && bytes.Equal(before, text) {
 		return
@@ -103,7 +107,7 @@ func (t *table[K]) encode(snapshot bool, rows, removed []K) *event {
 	return &event{data: append(data, "]}\n\n"...)}
 }
 
-// workers is the topic of the same name.
+// workers is the topic of the same name. Its rows have no routes.
 type workers struct {
 	table[ids.WorkerID]
 	config   Config
@@ -125,7 +129,8 @@ func (t *workers) update(time.Time) *event {
 		if shown.Revision = 0; w.State == schedapi.WorkerActive {
 			shown.LastSeenAt = time.Time{}
 		}
-		if before, known := t.seen[w.ID]; known && sameWorker(before, shown) {
+		shown.Routes = nil // a topic of their own
+		if before, known := t.seen[w.ID]; known && reflect.DeepEqual(before, shown) {
 			continue
 		}
 		t.seen[w.ID] = shown
@@ -142,15 +147,6 @@ func (t *workers) update(time.Time) *event {
 		t.drop(id)
 	}
 	return t.delta()
-}
-
-// sameWorker reports whether two rows are equal. Routes are many, and new ones if they changed.
-func sameWorker(a, b schedapi.Worker) bool {
-	if unsafe.SliceData(a.Routes) != unsafe.SliceData(b.Routes) || len(a.Routes) != len(b.Routes) {
-		return false
-	}
-	a.Routes, b.Routes = nil, nil
-	return reflect.DeepEqual(a, b)
 }
 
 func (t *workers) drop(id ids.WorkerID) {

@@ -35,6 +35,58 @@ type figures struct {
 	// Bytes of host memory, of GPU memory, and on disks.
 	memory, memoryLimit, gpu, gpuLimit, disk uint64
 	routes                                   [paths]uint64 // bytes that arrived, by path
+	// slow is the slowest route; nil: no route has carried enough to judge.
+	slow *slowRoute
+}
+
+// slowRoute is the slowest route of a cluster, beside the others.
+type slowRoute struct {
+	Reader         string  `json:"reader"`
+	Peer           string  `json:"peer"`
+	Path           string  `json:"path"`
+	BytesPerSecond float64 `json:"bytes_per_second"`
+	// Median is that of all routes, or of every n-th one if there are more than ratedRoutes.
+	Median float64 `json:"median_bytes_per_second"`
+}
+
+const (
+	// judgedBytes is the least that a route has carried before its rate is judged.
+	judgedBytes = 1 << 20
+	// ratedRoutes is about the most rates that are sorted, once per second.
+	ratedRoutes = 4096
+)
+
+// slowest returns the slowest route of the workers.
+func slowest(workers []*schedapi.Worker) *slowRoute {
+	var slow *schedapi.Route
+	var reader string
+	judged := 0
+	each := func(visit func(w *schedapi.Worker, r *schedapi.Route)) {
+		for _, w := range workers {
+			for i := range w.Routes {
+				if r := &w.Routes[i]; r.BytesPerSecond > 0 && r.Bytes >= judgedBytes && w.State != schedapi.WorkerLost {
+					visit(w, r)
+				}
+			}
+		}
+	}
+	each(func(w *schedapi.Worker, r *schedapi.Route) {
+		if judged++; slow == nil || r.BytesPerSecond < slow.BytesPerSecond {
+			slow, reader = r, w.Name
+		}
+	})
+	if slow == nil {
+		return nil
+	}
+	step, at := 1+judged/ratedRoutes, 0
+	var rated []float64
+	each(func(_ *schedapi.Worker, r *schedapi.Route) {
+		if at++; at%step == 0 {
+			rated = append(rated, r.BytesPerSecond)
+		}
+	})
+	slices.Sort(rated)
+	return &slowRoute{reader, slow.PeerName, slow.Path.String(), rounded(slow.BytesPerSecond), rounded(rated[len(rated)/2])}
 }
 
 // read takes the figures. Only the totals need the scheduler's loop, for some microseconds. Routes
@@ -62,6 +114,9 @@ func read(scheduler schedapi.Scheduler, now time.Time, routes bool) (figures, er
 				f.routes[p] += w.Routes[i].Bytes
 			}
 		}
+	}
+	if routes {
+		f.slow = slowest(workers)
 	}
 	return f, nil
 }
@@ -211,6 +266,7 @@ type body struct {
 	Graphs         uint64            `json:"graphs"`
 	Tiers          []tier            `json:"tiers"`
 	Routes         []routeSum        `json:"routes"`
+	SlowRoute      *slowRoute        `json:"slow_route,omitempty"`
 	Groups         []*group          `json:"groups"`
 	Scheduler      schedulerFigures  `json:"scheduler"`
 }
@@ -232,7 +288,7 @@ func (s *summary) update(now time.Time) *event {
 	if err != nil {
 		return nil // The loop has stopped, and the streams end.
 	}
-	f.routes = s.figures.routes // Those of the last sample.
+	f.routes, f.slow = s.figures.routes, s.figures.slow // Those of the last sample.
 	s.figures = f
 	s.groups.update(s.scheduler)
 	text := s.encode()
@@ -254,7 +310,7 @@ func (s *summary) encode() []byte {
 	f := &s.figures
 	b := body{
 		Tasks: map[string]uint64{}, TasksPerSecond: rounded(s.rates.tasks), Workers: f.workers, Slots: f.slots, BusySlots: f.busy,
-		Clients: f.totals.Clients, Graphs: f.totals.Graphs, Tiers: []tier{}, Routes: []routeSum{}, Groups: s.groups.shown(),
+		Clients: f.totals.Clients, Graphs: f.totals.Graphs, Tiers: []tier{}, Routes: []routeSum{}, SlowRoute: f.slow, Groups: s.groups.shown(),
 		Scheduler: schedulerFigures{CPUPercent: rounded(s.rates.cpu), RSSBytes: s.rss},
 	}
 	for state, name := range taskStates {

@@ -5,7 +5,7 @@ import { theme, token } from "../colors";
 import { Surface } from "../draw/surface";
 import { bytes, num, rate, word } from "../format";
 import { place, setQuery } from "../router";
-import { useStore, workers } from "../store";
+import { useRoutes, useStore, workers } from "../store";
 import type { Route, Worker } from "../types";
 import { Card, Empty } from "../ui/parts";
 import { Routes as RouteTable } from "./worker";
@@ -34,8 +34,10 @@ function figureOf(route: Route | undefined, figure: Figure): number {
 }
 
 export function Routes() {
+  const routesOf = useRoutes();
   const all = [...useStore(workers).values()]
     .filter((w) => w.state !== "WORKER_STATE_LOST")
+    .map((w) => ({ ...w, routes: routesOf(w) }))
     .sort((a, b) => (a.name ?? "").localeCompare(b.name ?? "", "en", { numeric: true }));
   const { query } = useStore(place);
   const figure: Figure = query.get("show") === "bytes" ? "bytes" : "rate";

@@ -92,6 +92,7 @@ class Observer {
       workers: [...workers.value.values()].filter((w) => w.state !== "WORKER_STATE_LOST"),
       spilling: this.spilling(now),
       now: now - runs.origin,
+      slowRoute: seen.slow_route,
       idleSlots: Math.max(0, seen.slots - seen.busy_slots),
     });
   }

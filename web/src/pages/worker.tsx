@@ -3,7 +3,7 @@
 import { call, callWorker, messageOf } from "../api";
 import { ago, bytes, count, duration, millis, num, rate, word } from "../format";
 import { link } from "../router";
-import { useStore, workers } from "../store";
+import { useRoutes, useStore, workers } from "../store";
 import type { LogLine, Memory, Route, Task, Worker } from "../types";
 import {
   Bar,
@@ -24,6 +24,7 @@ import { LogLines } from "./activity";
 import { busySlots, memoryParts, Orders } from "./workers";
 
 export function WorkerPage(props: { name: string }) {
+  const routesOf = useRoutes();
   // The newest incarnation: those before it are lost.
   const known = [...useStore(workers).values()]
     .filter((w) => w.name === props.name)
@@ -111,7 +112,7 @@ export function WorkerPage(props: { name: string }) {
         {!lost && <Running name={props.name} />}
       </div>
       {!lost && <Tiers name={props.name} />}
-      {(w.routes?.length ?? 0) > 0 && <Routes routes={w.routes ?? []} />}
+      {routesOf(w).length > 0 && <Routes routes={routesOf(w)} />}
       {(w.deaths?.length ?? 0) > 0 && <Deaths worker={w} now={now} />}
       {!lost && <Tail name={props.name} />}
     </>
