@@ -46,6 +46,8 @@ type ClusterConfig struct {
 	Python string
 	// Executors is the number of Python processes that each worker starts at once.
 	Executors int
+	// Dashboard makes the scheduler serve it, on a port that is free.
+	Dashboard bool
 	// Arguments are further arguments for the workers.
 	Arguments []string
 }
@@ -159,7 +161,11 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	if out.Scheduler, err = Start(c.Executable, c.Environment, "scheduler", "--http", "", "--scheduler-file", out.File); err != nil {
+	page := ""
+	if c.Dashboard {
+		page = "127.0.0.1:0"
+	}
+	if out.Scheduler, err = Start(c.Executable, c.Environment, "scheduler", "--http", page, "--scheduler-file", out.File); err != nil {
 		return nil, err
 	}
 	if err := waitForFile(ctx, out.File, out.Scheduler); err != nil {

@@ -22,6 +22,8 @@ type TasksConfig struct {
 	Cluster     ClusterConfig
 	Tasks       int
 	Repetitions int
+	// Viewers is the number of streams of the dashboard that are read meanwhile.
+	Viewers int
 	// Progress, if not nil, is called with the number of finished repetitions.
 	Progress func(done, of int)
 }
@@ -38,6 +40,10 @@ type TasksResult struct {
 	// PeakRSSBytes is the scheduler's, over all repetitions.
 	PeakRSSBytes uint64 `json:"peak_rss_bytes"`
 	Version      string `json:"version"`
+
+	// Viewers read StreamBytes in all.
+	Viewers     int   `json:"viewers,omitempty"`
+	StreamBytes int64 `json:"stream_bytes,omitempty"`
 
 	Zero        bool   `json:"zero"`
 	Shape       string `json:"shape,omitempty"`
@@ -82,10 +88,12 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 	if c.Tasks <= 0 || c.Cluster.Workers <= 0 {
 		return TasksResult{}, fmt.Errorf("bench %s: %d tasks on %d workers; at least one of each", name, c.Tasks, c.Cluster.Workers)
 	}
+	c.Cluster.Dashboard = c.Viewers > 0
 	cluster, err := StartCluster(ctx, c.Cluster)
 	if err != nil {
 		return TasksResult{}, err
 	}
+	leave := func() (int64, error) { return 0, nil }
 	defer func() {
 		if closed := cluster.Close(); err == nil {
 			err = closed
@@ -93,6 +101,11 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 	}()
 	if err := run(ctx, cluster.Client, min(warmUpTasks, c.Tasks)); err != nil {
 		return TasksResult{}, err
+	}
+	if c.Viewers > 0 {
+		if leave, err = cluster.view(ctx, c.Viewers); err != nil {
+			return TasksResult{}, err
+		}
 	}
 	var runs []TasksResult
 	for i := range c.Repetitions {
@@ -109,6 +122,10 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 		}
 	}
 	out, spread := median(runs, func(r TasksResult) float64 { return r.TasksPerSecond })
+	out.Viewers = c.Viewers
+	if out.StreamBytes, err = leave(); err != nil {
+		return out, err
+	}
 	out.Bench, out.Workers, out.Tasks, out.Version = name, c.Cluster.Workers, c.Tasks, version.String()
 	out.Zero, out.Repetitions, out.Spread, out.Machine = c.Cluster.Zero, c.Repetitions, spread, Machine()
 	out.PeakRSSBytes, err = statusBytes(cluster.Scheduler.PID(), "VmHWM")

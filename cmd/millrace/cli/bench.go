@@ -75,6 +75,7 @@ func (a *app) benchTasks(name, short string, tasks int, run func(context.Context
 		cmd.Flags().String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	}
 	tasksFlags(cmd, workers, tasks)
+	cmd.Flags().Int("viewers", 0, "open pages of the dashboard")
 	return cmd
 }
 
@@ -91,6 +92,7 @@ func (a *app) tasksConfig(progress func(done, of int)) (bench.TasksConfig, error
 		Cluster:     bench.ClusterConfig{Workers: s.Int("workers"), Zero: s.Bool("zero"), Python: s.String("python")},
 		Tasks:       s.Int("tasks"),
 		Repetitions: s.Int("repetitions"),
+		Viewers:     s.Int("viewers"),
 		Progress:    progress,
 	}
 	if c.Tasks < 1 || c.Cluster.Workers < 1 || c.Repetitions < 1 {
