@@ -2,7 +2,6 @@ package grpcpath_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"strings"
@@ -153,7 +152,7 @@ func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
 	space := transfertest.NewFar(t, 64<<20)
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
 	for task := range ids.TaskID(3) {
-		objects.Put(transfer.Ref{Task: task + 1, Generation: 1}, "header", bytes.Repeat([]byte{byte(task)}, 9<<20))
+		objects.Put(transfer.Ref{Task: task + 1, Generation: 1}, "header", bytes.Repeat([]byte{byte(task)}, 9<<20+int(task)))
 	}
 	peer, _ := serve(t, objects, nil)
 	refs := []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}, {Task: 3, Generation: 1}}
@@ -164,19 +163,23 @@ func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
 				target = transfertest.NewFar(t, 64<<20)
 			}
 			sink := transfertest.NewSinkIn(transfertest.NewRoom(target))
-			sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
-				broken.Break.Store(index == 1)
-				return nil
-			}
 			if broken == space {
-				sink.PlaceHook = nil
 				broken.Break.Store(true)
+			} else {
+				// Where the second object, which its size tells, is to lie.
+				sink.Misplace = func(regions []transfer.Region) []transfer.Region {
+					if at := regions[0].Frame; at.Bytes == 9<<20+1 {
+						broken.BreakAt.Store(&at)
+					}
+					return regions
+				}
 			}
 			path := newPath(t, transfertest.Patience)
 			if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
 				t.Fatal(err)
 			}
 			broken.Break.Store(false)
+			broken.BreakAt.Store(nil)
 			for i := range refs {
 				_, _, done, err := sink.Result(i)
 				if bad := broken == space || i == 1; !done || (err != nil) != bad {

@@ -25,6 +25,8 @@ type Far struct {
 	places chan struct{}
 	// Break, once true, makes every copy fail.
 	Break atomic.Bool
+	// BreakAt, once set, makes copies from and to a range fail.
+	BreakAt atomic.Pointer[memory.Frame]
 	// idle are free buffers, for the next use.
 	idle sync.Pool
 }
@@ -69,9 +71,15 @@ func (f *Far) Bytes(off, n uint64) []byte {
 // FD is part of memory.Space.
 func (f *Far) FD() int { return -1 }
 
+// broken reports whether a copy from or to a range fails.
+func (f *Far) broken(off, n uint64) bool {
+	at := f.BreakAt.Load()
+	return f.Break.Load() || at != nil && off < at.End() && at.Offset < off+n
+}
+
 // ReadInto is part of memory.Reader.
 func (f *Far) ReadInto(off uint64, p []byte) error {
-	if f.Break.Load() {
+	if f.broken(off, uint64(len(p))) {
 		return ErrBroken
 	}
 	copy(p, f.data[off:off+uint64(len(p))])
@@ -80,7 +88,7 @@ func (f *Far) ReadInto(off uint64, p []byte) error {
 
 // WriteFrom is part of memory.Staged.
 func (f *Far) WriteFrom(off uint64, p []byte) error {
-	if f.Break.Load() {
+	if f.broken(off, uint64(len(p))) {
 		return ErrBroken
 	}
 	copy(f.data[off:off+uint64(len(p))], p)
