@@ -262,6 +262,7 @@ def test_shutdown() -> None:
     cluster.close()
 
 
+@pytest.mark.long
 def test_large_arguments_are_stored_on_workers(client: Client) -> None:
     def total(*parts: Any, extra: Any = b"") -> int:
         return sum(map(len, parts)) + len(extra)

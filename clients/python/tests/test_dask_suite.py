@@ -35,6 +35,7 @@ compare = load_compare()
 
 
 @pytest.mark.parametrize(("tests", "one_of"), [(CHOSEN, ONE_OF_CHOSEN), (OTHERS, ONE_OF_OTHERS)])
+@pytest.mark.long
 def test_a_sample(tests: list[str], one_of: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)

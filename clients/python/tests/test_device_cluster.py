@@ -122,6 +122,7 @@ def executors_of(pid: int) -> list[int]:
     return out
 
 
+@pytest.mark.long
 def test_work_goes_on_under_kills_with_arenas_in_most_of_the_slab(client: Client, tmp_path: Path) -> None:
     """Executors and workers are killed while executors keep arrays, results lie in arenas, and
     everything is spilled."""

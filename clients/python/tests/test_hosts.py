@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from millrace.cluster import find_binary
 from test_device import Fake
 from test_device import fake as fake
@@ -16,6 +17,7 @@ SCRIPT = Path(__file__).parents[3] / "bench/gpu/hosts.py"
 _MEMORY = 16  # offset of the size of a GPU in the driver's state
 
 
+@pytest.mark.long
 def test_the_benchmark_measures_everything(fake: Fake, tmp_path: Path) -> None:  # noqa: F811
     fake.set(_MEMORY, 1 << 30)
     found = {

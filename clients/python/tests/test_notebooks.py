@@ -46,6 +46,7 @@ def text_of(outputs: list[Any]) -> str:
     return "".join(o["data"].get("text/plain", "") for o in outputs if "data" in o)
 
 
+@pytest.mark.long
 def test_the_example_of_dask() -> None:
     notebook = nbformat.read(EXAMPLES / "dask_overview.ipynb", as_version=4)
     outputs = run_notebook(notebook, MILLRACE_EXAMPLE_ROWS="20000")

@@ -84,6 +84,7 @@ def little() -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.long
 def test_a_query_over_twice_the_memory(name: str, data: Path, little: Client) -> None:
     """The table has 32 MiB, and the workers have 16 together. The rest is on the disk."""
     query = QUERIES[name](pl.scan_parquet(data / "*.parquet"))
