@@ -14,7 +14,7 @@ import (
 const viewedTopics = "summary,workers,graphs,events,alarms,runs,routes"
 
 // view opens streams of the cluster's dashboard, as its pages do, and reads them until stop is
-// called. stop returns the bytes that they brought in all, and an error if one of them ended before.
+// called. stop returns the bytes that they brought, and an error if one of them ended before.
 func (c *Cluster) view(ctx context.Context, viewers int) (stop func() (int64, error), err error) {
 	file, err := millrace.ReadSchedulerFile(c.File)
 	if err != nil {

@@ -166,7 +166,7 @@ func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
 			if broken == space {
 				broken.Break.Store(true)
 			} else {
-				// Where the second object, which its size tells, is to lie.
+				// The second object is known by its size.
 				sink.Misplace = func(regions []transfer.Region) []transfer.Region {
 					if at := regions[0].Frame; at.Bytes == 9<<20+1 {
 						broken.BreakAt.Store(&at)

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// routes is the topic of the same name: a row for each worker that reads from others. It is apart
-// from the workers because there may be as many routes as pairs of workers, and few pages show them.
+// routes is the topic of the same name: a row for each worker that reads from others. The rows of
+// workers do not contain them: there may be as many as pairs of workers, and few pages show them.
 type routes struct {
 	table[ids.WorkerID]
 	scheduler schedapi.Scheduler
@@ -62,8 +62,8 @@ func sameRoutes(a, b []schedapi.Route) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// appendRoutes appends a row: the JSON of a Worker that has its number and routes alone. Fields that
-// are zero are left out. protojson takes ten times as long.
+// appendRoutes appends a row: the JSON of a Worker that has its number and routes alone. It leaves
+// fields out that are zero. protojson takes ten times as long.
 func appendRoutes(to []byte, worker ids.WorkerID, list []schedapi.Route) []byte {
 	to = append(to, `{"workerId":`...)
 	to = strconv.AppendUint(to, uint64(worker), 10)
