@@ -33,7 +33,11 @@ export async function blankPage(options = {}, base = shared.cluster.url) {
     ...options,
   });
   const page = await context.newPage();
-  page.on("console", (m) => m.type() === "error" && problems.push(m.text()));
+  page.on("console", (m) => {
+    // A task that the page has just heard of may be released before the page asks for it.
+    const gone = /status of 404/.test(m.text()) && /\/GetTask(Logs)?$/.test(m.location().url);
+    if (m.type() === "error" && !gone) problems.push(`${m.text()} ${m.location().url}`);
+  });
   page.on("pageerror", (e) => problems.push(String(e)));
   page.on("request", (r) => {
     if (!r.url().startsWith(base) && !/^(data|blob):/.test(r.url())) problems.push(r.url());
