@@ -35,7 +35,9 @@ export async function blankPage(options = {}, base = shared.cluster.url) {
   const page = await context.newPage();
   page.on("console", (m) => {
     // A task that the page has just heard of may be released before the page asks for it.
-    const gone = /status of 404/.test(m.text()) && /\/GetTask(Logs)?$/.test(m.location().url);
+    const gone =
+      /status of 404/.test(m.text()) &&
+      /\/(GetTask|GetTaskLogs|ExplainTask|GetResult)$/.test(m.location().url);
     if (m.type() === "error" && !gone) problems.push(`${m.text()} ${m.location().url}`);
   });
   page.on("pageerror", (e) => problems.push(String(e)));
