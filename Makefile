@@ -328,7 +328,7 @@ flake: build $(LIBRARIES) ## Run the tests of what changed N=20 times beside 8 b
 ##@ Python
 
 .PHONY: py
-py: build .tools/pyright/.stamp ## Run pyright and pytest; some tests also on the oldest Python
+py: build .tools/pyright/.stamp ## Run pyright and pytest without long tests; some also on the oldest Python
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN_PYRIGHT)
 	tools/pytest-all --smoke
 

@@ -260,7 +260,8 @@ func TestGraphsAreTracedBelowTheSpansOfClients(t *testing.T) {
 }
 
 // Without a client's span, a graph is the root of a trace. A collector that is away for a moment
-// gets the spans later; what it refuses is counted. The last spans leave when the scheduler stops.
+// gets the spans later; spans that it refuses are counted. The last ones leave when the scheduler
+// stops.
 func TestTracesOutliveAnAbsentCollectorAndTheScheduler(t *testing.T) {
 	to := newCollector(t)
 	to.answer = func(n int) (*collectorpb.ExportTraceServiceResponse, error) {

@@ -156,7 +156,11 @@ function spilling(e: Evidence, recentOnes: Attempt[]): Finding[] {
 
 function stragglers(e: Evidence, attempts: Attempt[], ended: Attempt[]): Finding[] {
   const times = new Map<string, number[]>();
-  for (const a of attempts) times.set(a.op, [...(times.get(a.op) ?? []), a.run]);
+  for (const a of attempts) {
+    const list = times.get(a.op);
+    if (list) list.push(a.run);
+    else times.set(a.op, [a.run]);
+  }
   const medians = new Map<string, number>();
   for (const [op, list] of times) {
     list.sort((a, b) => a - b);

@@ -18,10 +18,24 @@ const pathColors: Record<string, string> = {
   grpc: "#f0892b",
 };
 
+// The routes that a reader uses, by the number of the peer: there are as many cells as pairs of
+// workers, and a list does not change.
+const used = new WeakMap<Route[], Map<number, Route>>();
+
 // best gives the route that a reader uses: the first open one of the peer, else the first.
 function best(reader: Worker, peer: Worker): Route | undefined {
-  const all = (reader.routes ?? []).filter((r) => r.peerWorkerId === peer.workerId);
-  return all.find((r) => r.state === "ROUTE_STATE_OPEN") ?? all[0];
+  const list = reader.routes ?? [];
+  let byPeer = used.get(list);
+  if (!byPeer) {
+    byPeer = new Map();
+    for (const r of list) {
+      const known = byPeer.get(r.peerWorkerId ?? 0);
+      const better = r.state === "ROUTE_STATE_OPEN" && known?.state !== "ROUTE_STATE_OPEN";
+      if (!known || better) byPeer.set(r.peerWorkerId ?? 0, r);
+    }
+    used.set(list, byPeer);
+  }
+  return byPeer.get(peer.workerId ?? 0);
 }
 
 type Figure = "rate" | "bytes";
