@@ -329,7 +329,12 @@ func (k *checker) compare() {
 	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)
 	}
-	k.rescues(k.rescuing)
+	if k.rescuing != m.copier.Rescuing() {
+		k.fail("%d tasks are RESCUING, %d are recorded", k.rescuing, m.copier.Rescuing())
+	}
+	if err := m.copier.Check(); err != nil {
+		k.problems = append(k.problems, err)
+	}
 	k.moves()
 	k.chains()
 	for slot, g := range m.graphs {

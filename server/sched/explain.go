@@ -84,7 +84,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			e.Text += fmt.Sprintf("; tasks of this worker have submitted %d tasks that have not begun (%s): this one may be waiting for them; %s", held, first, nestedRemedy)
 		}
 	case TaskRescuing:
-		e.Status, e.Text = "RESCUING", m.explainRescue(id, now)
+		e.Status, e.Text = "RESCUING", m.copier.ExplainRescue(id, now)
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
 		e.Status = "ENDED"
 		e.Text = "state " + stateName(t.state)

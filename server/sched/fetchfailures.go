@@ -77,7 +77,7 @@ func (m *Machine) countSourceFailure(id ids.TaskID, t *task, at ids.WorkerID) in
 
 // mayHaveDied says whether a worker's session broke so recently that the report of its death may
 // still come. Its objects are not given up before that, because survivors may be able to copy them
-// (see rescue.go). The wait is bounded by RescueTimeout, since the worker may only be cut off.
+// (see server/copies). The wait is bounded by RescueTimeout, since the worker may only be cut off.
 func (m *Machine) mayHaveDied(id ids.WorkerID) bool {
 	w := m.workerOf(id)
 	return w != nil && w.state == WorkerStateDisconnected && m.now.Sub(w.disconnectedAt) < m.config.RescueTimeout

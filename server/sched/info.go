@@ -418,6 +418,7 @@ func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskSt
 // Totals returns the sums over the whole machine.
 func (m *Machine) Totals() Totals {
 	t := m.totals
+	t.Stale += m.copier.Totals().Stale
 	t.Graphs, t.Clients, t.Workers = uint64(len(m.graphIndex)), uint64(len(m.clients)), uint64(len(m.order))
 	t.ReadyQueued = uint64(m.ready)
 	return t

@@ -20,7 +20,7 @@
 //	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
 //	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
 //	   FAILED, CANCELLED → WAITING: retried
-//	   SUCCEEDED → RESCUING → SUCCEEDED: see rescue.go
+//	   SUCCEEDED → RESCUING → SUCCEEDED: see server/copies
 //	   RESCUING → RELEASED: lost after all, or not wanted any more
 package sched
 
@@ -29,6 +29,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/invariant"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // Machine is the scheduler's state. It is not safe for concurrent use.
@@ -96,9 +97,8 @@ type Machine struct {
 	rotate        int
 	rates         map[ratePair]rate
 
-	// rescues has the rescues by dead worker. rescuing has exactly the tasks in RESCUING.
-	rescues  map[ids.WorkerID]*rescue
-	rescuing map[ids.TaskID]rescuing
+	// copier decides where copies of objects must be. See copies.go.
+	copier *copies.Machine
 	// copies has the copies that are under way, by their tasks, and copyOf the same by object.
 	copies, copyOf map[ids.TaskID]*copying
 	// copyKeys counts the copies that were ordered; it makes their keys unique.
@@ -188,13 +188,11 @@ func New(c Config) *Machine {
 		classIndex:   make(map[classKey]uint32),
 		workerIndex:  make(map[ids.WorkerID]uint32),
 		rates:        make(map[ratePair]rate),
-		rescues:      make(map[ids.WorkerID]*rescue),
 		tails:        make(map[ids.TaskID]string),
 		linalg:       make(map[ids.TaskID]string),
 		lostData:     make(map[ids.TaskID]lostData),
 		wide:         make(map[ids.TaskID]uint64),
 		chains:       make(map[ids.TaskID][]chainLink),
-		rescuing:     make(map[ids.TaskID]rescuing),
 		copies:       make(map[ids.TaskID]*copying),
 		copyOf:       make(map[ids.TaskID]*copying),
 		drainOrders:  make(map[string]*drainOrder),
@@ -209,6 +207,7 @@ func (m *Machine) init() *Machine {
 	text, body, place := canonical(&Options{})
 	m.options[0] = options{text: text, body: body, place: place, rank: rankOf(0), tasks: 1}
 	m.optionIndex[text] = 0
+	m.copier = copies.New(copies.Config{RescueTimeout: m.config.RescueTimeout, BytesPerSecond: m.config.DefaultBytesPerSecond}, tables{m})
 	return m
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // readyQueue orders ready tasks by rank. Tasks mostly become ready in rank order; those go to the
@@ -170,7 +171,7 @@ const (
 	timerLease
 	timerRetention
 	timerSteal
-	timerRescue
+	timerCopies
 	timerLostData
 	timerDrain
 	timerDispatch
@@ -182,6 +183,7 @@ const (
 type timer struct {
 	at      time.Time
 	kind    timerKind
+	wake    copies.WakeKind // set for timerCopies only
 	id      uint64
 	attempt uint32
 	// seq keeps timers that are due at the same time in the order in which they were set.
@@ -219,8 +221,8 @@ func (m *Machine) timePassed() {
 		case timerMoves:
 			m.movesArmed = false
 			m.recheckMoves = m.rebalance != nil
-		case timerRescue:
-			m.rescueDue(ids.WorkerID(t.id))
+		case timerCopies:
+			m.tell(copies.TimePassed{Wake: copies.Wake{Kind: t.wake, Worker: ids.WorkerID(t.id)}})
 		case timerLostData:
 			m.lostDataDue()
 		case timerDrain:

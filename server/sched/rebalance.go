@@ -260,7 +260,7 @@ func (m *Machine) checkMoves() {
 	case !r.again || r.plans >= maxPlans:
 		m.endRebalance(r)
 		return
-	case len(m.rescuing) > 0:
+	case m.copier.Rescuing() > 0:
 		// The rescued objects belong to the next plan.
 	default:
 		if m.plan(r); len(r.sources) == 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // ending is an end that a task will get: inherited from an input, or ordered.
@@ -283,7 +284,7 @@ func (m *Machine) settle(id ids.TaskID) {
 		m.releaseObject(id, b, t)
 		m.setState(id, t, TaskReleased)
 	case TaskRescuing:
-		m.endObjectRescue(id)
+		m.tell(copies.RescueEnded{Object: id})
 		m.setState(id, t, TaskReleased)
 	case TaskFailed, TaskCancelled, TaskReleased:
 	}

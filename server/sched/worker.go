@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // worker is a worker incarnation that is registered and not lost.
@@ -213,7 +214,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 		}
 		m.attemptGoesOn(r.Task, t, w) // the worker reports again which attempts wait
 	}
-	m.repeatOrders(w)
+	m.tell(copies.WorkerReturned{Worker: w.id})
 	m.recover(lost)
 }
 
@@ -269,9 +270,12 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		ev.Survivors = nil
 	}
 	m.noteLostData(w, cause, ev.Gone)
-	rescue := m.newRescue(w, ev.Survivors)
+	orders := m.copier.Step(m.now, copies.WorkerLost{Worker: w.id, Survivors: ev.Survivors}, nil)
 	for _, id := range w.objects.members(nil) {
-		if rescue != nil && m.rescueObject(id, w, rescue) {
+		if len(orders) > 0 && orders[0].Object == id {
+			m.carryOut(orders[:1])
+			orders = orders[1:]
+			m.awaitRescue(id, w)
 			continue
 		}
 		if m.removeReplica(id, w) {
@@ -335,11 +339,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.countNotifiers()
 	m.workersChanged()
 	m.forgetRates(w.id)
-	if rescue != nil {
-		m.startRescue(rescue)
-	}
-	lost = append(lost, m.survivorLost(w)...)
 	m.recover(lost)
+	m.tell(copies.WorkerRemoved{Worker: w.id})
 }
 
 // ran reports whether an attempt was running when its worker died. The functions of executor
