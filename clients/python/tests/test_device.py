@@ -19,13 +19,13 @@ import cloudpickle
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
+from executor_worker import Worker, text_of
 from millrace import arrays
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import value_pb2
 from millrace._values import _serialize
 from millrace._values._driver import LOST
 from millrace.executor import _memory
-from test_executor import Worker, text_of
 
 FAKES = Path(__file__).parent / "fakes"
 DRIVER = Path(__file__).parents[3] / "memory/cuda/cudatest/driver/fake.c"

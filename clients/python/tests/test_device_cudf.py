@@ -13,12 +13,12 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
+from executor_worker import text_of
 from millrace._frames import _pieces
 from millrace._pb.millrace.v1 import value_pb2
 from millrace._values import _serialize
 from test_device import _DELAY, FAKES, DeviceWorker, Fake, Recycling, setup
 from test_device import fake as fake
-from test_executor import text_of
 
 MIB = 1 << 20
 ROWS = 3000

@@ -11,10 +11,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from executor_worker import text_of
 from millrace.executor import _memory
 from test_device import _DELAY, DeviceWorker, Fake, Recycling, setup
 from test_device import fake as fake
-from test_executor import text_of
 
 KIB = 1 << 10
 MIB = 1 << 20

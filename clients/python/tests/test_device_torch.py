@@ -22,9 +22,9 @@ import millrace.executor
 import numpy as np
 import pytest
 from conftest import eventually
+from executor_worker import text_of
 from test_device import FAKES, DeviceWorker, Fake, cloudpickle
 from test_device import fake as fake
-from test_executor import text_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 MIB = 1 << 20

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import test_device
+from executor_worker import text_of
 from millrace import arrays
 from test_device import DeviceWorker
-from test_executor import text_of
 from test_gpu import Real
 from test_gpu import fake as fake
 
